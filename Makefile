@@ -1,0 +1,37 @@
+# make run    set up .venv and run the main job: FedAvg against fair methods on embedded data
+# make test   everything CI runs: format, lint, types, tests
+# make lint   format, lint and types alone
+# make bench  the benchmarks whose figures are in the docs (minutes)
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: run test lint format bench clean
+
+run: .venv/ready
+	$(BIN)/evenhand run
+
+test: lint
+	$(BIN)/python -m pytest -n auto
+
+lint: .venv/ready
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.rounds --check
+	$(BIN)/python -m benchmarks.engines
+	$(BIN)/python -m benchmarks.startup --check
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis

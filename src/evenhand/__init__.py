@@ -1,0 +1,98 @@
+"""Fair federated learning: one small API, every fair method, numbers that show who gained and who paid.
+
+>>> import evenhand as eh
+>>> fed = eh.datasets.digits(clients=6, seed=0)
+>>> fed.clients
+6
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from evenhand import algorithms, datasets, engines, metrics, tree
+    from evenhand.algorithm import Algorithm
+    from evenhand.algorithms import AFL, ALGORITHMS, FAFL, GIFAIR, QFFL, Ditto, FedAvg, FedMinMax, PropFair
+    from evenhand.cohort import Cohort, Full, Proportional, Uniform
+    from evenhand.data import Batch, Census, Federation, Part
+    from evenhand.engines import Engine, Loop, Vmap
+    from evenhand.errors import ClientError, EvenhandError, RunError, SpecError
+    from evenhand.local import LocalSGD
+    from evenhand.messages import Replies, Reply, Task
+    from evenhand.model import Model
+    from evenhand.run import Result, fit
+
+__version__ = "0.1.0"
+
+# Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
+_HOME = {
+    "algorithm": ["Algorithm"],
+    "algorithms": ["AFL", "ALGORITHMS", "FAFL", "GIFAIR", "QFFL", "Ditto", "FedAvg", "FedMinMax", "PropFair"],
+    "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
+    "data": ["Batch", "Census", "Federation", "Part"],
+    "engines": ["Engine", "Loop", "Vmap"],
+    "errors": ["ClientError", "EvenhandError", "RunError", "SpecError"],
+    "local": ["LocalSGD"],
+    "messages": ["Replies", "Reply", "Task"],
+    "model": ["Model"],
+    "run": ["Result", "fit"],
+}
+_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "tree"]
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "AFL",
+    "ALGORITHMS",
+    "FAFL",
+    "GIFAIR",
+    "QFFL",
+    "Algorithm",
+    "Batch",
+    "Census",
+    "ClientError",
+    "Cohort",
+    "Ditto",
+    "Engine",
+    "EvenhandError",
+    "FedAvg",
+    "FedMinMax",
+    "Federation",
+    "Full",
+    "LocalSGD",
+    "Loop",
+    "Model",
+    "Part",
+    "PropFair",
+    "Proportional",
+    "Replies",
+    "Reply",
+    "Result",
+    "RunError",
+    "SpecError",
+    "Task",
+    "Uniform",
+    "Vmap",
+    "__version__",
+    "algorithms",
+    "datasets",
+    "engines",
+    "fit",
+    "metrics",
+    "tree",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return importlib.import_module(f"evenhand.{name}")
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'evenhand' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"evenhand.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

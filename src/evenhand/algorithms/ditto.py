@@ -1,0 +1,53 @@
+"""Ditto."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, Memory, weighted
+from evenhand.data import Batch
+from evenhand.errors import require_number
+from evenhand.messages import Reply, Task
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """A model of its own for every client, held near the federated one.
+
+    client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution         (Li et al., ICML 2021)
+
+    The client descends f(w) + f(v) + lam/2 |v - received|^2 over {w, v}: the gradients separate by themselves, w is FedAvg's
+    local work and v stays with the client. Absent clients keep their v. Sums only: the same messages as FedAvg.
+
+    Args:
+        lam: 0 is training alone, large values the federated model. Stable where lr * lam < 1.
+    """
+
+    lam: float = 1.0
+
+    personal = True
+
+    def __post_init__(self) -> None:
+        require_number("lam", self.lam, "[0, inf)", "0 is training alone")
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return {"model": task.shared["model"], "personal": memory["personal"]}
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        distance = tree.sqnorm(tree.sub(variables["personal"], task.shared["model"]))
+        return model.loss(variables["model"], batch) + model.loss(variables["personal"], batch) + self.lam / 2 * distance
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), {"personal": end["personal"]}
+
+    def memory(self, params: Tree) -> Memory:
+        return {"personal": params}
+
+    def deployed(self, shared: Tree, memory: Memory) -> Tree:
+        personal: Tree = memory["personal"]
+        return personal

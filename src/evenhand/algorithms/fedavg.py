@@ -1,0 +1,17 @@
+"""FedAvg."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from evenhand.algorithm import Algorithm
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Average the clients' local work: good for the mean, blind to who is left behind.
+
+    minimise  sum_i w_i f_i(theta)                                       (McMahan et al., AISTATS 2017)
+
+    Sums only: each client sends a_i * (received model - local model). Every default of :class:`Algorithm` is FedAvg's.
+    """

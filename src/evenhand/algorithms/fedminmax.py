@@ -1,0 +1,91 @@
+"""FedMinMax."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, Info, Memory, State, averaged_result, check_output, first_average, next_average, step, weighted
+from evenhand.data import Batch, Census
+from evenhand.errors import require, require_number
+from evenhand.messages import Replies, Reply, Task
+from evenhand.model import Model, mean
+from evenhand.simplex import project_simplex
+from evenhand.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedMinMax(Algorithm):
+    """Do as well as possible for the worst demographic group, wherever its samples live.
+
+    min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)            (Papadaki et al., 2021)
+
+    r_a is the mean loss of group a over all clients. A client descends (1/m_i) sum_z (mu_a(z) / rho_a(z)) loss(z), rho_a the
+    share of group a in the data, and sends its losses summed by group; mu <- projection(mu + lr_mu r(theta)) with both steps
+    from round-r values, mu starting at rho. The paper takes one full-batch step by everyone: LocalSGD(lr, steps=1), Full().
+    Sums only: the paper sends each client's group risks, of which only the sums are used. With a sampled cohort, a group that
+    is absent from it counts with its last known risk (before it was ever seen, with the mean of the others'): with none, its
+    weight would sink for being rare.
+
+    Args:
+        lr_mu: ascent step; 0 keeps the groups' shares: FedAvg.
+        floor: smallest weight of any group, to rule out weakly Pareto points.
+        output: "last" model, or the "average" of the models after each round (for convex models).
+    """
+
+    lr_mu: float = 0.1
+    floor: float = 0.0
+    output: str = "last"
+
+    def __post_init__(self) -> None:
+        require_number("lr_mu", self.lr_mu, "[0, inf)", "0 gives FedAvg")
+        require_number("floor", self.floor, "[0, 1)", "at most one over the number of groups")
+        check_output(self.output)
+
+    def init(self, params: Tree, census: Census) -> State:
+        counts = census.group_counts
+        if counts is None:
+            raise ValueError('FedMinMax needs a group for every training sample; give "group" to Federation.from_arrays')
+        share = (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)  # (A,)
+        present = int((share > 0).sum())
+        require(self.floor * present <= 1, "floor {} for {} groups exceeds the mass 1; use at most {:g}", self.floor, present, 1 / present)
+        nothing = torch.zeros_like(share)
+        average = first_average(self.output, params)
+        return {"model": params, "mu": share, "rho": share, "risk": nothing, "seen": nothing, **average}
+
+    def task(self, state: State, ids: Tensor) -> Task:
+        ratio = torch.where(state["rho"] > 0, state["mu"] / state["rho"].clamp(min=1e-300), 0.0)
+        return Task(shared={"model": state["model"], "group_weight": ratio})
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        return mean(model.losses(variables["model"], batch) * task.shared["group_weight"][batch.group], batch)
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        groups = torch.arange(len(task.shared["group_weight"]), device=data.group.device)
+        member = (data.group[:, None] == groups) & (data.weight > 0)[:, None]  # (B, A)
+        losses_at_start = model.losses(start["model"], data)[:, None]
+        scale = task.own["weight"] / data.weight.sum()
+        total = {
+            **weighted(tree.sub(start["model"], end["model"]), task),
+            "group_loss": scale * torch.where(member, losses_at_start, torch.zeros_like(losses_at_start)).sum(0),
+            "group_share": scale * member.to(losses_at_start.dtype).sum(0),
+        }
+        return Reply(total=total), memory
+
+    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
+        model = step(state["model"], replies)
+        share = replies.total["group_share"]
+        seen = torch.where(share > 0, 1.0, state["seen"])
+        risk = torch.where(share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"])
+        risk = torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1))
+        present = state["rho"] > 0  # a group seen in test data alone has no risk to raise
+        raised = project_simplex((state["mu"] + self.lr_mu * risk)[present], self.floor)
+        mu = torch.zeros_like(state["mu"]).index_put((present,), raised)
+        info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": risk[present].max()}
+        return {**state, "model": model, "mu": mu, "risk": risk, "seen": seen, **next_average(state, model)}, info
+
+    def result(self, state: State) -> Tree:
+        return averaged_result(state)

@@ -1,0 +1,124 @@
+"""Who takes part in a round, and with which coefficient.
+
+| scheme                                  | draw                                      | coefficient a_i               |
+|-----------------------------------------|-------------------------------------------|-------------------------------|
+| A  Full()                               | everyone                                  | w_i                           |
+| B  Proportional(k)                      | k independent draws, client i with prob. w_i | 1/k for each time drawn    |
+| C  Proportional(k, replacement=False)   | k distinct clients, one by one, prob. ~ w_i  | 1/k                        |
+| D  Uniform(k, unbiased=True)            | k distinct clients, all alike             | (n/k) w_i, not normalised     |
+| E  Uniform(k)                           | k distinct clients, all alike             | w_i / sum over the cohort     |
+
+w_i are the base weights of the census: the share of the data, or 1/n. Draws depend on (seed, round) alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenhand.data import Census
+from evenhand.errors import require, require_whole
+
+
+class Draw(NamedTuple):
+    """A cohort: each client once, in any order."""
+
+    ids: Tensor  # (K,) int64
+    weight: Tensor  # (K,) float64, the coefficient a_i
+    share: Tensor  # (K,) float64, sums to 1: the client's part of the normaliser, so that missing replies can be made up for
+
+    def ascending(self) -> Draw:
+        """The same cohort by client number: sums are taken in this order, however the clients were listed."""
+        order = self.ids.argsort()
+        return Draw(*(values[order] for values in self))
+
+
+class Cohort(ABC):
+    """A way to choose the clients of a round."""
+
+    @abstractmethod
+    def draw(self, census: Census, seed: int, round: int) -> Draw:
+        """The cohort of one round."""
+
+    def check(self, census: Census) -> None:  # noqa: B027 (most cohorts can always be drawn)
+        """Raise a ValueError if this cohort cannot be drawn from these clients."""
+
+
+@dataclass(frozen=True)
+class Full(Cohort):
+    """Everyone, every round (scheme A)."""
+
+    def draw(self, census: Census, seed: int, round: int) -> Draw:
+        return Draw(torch.arange(census.clients), census.weight, census.weight)
+
+
+@dataclass(frozen=True)
+class Uniform(Cohort):
+    """``k`` distinct clients, all equally likely.
+
+    Coefficients are the clients' weights, normalised over the cohort (scheme E); with ``unbiased`` they are (n/k) w_i
+    (scheme D), so that the expected step is the full one while a single step can be longer or shorter.
+    """
+
+    k: int
+    unbiased: bool = False
+
+    def __post_init__(self) -> None:
+        require_whole("the number of clients per round", self.k, 1)
+
+    def check(self, census: Census) -> None:
+        _check_enough(self.k, census)
+
+    def draw(self, census: Census, seed: int, round: int) -> Draw:
+        chosen = _generator(seed, round).choice(census.clients, self.k, replace=False)
+        ids = torch.from_numpy(np.sort(chosen))
+        weight = census.weight[ids]
+        if self.unbiased:
+            return Draw(ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k))
+        return Draw(ids, weight / weight.sum(), weight / weight.sum())
+
+
+@dataclass(frozen=True)
+class Proportional(Cohort):
+    """``k`` draws with probabilities equal to the clients' weights, each counting 1/k.
+
+    With replacement (scheme B) a client drawn twice trains once and counts twice; without (scheme C) clients are drawn one
+    after the other among those left.
+    """
+
+    k: int
+    replacement: bool = True
+
+    def __post_init__(self) -> None:
+        require_whole("the number of clients per round", self.k, 1)
+
+    def check(self, census: Census) -> None:
+        if not self.replacement:
+            _check_enough(self.k, census)
+
+    def draw(self, census: Census, seed: int, round: int) -> Draw:
+        generator, probability = _generator(seed, round), census.weight.numpy()
+        if self.replacement:
+            edges = np.cumsum(probability)
+            drawn = np.searchsorted(edges, generator.random(self.k) * edges[-1], side="right")
+            chosen, times = np.unique(np.minimum(drawn, census.clients - 1), return_counts=True)
+        else:
+            # the k earliest of exponential clocks with rates w_i: the same law as drawing one by one among those left
+            clocks = generator.exponential(size=census.clients) / probability
+            chosen = np.sort(np.argpartition(clocks, self.k - 1)[: self.k])
+            times = np.ones(self.k, dtype=np.int64)
+        weight = torch.from_numpy(times / self.k)
+        return Draw(torch.from_numpy(chosen), weight, weight)
+
+
+def _generator(seed: int, round: int) -> np.random.Generator:
+    return np.random.default_rng([seed, round])
+
+
+def _check_enough(k: int, census: Census) -> None:
+    require(k <= census.clients, "{} clients per round, but the federation has {}; use at most that many, or Full()", k, census.clients)

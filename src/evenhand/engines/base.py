@@ -1,0 +1,31 @@
+"""What an engine is: something that can be attached to a model and a federation, and then does exchanges."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+from torch import Tensor
+
+from evenhand.data import Federation
+from evenhand.engines.work import Work
+from evenhand.messages import Replies, Task
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+class Exchange(Protocol):
+    """An engine at work: it owns batches, padding, devices, client memories, summing and stacking."""
+
+    memories: dict[int, Tree]  # what clients remember, by id; a client not in it has its first memory
+
+    def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
+        """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect their replies."""
+
+
+class Engine(ABC):
+    """A way to carry out exchanges. Engines are plain settings; the work starts when one is attached."""
+
+    @abstractmethod
+    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+        """Get ready to do exchanges with these clients."""

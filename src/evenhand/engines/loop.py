@@ -1,0 +1,65 @@
+"""The reference engine: one client at a time, no padding, plain autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from evenhand import tree
+from evenhand.data import Federation
+from evenhand.engines.base import Engine, Exchange
+from evenhand.engines.simulator import Batching, Chunk, ChunkFunction, ClientFunction, Simulator
+from evenhand.errors import require_whole
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+HEAVY_LAYERS = (nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase)
+LARGE = 200_000  # parameters; a step of a dense model this large keeps a core busy for a millisecond
+
+
+@dataclass(frozen=True)
+class Loop(Engine):
+    """Clients one after another.
+
+    Args:
+        workers: threads that take clients side by side, each client on one of them. None takes torch's number of threads for
+            convolutional, recurrent and large models on a CPU, and one for the others, which Python itself holds up.
+    """
+
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        require_whole("workers", self.workers, 1, optional=True)
+
+    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+        gains = model.device.type == "cpu" and (model.has(HEAVY_LAYERS) or model.size > LARGE)
+        workers = self.workers or (torch.get_num_threads() if gains else 1)
+        return Simulator(model, federation, seed, OneByOne(workers))
+
+
+class OneByOne(Batching):
+    """Chunks of one client, as long as its data."""
+
+    def plan(self, part: str, sizes: Tensor, all_sizes: Tensor, bytes_of: Callable[[int], int]) -> list[Chunk]:
+        return [Chunk(torch.tensor([row]), size) for row, size in enumerate(sizes.tolist())]
+
+    def map(self, function: ClientFunction) -> ChunkFunction:
+        def call(shared: Tree, inputs: Tree) -> Tree:
+            with torch.no_grad():
+                return tree.map(lambda leaf: leaf[None], function(shared, tree.row(inputs, 0)))
+
+        return call
+
+    def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
+        def call(shared: Tree, inputs: Tree) -> Tree:
+            inputs = tree.row(inputs, 0)
+            variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
+            with torch.enable_grad():
+                value = objective(shared, {**inputs, "variables": variables})
+                slopes = iter(torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True))
+            return tree.map(lambda leaf: next(slopes)[None], variables)
+
+        return call

@@ -1,0 +1,124 @@
+"""The kinds of work an exchange can ask of clients: train, and evaluate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, Memory
+from evenhand.data import Batch
+from evenhand.local import LocalSGD
+from evenhand.messages import Reply, Task
+from evenhand.metrics.tally import judge, tally
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+class Work(Protocol):
+    """What a client does between receiving a task and replying, written for one client."""
+
+    @property
+    def part(self) -> str:
+        """Which part of the data it reads."""
+
+    @property
+    def local(self) -> LocalSGD | None:
+        """How it descends; None where it only looks."""
+
+    @property
+    def pooled(self) -> bool:
+        """Whether the reply is a sum over samples of ``by_sample``, the same function for all clients: engines may then take
+        the samples of many clients together."""
+
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
+        """(B,) what each sample adds to ``each``, in the cell of its client and group."""
+
+    @property
+    def groups(self) -> int:
+        """Number of cells a pooled reply has for a client (at least one is made)."""
+
+    name: ClassVar[str]
+    must_be_finite: ClassVar[bool]  # whether a reply that is not finite is left out
+
+    def first_memory(self, params: Tree) -> Memory:
+        """A client's memory before its first round."""
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        """The variables it optimises, where they start."""
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        """() what it minimises."""
+
+    def rates(self, task: Task) -> dict[str, Tensor]:
+        """Step sizes by name of the variable, where they are not the round's."""
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        """What it sends and what it remembers."""
+
+
+@dataclass(frozen=True)
+class Train:
+    """A round of a method's local work on the training data."""
+
+    algorithm: Algorithm
+    local: LocalSGD
+    part: str = "train"
+    pooled: ClassVar[bool] = False
+    groups: ClassVar[int] = 0
+    name: ClassVar[str] = "train"
+    must_be_finite: ClassVar[bool] = True
+
+    def first_memory(self, params: Tree) -> Memory:
+        return self.algorithm.memory(params)
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return self.algorithm.start(task, memory)
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        return self.algorithm.objective(model, variables, batch, task)
+
+    def rates(self, task: Task) -> dict[str, Tensor]:
+        return self.algorithm.rates(task)
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        return self.algorithm.reply(model, start, end, data, task, memory)
+
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
+        return {}
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Counts and sums by group of the model a client would use, on one part of its data."""
+
+    algorithm: Algorithm
+    groups: int
+    part: str = "test"
+    local: None = None
+    name: ClassVar[str] = "evaluate"
+    must_be_finite: ClassVar[bool] = False
+
+    def first_memory(self, params: Tree) -> Memory:
+        return self.algorithm.memory(params)
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return {}
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        return torch.zeros(())
+
+    def rates(self, task: Task) -> dict[str, Tensor]:
+        return {}
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        return Reply(each=tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups)), memory
+
+    @property
+    def pooled(self) -> bool:
+        return not self.algorithm.personal
+
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
+        return judge(model, self.algorithm.deployed(task.shared, {}), batch)

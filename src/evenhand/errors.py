@@ -1,0 +1,72 @@
+"""The exceptions a caller may want to catch.
+
+EvenhandError
+├── ClientError      something failed inside a client's work; names client, round and stage
+├── RunError         a run directory is missing, damaged, or belongs to another run
+└── SpecError        a spec file or command-line override does not make sense
+
+Wrong arguments raise ValueError or TypeError.
+"""
+
+from __future__ import annotations
+
+from math import inf, nan
+from numbers import Integral, Real
+
+
+class EvenhandError(Exception):
+    """Base of the errors of this library."""
+
+
+class ClientError(EvenhandError):
+    """A client's work failed. The cause is chained."""
+
+
+class RunError(EvenhandError):
+    """A run directory cannot be used."""
+
+
+class SpecError(EvenhandError, ValueError):
+    """A run specification is wrong."""
+
+
+def require_whole(name: str, value: object, least: int, optional: bool = False) -> None:
+    """Raise a ValueError unless ``value`` is a whole number of at least ``least`` (or None, where it is optional)."""
+    if value is None and optional:
+        return
+    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**63:
+        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+
+
+def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
+    """Raise a ValueError unless ``value`` is a number inside ``interval``, such as "[0, inf)" or "(0, 1]"."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan  # NaN is inside no interval
+    if (low <= number if interval[0] == "[" else low < number) and (number <= high if interval[-1] == "]" else number < high):
+        return
+    if high < inf:
+        wanted = f"in {interval}"
+    else:
+        wanted = "a finite number" + ("" if low == -inf else f" {'>=' if interval[0] == '[' else '>'} {low:g}")
+    raise ValueError(f"{name} must be {wanted}, got {value!r}" + (f"; {hint}" if hint else ""))
+
+
+def require_kind(name: str, value: object, kind: type, example: str) -> None:
+    """Raise a TypeError unless ``value`` is a ``kind``; ``example`` shows one."""
+    if not isinstance(value, kind):
+        shown = f" {value!r}" if isinstance(value, str | Real) else ""
+        got = (
+            f"the class {value.__name__}; did you mean {value.__name__}()?" if isinstance(value, type) else f"{type(value).__name__}{shown}"
+        )
+        raise TypeError(f"{name} must be a {kind.__name__} object such as {example}, got {got}".replace("a Algorithm", "an Algorithm"))
+
+
+def require(condition: bool, message: str, *values: object) -> None:
+    """Raise a ValueError with ``values`` filled into ``message`` unless ``condition`` holds."""
+    if not condition:
+        raise ValueError(message.format(*values))
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message; messages of ours have no other."""
+    return next(iter(str(error).strip().splitlines()), "") or type(error).__name__

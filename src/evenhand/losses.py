@@ -1,0 +1,103 @@
+"""Losses with one value per sample, and the checks that labels fit them.
+
+A loss is any function ``(output, target) -> (B,)``. The named ones:
+
+    cross_entropy   -log softmax(output)[y]                            (C outputs, labels 0..C-1)
+    brier           sum over classes of (softmax(output) - onehot)^2   (one output: 2 (sigmoid - y)^2)
+    hinge           max(0, 1 + max_{j != y} s_j - s_y)                 (one output: max(0, 1 - y s), y in {-1, 1} or {0, 1})
+    mse             squared error, averaged over the target's entries
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+LossFunction = Callable[[Tensor, Tensor], Tensor]
+
+
+def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
+    """(B, C) logits and (B,) labels to (B,) losses."""
+    return -output.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+
+def brier(output: Tensor, target: Tensor) -> Tensor:
+    """(B, C) logits and (B,) labels to (B,) squared errors summed over classes, range [0, 2]."""
+    if single_output(output):
+        return 2 * (output.reshape(target.shape).sigmoid() - target) ** 2
+    probability = output.softmax(-1)
+    # sum_c (p_c - 1[c = y])^2 = sum_c p_c^2 - 2 p_y + 1 would cancel near p_y = 1; subtract the one-hot vector itself
+    onehot = torch.zeros_like(probability).scatter(-1, target.unsqueeze(-1), 1.0)
+    return ((probability - onehot) ** 2).sum(-1)
+
+
+def hinge(output: Tensor, target: Tensor) -> Tensor:
+    """Margin loss: binary with one output, Crammer and Singer's with C outputs."""
+    if single_output(output):
+        sign = torch.where(target > 0, 1.0, -1.0).to(output.dtype)
+        return (1 - sign * output.reshape(target.shape)).clamp(min=0)
+    index = target.unsqueeze(-1)
+    rival = output.scatter(-1, index, -torch.inf).amax(-1)
+    return (1 + rival - output.gather(-1, index).squeeze(-1)).clamp(min=0)
+
+
+def mse(output: Tensor, target: Tensor) -> Tensor:
+    """Squared error; a mean over entries where a target has several."""
+    error = (output.reshape(target.shape) - target) ** 2
+    return error.flatten(1).mean(1) if error.ndim > 1 else error
+
+
+LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "brier": brier, "hinge": hinge, "mse": mse}
+
+
+def single_output(output: Tensor) -> bool:
+    """Whether the output holds one number per sample."""
+    return output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1)
+
+
+def resolve(loss: str | LossFunction) -> LossFunction:
+    """A loss function from its name, or the function itself."""
+    if callable(loss):
+        return loss
+    if not isinstance(loss, str) or loss not in LOSSES:
+        raise ValueError(f"unknown loss {loss!r}; choose from {', '.join(LOSSES)} or pass a function (output, target) -> (B,)")
+    return LOSSES[loss]
+
+
+def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
+    """Raise a ValueError where outputs of this shape and labels ``y`` (N, ...) cannot be fed to a named loss.
+
+    Bounds of all labels are checked, not only those in the probe batch that made ``output``.
+    """
+    width = list(output.shape)
+    if function is mse:
+        per_sample = output[0].numel()
+        if per_sample != y[0].numel():
+            raise ValueError(f"mse: the module gives {per_sample} numbers per sample, y has {y[0].numel()}; make them equal")
+        return
+    if function not in (cross_entropy, brier, hinge):
+        return  # a user's function knows its own labels
+    name = function.__name__
+    if y.ndim != 1:
+        raise ValueError(f"{name} needs one label per sample, y has samples of shape {list(y.shape[1:])}; for one-hot rows use y.argmax(1)")
+    if y.is_floating_point() and bool((y != y.round()).any()):
+        fraction = float(y[y != y.round()][0])
+        raise ValueError(f'{name} needs class labels, y holds fractions such as {fraction:g}; for regression use loss="mse"')
+    if y.is_floating_point() and not (single_output(output) and function is not cross_entropy):
+        raise ValueError(f"{name} needs integer labels, y is {y.dtype}; convert with y.astype('int64')")
+    low, high = int(y.min()), int(y.max())
+    if single_output(output) and function is not cross_entropy:
+        allowed = {0, 1} if function is brier else {-1, 0, 1}
+        if not set(y.tolist()) <= allowed or (low == -1 and bool((y == 0).any())):
+            raise ValueError(f"{name} with one output needs labels 0/1{' or -1/1' if function is hinge else ''}, found {low}..{high}")
+        return
+    if output.ndim != 2 or single_output(output):
+        raise ValueError(f"{name} needs a module output of shape (batch, classes), got {width}; end the module with one output per class")
+    if low < 0 or high >= output.shape[1]:
+        bad = low if low < 0 else high
+        raise ValueError(
+            f"label {bad} is out of range: the module has {output.shape[1]} outputs, so labels must be 0..{output.shape[1] - 1}; "
+            "widen the module's last layer or renumber the labels"
+        )

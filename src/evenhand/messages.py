@@ -1,0 +1,36 @@
+"""The two messages that server and clients share, and what reaches the server after an exchange."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torch import Tensor
+
+from evenhand.tree import Tree
+
+
+class Task(NamedTuple):
+    """Server to clients.
+
+    The round loop adds what every method needs: ``shared["lr"]``, the round's step size; ``own["weight"]``, the client's
+    coefficient a_i in the sum over the cohort; ``own["share"]``, its part of the normaliser. The two differ only for the
+    unbiased uniform scheme, whose coefficients do not sum to one (see :mod:`evenhand.cohort`).
+    """
+
+    shared: Tree  # the same for everyone: the model, a dual variable, a level
+    own: Tree = {}  # row k belongs to the k-th client: its weight, its scale factor  # noqa: RUF012 (never changed)
+
+
+class Reply(NamedTuple):
+    """Client to server. Prefer ``total``: a method with an empty ``each`` can run under secure aggregation."""
+
+    total: Tree = {}  # only ever seen summed over clients  # noqa: RUF012 (never changed)
+    each: Tree = {}  # seen client by client  # noqa: RUF012 (never changed)
+
+
+class Replies(NamedTuple):
+    """What reaches the server after an exchange."""
+
+    ids: Tensor  # (k,) clients that answered, ascending
+    total: Tree  # already summed, in float64
+    each: Tree  # stacked, row i is from ids[i]

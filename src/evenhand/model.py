@@ -1,0 +1,171 @@
+"""A torch module and a per-sample loss, as pure functions of the parameters."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from evenhand import losses, tree
+from evenhand.data import Batch, Federation, Part, Samples
+from evenhand.errors import first_line
+from evenhand.tree import Tree
+
+
+class Model:
+    """An ``nn.Module`` without running statistics, and a loss.
+
+    Parameters that require gradients are trained and travel; frozen ones and buffers are constants that stay with the model.
+    The module given is copied, never changed.
+    """
+
+    def __init__(self, module: nn.Module, loss: str | losses.LossFunction = "cross_entropy") -> None:
+        _refuse_unfit(module)
+        self.loss_function = losses.resolve(loss)
+        self._module = copy.deepcopy(module).eval()
+        self._threads = threading.local()
+        self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        first = next(parameter for parameter in module.parameters() if parameter.requires_grad)
+        self.dtype, self.device = first.dtype, first.device
+        self.classifies = False  # whether outputs are scores of classes, so that accuracy means something; found out by check()
+        self.stochastic = False  # whether training draws random numbers (dropout); found out by check()
+
+    @property
+    def size(self) -> int:
+        """Number of trained parameters."""
+        return sum(parameter.numel() for parameter in self._module.parameters() if parameter.requires_grad)
+
+    def has(self, kinds: tuple[type[nn.Module], ...]) -> bool:
+        """Whether the module contains a layer of these kinds."""
+        return any(isinstance(layer, kinds) for layer in self._module.modules())
+
+    def to(self, device: torch.device) -> Model:
+        """The same model with its constants on ``device``."""
+        moved = copy.copy(self)
+        moved._module, moved._threads, moved.device = copy.deepcopy(self._module).to(device), threading.local(), device
+        return moved
+
+    def training(self) -> Model:
+        """The same model in training mode (dropout on); a new model is in evaluation mode."""
+        twin = copy.copy(self)
+        twin._module, twin._threads = copy.deepcopy(self._module).train(), threading.local()
+        return twin
+
+    def init(self) -> Tree:
+        """The module's own parameters: where training starts."""
+        parameters = dict(self._module.named_parameters())
+        return {name: parameters[name].detach().clone() for name in self._names}
+
+    def output(self, params: Tree, x: Tensor) -> Tensor:
+        """The module's output for ``x`` under ``params``."""
+        # functional_call puts the parameters into the module while it runs, so each thread needs a module of its own
+        if not hasattr(self._threads, "module"):
+            self._threads.module = copy.deepcopy(self._module)
+        result: Tensor = functional_call(self._threads.module, params, (x,))
+        return result
+
+    def losses(self, params: Tree, batch: Batch) -> Tensor:
+        """(B,) one loss per sample, padding included."""
+        return self.loss_function(self.output(params, batch.x), batch.y)
+
+    def loss(self, params: Tree, batch: Batch) -> Tensor:
+        """() mean loss over real samples; 0 where there are none."""
+        return mean(self.losses(params, batch), batch)
+
+    def state_dict(self, params: Tree) -> dict[str, Tensor]:
+        """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the CPU."""
+        storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        state = self._module.state_dict(keep_vars=True)  # tied weights appear under each of their names
+        full = {key: params.get(storage.get(id(value), key), value) for key, value in state.items()}
+        return {key: value.detach().cpu().clone() for key, value in full.items()}
+
+    def check(self, federation: Federation) -> None:
+        """Raise before training if the module, the loss and the data do not fit together."""
+        for part in (federation.train, federation.val, federation.test):
+            if part is None or not len(part.x):
+                continue
+            samples = part.samples(self.dtype, torch.device("cpu"))
+            if samples.x.dtype != part.x.dtype and not bool(torch.isfinite(samples.x).all()):
+                raise ValueError(f"some features are too large for the module's {self.dtype}; scale them, or use module.double()")
+            probe = Batch(Samples(*(values[:2].to(self.device) for values in samples)), *self._first(len(part.x)))
+            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+                self._probe(probe, part)
+                before = self._random_state()
+                self.training().output(self.init(), probe.x)
+                self.stochastic |= not torch.equal(before, self._random_state())
+
+    def _first(self, count: int) -> tuple[Tensor, Tensor]:
+        index = torch.arange(min(2, count), device=self.device)
+        return index, torch.ones(len(index), device=self.device, dtype=self.dtype)
+
+    def _random_state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+
+    def _probe(self, batch: Batch, part: Part) -> None:
+        rows = len(batch.x)
+        try:
+            output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
+        except Exception as error:
+            hint = "" if part.x.is_floating_point() else "; x holds integers: convert it to float unless they are tokens"
+            shape = list(part.x.shape[1:])
+            problem = f"the module does not accept samples of shape {shape} ({part.x.dtype})"
+            raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
+        if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
+            got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
+            raise ValueError(f"the module must return a tensor with one row per sample, got {got} for {rows} samples")
+        losses.check(self.loss_function, output, part.y)
+        try:
+            values = self.loss_function(output, batch.y)
+        except Exception as error:
+            shapes = f"outputs {list(output.shape)} and labels {list(batch.y.shape)}"
+            raise ValueError(f"the loss fails on {shapes}: {first_line(error)}") from error
+        if not isinstance(values, Tensor) or values.shape != (rows,):
+            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
+            raise ValueError(
+                f"the loss must give one value per sample, shape [{rows}], got {got} for outputs {list(output.shape)}; "
+                "do not reduce over samples"
+            )
+        alone = self.loss_function(self.output(self.init(), batch.x[:1]), batch.y[:1])
+        if not torch.allclose(alone[0], values[0], rtol=1e-3, atol=1e-6):
+            shapes = f"output {list(output.shape)}, target {list(batch.y.shape)}"
+            raise ValueError(f"a sample's loss depends on the others in its batch; do module and loss keep samples apart? ({shapes})")
+        named = self.loss_function in (losses.cross_entropy, losses.brier, losses.hinge)
+        scores = output.ndim == 2 and output.shape[1] > 1 and batch.y.ndim == 1 and not batch.y.is_floating_point()
+        self.classifies = named or (scores and self.loss_function is not losses.mse)
+        if not values.requires_grad:
+            raise ValueError("the loss does not depend on the module's parameters, so nothing would be trained; leave out .detach()")
+
+
+def mean(values: Tensor, batch: Batch) -> Tensor:
+    """() mean of (B,) values over the real samples of a batch; 0 where there are none."""
+    # where, not a product: a padded sample's loss may be infinite, and 0 * inf is not 0
+    kept = torch.where(batch.weight > 0, values, torch.zeros_like(values))
+    return kept.sum() / batch.weight.sum().clamp(min=1)
+
+
+def _refuse_unfit(module: Any) -> None:
+    if not isinstance(module, nn.Module):
+        got = f"the class {module.__name__}; call it" if isinstance(module, type) else type(module).__name__
+        raise TypeError(f"module must be a torch.nn.Module, got {got}")
+    for name, part in module.named_modules():
+        norm = isinstance(part, nn.modules.batchnorm._BatchNorm)
+        if norm or getattr(part, "track_running_stats", False):
+            width = getattr(part, "num_features", 0) or "channels"
+            raise ValueError(
+                f"layer {name or 'itself'!r} ({type(part).__name__}) keeps running statistics or normalises over batches, "
+                f"which clients cannot share; use nn.GroupNorm(groups, {width}) instead"
+            )
+    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters()):
+        raise ValueError("the module has lazy layers without shapes; call it once on a sample before training")
+    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not trained:
+        raise ValueError("the module has no parameters that require gradients; there is nothing to train")
+    if len({parameter.dtype for parameter in trained}) > 1 or not trained[0].is_floating_point():
+        raise ValueError("all trained parameters need one floating-point dtype; convert with module.float() or module.double()")
+    bad = [name for name, parameter in module.named_parameters() if not bool(torch.isfinite(parameter).all())]
+    if bad:
+        raise ValueError(f"parameter {bad[0]!r} of the module is not finite; initialise it again")

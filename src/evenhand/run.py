@@ -1,0 +1,292 @@
+"""The round loop, and what it gives back."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from evenhand import files, tree
+from evenhand.algorithm import Algorithm, State
+from evenhand.cohort import Cohort, Draw, Full
+from evenhand.data import Batch, Census, Federation
+from evenhand.engines import Engine, Exchange, choose
+from evenhand.engines.work import Evaluate, Train
+from evenhand.errors import RunError, require_kind, require_whole
+from evenhand.local import LocalSGD
+from evenhand.losses import LossFunction
+from evenhand.messages import Task
+from evenhand.metrics.scores import Row, score_rows, summary
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT = "checkpoint.safetensors"
+HISTORY = "history.csv"
+
+Progress = Callable[[int, Row], None]  # called after every round with the rounds done and the history row
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run leaves: models, a row per round, a row per client and group."""
+
+    algorithm: Algorithm
+    params: dict[str, Tensor]  # the model handed out, with the keys of module.state_dict(), on the CPU
+    personal: list[dict[str, Tensor]] | None  # each client's own model, for methods that have them
+    state: State  # the server's last state: model and dual variables
+    history_rows: list[Row] = field(repr=False)
+    score_rows: list[Row] = field(repr=False)
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """One row per round."""
+        import pandas as pd
+
+        return pd.DataFrame(self.history_rows)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """One row per client, then one per group, on the test data (training data where there are none)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.score_rows)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy (NaN for regression)."""
+        return summary([row["accuracy"] for row in self.score_rows if row["by"] == "client"])
+
+
+def fit(
+    module: nn.Module,
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    loss: str | LossFunction = "cross_entropy",
+    rounds: int = 100,
+    local: LocalSGD | None = None,
+    cohort: Cohort | None = None,
+    seed: int = 0,
+    engine: str | Engine = "auto",
+    weights: str = "data",
+    device: str | torch.device | None = None,
+    eval_every: int | None = None,
+    out: str | Path | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Train ``module`` on ``federation`` with ``algorithm``.
+
+    Training starts from the module's own parameters and leaves the module unchanged. Same arguments, same result, byte for
+    byte, on one engine and device.
+
+    Args:
+        loss: "cross_entropy", "brier", "hinge", "mse", or a function (output, target) -> one loss per sample.
+        rounds: communication rounds.
+        local: the local solver; default LocalSGD(lr=0.1, epochs=1, batch_size=32).
+        cohort: who takes part; default Full().
+        seed: of cohorts and batch orders (and dropout).
+        engine: "auto", "loop", "vmap" or an engine object.
+        weights: what a client counts for: "data" (its share of the samples) or "uniform".
+        device: where to compute; default where the module is.
+        eval_every: rounds between evaluations in the history; default rounds / 20. The last round is always evaluated.
+        out: a directory for checkpoints and the history; None keeps nothing on disk.
+        checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
+        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be those of the first call.
+        progress: called after every round with the number of rounds done and the history row.
+    """
+    local = local or LocalSGD(lr=0.1, epochs=1, batch_size=32)
+    cohort = cohort or Full()
+    check_arguments(rounds, seed, eval_every, checkpoint_every, progress)
+    if out is None and (resume or checkpoint_every):
+        raise ValueError("resume and checkpoint_every need out, the directory for checkpoints")
+    model, census, state = prepare(module, federation, algorithm, loss, local, cohort, weights, device)
+    exchange = choose(engine, model, federation).attach(model, federation, seed)
+
+    store = None
+    history: list[Row] = []
+    if out is not None:
+        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every)
+        store = Checkpoints(Path(out), repr((settings, _fingerprint(model, federation))), checkpoint_every or max(1, rounds // 10))
+        if resume and store.exists():
+            state, exchange.memories, history = store.load()
+        elif store.exists():
+            raise RunError(f"{out} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory")
+
+    work = Train(algorithm, local)
+    judge = _Judge(algorithm, model, federation, exchange)
+    eval_every = eval_every or max(1, rounds // 20)
+    for t in range(len(history), rounds):
+        draw = cohort.draw(census, seed, t).ascending()
+        task = with_round(algorithm.task(state, draw.ids), draw, local.rate(t))
+        replies = exchange.exchange(work, task, draw.ids, t)
+        info: dict[str, Any] = {}
+        if len(replies.ids):
+            state, info = algorithm.server(state, replies)
+        answered = set(replies.ids.tolist())
+        left_out = [federation.name(i) for i in draw.ids.tolist() if i not in answered]
+        row: Row = {"round": t + 1, "lr": local.rate(t), "asked": len(draw.ids), "answered": len(replies.ids)}
+        row |= {"left_out": ", ".join(left_out), "void": not len(replies.ids)}
+        row |= {key: value.item() if isinstance(value, Tensor) else value for key, value in info.items()}
+        if (t + 1) % eval_every == 0 or t + 1 == rounds:
+            row |= judge.numbers(state, t)
+        history.append(row)
+        if store and ((t + 1) % store.every == 0 or t + 1 == rounds):
+            store.save(state, exchange.memories, history)
+        if progress:
+            progress(t + 1, row)
+
+    _tell_of_left_out(history)
+    scores = judge.rows(state, rounds)
+    return Result(algorithm, model.state_dict(algorithm.result(state)), judge.personal(state), state, history, scores)
+
+
+class Prepared(NamedTuple):
+    """What training starts from, after everything that can be checked beforehand has been."""
+
+    model: Model
+    census: Census
+    state: State
+
+
+def prepare(
+    module: nn.Module,
+    federation: Federation,
+    algorithm: Algorithm,
+    loss: str | LossFunction,
+    local: LocalSGD,
+    cohort: Cohort,
+    weights: str = "data",
+    device: str | torch.device | None = None,
+) -> Prepared:
+    """Check that these fit together, and make what training starts from; raises a one-line error where they do not."""
+    require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
+    require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    require_kind("local", local, LocalSGD, "LocalSGD(lr=0.1)")
+    require_kind("cohort", cohort, Cohort, "Uniform(10)")
+    model = Model(module, loss)
+    if device is not None:
+        model = model.to(_device(device))
+    model.check(federation)
+    census = federation.census(weights)
+    cohort.check(census)
+    return Prepared(model, census, algorithm.init(tree.to(model.init(), "cpu"), census))
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """The device, if it is there."""
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch raises an AssertionError where it was built without CUDA
+        known = "cpu" if not torch.cuda.is_available() else f"cpu, cuda (0 to {torch.cuda.device_count() - 1})"
+        raise ValueError(f"device {str(device)!r} cannot be used here; there is {known}") from error
+    return chosen
+
+
+def check_arguments(rounds: Any, seed: Any, eval_every: Any, checkpoint_every: Any, progress: Any = None) -> None:
+    """Raise where a number is not what it must be."""
+    require_whole("rounds", rounds, 1)
+    require_whole("seed", seed, 0)
+    require_whole("eval_every", eval_every, 1, optional=True)
+    require_whole("checkpoint_every", checkpoint_every, 1, optional=True)
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
+
+
+def _tell_of_left_out(history: list[Row]) -> None:
+    rounds = [row for row in history if row["left_out"]]
+    if rounds:
+        void = sum(row["void"] for row in rounds)
+        text = "in %d of %d rounds clients were left out because their updates were not finite; %d rounds are void. Is lr too large?"
+        log.warning(text, len(rounds), len(history), void)
+
+
+def with_round(task: Task, draw: Draw, lr: float) -> Task:
+    """A method's task with what every method needs: the round's step size and the cohort's coefficients."""
+    shared = {**task.shared, "lr": torch.tensor(lr, dtype=torch.float64)}
+    return Task(shared, {**task.own, "weight": draw.weight, "share": draw.share})
+
+
+def _fingerprint(model: Model, federation: Federation) -> tuple[object, ...]:
+    """Numbers that change when the initial model, the loss or the data do."""
+    parameters = [(name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()]
+    first = federation.train.samples(model.dtype, model.device)
+    few = torch.arange(min(8, len(first.x)), device=model.device)
+    loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
+    train, position = federation.train, torch.arange(1, federation.clients + 1)
+    columns = (train.x, train.y, train.group, train.sizes * position, None if federation.teams is None else federation.teams * position)
+    return loss, parameters, [None if column is None else float(column.sum(dtype=torch.float64)) for column in columns]
+
+
+class _Judge:
+    """Evaluates the models that clients would use, by exchanges."""
+
+    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, exchange: Exchange) -> None:
+        self.algorithm, self.model, self.federation, self.exchange = algorithm, model, federation, exchange
+        has_test = federation.test is not None and len(federation.test.x) > 0
+        part = federation.test if has_test and federation.test is not None else federation.train
+        self.work = Evaluate(algorithm, federation.groups, "test" if has_test else "train")
+        self.ids = part.sizes.nonzero().flatten()  # clients with something to judge on
+
+    def rows(self, state: State, round: int) -> list[Row]:
+        """One row per client and group."""
+        task = Task(shared={"model": self.algorithm.result(state)})
+        replies = self.exchange.exchange(self.work, task, self.ids, round)
+        return score_rows(replies.ids, replies.each, self.federation, self.model.classifies)
+
+    def numbers(self, state: State, round: int) -> Row:
+        """Loss and accuracy over clients, for the history."""
+        clients = [row for row in self.rows(state, round) if row["by"] == "client" and row["count"]]
+        row: Row = {"loss": sum(c["loss"] for c in clients) / len(clients)}
+        return row | (summary([c["accuracy"] for c in clients]) if self.model.classifies else {})
+
+    def personal(self, state: State) -> list[dict[str, Tensor]] | None:
+        """Each client's own model, where the method gives it one."""
+        if not self.algorithm.personal:
+            return None
+        shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(tree.to(self.model.init(), "cpu"))
+        memories = (self.exchange.memories.get(i, first) for i in range(self.federation.clients))
+        return [self.model.state_dict(self.algorithm.deployed(shared, memory)) for memory in memories]
+
+
+class Checkpoints:
+    """State, client memories and history of a run, in a directory; enough to go on as if nothing had happened."""
+
+    def __init__(self, directory: Path, settings: str, every: int) -> None:
+        self.directory, self.every = directory, every
+        self.settings = hashlib.sha256(settings.encode()).hexdigest()
+        directory.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written to shows now, not after hours
+        files.clear_partial(directory, (CHECKPOINT, HISTORY))
+
+    def exists(self) -> bool:
+        return (self.directory / CHECKPOINT).exists()
+
+    def save(self, state: State, memories: dict[int, Tree], history: list[Row]) -> None:
+        files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
+        kept = {"state": state, "memory": {str(i): memories[i] for i in sorted(memories)}}
+        about = {"rounds": len(history), "settings": self.settings, "history": history}
+        files.write_tensors(self.directory / CHECKPOINT, kept, about)
+
+    def load(self) -> tuple[State, dict[int, Tree], list[Row]]:
+        flat, about = files.read_tensors(self.directory / CHECKPOINT)
+        if about.get("settings") != self.settings:
+            raise RunError(f"{self.directory} holds a checkpoint of a run with other settings; use another directory")
+        kept = tree.unflatten(flat)
+        memories = {int(i): memory for i, memory in kept.get("memory", {}).items()}
+        if "state" not in kept or not isinstance(about.get("history"), list):
+            raise RunError(f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history")
+        return kept["state"], memories, about["history"]

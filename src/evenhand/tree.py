@@ -1,0 +1,116 @@
+"""Arithmetic on trees: nested dicts of tensors with string keys.
+
+Server state, messages and client memories are trees. These few functions are the whole algebra; they work on one client's
+values and, because every operation is elementwise or a full reduction, also inside ``torch.func.vmap``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# A recursive alias (dict[str, Tensor | Tree]) would make every look-up of a leaf need a cast; the values are Tensor or Tree.
+Tree = dict[str, Any]
+
+
+def map(function: Callable[..., Tensor], tree: Tree, *rest: Tree) -> Tree:
+    """Apply ``function`` to corresponding leaves of one or more trees of equal structure."""
+    for other in rest:
+        if other.keys() != tree.keys():
+            raise ValueError(f"trees differ in keys: {sorted(tree)} against {sorted(other)}")
+    return {
+        key: map(function, value, *(other[key] for other in rest))
+        if isinstance(value, dict)
+        else function(value, *(other[key] for other in rest))
+        for key, value in tree.items()
+    }
+
+
+def leaves(tree: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors of a tree, in the order of its keys."""
+    return [leaf for _, leaf in items(tree)]
+
+
+def items(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Pairs of path and tensor, in the order of the keys."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from items(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    """a + b"""
+    return map(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """a - b"""
+    return map(torch.sub, a, b)
+
+
+def scale(a: Tree, factor: Tensor | float) -> Tree:
+    """factor * a"""
+    return map(lambda leaf: leaf * factor, a)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product over all leaves, a scalar tensor."""
+    products = [(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]
+    return torch.stack(products).sum() if products else torch.zeros(())
+
+
+def sqnorm(a: Tree) -> Tensor:
+    """The squared Euclidean norm over all leaves, a scalar tensor."""
+    return dot(a, a)
+
+
+def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
+    """a where the scalar ``condition`` holds, else b."""
+    return map(lambda x, y: torch.where(condition, x, y), a, b)
+
+
+def zeros_like(a: Tree) -> Tree:
+    """A tree of zeros with the shapes of ``a``."""
+    return map(torch.zeros_like, a)
+
+
+def to(a: Tree, *args: Any, **kwargs: Any) -> Tree:
+    """``Tensor.to`` on every leaf."""
+    return map(lambda leaf: leaf.to(*args, **kwargs), a)
+
+
+def floating(a: Tree, dtype: torch.dtype, device: torch.device) -> Tree:
+    """Every leaf on ``device``, floating-point leaves as ``dtype``."""
+    return map(lambda leaf: leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype), a)
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """One tree whose leaves have a new first dimension: row i is ``trees[i]``."""
+    return map(lambda *rows: torch.stack(rows), *trees)
+
+
+def row(stacked: Tree, index: int) -> Tree:
+    """Row ``index`` of a stacked tree."""
+    return map(lambda leaf: leaf[index], stacked)
+
+
+def flatten(tree: Tree) -> dict[str, Tensor]:
+    """A flat dict for files: paths joined with "/" ("~" and "/" inside a key become "~0" and "~1")."""
+    return {"/".join(key.replace("~", "~0").replace("/", "~1") for key in path): leaf for path, leaf in items(tree)}
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> Tree:
+    """The inverse of :func:`flatten`."""
+    tree: Tree = {}
+    for path, leaf in flat.items():
+        *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in path.split("/"))
+        branch = tree
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[last] = leaf
+    return tree
