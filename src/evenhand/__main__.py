@@ -1,0 +1,3 @@
+from evenhand.cli import main
+
+main()

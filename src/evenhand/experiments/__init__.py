@@ -1,0 +1,1 @@
+"""Specifications, run directories and tables."""

@@ -1,0 +1,163 @@
+"""A run on disk: its spec, and for each method the tables, the models and, while it runs, a checkpoint.
+
+runs/digits/
+  spec.toml            what was asked for
+  about.json           versions, seed, machine
+  summary.csv          a row per method
+  fedavg/
+    history.csv        a row per round
+    scores.csv         a row per client and group
+    model.safetensors  the model handed out
+    personal.safetensors   each client's own model, for methods that have them
+    checkpoint.safetensors     only until the method is done
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shlex
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from evenhand import files
+from evenhand.algorithm import Algorithm
+from evenhand.data import Federation
+from evenhand.engines import choose
+from evenhand.errors import RunError, SpecError
+from evenhand.experiments.spec import RESERVED, Method, Spec
+from evenhand.metrics.scores import Row, summary
+from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
+
+SCORES, MODEL, PERSONAL = "scores.csv", "model.safetensors", "personal.safetensors"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a method of a run came to."""
+
+    method: Method
+    algorithm: Algorithm
+    scores: list[Row]
+
+    @property
+    def clients(self) -> list[Row]:
+        """One row per client."""
+        return [row for row in self.scores if row["by"] == "client"]
+
+    @property
+    def accuracies(self) -> list[float]:
+        """One accuracy per client; NaN for a client without test data."""
+        return [row.get("accuracy", float("nan")) for row in self.clients]
+
+
+def new_directory(wanted: Path, numbered: bool) -> Path:
+    """A directory for a new run; never one that holds something. ``numbered``: append -2, -3, ... to a name that is taken."""
+    path, count = wanted, 1
+    while path.exists() and any(path.iterdir()):
+        if not numbered:
+            raise RunError(f"{wanted} is not empty; give another --out, or continue it with: evenhand resume {shlex.quote(str(wanted))}")
+        count += 1
+        path = wanted.with_name(f"{wanted.name}-{count}")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def load_spec(directory: Path) -> Spec:
+    """The spec of an existing run."""
+    path = directory / "spec.toml"
+    if not path.exists():
+        raise RunError(f"{directory} holds no run: there is no spec.toml in it")
+    return Spec.load(path)
+
+
+class Ready(NamedTuple):
+    """A spec whose parts were built and found to fit together."""
+
+    federation: Federation
+    module: nn.Module
+    device: str
+
+
+def check(spec: Spec) -> Ready:
+    """Build data and model and check every method against them; raises before anything is written or trained."""
+    if not spec.methods:
+        raise SpecError("the spec names no method; add a [[methods]] entry")
+    check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
+    cohort = spec.build_cohort()
+    methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
+    federation = spec.build_data()
+    module = spec.build_model(federation)
+    device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training will say it again
+        for algorithm, local in methods:
+            model = prepare(module, federation, algorithm, spec.loss, local, cohort, spec.weights, device).model
+        choose(spec.engine, model, federation)
+    return Ready(federation, module, device)
+
+
+def execute(spec: Spec, directory: Path, watch: Callable[[Method], Progress], ready: Ready | None = None) -> list[Outcome]:
+    """Run, or go on with, every method of ``spec`` in ``directory``."""
+    federation, module, device = ready or check(spec)
+    _claim(spec, directory, device)
+    outcomes = []
+    for method in spec.methods:
+        folder, algorithm = directory / method.label, method.algorithm()
+        files.clear_partial(folder, (HISTORY, MODEL, PERSONAL, SCORES))
+        if (folder / SCORES).exists():
+            (folder / CHECKPOINT).unlink(missing_ok=True)
+        else:
+            result = fit(
+                module,
+                federation,
+                algorithm,
+                loss=spec.loss,
+                rounds=spec.rounds,
+                local=spec.build_local(method),
+                cohort=spec.build_cohort(),
+                seed=spec.seed,
+                engine=spec.engine,
+                weights=spec.weights,
+                device=device,
+                eval_every=spec.eval_every,
+                out=folder,
+                checkpoint_every=spec.checkpoint_every,
+                resume=True,
+                progress=watch(method),
+            )
+            save(result, folder)
+        outcomes.append(Outcome(method, algorithm, files.read_rows(folder / SCORES, text=("by", "name", "team"))))
+    files.write_rows(directory / "summary.csv", [{"method": o.method.label, **summary(o.accuracies)} for o in outcomes])
+    return outcomes
+
+
+def _claim(spec: Spec, directory: Path, device: str) -> None:
+    """Write what the run is about; refuse a directory whose results belong to another spec."""
+    files.clear_partial(directory, RESERVED)
+    identity = hashlib.sha256(spec.to_toml().encode()).hexdigest()
+    about = directory / "about.json"
+    if about.exists() and json.loads(about.read_text()).get("spec") != identity:
+        raise RunError(f"{directory} was begun with other settings; run the changed spec.toml in a directory of its own")
+    files.write_atomic(directory / "spec.toml", spec.to_toml().encode())
+    packages = ("evenhand", "torch", "numpy", "scikit-learn")
+    versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
+    files.write_json(about, {"spec": identity, "seed": spec.seed, "device": device, "machine": platform.platform(), "versions": versions})
+
+
+def save(result: Result, folder: Path) -> None:
+    """Write a finished method; scores last, since they mark it as finished."""
+    files.write_rows(folder / HISTORY, result.history_rows)
+    files.write_tensors(folder / MODEL, dict(result.params))
+    if result.personal is not None:
+        files.write_tensors(folder / PERSONAL, {str(client): dict(params) for client, params in enumerate(result.personal)})
+    files.write_rows(folder / SCORES, result.score_rows)
+    (folder / CHECKPOINT).unlink(missing_ok=True)

@@ -1,0 +1,242 @@
+"""What to run, as plain values: a dataclass and its TOML file."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenhand.errors import SpecError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evenhand.algorithm import Algorithm
+    from evenhand.cohort import Cohort
+    from evenhand.data import Federation
+    from evenhand.local import LocalSGD
+
+Table = dict[str, Any]
+
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("name", "loss", "engine", "device", "weights"), str),
+    **dict.fromkeys(("rounds", "seed", "eval_every", "checkpoint_every"), int),
+    **dict.fromkeys(("data", "model", "local", "cohort"), dict),
+    "methods": list,
+}
+FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
+RESERVED = ("spec.toml", "about.json", "summary.csv")
+KIND_NAMES = {list: "list of tables", dict: "table", int: "whole number", str: "text"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """One method of a run: its name, a label that is unique in the run, hyper-parameters, and changes to the local solver."""
+
+    name: str
+    label: str
+    parameters: Table = field(default_factory=dict)
+    local: Table = field(default_factory=dict)
+
+    def algorithm(self) -> Algorithm:
+        """The configured method; raises a SpecError for an unknown name or keyword and for a bad value."""
+        from evenhand.algorithms import ALGORITHMS
+
+        _check_name("algorithm", self.name, ALGORITHMS)
+        algorithm: Algorithm = _build(f"algorithm {self.name}", ALGORITHMS[self.name], self.parameters)
+        return algorithm
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run: one federation, one model, several methods."""
+
+    name: str = "run"
+    rounds: int = 100
+    seed: int = 0
+    loss: str = "cross_entropy"
+    engine: str = "auto"
+    device: str = "auto"
+    weights: str = "data"
+    eval_every: int | None = None
+    checkpoint_every: int | None = None
+    data: Table = field(default_factory=lambda: {"name": "digits"})
+    model: Table = field(default_factory=lambda: {"name": "mlp"})
+    local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
+    cohort: Table = field(default_factory=lambda: {"name": "full"})
+    methods: tuple[Method, ...] = ()
+
+    @classmethod
+    def default(cls) -> Spec:
+        """What runs without arguments."""
+        return cls.from_toml((resources.files("evenhand.experiments") / "default.toml").read_text(), "the default spec")
+
+    @classmethod
+    def load(cls, path: Path) -> Spec:
+        """Read a spec file."""
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SpecError(f"cannot read {path}: {error.strerror if isinstance(error, OSError) else 'it is not text'}") from error
+        return cls.from_toml(text, str(path))
+
+    @classmethod
+    def from_toml(cls, text: str, source: str) -> Spec:
+        """Parse TOML text; ``source`` is named in errors."""
+        try:
+            table = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise SpecError(f"{source} is not valid TOML: {error}") from error
+        for key, value in table.items():
+            _check_name(f"key in {source}:", key, KINDS)
+            if not isinstance(value, KINDS[key]) or isinstance(value, bool):
+                raise SpecError(f"{source}: {key} must be a {KIND_NAMES[KINDS[key]]}, got {value!r}")
+        methods = table.pop("methods", [])
+        for entry in methods:
+            if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
+                raise SpecError(f'{source}: every [[methods]] entry needs a name, such as name = "qffl"')
+        return cls(**table).with_methods(methods)
+
+    def with_methods(self, entries: Iterable[Mapping[str, Any]]) -> Spec:
+        """The same run with other methods, each a table with "name", hyper-parameters and optionally "label" and "local"."""
+        methods: list[Method] = []
+        taken: set[str] = set()
+        for entry in entries:
+            rest = {key: value for key, value in entry.items() if key not in ("name", "label", "local")}
+            if not isinstance(entry.get("local", {}), dict):
+                raise SpecError(f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got {entry['local']!r}")
+            label, count = str(entry.get("label", entry["name"])), 1
+            while label in taken:
+                count += 1
+                label = f"{entry['name']}-{count}"
+            taken.add(label)
+            methods.append(Method(entry["name"], label, rest, dict(entry.get("local", {}))))
+        return dataclasses.replace(self, methods=tuple(methods))
+
+    def with_reference(self) -> Spec:
+        """The same run with FedAvg in front, unless it is there already: gains and losses are counted against it."""
+        if any(method.name == "fedavg" for method in self.methods):
+            return self
+        return dataclasses.replace(self, methods=(Method("fedavg", "fedavg"), *self.methods))
+
+    def to_toml(self) -> str:
+        """TOML text that parses to an equal spec."""
+        import tomli_w
+
+        table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "methods"}
+        table = {key: value for key, value in table.items() if value is not None}
+        table["methods"] = [
+            {"name": m.name, **({"label": m.label} if m.label != m.name else {}), **m.parameters, **({"local": m.local} if m.local else {})}
+            for m in self.methods
+        ]
+        return tomli_w.dumps(table)
+
+    def __post_init__(self) -> None:
+        if not FILE_NAME.fullmatch(self.name):
+            raise SpecError(f"name must be a plain file name, got {self.name!r}")
+        for label in (method.label for method in self.methods if method.label != method.name):
+            if not FILE_NAME.fullmatch(label) or label in RESERVED:
+                raise SpecError(f"label must be a plain file name other than {', '.join(RESERVED)}, got {label!r}")
+
+    def build_data(self) -> Federation:
+        """The federation."""
+        from evenhand.datasets import DATASETS
+
+        _check_name("data set", self.data.get("name", ""), DATASETS)
+        arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key != "name"}}
+        federation: Federation = _build(f"data set {self.data['name']}", DATASETS[self.data["name"]], arguments)
+        return federation
+
+    def build_model(self, federation: Federation) -> nn.Module:
+        """The module, its initial parameters drawn with the run's seed."""
+        from evenhand.experiments.models import MODELS
+
+        _check_name("model", self.model.get("name", ""), MODELS)
+        arguments = {key: value for key, value in self.model.items() if key != "name"}
+        outputs = int(federation.train.y.max()) + 1 if not federation.train.y.is_floating_point() else 1
+        known = {"shape": tuple(federation.train.x.shape[1:]), "outputs": outputs, "seed": self.seed}
+        module: nn.Module = _build(f"model {self.model['name']}", MODELS[self.model["name"]], {**known, **arguments})
+        return module
+
+    def build_local(self, method: Method) -> LocalSGD:
+        """The local solver of one method."""
+        from evenhand.local import LocalSGD
+
+        local: LocalSGD = _build("local solver", LocalSGD, {**self.local, **method.local})
+        return local
+
+    def build_cohort(self) -> Cohort:
+        """Who takes part."""
+        from evenhand.cohort import Full, Proportional, Uniform
+
+        kinds: dict[str, type[Cohort]] = {"full": Full, "uniform": Uniform, "proportional": Proportional}
+        _check_name("cohort", self.cohort.get("name", ""), kinds)
+        arguments = {key: value for key, value in self.cohort.items() if key != "name"}
+        cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
+        return cohort
+
+
+def parse_method(text: str) -> Table:
+    """A method from a command line: NAME or NAME:key=value,key=value; local.lr=0.1 changes the local solver.
+
+    >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
+    {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
+    """
+    name, _, rest = text.partition(":")
+    entry: Table = {"name": name.strip()}
+    for pair in _split(rest):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
+        try:
+            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        target = entry.setdefault("local", {}) if key.strip().startswith("local.") else entry
+        key = key.strip().removeprefix("local.")
+        if key in target or key in ("name", "local"):
+            raise SpecError(f"{key!r} is given twice in {text!r}" if key in target else f"unknown keyword {key!r} in {text!r}")
+        target[key] = parsed
+    return entry
+
+
+def _split(text: str) -> list[str]:
+    """Split at commas outside brackets."""
+    parts, depth, current = [], 0, ""
+    for character in text:
+        depth += (character in "[{(") - (character in ")}]")
+        if character == "," and depth == 0:
+            parts.append(current)
+            current = ""
+        else:
+            current += character
+    return [part for part in (*parts, current) if part.strip()]
+
+
+def _check_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
+    if isinstance(name, str) and name in known:
+        return
+    close = difflib.get_close_matches(str(name), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    raise SpecError(f"unknown {what} {name!r}; {hint}")
+
+
+def _build(what: str, factory: Any, arguments: Table) -> Any:
+    """Call ``factory``; unknown keywords and bad values become a SpecError that names them."""
+    _known = inspect.signature(factory).parameters
+    for key in arguments:
+        _check_name(f"keyword of {what}:", key, _known)
+    missing = [name for name, p in _known.items() if p.default is p.empty and name not in arguments]
+    if missing:
+        raise SpecError(f"{what} needs {missing[0]}")
+    try:
+        return factory(**arguments)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{what}: {error}") from error
