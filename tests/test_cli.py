@@ -92,10 +92,10 @@ def test_a_run_prints_tables_without_colour_codes_and_says_where_the_results_are
 
 def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(first: First) -> None:
     directory, _ = first
-    each = {"history.csv", "scores.csv", "model.safetensors"}
+    each = {"history.csv", "scores.csv", "weights.json", "model.safetensors"}
     assert {path.name for path in directory.iterdir()} == {"spec.toml", "about.json", "summary.csv", "fedavg", "qffl", "ditto"}
     assert {path.name for path in (directory / "fedavg").iterdir()} == each
-    assert {path.name for path in (directory / "ditto").iterdir()} == each | {"personal.safetensors"}
+    assert {path.name for path in (directory / "ditto").iterdir()} == each - {"weights.json"} | {"personal.safetensors"}
     assert len((directory / "qffl" / "history.csv").read_text().splitlines()) == 1 + 3
     scores = (directory / "qffl" / "scores.csv").read_text().splitlines()
     assert scores[0] == "by,name,team,train_count,count,accuracy,loss"
@@ -311,7 +311,7 @@ EARLY = [
     pytest.param("[cohort]\nk = 3", r"cohort.*choose from full, uniform, proportional", id="cohort without a name"),
     pytest.param("[[methods]]\nq = 1", r"every \[\[methods\]\] entry needs a name", id="method without a name"),
     pytest.param("[[methods]]\nname = 'afl'\nlocal = 3", r"local.*\b3\b", id="number for a method's solver"),
-    pytest.param("[[methods]]\nname = 'fedprox'", r"unknown algorithm 'fedprox'; (choose from|did you mean).*fedavg", id="unknown method"),
+    pytest.param("[[methods]]\nname = 'fedbest'", r"unknown algorithm 'fedbest'; (choose from|did you mean).*fedavg", id="unknown method"),
 ]
 
 

@@ -17,10 +17,15 @@ LOCAL = eh.LocalSGD(lr=0.05, epochs=3, batch_size=32, momentum=0.5, weight_decay
 COHORTS = {"full": eh.Full(), "partial": eh.Uniform(4), "replaced": eh.Proportional(5), "unbiased": eh.Uniform(4, unbiased=True)}
 
 
+LONG = ("fedavg", "propfair", "qffl", "term", "afl", "fafl", "fedminmax", "gifair", "gifair_per", "fedmgda", "ditto")
+SHORT_ROUNDS = 6  # for variants and further methods: their rounds are made of the same parts
+
+
 def train(method: str, **settings: Any) -> eh.Result:
     dtype = settings.pop("dtype", torch.float64)
     federation = settings.pop("federation", None) or ragged()
-    chosen: dict[str, Any] = {"rounds": 20, "local": LOCAL, "cohort": eh.Full(), "eval_every": 20, "seed": 3}
+    rounds = 20 if method in LONG else SHORT_ROUNDS
+    chosen: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "cohort": eh.Full(), "eval_every": 20, "seed": 3}
     return eh.fit(network(dtype), federation, METHODS[method], **{**chosen, **settings})
 
 
@@ -68,7 +73,7 @@ def test_engines_agree_for_other_cohorts(cohort: str) -> None:
         assert_close(*(train(method, cohort=COHORTS[cohort], engine=engine, rounds=8) for engine in ("loop", "vmap")), 1e-12)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "term_team"])
 def test_without_teams_engines_agree(method: str) -> None:
     federation = ragged(teams=False)
     results = [train(method, federation=federation, engine=engine, rounds=5, cohort=eh.Uniform(6)) for engine in ("loop", "vmap")]

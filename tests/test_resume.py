@@ -20,6 +20,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import evenhand as eh
+import federations
 from evenhand.experiments import rundir
 from evenhand.experiments.spec import Spec
 
@@ -90,6 +91,7 @@ def same(a: eh.Result, b: eh.Result) -> None:
         same_tensors(mine, yours)
     assert repr(a.history_rows) == repr(b.history_rows)  # all digits, order of columns, NaN equal to NaN
     assert repr(a.score_rows) == repr(b.score_rows)
+    assert repr(a.weight_rows) == repr(b.weight_rows)
 
 
 METHODS: dict[str, tuple[eh.Algorithm, bool]] = {
@@ -107,6 +109,11 @@ METHODS: dict[str, tuple[eh.Algorithm, bool]] = {
     "GIFAIR Global teams": (eh.GIFAIR(), True),
     "GIFAIR Per teams": (eh.GIFAIR(personal=True), True),
     "Ditto": (eh.Ditto(), False),
+}
+METHODS |= {
+    name: (algorithm, True)
+    for name, algorithm in federations.METHODS.items()
+    if type(algorithm) not in {type(listed) for listed, _ in METHODS.values()} or "_" in name
 }
 COHORTS = [eh.Uniform(3), eh.Proportional(3), eh.Uniform(2, unbiased=True), eh.Proportional(3, replacement=False)]
 

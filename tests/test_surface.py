@@ -37,7 +37,7 @@ def test_examples_run(script: Path, tmp_path: Path) -> None:
 
 def test_every_method_prints_itself_compares_and_is_hashable() -> None:
     for algorithm in METHODS.values():
-        twin = type(algorithm)(**dataclasses.asdict(algorithm))
+        twin = type(algorithm)(**{field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)})
         assert twin == algorithm
         assert repr(twin) == repr(algorithm)
         assert type(algorithm).__name__ in repr(algorithm)

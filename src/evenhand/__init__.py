@@ -12,9 +12,34 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, datasets, engines, metrics, tree
-    from evenhand.algorithm import Algorithm
-    from evenhand.algorithms import AFL, ALGORITHMS, FAFL, GIFAIR, QFFL, Ditto, FedAvg, FedMinMax, PropFair
+    from evenhand import algorithms, datasets, engines, metrics, testing, theory, tree
+    from evenhand.algorithm import Algorithm, Certificate, Survey
+    from evenhand.algorithms import (
+        AFL,
+        ALGORITHMS,
+        DRFA,
+        FAFL,
+        GIFAIR,
+        QFFL,
+        TERM,
+        AAggFF,
+        AdaFed,
+        AgnosticFedAvg,
+        Clipped,
+        DeltaFL,
+        Ditto,
+        FedAdam,
+        FedAvg,
+        FedAvgM,
+        FedFV,
+        FedMGDA,
+        FedMinMax,
+        FedProx,
+        FineTuned,
+        LocalOnly,
+        LossGuard,
+        PropFair,
+    )
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import Batch, Census, Federation, Part
     from evenhand.engines import Engine, Loop, Vmap
@@ -28,8 +53,33 @@ __version__ = "0.1.0"
 
 # Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
 _HOME = {
-    "algorithm": ["Algorithm"],
-    "algorithms": ["AFL", "ALGORITHMS", "FAFL", "GIFAIR", "QFFL", "Ditto", "FedAvg", "FedMinMax", "PropFair"],
+    "algorithm": ["Algorithm", "Certificate", "Survey"],
+    "algorithms": [
+        "AFL",
+        "ALGORITHMS",
+        "FAFL",
+        "GIFAIR",
+        "QFFL",
+        "TERM",
+        "AAggFF",
+        "AdaFed",
+        "AgnosticFedAvg",
+        "Clipped",
+        "DRFA",
+        "DeltaFL",
+        "Ditto",
+        "FedAdam",
+        "FedAvg",
+        "FedAvgM",
+        "FedFV",
+        "FedMGDA",
+        "FedMinMax",
+        "FedProx",
+        "FineTuned",
+        "LocalOnly",
+        "LossGuard",
+        "PropFair",
+    ],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
     "data": ["Batch", "Census", "Federation", "Part"],
     "engines": ["Engine", "Loop", "Vmap"],
@@ -39,29 +89,45 @@ _HOME = {
     "model": ["Model"],
     "run": ["Result", "fit"],
 }
-_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "tree"]
+_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "testing", "theory", "tree"]
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
     "AFL",
     "ALGORITHMS",
+    "DRFA",
     "FAFL",
     "GIFAIR",
     "QFFL",
+    "TERM",
+    "AAggFF",
+    "AdaFed",
+    "AgnosticFedAvg",
     "Algorithm",
     "Batch",
     "Census",
+    "Certificate",
     "ClientError",
+    "Clipped",
     "Cohort",
+    "DeltaFL",
     "Ditto",
     "Engine",
     "EvenhandError",
+    "FedAdam",
     "FedAvg",
+    "FedAvgM",
+    "FedFV",
+    "FedMGDA",
     "FedMinMax",
+    "FedProx",
     "Federation",
+    "FineTuned",
     "Full",
+    "LocalOnly",
     "LocalSGD",
     "Loop",
+    "LossGuard",
     "Model",
     "Part",
     "PropFair",
@@ -71,6 +137,7 @@ __all__ = [
     "Result",
     "RunError",
     "SpecError",
+    "Survey",
     "Task",
     "Uniform",
     "Vmap",
@@ -80,6 +147,8 @@ __all__ = [
     "engines",
     "fit",
     "metrics",
+    "testing",
+    "theory",
     "tree",
 ]
 

@@ -7,16 +7,22 @@ of an argument, no randomness of their own.
 from __future__ import annotations
 
 from abc import ABC
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from evenhand import tree
+from evenhand.cohort import Draw
 from evenhand.data import Batch, Census
+from evenhand.errors import require_choice
+from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
+
+if TYPE_CHECKING:
+    from evenhand.theory.aggregates import Aggregate
 
 State = Tree  # what the server needs for the next round; always holds "model"
 Memory = Tree  # what a client remembers between rounds
@@ -25,10 +31,34 @@ Info = dict[str, Any]  # numbers a report wants
 OUTPUTS = ("last", "average")
 
 
+class Survey(NamedTuple):
+    """A question to clients before a round's cohort trains."""
+
+    shared: Tree  # the same for everyone
+    own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
+    who: str | int = "cohort"  # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
+
+
+class Certificate(NamedTuple):
+    """Which weight each client effectively had at the end, and how far these weights are from the best ones."""
+
+    value: Tensor  # () the objective at the clients' losses
+    weights: Tensor  # (n,) what a change of each client's loss counts for; not always of sum one
+    gap: Tensor  # () >= 0: what the objective has more than these weights explain; 0 where they are its gradient
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
+        """Of a method whose weights are the gradient of its objective by construction."""
+        weights = aggregate.weights(losses, base)
+        return cls(aggregate.value(losses, base), weights, aggregate.gap(losses, base, weights))
+
+
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
     """A federated method. The defaults are those of federated averaging; a method overrides what it changes."""
 
     personal: bool = False  # whether each client ends with a model of its own
+    snapshot: bool = False  # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
+    whole_data: bool = False  # whether objective also finds all of the client's data, in batch.whole
 
     # ---- the server
 
@@ -76,6 +106,46 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         model: Tree = shared["model"]
         return model
 
+    # ---- what few methods need: a question before training, and a say in who trains, how and with which weight
+
+    def survey(self, state: State) -> Survey | None:
+        """What to ask clients before this round; None asks nothing. May depend on the state: once, or every round."""
+        return None
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        """One client's answer to the survey: by default its loss at the model sent."""
+        return Reply(each={"loss": model.loss(task.shared["model"], data)})
+
+    def learn(self, state: State, replies: Replies) -> State:
+        """The state after the answers."""
+        return state
+
+    def chances(self, state: State) -> Tensor | None:
+        """(n,) weights of sum one that take the place of the clients' base weights when this round's cohort is drawn."""
+        return None
+
+    def reweigh(self, state: State, draw: Draw) -> Draw:
+        """The cohort that trains, and its coefficients, from the one drawn."""
+        return draw
+
+    def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
+        """The local solver of a round, from the run's."""
+        return local
+
+    def finish(self) -> Algorithm | None:
+        """A method whose local work every client does once after the last round, to keep what it then remembers."""
+        return None
+
+    # ---- for reports
+
+    def seen(self, census: Census) -> tuple[str, ...]:
+        """What the server sees of a single client, in words; nothing where it needs sums alone."""
+        return ()
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        """The weights that clients have at their ``losses`` (n,) of the model handed out; None where the method has none."""
+        return None
+
 
 def weighted(delta: Tree, task: Task) -> Tree:
     """A client's share in the cohort's mean step: a_i * delta, and its part of the normaliser."""
@@ -95,10 +165,26 @@ def step(params: Tree, replies: Replies) -> Tree:
     return tree.map(lambda p, d: (p.double() - d).to(p.dtype), params, mean_step(replies))
 
 
+def normalised(weight: Tensor) -> Tensor:
+    """``weight`` scaled to sum one; all zeros where it is zero."""
+    total = weight.sum()
+    return weight / total if total > 0 else torch.zeros_like(weight)
+
+
+def as_rows(stacked: Tree) -> Tensor:
+    """(K, P) in float64, one client's whole tree in each row."""
+    return torch.cat([leaf.reshape(len(leaf), -1).double() for leaf in tree.leaves(stacked)], dim=1)
+
+
+def descend(params: Tree, direction: Tensor) -> Tree:
+    """params - direction, a vector (P,) in the order of :func:`as_rows`, computed in float64 and rounded once."""
+    pieces = iter(torch.split(direction, [leaf.numel() for leaf in tree.leaves(params)]))
+    return tree.map(lambda p: (p.double() - next(pieces).reshape(p.shape)).to(p.dtype), params)
+
+
 def check_output(output: str) -> None:
     """Raise unless ``output`` is a known output rule."""
-    if output not in OUTPUTS:
-        raise ValueError(f'output must be "last" or "average", got {output!r}')
+    require_choice("output", output, OUTPUTS)
 
 
 def first_average(output: str, params: Tree) -> State:

@@ -107,6 +107,36 @@ def resume(directory: Path, quiet: bool) -> None:
     _carry_out(plan_resume, quiet)
 
 
+@main.command()
+@click.argument("name", required=False)
+def algorithms(name: str | None) -> None:
+    """List the methods, or print the page of one.
+
+    NAME is a method's name as in --algorithm; without it all are listed with one line each.
+    """
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from evenhand.experiments.methods import one_line, page
+
+    console = Console()
+    try:
+        if name is not None:
+            text = page(name)
+            if console.is_terminal:
+                console.print(Markdown(text))
+            else:
+                click.echo(text)
+            return
+        lines = one_line()
+    except evenhand.EvenhandError as error:
+        click.echo(f"evenhand: {error}", err=True)
+        sys.exit(1)
+    width = max(map(len, lines))
+    for method, line in lines.items():
+        click.echo(f"{method:{width}}  {line}")
+
+
 def _carry_out(plan: Callable[[], Plan], quiet: bool) -> None:
     """Run a plan with progress bars and print its tables; turn errors into one line and an exit code."""
     from rich.console import Console

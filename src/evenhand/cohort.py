@@ -80,7 +80,8 @@ class Uniform(Cohort):
         weight = census.weight[ids]
         if self.unbiased:
             return Draw(ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k))
-        return Draw(ids, weight / weight.sum(), weight / weight.sum())
+        share = weight / weight.sum() if weight.sum() > 0 else weight  # a method's own weights may be zero for all of them
+        return Draw(ids, share, share)
 
 
 @dataclass(frozen=True)
@@ -109,10 +110,12 @@ class Proportional(Cohort):
             chosen, times = np.unique(np.minimum(drawn, census.clients - 1), return_counts=True)
         else:
             # the k earliest of exponential clocks with rates w_i: the same law as drawing one by one among those left
-            clocks = generator.exponential(size=census.clients) / probability
+            clocks = np.full(census.clients, np.inf)
+            np.divide(generator.exponential(size=census.clients), probability, out=clocks, where=probability > 0)
             chosen = np.sort(np.argpartition(clocks, self.k - 1)[: self.k])
-            times = np.ones(self.k, dtype=np.int64)
-        weight = torch.from_numpy(times / self.k)
+            chosen = chosen[probability[chosen] > 0]
+            times = np.ones(len(chosen), dtype=np.int64)
+        weight = torch.from_numpy(times / times.sum())
         return Draw(torch.from_numpy(chosen), weight, weight)
 
 

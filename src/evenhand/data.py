@@ -33,9 +33,17 @@ class Samples(NamedTuple):
 class Batch:
     """Samples of one client, gathered when they are asked for. Padding has weight 0."""
 
-    def __init__(self, samples: Samples, index: Tensor, weight: Tensor) -> None:
+    def __init__(self, samples: Samples, index: Tensor, weight: Tensor, whole: Batch | None = None) -> None:
         self._samples, self._index = samples, index  # index (B,)
         self.weight = weight  # (B,) 1 for a real sample, 0 for padding
+        self._whole = whole
+
+    @property
+    def whole(self) -> Batch:
+        """All of the client's data, for methods that set ``whole_data``."""
+        if self._whole is None:
+            raise ValueError("batch.whole is there for objectives of methods with whole_data = True")
+        return self._whole
 
     @cached_property
     def x(self) -> Tensor:
@@ -193,6 +201,15 @@ class Federation:
             cells = client_of * self.groups + self.train.group
             counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(self.clients, self.groups)
         return Census(sizes=sizes, weight=base / base.sum(), group_counts=counts, teams=self.teams, names=self.names)
+
+    def pooled(self) -> Federation:
+        """All data in the hands of one client, for centralised baselines: FedMinMax on it is centralised minimax training."""
+
+        def together(part: Part) -> Part:
+            return Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
+
+        test, val = (None if part is None else together(part) for part in (self.test, self.val))
+        return Federation(together(self.train), test, val, group_names=self.group_names, names=("everyone",))
 
     @classmethod
     def from_arrays(

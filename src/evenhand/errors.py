@@ -51,6 +51,13 @@ def require_number(name: str, value: object, interval: str, hint: str = "") -> N
     raise ValueError(f"{name} must be {wanted}, got {value!r}" + (f"; {hint}" if hint else ""))
 
 
+def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise a ValueError unless ``value`` is one of ``choices``."""
+    if value not in choices:
+        listed = " or ".join((", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'))
+        raise ValueError(f"{name} must be {listed}, got {value!r}")
+
+
 def require_kind(name: str, value: object, kind: type, example: str) -> None:
     """Raise a TypeError unless ``value`` is a ``kind``; ``example`` shows one."""
     if not isinstance(value, kind):

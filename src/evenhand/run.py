@@ -10,19 +10,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from evenhand import files, tree
-from evenhand.algorithm import Algorithm, State
-from evenhand.cohort import Cohort, Draw, Full
+from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.algorithms.fedavg import FedAvg
+from evenhand.cohort import Cohort, Draw, Full, Uniform
 from evenhand.data import Batch, Census, Federation
 from evenhand.engines import Engine, Exchange, choose
-from evenhand.engines.work import Evaluate, Train
+from evenhand.engines.work import Ask, Evaluate, Train
 from evenhand.errors import RunError, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
-from evenhand.messages import Task
+from evenhand.messages import Replies, Task
 from evenhand.metrics.scores import Row, score_rows, summary
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -34,6 +36,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
+SURVEY_STREAM = 1 << 62  # keeps the draw of clients to ask apart from the draw of clients to train
 
 Progress = Callable[[int, Row], None]  # called after every round with the rounds done and the history row
 
@@ -48,6 +51,8 @@ class Result:
     state: State  # the server's last state: model and dual variables
     history_rows: list[Row] = field(repr=False)
     score_rows: list[Row] = field(repr=False)
+    certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
+    weight_rows: list[Row] = field(default_factory=list, repr=False)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -62,6 +67,13 @@ class Result:
         import pandas as pd
 
         return pd.DataFrame(self.score_rows)
+
+    @cached_property
+    def weights(self) -> pd.DataFrame:
+        """One row per client: its training loss, base weight and effective weight at the end; empty where a method has none."""
+        import pandas as pd
+
+        return pd.DataFrame(self.weight_rows)
 
     @property
     def summary(self) -> dict[str, float]:
@@ -126,18 +138,17 @@ def fit(
         elif store.exists():
             raise RunError(f"{out} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory")
 
-    work = Train(algorithm, local)
+    rounds_of = _Rounds(algorithm, local, cohort, census, exchange, seed)
     judge = _Judge(algorithm, model, federation, exchange)
     eval_every = eval_every or max(1, rounds // 20)
     for t in range(len(history), rounds):
-        draw = cohort.draw(census, seed, t).ascending()
-        task = with_round(algorithm.task(state, draw.ids), draw, local.rate(t))
-        replies = exchange.exchange(work, task, draw.ids, t)
+        draw, state, silent = rounds_of.gather(state, t)
+        replies = rounds_of.train(state, draw, t)
         info: dict[str, Any] = {}
         if len(replies.ids):
             state, info = algorithm.server(state, replies)
-        answered = set(replies.ids.tolist())
-        left_out = [federation.name(i) for i in draw.ids.tolist() if i not in answered]
+        missing = silent | (set(draw.ids.tolist()) - set(replies.ids.tolist()))
+        left_out = [federation.name(i) for i in sorted(missing)]
         row: Row = {"round": t + 1, "lr": local.rate(t), "asked": len(draw.ids), "answered": len(replies.ids)}
         row |= {"left_out": ", ".join(left_out), "void": not len(replies.ids)}
         row |= {key: value.item() if isinstance(value, Tensor) else value for key, value in info.items()}
@@ -150,8 +161,69 @@ def fit(
             progress(t + 1, row)
 
     _tell_of_left_out(history)
-    scores = judge.rows(state, rounds)
-    return Result(algorithm, model.state_dict(algorithm.result(state)), judge.personal(state), state, history, scores)
+    rounds_of.finish(state, rounds)
+    losses = judge.training_losses(state, rounds)
+    certificate = algorithm.certificate(state, losses, census)
+    weight_rows = [] if certificate is None else _weight_rows(federation, losses, census, certificate)
+    params, personal = model.state_dict(algorithm.result(state)), judge.personal(state)
+    return Result(algorithm, params, personal, state, history, judge.rows(state, rounds), certificate, weight_rows)
+
+
+def _weight_rows(federation: Federation, losses: Tensor, census: Census, certificate: Certificate) -> list[Row]:
+    columns = zip(losses.tolist(), census.weight.tolist(), certificate.weights.tolist(), strict=True)
+    return [{"name": federation.name(i), "loss": loss, "base": base, "weight": weight} for i, (loss, base, weight) in enumerate(columns)]
+
+
+class _Rounds:
+    """The exchanges of a round: a question where the method has one, then training."""
+
+    def __init__(self, algorithm: Algorithm, local: LocalSGD, cohort: Cohort, census: Census, exchange: Exchange, seed: int) -> None:
+        self.algorithm, self.local, self.cohort, self.census, self.exchange, self.seed = algorithm, local, cohort, census, exchange, seed
+        self._ask = Ask(algorithm)
+        self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
+
+    def gather(self, state: State, t: int) -> tuple[Draw, State, set[int]]:
+        """Who trains in round ``t``, the state after the method's question, and who gave no answer to it that is finite."""
+        silent: set[int] = set()
+        survey = self.algorithm.survey(state)
+        if survey is not None:
+            asked = self._asked(survey.who, state, t)
+            task = Task(survey.shared, tree.map(lambda leaf: leaf[asked.ids], survey.own))
+            replies = self.exchange.exchange(self._ask, with_round(task, asked, self.local.rate(t)), asked.ids, t)
+            silent = set(asked.ids.tolist()) - set(replies.ids.tolist())
+            state = self.algorithm.learn(state, replies)
+        return self.algorithm.reweigh(state, self._draw(state, t)), state, silent
+
+    def train(self, state: State, draw: Draw, t: int) -> Replies:
+        """What the cohort replies after its local work."""
+        if not len(draw.ids):
+            return Replies(draw.ids, {}, {})
+        task = with_round(self.algorithm.task(state, draw.ids), draw, self.local.rate(t))
+        if self.algorithm.snapshot:
+            moment = np.random.default_rng([self.seed, t, 1]).random()
+            task.shared["moment"] = torch.tensor(moment, dtype=torch.float64)
+        local = self.algorithm.local_solver(self.local, t)
+        return self.exchange.exchange(self._work.setdefault(local, Train(self.algorithm, local)), task, draw.ids, t)
+
+    def finish(self, state: State, t: int) -> None:
+        """Everyone's last local work, where the method has one."""
+        last = self.algorithm.finish()
+        if last is not None:
+            everyone = Full().draw(self.census, self.seed, t)
+            task = with_round(Task({"model": self.algorithm.result(state)}), everyone, self.local.rate(t))
+            self.exchange.exchange(Train(last, last.local_solver(self.local, t)), task, everyone.ids, t)
+
+    def _draw(self, state: State, t: int) -> Draw:
+        chances = self.algorithm.chances(state)
+        census = self.census if chances is None else self.census._replace(weight=chances)
+        return self.cohort.draw(census, self.seed, t).ascending()
+
+    def _asked(self, who: str | int, state: State, t: int) -> Draw:
+        if who == "cohort":  # draws depend on (seed, round): this is the cohort that will train
+            return self._draw(state, t)
+        if who == "everyone":
+            return Full().draw(self.census, self.seed, t)
+        return Uniform(int(who)).draw(self.census, self.seed + SURVEY_STREAM, t).ascending()
 
 
 class Prepared(NamedTuple):
@@ -253,6 +325,14 @@ class _Judge:
         clients = [row for row in self.rows(state, round) if row["by"] == "client" and row["count"]]
         row: Row = {"loss": sum(c["loss"] for c in clients) / len(clients)}
         return row | (summary([c["accuracy"] for c in clients]) if self.model.classifies else {})
+
+    def training_losses(self, state: State, round: int) -> Tensor:
+        """(n,) each client's loss on its training data, of the model handed out."""
+        everyone = torch.arange(self.federation.clients)
+        task = Task(shared={"model": self.algorithm.result(state)})
+        each = self.exchange.exchange(Evaluate(FedAvg(), self.federation.groups, "train"), task, everyone, round).each
+        losses: Tensor = each["loss"].sum(1) / each["count"].sum(1)
+        return losses
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
         """Each client's own model, where the method gives it one."""

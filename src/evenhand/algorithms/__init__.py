@@ -3,24 +3,78 @@
 from __future__ import annotations
 
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.aaggff import AAggFF
+from evenhand.algorithms.adafed import AdaFed
 from evenhand.algorithms.afl import AFL
+from evenhand.algorithms.agnosticfedavg import AgnosticFedAvg
+from evenhand.algorithms.clipped import Clipped
+from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
+from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
+from evenhand.algorithms.fedprox import FedProx
+from evenhand.algorithms.finetuned import FineTuned
 from evenhand.algorithms.gifair import GIFAIR
+from evenhand.algorithms.localonly import LocalOnly
+from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
+from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
+from evenhand.algorithms.term import TERM
 
-__all__ = ["AFL", "ALGORITHMS", "FAFL", "GIFAIR", "QFFL", "Ditto", "FedAvg", "FedMinMax", "PropFair"]
+__all__ = [
+    "AFL",
+    "ALGORITHMS",
+    "DRFA",
+    "FAFL",
+    "GIFAIR",
+    "QFFL",
+    "TERM",
+    "AAggFF",
+    "AdaFed",
+    "AgnosticFedAvg",
+    "Clipped",
+    "DeltaFL",
+    "Ditto",
+    "FedAdam",
+    "FedAvg",
+    "FedAvgM",
+    "FedFV",
+    "FedMGDA",
+    "FedMinMax",
+    "FedProx",
+    "FineTuned",
+    "LocalOnly",
+    "LossGuard",
+    "PropFair",
+]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
     "afl": AFL,
     "qffl": QFFL,
+    "term": TERM,
     "fafl": FAFL,
     "gifair": GIFAIR,
     "fedminmax": FedMinMax,
     "propfair": PropFair,
+    "fedmgda": FedMGDA,
     "ditto": Ditto,
+    "deltafl": DeltaFL,
+    "drfa": DRFA,
+    "agnosticfedavg": AgnosticFedAvg,
+    "fedfv": FedFV,
+    "aaggff": AAggFF,
+    "adafed": AdaFed,
+    "localonly": LocalOnly,
+    "finetuned": FineTuned,
+    "fedprox": FedProx,
+    "fedavgm": FedAvgM,
+    "fedadam": FedAdam,
+    "clipped": Clipped,
+    "lossguard": LossGuard,
 }

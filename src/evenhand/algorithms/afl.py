@@ -8,12 +8,28 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, averaged_result, check_output, first_average, next_average, step
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Info,
+    Memory,
+    State,
+    Survey,
+    averaged_result,
+    check_output,
+    first_average,
+    next_average,
+    normalised,
+    step,
+    weighted,
+)
+from evenhand.cohort import Draw
 from evenhand.data import Batch, Census
-from evenhand.errors import require_number
+from evenhand.errors import require_choice, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
+from evenhand.theory.aggregates import Maximum
 from evenhand.tree import Tree
 
 
@@ -31,32 +47,58 @@ class AFL(Algorithm):
     Args:
         lr_lambda: ascent step; 0 keeps the clients' weights: FedAvg, with coefficients that sum to one.
         output: "last" model, or the "average" of the models after each round, which the convex theory speaks about.
+        order: whether lam rises "after" the round that it weighs (the paper), or "before" (PropFair's code; one more exchange).
     """
 
     lr_lambda: float = 0.1
     output: str = "last"
+    order: str = "after"
 
     def __post_init__(self) -> None:
         require_number("lr_lambda", self.lr_lambda, "[0, inf)", "0 gives FedAvg")
         check_output(self.output)
+        require_choice("order", self.order, ("after", "before"))
 
     def init(self, params: Tree, census: Census) -> State:
-        return {"model": params, "lam": census.weight, "base": census.weight, **first_average(self.output, params)}
+        duals = {"lam": census.weight, "base": census.weight}
+        if self.output == "average":
+            duals["average_lam"] = torch.zeros_like(census.weight)
+        return {"model": params, **duals, **first_average(self.output, params)}
 
-    def task(self, state: State, ids: Tensor) -> Task:
-        return Task(shared={"model": state["model"]}, own={"lam": (state["lam"] / state["base"])[ids]})
+    def survey(self, state: State) -> Survey | None:
+        return Survey({"model": state["model"]}) if self.order == "before" else None
+
+    def learn(self, state: State, replies: Replies) -> State:
+        return {**state, "lam": self._raised(state, replies.ids, replies.each["loss"])} if len(replies.ids) else state
+
+    def reweigh(self, state: State, draw: Draw) -> Draw:
+        weight = normalised(draw.weight * (state["lam"] / state["base"])[draw.ids])
+        return Draw(draw.ids, weight, weight)
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        weight = task.own["lam"] * task.own["weight"]
-        delta = tree.scale(tree.sub(start["model"], end["model"]), weight)
-        return Reply(total={"delta": delta, "weight": weight}, each={"loss_at_start": model.loss(start["model"], data)}), memory
+        total = weighted(tree.sub(start["model"], end["model"]), task)
+        each = {"loss_at_start": model.loss(start["model"], data)} if self.order == "after" else {}
+        return Reply(total, each), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)
-        ascent = torch.zeros_like(state["lam"]).index_put((replies.ids,), replies.each["loss_at_start"].double())
-        lam = project_simplex(state["lam"] + self.lr_lambda * ascent)
+        lam = self._raised(state, replies.ids, replies.each["loss_at_start"]) if self.order == "after" else state["lam"]
         info = {"largest_lam": lam.max(), "clients_with_lam": (lam > 0).sum()}
-        return {**state, "model": model, "lam": lam, **next_average(state, model)}, info
+        average = next_average(state, model)
+        if average:
+            average["average_lam"] = state["average_lam"] + (lam - state["average_lam"]) / average["rounds"]
+        return {**state, "model": model, "lam": lam, **average}, info
+
+    def _raised(self, state: State, ids: Tensor, loss: Tensor) -> Tensor:
+        ascent = torch.zeros_like(state["lam"]).index_put((ids,), loss.double())
+        return project_simplex(state["lam"] + self.lr_lambda * ascent)
 
     def result(self, state: State) -> Tree:
         return averaged_result(state)
+
+    def seen(self, census: Census) -> tuple[str, ...]:
+        return ("its loss",)
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        lam: Tensor = state["average_lam" if self.output == "average" else "lam"]
+        return Certificate(losses.max(), lam, Maximum().gap(losses, census.weight, lam))

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from evenhand.algorithm import Algorithm
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.data import Census
+from evenhand.theory.aggregates import Mean
 
 
 @dataclass(frozen=True)
@@ -15,3 +19,6 @@ class FedAvg(Algorithm):
 
     Sums only: each client sends a_i * (received model - local model). Every default of :class:`Algorithm` is FedAvg's.
     """
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        return Certificate.of(Mean(), losses, census.weight)

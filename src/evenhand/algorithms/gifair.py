@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, step, weighted
+from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, step, weighted
 from evenhand.data import Batch, Census
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
+from evenhand.theory.aggregates import RankSpread
 from evenhand.tree import Tree
 
 
@@ -34,14 +35,20 @@ class GIFAIR(Algorithm):
     Args:
         strength: c as a fraction of the largest admissible c_max = min_i w_i |A_a(i)| / (teams - 1); 0 gives FedAvg.
         personal: False hands out the server model (Global), True each client's last local model (Per). Same training.
+        exact_losses: rank by everyone's loss at the model of this round, as in the objective, not by the paper's losses of
+            local models; one more exchange a round. For the server model alone.
     """
 
     strength: float = 0.5
     personal: bool = False
+    exact_losses: bool = False
 
     def __post_init__(self) -> None:
         require_number("GIFAIR strength", self.strength, "[0, 1)", "0 gives FedAvg")
         require(isinstance(self.personal, bool), "personal must be true or false, got {!r}", self.personal)
+        require(isinstance(self.exact_losses, bool), "exact_losses must be true or false, got {!r}", self.exact_losses)
+        both = self.personal and self.exact_losses
+        require(not both, "exact_losses are those of the server model; with personal=True the local models' losses are exact already")
 
     def init(self, params: Tree, census: Census) -> State:
         individual = census.teams is None
@@ -57,6 +64,19 @@ class GIFAIR(Algorithm):
         state = {"model": params, "team": team, "factor": c / room, "loss": zeros, "heard": zeros}
         return state if individual else {**state, "index": torch.arange(len(members))}
 
+    def survey(self, state: State) -> Survey | None:
+        if not self.exact_losses:
+            return None
+        index = {"index": state["index"]} if "index" in state else {}
+        return Survey({"model": state["model"], **index}, {"team": state["team"]} if index else {}, "everyone")
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        return _report(model.loss(task.shared["model"], data).double(), task, {})
+
+    def learn(self, state: State, replies: Replies) -> State:
+        nobody = torch.zeros_like(state["loss"])
+        return _heard({**state, "loss": nobody, "heard": nobody}, replies) if len(replies.ids) else state
+
     def task(self, state: State, ids: Tensor) -> Task:
         team = state["team"][ids]
         own = {"scale": 1 + state["factor"][ids] * rank(state["loss"], state["heard"])[team]}
@@ -69,41 +89,67 @@ class GIFAIR(Algorithm):
         return {"model": task.shared["lr"] * task.own["scale"]}  # the step, not the loss: the same with momentum, and weight decay
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        total = weighted(tree.sub(start["model"], end["model"]), task)
+        step_taken = weighted(tree.sub(start["model"], end["model"]), task)
+        if self.exact_losses:
+            return Reply(step_taken), memory
         loss_at_end = model.loss(end["model"], data).double()
         kept = {"loss": loss_at_end, "heard": torch.ones_like(loss_at_end)}
         if self.personal:
             kept["model"] = end["model"]
-        if "index" not in task.shared:
-            return Reply(total=total, each={"loss_at_end": loss_at_end}), kept
-        mine = (task.shared["index"] == task.own["team"]).double()  # (d,)
-        changes = {"team_loss": mine * (loss_at_end - memory["loss"]), "team_heard": mine * (1 - memory["heard"])}
-        return Reply(total={**total, **changes}), kept
+        report = _report(loss_at_end, task, memory)
+        return Reply({**step_taken, **report.total}, report.each), kept
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
-        if "index" in state:
-            loss = state["loss"] + replies.total["team_loss"]
-            heard = state["heard"] + replies.total["team_heard"]
-        else:
-            loss = state["loss"].index_put((replies.ids,), replies.each["loss_at_end"].double())
-            heard = state["heard"].index_fill(0, replies.ids, 1.0)
-        means = (loss / heard.clamp(min=1))[heard > 0]
+        if not self.exact_losses:
+            state = _heard(state, replies)
+        means = (state["loss"] / state["heard"].clamp(min=1))[state["heard"] > 0]
         info = {"largest_team_loss": means.max(), "smallest_team_loss": means.min()}
-        return {**state, "model": step(state["model"], replies), "loss": loss, "heard": heard}, info
+        return {**state, "model": step(state["model"], replies)}, info
 
     def memory(self, params: Tree) -> Memory:
         zero = torch.zeros((), dtype=torch.float64)
+        if self.exact_losses:
+            return {}
         return {"loss": zero, "heard": zero, **({"model": params} if self.personal else {})}
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
         model: Tree = memory["model"] if self.personal else shared["model"]
         return model
 
+    def seen(self, census: Census) -> tuple[str, ...]:
+        return ("its loss",) if census.teams is None else ()
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        if self.personal:
+            return None  # the losses are not those of the models handed out
+        teams = None if census.teams is None else tuple(census.teams.tolist())
+        return Certificate.of(RankSpread(self.strength, teams), losses, census.weight)
+
+
+def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
+    """A client's loss: as it is where clients are ranked, as the change of its team's sums where teams are."""
+    if "index" not in task.shared:
+        return Reply(each={"loss": loss})
+    mine = (task.shared["index"] == task.own["team"]).double()  # (d,)
+    before, heard = (memory["loss"], memory["heard"]) if memory else (0.0, 0.0)
+    return Reply(total={"team_loss": mine * (loss - before), "team_heard": mine * (1 - heard)})
+
+
+def _heard(state: State, replies: Replies) -> State:
+    """The state with the reported losses in it."""
+    if "index" in state:
+        loss, heard = state["loss"] + replies.total["team_loss"], state["heard"] + replies.total["team_heard"]
+    else:
+        loss = state["loss"].index_put((replies.ids,), replies.each["loss"].double())
+        heard = state["heard"].index_fill(0, replies.ids, 1.0)
+    return {**state, "loss": loss, "heard": heard}
+
 
 def rank(loss: Tensor, heard: Tensor) -> Tensor:
     """(d,) number of heard teams with lower mean loss minus those with higher; 0 for a team not heard from."""
     means = loss / heard.clamp(min=1)
     ordered = means[heard > 0].sort().values
-    lower = torch.searchsorted(ordered, means, right=False)
-    higher = len(ordered) - torch.searchsorted(ordered, means, right=True)
+    tie = 1e-12 * means.abs().max()  # equal losses have means that differ by rounding
+    lower = torch.searchsorted(ordered, means - tie, right=False)
+    higher = len(ordered) - torch.searchsorted(ordered, means + tie, right=True)
     return torch.where(heard > 0, lower - higher, 0).double()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm
-from evenhand.data import Batch
-from evenhand.errors import require_number
+from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.data import Batch, Census
+from evenhand.errors import require_choice, require_number
 from evenhand.messages import Task
 from evenhand.model import Model
+from evenhand.theory.aggregates import LogMean
 from evenhand.tree import Tree
 
 
@@ -28,16 +30,32 @@ class PropFair(Algorithm):
     Args:
         M: the utility baseline, above the losses that matter; small values are fairer, large ones tend to FedAvg at lr / M.
         epsilon: where the logarithm gives way to the linear branch; above M every batch takes it: FedAvg at lr / M.
+        continuation: past the threshold, "paper" goes on with l / M, which falls in value and in slope from 1/epsilon to 1/M, so
+            that the worst batches count least. "linear" has the same slope without the jump in value; "huber" goes on
+            along the tangent, with slope 1/epsilon.
     """
 
     M: float = 3.0
     epsilon: float = 0.2
+    continuation: str = "paper"
 
     def __post_init__(self) -> None:
         require_number("M", self.M, "(0, inf)", "take it above the losses of a trained model, 2 to 5 is usual")
         require_number("epsilon", self.epsilon, "(0, inf)", "0.2 is usual")
+        require_choice("continuation", self.continuation, ("paper", "linear", "huber"))
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         loss = model.loss(variables["model"], batch)
         utility = self.M - loss
-        return torch.where(utility >= self.epsilon, -torch.log(utility.clamp(min=self.epsilon)), loss / self.M)
+        return torch.where(utility >= self.epsilon, -torch.log(utility.clamp(min=self.epsilon)), self._beyond(loss))
+
+    def _beyond(self, loss: Tensor) -> Tensor:
+        if self.continuation == "paper":
+            return loss / self.M
+        slope = 1 / self.M if self.continuation == "linear" else 1 / self.epsilon
+        return slope * (loss - (self.M - self.epsilon)) - math.log(self.epsilon)
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        if bool((losses >= self.M).any()):
+            return None  # no weights where a utility is not positive
+        return Certificate.of(LogMean(self.M), losses, census.weight)

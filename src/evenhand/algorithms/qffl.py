@@ -1,15 +1,19 @@
-"""q-FFL, solved by q-FedAvg."""
+"""q-FFL, solved by q-FedAvg or q-FedSGD."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from torch import Tensor
+from torch.func import grad
+
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Memory
-from evenhand.data import Batch
-from evenhand.errors import require_number
+from evenhand.algorithm import Algorithm, Certificate, Memory, State
+from evenhand.data import Batch, Census
+from evenhand.errors import require_choice, require_number
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
+from evenhand.theory.aggregates import PowerMean
 from evenhand.tree import Tree
 
 
@@ -20,7 +24,8 @@ class QFFL(Algorithm):
     minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)                         (Li et al., ICLR 2020, Algorithm 2: q-FedAvg)
 
     With L = 1/lr, F = f_i at the received model on all local data, and g = L (received - local model), a client sends
-    F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of the sums. Sums only.
+    F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of the sums. Sums only. q-FedSGD (their Algorithm 1)
+    has the gradient of f_i at the received model for g, and no local work.
 
     The published code draws clients in proportion to their data and adds no further weight; here every term carries the
     cohort's coefficient a_i, which is the same for that scheme and minimises the objective above for the others. The ratio
@@ -28,17 +33,36 @@ class QFFL(Algorithm):
 
     Args:
         q: 0 gives FedAvg; larger values push towards the worst client. Losses are means, so q keeps its meaning across sizes.
+        solver: "fedavg" or "fedsgd".
+        lipschitz: L, one over the step size at q = 0; None takes 1 / lr of the round. For "fedavg" at q = 0 it cancels.
     """
 
     q: float = 1.0
+    solver: str = "fedavg"
+    lipschitz: float | None = None
 
     def __post_init__(self) -> None:
         require_number("q", self.q, "[0, inf)", "0 gives FedAvg")
+        require_choice("solver", self.solver, ("fedavg", "fedsgd"))
+        if self.lipschitz is not None:
+            require_number("lipschitz", self.lipschitz, "(0, inf)", "None takes 1 / lr")
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return {"model": task.shared["model"]} if self.solver == "fedavg" else {}
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        lipschitz = 1 / task.shared["lr"]
-        loss_at_start = model.loss(start["model"], data) + 1e-10  # a zero loss would make F^(q-1) infinite for q < 1
-        g = tree.scale(tree.sub(start["model"], end["model"]), lipschitz)
+        received = task.shared["model"]
+        lipschitz = 1 / task.shared["lr"] if self.lipschitz is None else self.lipschitz
+        loss_at_start = model.loss(received, data) + 1e-10  # a zero loss would make F^(q-1) infinite for q < 1
+        if self.solver == "fedavg":
+            g = tree.scale(tree.sub(received, end["model"]), lipschitz)
+        else:
+            g = grad(lambda params: model.loss(params, data))(received)
         h = self.q * loss_at_start ** (self.q - 1) * tree.sqnorm(g) + lipschitz * loss_at_start**self.q
         a = task.own["weight"]
         return Reply(total={"delta": tree.scale(g, a * loss_at_start**self.q), "weight": a * h}), memory
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        if bool((losses < 0).any()):
+            return None  # a loss of the user's own; powers of it mean nothing
+        return Certificate.of(PowerMean(self.q), losses, census.weight)

@@ -157,6 +157,9 @@ class Simulator:
             with torch.no_grad(), self._randomness(round, int(ids[rows[0]])):
                 inputs = {"own": tree.map(lambda leaf: leaf[rows.to(leaf.device)], own), "memory": self._recall(run, ids[rows])}
                 offsets = getattr(self.federation, work.part).offsets[ids[rows]]
+                position = torch.arange(width)
+                valid = position < sizes[rows][:, None]  # (k, W)
+                data = self._indices(torch.where(valid, position, 0) + offsets[:, None], valid)
                 start: Tree = {}
                 end: Tree = {}
                 if work.local is not None:
@@ -164,11 +167,9 @@ class Simulator:
                     start = begin["variables"]
                     stage = "training"
                     schedule = work.local.schedule(ids[rows], sizes[rows], width, round, self.seed)
-                    end = self._descend(work.local, run, shared, inputs, begin, schedule, offsets)
+                    given = {**inputs, "whole": data} if work.whole_data else inputs
+                    end = self._descend(work.local, run, shared, given, begin, schedule, offsets)
                 stage = "reply"
-                position = torch.arange(width)
-                valid = position < sizes[rows][:, None]  # (k, W)
-                data = self._indices(torch.where(valid, position, 0) + offsets[:, None], valid)
                 out = run.reply(shared, {**inputs, "start": start, "end": end, "data": data})
         except Exception as error:
             names = ", ".join(self.federation.name(int(i)) for i in ids[rows][:5]) + ("..." if len(rows) > 5 else "")
@@ -181,17 +182,26 @@ class Simulator:
     def _descend(
         self, local: LocalSGD, run: _Prepared, shared: Tree, inputs: Tree, begin: Tree, schedule: Schedule, offsets: Tensor
     ) -> Tree:
-        """Where the clients' variables are after their local steps."""
+        """Where the clients' variables are after their local steps, and, where wanted, at one moment of them."""
+        if not begin["variables"]:
+            return {}
         variables = tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), begin["variables"])
         velocity = tree.zeros_like(variables)
         positions, valid, steps = schedule
         batches = [self._indices(positions[:, s] + offsets[:, None], valid[:, s]) for s in range(positions.shape[1])]
         fewest, most = int(steps.min()), int(steps.max())
         steps = steps.to(self.model.device)
+        snapshot: Tree = {}
+        if run.work.snapshot:
+            moment = 1 + (shared["moment"] * steps).floor().clamp(max=steps - 1)  # (k,) after how many steps
+            snapshot = {"snapshot": tree.map(torch.clone, variables)}
         for s in range(most):
             gradient = run.gradient(shared, {**inputs, "variables": variables, "batch": batches[s if len(batches) > 1 else 0]})
             local.update(variables, velocity, gradient, begin["rates"], None if s < fewest else s < steps)
-        return variables
+            if snapshot and bool((now := moment == s + 1).any()):
+                for kept, value in zip(tree.leaves(snapshot["snapshot"]), tree.leaves(variables), strict=True):
+                    kept[now] = value[now]
+        return {**variables, **snapshot}
 
     def _prepare(self, work: Work) -> _Prepared:
         if id(work) not in self._prepared:
@@ -206,7 +216,9 @@ class Simulator:
                 return {"variables": variables, "rates": {**dict.fromkeys(variables, shared["lr"]), **work.rates(task)}}
 
             def objective(shared: Tree, inputs: Tree) -> Tensor:
-                return work.objective(training_model, inputs["variables"], batch(inputs["batch"]), Task(shared, inputs["own"]))
+                whole = batch(inputs["whole"]) if "whole" in inputs else None
+                here = Batch(samples, inputs["batch"]["index"], inputs["batch"]["weight"], whole)
+                return work.objective(training_model, inputs["variables"], here, Task(shared, inputs["own"]))
 
             def reply(shared: Tree, inputs: Tree) -> Tree:
                 task, data = Task(shared, inputs["own"]), batch(inputs["data"])

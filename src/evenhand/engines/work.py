@@ -1,4 +1,4 @@
-"""The kinds of work an exchange can ask of clients: train, and evaluate."""
+"""The kinds of work an exchange can ask of clients: train, answer a question, and evaluate."""
 
 from __future__ import annotations
 
@@ -43,6 +43,14 @@ class Work(Protocol):
     name: ClassVar[str]
     must_be_finite: ClassVar[bool]  # whether a reply that is not finite is left out
 
+    @property
+    def snapshot(self) -> bool:
+        """Whether reply needs the variables at the moment ``task.shared["moment"]`` of the local work, in end["snapshot"]."""
+
+    @property
+    def whole_data(self) -> bool:
+        """Whether the objective needs all of the client's data, in batch.whole."""
+
     def first_memory(self, params: Tree) -> Memory:
         """A client's memory before its first round."""
 
@@ -71,6 +79,14 @@ class Train:
     name: ClassVar[str] = "train"
     must_be_finite: ClassVar[bool] = True
 
+    @property
+    def snapshot(self) -> bool:
+        return self.algorithm.snapshot
+
+    @property
+    def whole_data(self) -> bool:
+        return self.algorithm.whole_data
+
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
 
@@ -90,19 +106,12 @@ class Train:
         return {}
 
 
-@dataclass(frozen=True)
-class Evaluate:
-    """Counts and sums by group of the model a client would use, on one part of its data."""
+class _Looking:
+    """Work without local steps."""
 
-    algorithm: Algorithm
-    groups: int
-    part: str = "test"
-    local: None = None
-    name: ClassVar[str] = "evaluate"
-    must_be_finite: ClassVar[bool] = False
-
-    def first_memory(self, params: Tree) -> Memory:
-        return self.algorithm.memory(params)
+    local: ClassVar[None] = None
+    snapshot: ClassVar[bool] = False
+    whole_data: ClassVar[bool] = False
 
     def start(self, task: Task, memory: Memory) -> Tree:
         return {}
@@ -112,6 +121,41 @@ class Evaluate:
 
     def rates(self, task: Task) -> dict[str, Tensor]:
         return {}
+
+
+@dataclass(frozen=True)
+class Ask(_Looking):
+    """A method's question before training, on the training data."""
+
+    algorithm: Algorithm
+    part: str = "train"
+    pooled: ClassVar[bool] = False
+    groups: ClassVar[int] = 0
+    name: ClassVar[str] = "survey"
+    must_be_finite: ClassVar[bool] = True
+
+    def first_memory(self, params: Tree) -> Memory:
+        return self.algorithm.memory(params)
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        return self.algorithm.answer(model, data, task, memory), memory
+
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
+        return {}
+
+
+@dataclass(frozen=True)
+class Evaluate(_Looking):
+    """Counts and sums by group of the model a client would use, on one part of its data."""
+
+    algorithm: Algorithm
+    groups: int
+    part: str = "test"
+    name: ClassVar[str] = "evaluate"
+    must_be_finite: ClassVar[bool] = False
+
+    def first_memory(self, params: Tree) -> Memory:
+        return self.algorithm.memory(params)
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         return Reply(each=tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups)), memory

@@ -7,6 +7,7 @@ runs/digits/
   fedavg/
     history.csv        a row per round
     scores.csv         a row per client and group
+    weights.json       which weight each client effectively had at the end, for methods with an objective
     model.safetensors  the model handed out
     personal.safetensors   each client's own model, for methods that have them
     checkpoint.safetensors     only until the method is done
@@ -23,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -37,7 +38,7 @@ from evenhand.experiments.spec import RESERVED, Method, Spec
 from evenhand.metrics.scores import Row, summary
 from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
 
-SCORES, MODEL, PERSONAL = "scores.csv", "model.safetensors", "personal.safetensors"
+SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Outcome:
     method: Method
     algorithm: Algorithm
     scores: list[Row]
+    weights: dict[str, Any] | None = None  # the objective, how well the weights explain it, and a row per client
 
     @property
     def clients(self) -> list[Row]:
@@ -112,7 +114,7 @@ def execute(spec: Spec, directory: Path, watch: Callable[[Method], Progress], re
     outcomes = []
     for method in spec.methods:
         folder, algorithm = directory / method.label, method.algorithm()
-        files.clear_partial(folder, (HISTORY, MODEL, PERSONAL, SCORES))
+        files.clear_partial(folder, (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS))
         if (folder / SCORES).exists():
             (folder / CHECKPOINT).unlink(missing_ok=True)
         else:
@@ -135,7 +137,8 @@ def execute(spec: Spec, directory: Path, watch: Callable[[Method], Progress], re
                 progress=watch(method),
             )
             save(result, folder)
-        outcomes.append(Outcome(method, algorithm, files.read_rows(folder / SCORES, text=("by", "name", "team"))))
+        weights = json.loads((folder / WEIGHTS).read_text()) if (folder / WEIGHTS).exists() else None
+        outcomes.append(Outcome(method, algorithm, files.read_rows(folder / SCORES, text=("by", "name", "team")), weights))
     files.write_rows(directory / "summary.csv", [{"method": o.method.label, **summary(o.accuracies)} for o in outcomes])
     return outcomes
 
@@ -159,5 +162,8 @@ def save(result: Result, folder: Path) -> None:
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:
         files.write_tensors(folder / PERSONAL, {str(client): dict(params) for client, params in enumerate(result.personal)})
+    if result.certificate is not None:
+        value, gap = float(result.certificate.value), float(result.certificate.gap)
+        files.write_json(folder / WEIGHTS, {"objective": value, "gap": gap, "clients": result.weight_rows})
     files.write_rows(folder / SCORES, result.score_rows)
     (folder / CHECKPOINT).unlink(missing_ok=True)

@@ -47,11 +47,7 @@ class Method:
 
     def algorithm(self) -> Algorithm:
         """The configured method; raises a SpecError for an unknown name or keyword and for a bad value."""
-        from evenhand.algorithms import ALGORITHMS
-
-        _check_name("algorithm", self.name, ALGORITHMS)
-        algorithm: Algorithm = _build(f"algorithm {self.name}", ALGORITHMS[self.name], self.parameters)
-        return algorithm
+        return build_algorithm({"name": self.name, **self.parameters})
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Spec:
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{source} is not valid TOML: {error}") from error
         for key, value in table.items():
-            _check_name(f"key in {source}:", key, KINDS)
+            check_name(f"key in {source}:", key, KINDS)
             if not isinstance(value, KINDS[key]) or isinstance(value, bool):
                 raise SpecError(f"{source}: {key} must be a {KIND_NAMES[KINDS[key]]}, got {value!r}")
         methods = table.pop("methods", [])
@@ -149,7 +145,7 @@ class Spec:
         """The federation."""
         from evenhand.datasets import DATASETS
 
-        _check_name("data set", self.data.get("name", ""), DATASETS)
+        check_name("data set", self.data.get("name", ""), DATASETS)
         arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key != "name"}}
         federation: Federation = _build(f"data set {self.data['name']}", DATASETS[self.data["name"]], arguments)
         return federation
@@ -158,7 +154,7 @@ class Spec:
         """The module, its initial parameters drawn with the run's seed."""
         from evenhand.experiments.models import MODELS
 
-        _check_name("model", self.model.get("name", ""), MODELS)
+        check_name("model", self.model.get("name", ""), MODELS)
         arguments = {key: value for key, value in self.model.items() if key != "name"}
         outputs = int(federation.train.y.max()) + 1 if not federation.train.y.is_floating_point() else 1
         known = {"shape": tuple(federation.train.x.shape[1:]), "outputs": outputs, "seed": self.seed}
@@ -177,32 +173,74 @@ class Spec:
         from evenhand.cohort import Full, Proportional, Uniform
 
         kinds: dict[str, type[Cohort]] = {"full": Full, "uniform": Uniform, "proportional": Proportional}
-        _check_name("cohort", self.cohort.get("name", ""), kinds)
+        check_name("cohort", self.cohort.get("name", ""), kinds)
         arguments = {key: value for key, value in self.cohort.items() if key != "name"}
         cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
         return cohort
 
 
+def build_algorithm(table: Any) -> Algorithm:
+    """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table, is the method it changes."""
+    from evenhand.algorithms import ALGORITHMS
+
+    parameters = {"name": table} if isinstance(table, str) else dict(table) if isinstance(table, Mapping) else {}
+    name = parameters.pop("name", None)
+    if name is None:
+        raise SpecError(f'inner must be the name of a method or a table such as {{ name = "qffl", q = 2.0 }}, got {table!r}')
+    check_name("algorithm", name, ALGORITHMS)
+    if "inner" in parameters:
+        parameters["inner"] = build_algorithm(parameters["inner"])
+    algorithm: Algorithm = _build(f"algorithm {name}", ALGORITHMS[name], parameters)
+    return algorithm
+
+
+def algorithm_table(algorithm: Algorithm) -> Table:
+    """The table that :func:`build_algorithm` makes ``algorithm`` from again; settings at their defaults are left out."""
+    from evenhand.algorithms import ALGORITHMS
+
+    name = next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
+    if name is None:
+        raise SpecError(f"{type(algorithm).__name__} has no name in specs")
+    table: Table = {"name": name}
+    for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+        value = getattr(algorithm, entry.name)
+        if value != entry.default:
+            table[entry.name] = algorithm_table(value) if entry.name == "inner" else list(value) if isinstance(value, tuple) else value
+    return table
+
+
 def parse_method(text: str) -> Table:
-    """A method from a command line: NAME or NAME:key=value,key=value; local.lr=0.1 changes the local solver.
+    """A method from a command line: NAME or NAME:key=value,key=value.
+
+    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper changes.
 
     >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
     {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
+    >>> parse_method("fedprox:mu=0.1,inner=qffl,inner.q=2")
+    {'name': 'fedprox', 'mu': 0.1, 'inner': {'name': 'qffl', 'q': 2}}
     """
     name, _, rest = text.partition(":")
     entry: Table = {"name": name.strip()}
     for pair in _split(rest):
-        key, equals, value = pair.partition("=")
+        path, equals, value = pair.partition("=")
         if not equals:
             raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
         try:
             parsed = tomllib.loads(f"value = {value.strip()}")["value"]
         except tomllib.TOMLDecodeError:
             parsed = value.strip()
-        target = entry.setdefault("local", {}) if key.strip().startswith("local.") else entry
-        key = key.strip().removeprefix("local.")
-        if key in target or key in ("name", "local"):
-            raise SpecError(f"{key!r} is given twice in {text!r}" if key in target else f"unknown keyword {key!r} in {text!r}")
+        *tables, key = path.strip().split(".")
+        if key == "inner":
+            tables, key = [*tables, "inner"], "name"
+        elif key in ("name", "local"):
+            raise SpecError(f"unknown keyword {key!r} in {text!r}")
+        target = entry
+        for step in tables:
+            if step not in ("local", "inner"):
+                raise SpecError(f"unknown keyword {path.strip()!r} in {text!r}; only local. and inner. have parts")
+            target = target.setdefault(step, {})
+        if key in target:
+            raise SpecError(f"{path.strip()!r} is given twice in {text!r}")
         target[key] = parsed
     return entry
 
@@ -220,7 +258,8 @@ def _split(text: str) -> list[str]:
     return [part for part in (*parts, current) if part.strip()]
 
 
-def _check_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
+def check_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
+    """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
     if isinstance(name, str) and name in known:
         return
     close = difflib.get_close_matches(str(name), known, n=1)
@@ -232,7 +271,7 @@ def _build(what: str, factory: Any, arguments: Table) -> Any:
     """Call ``factory``; unknown keywords and bad values become a SpecError that names them."""
     _known = inspect.signature(factory).parameters
     for key in arguments:
-        _check_name(f"keyword of {what}:", key, _known)
+        check_name(f"keyword of {what}:", key, _known)
     missing = [name for name, p in _known.items() if p.default is p.empty and name not in arguments]
     if missing:
         raise SpecError(f"{what} needs {missing[0]}")

@@ -24,6 +24,7 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> None:
         return
     if len(reference.clients) <= MOST_CLIENTS:
         console.print(changes_by_client(outcomes, reference))
+    console.print(effective_weights(outcomes))
     console.print(headline(outcomes, reference), highlight=False)
 
 
@@ -65,6 +66,28 @@ def changes_by_client(outcomes: Sequence[Outcome], reference: Outcome) -> Table:
         base = reference.accuracies[index]
         cells = [str(row["name"]), *([str(row.get("team", ""))] if teams else []), str(row["count"]), f"{100 * base:.1f}"]
         table.add_row(*cells, *(_signed(100 * (outcome.accuracies[index] - base)) for outcome in others))
+    return table
+
+
+def effective_weights(outcomes: Sequence[Outcome]) -> Table:
+    """A row per method with an objective: who counted most and least at the end, and how well these weights explain it.
+
+    Weights are what a change of each client's training loss counts for, scaled to sum one. The gap is what the objective has
+    more than the weights explain: zero where they are its gradient, positive where a dual variable has not caught up.
+    """
+    table = Table(title="Effective weight of clients at the end", box=box.SIMPLE, title_justify="left")
+    table.add_column("method")
+    for heading in ("largest", "its share of data", "smallest", "objective", "gap"):
+        table.add_column(heading, justify="right")
+    for outcome in outcomes:
+        if outcome.weights is None:
+            continue
+        rows = outcome.weights["clients"]
+        total = sum(row["weight"] for row in rows) or 1.0
+        most, least = (choose(rows, key=lambda row: row["weight"]) for choose in (max, min))
+        largest, smallest = (f"{row['weight'] / total:.3f} ({row['name']})" for row in (most, least))
+        numbers = (f"{outcome.weights['objective']:.4f}", f"{outcome.weights['gap']:.1e}")
+        table.add_row(outcome.method.label, largest, f"{most['base']:.3f}", smallest, *numbers)
     return table
 
 

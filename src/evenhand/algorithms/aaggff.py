@@ -1,0 +1,115 @@
+"""AAggFF: adaptive aggregation for fair federated learning."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, Certificate, State, Survey, normalised
+from evenhand.cohort import Draw
+from evenhand.data import Census
+from evenhand.errors import require_choice
+from evenhand.messages import Replies
+from evenhand.simplex import min_norm_weights
+from evenhand.theory.aggregates import Maximum
+from evenhand.tree import Tree
+
+CDFS: dict[str, Callable[[Tensor], Tensor]] = {
+    "normal": lambda x: torch.special.ndtr(x - 1),
+    "weibull": lambda x: 1 - torch.exp(-(x**2)),
+    "exponential": lambda x: 1 - torch.exp(-x),
+    "frechet": lambda x: torch.exp(-1 / x.clamp(min=1e-300)),
+    "gumbel": lambda x: torch.exp(-torch.exp(1 - x)),
+    "logistic": lambda x: torch.sigmoid(x - 1),
+}
+
+
+@dataclass(frozen=True)
+class AAggFF(Algorithm):
+    """Let an online learner choose the clients' weights, so that high losses weigh more, within a regret bound.
+
+    The learner sees r_i = cdf(f_i / mean f), a bounded response, suffers -log(1 + <lam, r>) and chooses
+    newton:  lam = argmin over the simplex of  sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s, p - lam_s>^2     (r / n for r)
+    ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t + 1))),   C the cohort's share of clients  (C r for r)
+                                                                                 (Hahn et al., ICML 2024)
+
+    g is the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is linearised around the mean response. Clients who were
+    not asked count with the mean response, those asked are scaled up for them (doubly robust). Losses are asked for before
+    training, and the new weights, normalised over the participants, weigh the same round. lam starts at the clients'
+    weights, the paper's at 1/n. Two places of the authors' code are read as the paper has them: the doubly robust response
+    keeps its mean, and the newton term is around the past lam. The server sees every participant's loss.
+
+    Args:
+        solver: "newton" for tens of clients who all take part, "ftrl" for many.
+        cdf: how a loss relative to the mean becomes a response.
+    """
+
+    solver: str = "newton"
+    cdf: str = "normal"
+
+    def __post_init__(self) -> None:
+        require_choice("solver", self.solver, ("newton", "ftrl"))
+        require_choice("cdf", self.cdf, tuple(CDFS))
+
+    def init(self, params: Tree, census: Census) -> State:
+        base, zeros = census.weight, torch.zeros_like(census.weight)
+        state = {"model": params, "lam": base, "base": base, "linear": zeros}
+        if self.solver == "newton":
+            return {**state, "curvature": torch.zeros(len(base), len(base), dtype=torch.float64)}
+        return {**state, "rounds": torch.zeros((), dtype=torch.float64)}
+
+    def survey(self, state: State) -> Survey | None:
+        return Survey({"model": state["model"]})
+
+    def learn(self, state: State, replies: Replies) -> State:
+        if not len(replies.ids):
+            return state
+        lam, n = state["lam"], len(state["lam"])
+        share = len(replies.ids) / n
+        heard = CDFS[self.cdf](relative(replies.each["loss"].double())) * (1 / n if self.solver == "newton" else share)
+        mean = heard.mean()
+        response = mean.expand(n).index_put((replies.ids,), mean + (heard - mean) / share)  # (n,)
+        if self.solver == "ftrl":
+            spread = (lam * (response - mean)).sum()
+            gradient = -response / (1 + mean) + mean * spread / (1 + mean) ** 2
+            linear, rounds = state["linear"] + gradient, state["rounds"] + 1
+            exponent = -linear * math.sqrt(math.log(max(n, 2))) / ((2 + share) * torch.sqrt(rounds + 1))
+            lam = normalised(state["base"] * torch.exp(exponent - exponent.max()))
+            return {**state, "lam": lam, "linear": linear, "rounds": rounds}
+        gradient = -response / (1 + (lam * response).sum())
+        beta = n / 4
+        linear = state["linear"] + gradient * (1 - beta * (gradient * lam).sum())
+        curvature = state["curvature"] + torch.outer(gradient, gradient)
+        quadratic = 4 * torch.eye(n, dtype=torch.float64) + beta * curvature
+        return {**state, "lam": least_on_simplex(quadratic, linear), "linear": linear, "curvature": curvature}
+
+    def reweigh(self, state: State, draw: Draw) -> Draw:
+        weight = normalised(draw.weight * (state["lam"] / state["base"])[draw.ids])
+        return Draw(draw.ids, weight, weight)
+
+    def seen(self, census: Census) -> tuple[str, ...]:
+        return ("its loss",)
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        return Certificate(losses.max(), state["lam"], Maximum().gap(losses, census.weight, state["lam"]))
+
+
+def relative(loss: Tensor) -> Tensor:
+    """Losses over their mean; ones where all are zero."""
+    mean = loss.mean()
+    return torch.where(mean > 0, loss / mean.clamp(min=1e-300), torch.ones_like(loss))
+
+
+def least_on_simplex(quadratic: Tensor, linear: Tensor) -> Tensor:
+    """argmin over the simplex of p' Q p / 2 + <c, p>, Q positive definite.
+
+    Where sum p = 1, <c, p> = p' (c 1' + 1 c') p / 2, and a multiple of 1 1' is a constant: the problem becomes that of the
+    least norm, with the multiple c' Q^-1 c that makes the matrix positive semidefinite.
+    """
+    ones = torch.ones_like(linear)
+    constant = linear @ torch.linalg.solve(quadratic, linear)
+    return min_norm_weights(quadratic + torch.outer(linear, ones) + torch.outer(ones, linear) + constant)

@@ -1,0 +1,91 @@
+"""Agnostic federated averaging."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, Info, Memory, State, normalised, step
+from evenhand.data import Batch, Census
+from evenhand.errors import require_number, require_whole
+from evenhand.messages import Replies, Reply, Task
+from evenhand.model import Model, mean
+from evenhand.tree import Tree
+
+
+@dataclass(frozen=True)
+class AgnosticFedAvg(Algorithm):
+    """Do as well as possible for the worst demographic group, with local work and few messages.
+
+    min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)              (Ro et al., 2021)
+
+    r_a is the mean loss of group (domain) a over all clients. A client descends the mean of its losses weighted by
+    s_a = lam_a / N_a, N_a the share of group a in recent cohorts, and counts in the average with the mean of s over its
+    samples; lam_a ~ lam_a exp(lr_lambda r_a(theta)), starting at the groups' shares. Sums only. The cousin of FedMinMax:
+    multiplicative ascent, and any amount of local work.
+
+    The authors' code divides a batch's weighted sum by that of all the client's data; here a batch counts for as many
+    samples as the client has, so that lr keeps its meaning whatever the batch size (the same for whole batches). A group
+    absent from a cohort counts with its last known risk, not with 0.
+
+    Args:
+        lr_lambda: ascent step; 0 keeps the groups' shares: FedAvg.
+        window: cohorts over which the groups' shares N_a are averaged.
+    """
+
+    lr_lambda: float = 0.1
+    window: int = 1
+
+    whole_data = True
+
+    def __post_init__(self) -> None:
+        require_number("lr_lambda", self.lr_lambda, "[0, inf)", "0 gives FedAvg")
+        require_whole("window", self.window, 1)
+
+    def init(self, params: Tree, census: Census) -> State:
+        counts = census.group_counts
+        if counts is None:
+            raise ValueError('AgnosticFedAvg needs a group for every training sample; give "group" to Federation.from_arrays')
+        share = (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)  # (A,)
+        nothing = torch.zeros_like(share)
+        return {"model": params, "lam": share, "rho": share, "recent": share.repeat(self.window, 1), "risk": nothing, "seen": nothing}
+
+    def task(self, state: State, ids: Tensor) -> Task:
+        recent = state["recent"].mean(0)
+        recent = torch.where(recent > 0, recent, state["rho"])  # a group that no recent cohort had
+        scale = torch.where(state["rho"] > 0, state["lam"] / recent.clamp(min=1e-300), 0.0)
+        return Task(shared={"model": state["model"], "scale": scale})
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        scale, whole = task.shared["scale"], batch.whole
+        scaled = mean(model.losses(variables["model"], batch) * scale[batch.group], batch)
+        beta = mean(scale[whole.group], whole)
+        return torch.where(beta > 0, scaled / beta.clamp(min=torch.finfo(scaled.dtype).tiny), 0 * scaled)
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        scale = task.shared["scale"]
+        groups = torch.arange(len(scale), device=data.group.device)
+        member = (data.group[:, None] == groups) & (data.weight > 0)[:, None]  # (B, A)
+        losses_at_start = model.losses(start["model"], data)[:, None]
+        per_sample = task.own["weight"] / data.weight.sum()
+        weight = task.own["weight"] * mean(scale[data.group], data)
+        total = {
+            "delta": tree.scale(tree.sub(start["model"], end["model"]), weight),
+            "weight": weight,
+            "group_loss": per_sample * torch.where(member, losses_at_start, torch.zeros_like(losses_at_start)).sum(0),
+            "group_share": per_sample * member.to(losses_at_start.dtype).sum(0),
+        }
+        return Reply(total=total), memory
+
+    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
+        share = replies.total["group_share"]
+        seen = torch.where(share > 0, 1.0, state["seen"])
+        risk = torch.where(share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"])
+        risk = torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1))
+        lam = normalised(state["lam"] * torch.exp(self.lr_lambda * (risk - risk.max())))
+        recent = torch.cat([state["recent"][1:], normalised(share)[None]])
+        info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": risk[state["rho"] > 0].max()}
+        return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, "risk": risk, "seen": seen}, info

@@ -1,0 +1,90 @@
+"""FedFV: fair averaging of conflicting updates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend
+from evenhand.data import Batch, Census
+from evenhand.errors import require_number, require_whole
+from evenhand.messages import Replies, Reply, Task
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+@dataclass(frozen=True)
+class FedFV(Algorithm):
+    """Take out of every update what works against the others, the highest losses having the last word.
+
+    With clients in ascending order of loss, an update that points against another loses its part along that one, one after
+    the other; of K participants all but the ceil((K - 1) (1 - alpha)) with the smallest losses keep their updates. The plain
+    mean is then cleared in the same way, from round ``tau`` on, of conflicts with the summed updates of clients last heard
+    tau, ..., 1 rounds ago, and rescaled to the length of the plain mean of the received updates.
+                                                                                 (Wang et al., IJCAI 2021, Algorithms 1 to 3)
+
+    It has no objective. Clients count alike, whatever their data. The server sees every participant's update and loss.
+
+    Args:
+        alpha: share of participants with the largest losses whose updates stay as they are; 1 gives the plain mean.
+        tau: rounds for which updates of absent clients are remembered; 0 forgets them.
+    """
+
+    alpha: float = 0.1
+    tau: int = 0
+
+    def __post_init__(self) -> None:
+        require_number("alpha", self.alpha, "[0, 1]", "1 gives the plain mean")
+        require_whole("tau", self.tau, 0)
+
+    def init(self, params: Tree, census: Census) -> State:
+        if not self.tau:
+            return {"model": params}
+        size, nobody = sum(leaf.numel() for leaf in tree.leaves(params)), torch.zeros(0, dtype=torch.int64)
+        past = {"heard": nobody, "age": nobody, "past": torch.zeros(0, size, dtype=torch.float64)}
+        return {"model": params, "rounds": torch.zeros((), dtype=torch.int64), **past}
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        loss_at_start = model.loss(start["model"], data)
+        return Reply(each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}), memory
+
+    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
+        updates = as_rows(replies.each["delta"])  # (K, P)
+        order = replies.each["loss_at_start"].argsort(stable=True).tolist()
+        keeps = set(order[math.ceil((len(order) - 1) * (1 - self.alpha)) :]) if self.alpha else set()
+        cleared = updates.clone()
+        for i in range(len(updates)):
+            for j in order:
+                if i != j and i not in keeps:
+                    cleared[i] = without_conflict(cleared[i], updates[j])
+        direction = cleared.mean(0)
+        memory = self._remembered(state, replies.ids, updates) if self.tau else {}
+        ages = range(self.tau, 0, -1) if self.tau and state["rounds"] >= self.tau else ()  # the oldest first
+        for age in ages:
+            past = memory["past"][memory["age"] == age]
+            against = past[past @ direction < 0]
+            if len(against):
+                direction = without_conflict(direction, against.sum(0))
+        length, wanted = direction.norm(), updates.mean(0).norm()
+        direction = torch.where(length > 0, direction * (wanted / length.clamp(min=1e-300)), 0.0)
+        info = {"conflicts": (updates @ updates.T < 0).sum() // 2}
+        return {**state, **memory, "model": descend(state["model"], direction)}, info
+
+    def _remembered(self, state: State, ids: Tensor, updates: Tensor) -> State:
+        """Updates by how many rounds ago a client was last heard: those of this round have age 0."""
+        kept = ~torch.isin(state["heard"], ids) & (state["age"] < self.tau)
+        heard, age = torch.cat([state["heard"][kept], ids]), torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
+        return {"rounds": state["rounds"] + 1, "heard": heard, "age": age, "past": torch.cat([state["past"][kept], updates])}
+
+    def seen(self, census: Census) -> tuple[str, ...]:
+        return ("its update", "its loss")
+
+
+def without_conflict(vector: Tensor, other: Tensor) -> Tensor:
+    """``vector`` without its part along ``other`` where the two point against each other."""
+    product = vector @ other
+    return torch.where(product < 0, vector - other * (product / (other @ other).clamp(min=1e-300)), vector)

@@ -1,0 +1,81 @@
+"""A guard against overstated losses, for methods that weigh clients by reported losses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, Info, State, normalised
+from evenhand.algorithms.afl import AFL
+from evenhand.algorithms.wrapper import Wrapper
+from evenhand.cohort import Draw
+from evenhand.data import Census
+from evenhand.errors import require, require_number
+from evenhand.messages import Replies
+from evenhand.simplex import project_capped
+from evenhand.tree import Tree
+
+
+@dataclass(frozen=True)
+class LossGuard(Wrapper):
+    """Let no client win the federation by reporting a huge loss.
+
+    reported losses  <-  min(loss, median + mads * MAD) over those who report in a round
+    weights          <-  their projection on {lam : sum lam = 1, 0 <= lam_i <= cap}
+
+    A fair method that looks after high losses invites clients to overstate theirs. Both limits act on the server, before
+    the inner method sees losses and after it has set the cohort's weights (and its lam, where it has one). The projection
+    is the nearest admissible point; capping and renormalising would leave weights above the cap.
+
+    Args:
+        mads: how many median absolute deviations above the median a loss may lie.
+        cap: largest weight of any client, at least one over the number of participants.
+        inner: a method whose server sees losses, such as AFL, DRFA, DeltaFL, AAggFF or GIFAIR without teams.
+    """
+
+    mads: float = 3.0
+    cap: float = 0.5
+    inner: Algorithm = AFL()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_number("mads", self.mads, "[0, inf)", "3 is usual")
+        require_number("cap", self.cap, "(0, 1]", "1 does not limit weights")
+
+    def init(self, params: Tree, census: Census) -> State:
+        sees = any("loss" in what for what in self.inner.seen(census))
+        require(sees, "LossGuard needs a method whose server sees losses; {} does not: its clients' losses cannot be judged", self.inner)
+        n = census.clients
+        require(self.cap * n >= 1 - 1e-12, "cap {} for {} clients leaves weights below the mass 1; use at least {:g}", self.cap, n, 1 / n)
+        return self._capped(self.inner.init(params, census))
+
+    def learn(self, state: State, replies: Replies) -> State:
+        return self._capped(self.inner.learn(state, self._clipped(replies)))
+
+    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
+        state, info = self.inner.server(state, self._clipped(replies))
+        return self._capped(state), info
+
+    def reweigh(self, state: State, draw: Draw) -> Draw:
+        draw = self.inner.reweigh(state, draw)
+        share, cap = normalised(draw.weight), max(self.cap, 1 / max(len(draw.ids), 1))
+        if not bool((share > cap).any()):
+            return draw
+        weight = project_capped(share, cap)
+        return Draw(draw.ids, weight, weight)
+
+    def _clipped(self, replies: Replies) -> Replies:
+        """The replies with every reported loss clipped."""
+
+        def clip(loss: Tensor) -> Tensor:
+            middle = loss.quantile(0.5)
+            return loss.clamp(max=middle + self.mads * (loss - middle).abs().quantile(0.5))
+
+        each = {name: clip(value) if name.startswith("loss") and len(value) else value for name, value in replies.each.items()}
+        return replies._replace(each=each)
+
+    def _capped(self, state: State) -> State:
+        if "lam" not in state or not bool((state["lam"] > self.cap).any()):
+            return state
+        return {**state, "lam": project_capped(state["lam"], self.cap)}
