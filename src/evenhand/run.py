@@ -138,12 +138,12 @@ def fit(
         elif store.exists():
             raise RunError(f"{out} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory")
 
-    rounds_of = _Rounds(algorithm, local, cohort, census, exchange, seed)
+    exchanges = _Exchanges(algorithm, local, cohort, census, exchange, seed)
     judge = _Judge(algorithm, model, federation, exchange)
     eval_every = eval_every or max(1, rounds // 20)
     for t in range(len(history), rounds):
-        draw, state, silent = rounds_of.gather(state, t)
-        replies = rounds_of.train(state, draw, t)
+        draw, state, silent = exchanges.gather(state, t)
+        replies = exchanges.train(state, draw, t)
         info: dict[str, Any] = {}
         if len(replies.ids):
             state, info = algorithm.server(state, replies)
@@ -161,7 +161,7 @@ def fit(
             progress(t + 1, row)
 
     _tell_of_left_out(history)
-    rounds_of.finish(state, rounds)
+    exchanges.finish(state, rounds)
     losses = judge.training_losses(state, rounds)
     certificate = algorithm.certificate(state, losses, census)
     weight_rows = [] if certificate is None else _weight_rows(federation, losses, census, certificate)
@@ -174,7 +174,7 @@ def _weight_rows(federation: Federation, losses: Tensor, census: Census, certifi
     return [{"name": federation.name(i), "loss": loss, "base": base, "weight": weight} for i, (loss, base, weight) in enumerate(columns)]
 
 
-class _Rounds:
+class _Exchanges:
     """The exchanges of a round: a question where the method has one, then training."""
 
     def __init__(self, algorithm: Algorithm, local: LocalSGD, cohort: Cohort, census: Census, exchange: Exchange, seed: int) -> None:

@@ -32,15 +32,21 @@ class AdaFed(Algorithm):
 
     Args:
         gamma: how much faster high losses fall; 0 lets all fall alike, 1 to 5 are the paper's values.
-        server_lr: step along d. Updates are normalised, so it is an absolute length like FedMGDA's.
+        server_lr: step along d. Updates are normalised, so it is an absolute length like FedMGDA's; |d| grows as losses fall.
+        decay: the server's step of round r is server_lr * decay**r.
     """
 
     gamma: float = 1.0
     server_lr: float = 1.0
+    decay: float = 1.0
 
     def __post_init__(self) -> None:
         require_number("gamma", self.gamma, "[0, inf)", "0 lets all losses fall alike")
         require_number("server_lr", self.server_lr, "(0, inf)")
+        require_number("decay", self.decay, "(0, 1]", "1 keeps the server's step")
+
+    def init(self, params: Tree, census: Census) -> State:
+        return {"model": params, "server_lr": torch.tensor(self.server_lr, dtype=torch.float64)}
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         loss_at_start = model.loss(start["model"], data)
@@ -55,7 +61,8 @@ class AdaFed(Algorithm):
         least = (inverse @ aims) @ directions
         square = least @ least
         direction = torch.where(square > 0, least / square.clamp(min=1e-300), 0.0)
-        return {**state, "model": descend(state["model"], self.server_lr * direction)}, {"direction_norm": direction.norm()}
+        model = descend(state["model"], state["server_lr"] * direction)
+        return {"model": model, "server_lr": state["server_lr"] * self.decay}, {"direction_norm": direction.norm()}
 
     def seen(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")

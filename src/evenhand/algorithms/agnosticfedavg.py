@@ -32,7 +32,7 @@ class AgnosticFedAvg(Algorithm):
     absent from a cohort counts with its last known risk, not with 0.
 
     Args:
-        lr_lambda: ascent step; 0 keeps the groups' shares: FedAvg.
+        lr_lambda: ascent step; 0 keeps the groups' shares: FedAvg, where everyone takes part.
         window: cohorts over which the groups' shares N_a are averaged.
     """
 

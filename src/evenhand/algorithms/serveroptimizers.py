@@ -97,7 +97,7 @@ class FedAdam(ServerOptimizer):
     Args:
         lr: server step size, about the largest change of a parameter in a round.
         b1, b2: how long the two running means remember.
-        tau: adaptivity; large values make it plain momentum.
+        tau: adaptivity; large values tend to momentum with step lr / tau.
         inner: the method that is changed.
     """
 
