@@ -310,6 +310,15 @@ def test_the_ends_of_the_quantile_are_the_extremes_that_have_weight() -> None:
     assert weighted_quantile(values, tensor([1.0] * 5), 1 - 0.4).item() == 3.0  # three of five, though 1 - 0.4 rounds up
 
 
+def test_levels_between_two_values_are_reached_though_sums_round() -> None:
+    values = tensor([1.0, 2.0, 3.0, 4.0])
+    for weights in itertools.product([0.1, 0.2, 0.3, 0.7], repeat=4):
+        for below in range(1, 4):
+            level = sum(weights[:below]) / sum(weights)
+            assert weighted_quantile(values, tensor(weights), level).item() == below
+            assert weighted_quantile(values, tensor(weights), min(1.0, level + 1e-9)).item() == below + 1
+
+
 def test_a_quantile_of_a_hundred_thousand() -> None:
     values = torch.randperm(100_000, generator=torch.Generator().manual_seed(7)).double()
     assert weighted_quantile(values, torch.full_like(values, 1e-5), 0.3).item() == 29_999

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.theory import bounds
+from evenhand import theory
+from evenhand.theory import bounds, rademacher
 
 E2 = math.e - 2
 
@@ -290,9 +291,9 @@ def test_the_bound_holds_for_almost_all_samples_of_a_finite_class(theorem: int, 
     def complexity(sample: np.ndarray, draws: int) -> Any:
         edges = np.cumsum([0, *sizes])
         if theorem == 3:
-            return bounds.rademacher_monte_carlo(bounds.finite_class(sample), sizes, p, alpha, draws=draws).value
+            return theory.rademacher_monte_carlo(theory.finite_class(sample), sizes, p, alpha, draws=draws).value
         parts = [sample[:, edges[i] : edges[i + 1]] for i in range(3)]
-        return [bounds.rademacher_monte_carlo(bounds.finite_class(part), [part.shape[1]], draws=draws).value for part in parts]
+        return [theory.rademacher_monte_carlo(theory.finite_class(part), [part.shape[1]], draws=draws).value for part in parts]
 
     expected = np.mean([complexity(draw(), 50) for _ in range(60)], axis=0)  # the theorems' complexity: over samples too
     failures = 0
@@ -319,7 +320,7 @@ def two_clients() -> list[np.ndarray]:
 def test_linear_complexity_by_hand() -> None:
     # client 0: (.4/.5)/2 = .4, |x|^2 sums to 25 + 1; client 1: .6/1 = .6, |x|^2 = 4
     x = [np.array([[3.0, 4.0], [0.0, 1.0]]), np.array([[2.0, 0.0]])]
-    found = bounds.rademacher_linear(x, 3.0, [0.4, 0.6], [0.5, 1.0], lipschitz=0.5)
+    found = theory.rademacher_linear(x, 3.0, [0.4, 0.6], [0.5, 1.0], lipschitz=0.5)
     assert found == pytest.approx(0.5 * 3 * math.sqrt(0.16 * 26 + 0.36 * 4))
 
 
@@ -328,17 +329,17 @@ def test_linear_complexity_is_within_sqrt_2_of_all_signs() -> None:
     weight = np.repeat([0.3 / 0.5 / 5, 0.7 / 0.9 / 8], [5, 8])
     signs = np.array(list(itertools.product([-1, 1], repeat=13)))
     true = 2.0 * np.linalg.norm((signs * weight) @ np.concatenate(x), axis=1).mean()
-    closed = bounds.rademacher_linear(x, 2.0, base, alpha)
+    closed = theory.rademacher_linear(x, 2.0, base, alpha)
     assert true <= closed <= math.sqrt(2) * true
-    estimate = bounds.rademacher_monte_carlo(bounds.linear_class(x, 2.0), [5, 8], base, alpha, draws=4000)
+    estimate = theory.rademacher_monte_carlo(theory.linear_class(x, 2.0), [5, 8], base, alpha, draws=4000)
     assert abs(estimate.value - true) <= 4 * estimate.standard_error
     assert estimate.standard_error < 0.02 * true
 
 
 def test_linear_complexity_is_exact_for_orthogonal_samples() -> None:
     x = [np.diag([3.0, 4.0])]
-    estimate = bounds.rademacher_monte_carlo(bounds.linear_class(x, 1.5), [2], draws=10)
-    assert estimate == (pytest.approx(bounds.rademacher_linear(x, 1.5)), pytest.approx(0.0, abs=1e-12))
+    estimate = theory.rademacher_monte_carlo(theory.linear_class(x, 1.5), [2], draws=10)
+    assert estimate == (pytest.approx(theory.rademacher_linear(x, 1.5)), pytest.approx(0.0, abs=1e-12))
     assert estimate.value == pytest.approx(1.5 * 5 / 2)
 
 
@@ -348,44 +349,44 @@ def test_contraction_bounds_the_complexity_of_losses() -> None:
     angles = np.linspace(0, 2 * np.pi, 400)
     scores = np.concatenate([r * np.stack([np.cos(angles), np.sin(angles)], 1) @ x.T for r in (0.0, 0.7, 1.4)])
     losses = np.logaddexp(0, scores)  # 1-Lipschitz in the score
-    estimate = bounds.rademacher_monte_carlo(bounds.finite_class(losses), [len(x)], draws=2000)
-    assert 0 < estimate.value <= bounds.rademacher_linear([x], 1.4)
+    estimate = theory.rademacher_monte_carlo(theory.finite_class(losses), [len(x)], draws=2000)
+    assert 0 < estimate.value <= theory.rademacher_linear([x], 1.4)
 
 
 def test_finite_class_by_hand() -> None:
     # functions (1, 0) and (0, 1) on two samples of one client: the larger of (s1, s2)/2, on average (1 + 1 + 1 - 1)/8
-    estimate = bounds.rademacher_monte_carlo(bounds.finite_class(np.eye(2)), [2], draws=20000)
+    estimate = theory.rademacher_monte_carlo(theory.finite_class(np.eye(2)), [2], draws=20000)
     assert abs(estimate.value - 0.25) <= 4 * estimate.standard_error
     assert estimate.standard_error == pytest.approx(math.sqrt(0.1875 / 20000), rel=0.05)
 
 
 def test_a_single_function_has_no_complexity() -> None:
-    estimate = bounds.rademacher_monte_carlo(bounds.finite_class(np.ones((1, 6))), [6], draws=400)
+    estimate = theory.rademacher_monte_carlo(theory.finite_class(np.ones((1, 6))), [6], draws=400)
     assert 0 <= estimate.value <= 4 * estimate.standard_error
 
 
 def test_draws_depend_on_the_seed_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def estimate(seed: int) -> bounds.Estimate:
-        return bounds.rademacher_monte_carlo(bounds.linear_class(two_clients(), 1.0), [5, 8], draws=100, seed=seed)
+    def estimate(seed: int) -> rademacher.Estimate:
+        return theory.rademacher_monte_carlo(theory.linear_class(two_clients(), 1.0), [5, 8], draws=100, seed=seed)
 
     whole = estimate(1)
     assert whole == estimate(1) != estimate(2)
-    monkeypatch.setattr(bounds, "BLOCK", 13 * 7)
+    monkeypatch.setattr(rademacher, "BLOCK", 13 * 7)
     assert estimate(1).value == pytest.approx(whole.value)
 
 
 def test_vc_complexity_by_hand() -> None:
     # caps .5 and .75, m = 400, d = 10: log(e m / d) = 1 + log 40
-    found = bounds.rademacher_vc(10, [100, 300], [0.25, 0.75], [0.5, 1.0])
+    found = theory.rademacher_vc(10, [100, 300], [0.25, 0.75], [0.5, 1.0])
     assert found == pytest.approx(math.sqrt(20 * (1 + math.log(40)) * (0.25 / 100 + 0.5625 / 300)))
-    assert bounds.rademacher_vc(3, [50]) == pytest.approx(math.sqrt(6 * math.log(math.e * 50 / 3) / 50))
+    assert theory.rademacher_vc(3, [50]) == pytest.approx(math.sqrt(6 * math.log(math.e * 50 / 3) / 50))
 
 
 def test_vc_complexity_exceeds_that_of_thresholds() -> None:
     """Threshold classifiers on a line have VC dimension 1; on m points they give m + 1 sign patterns."""
     patterns = np.where(np.arange(31)[:, None] > np.arange(30), 1.0, -1.0)
-    true = bounds.rademacher_monte_carlo(bounds.finite_class(patterns), [10, 20], None, [0.5, 0.9], draws=2000)
-    assert 0.3 * bounds.rademacher_vc(1, [10, 20], None, [0.5, 0.9]) < true.value < bounds.rademacher_vc(1, [10, 20], None, [0.5, 0.9])
+    true = theory.rademacher_monte_carlo(theory.finite_class(patterns), [10, 20], None, [0.5, 0.9], draws=2000)
+    assert 0.3 * theory.rademacher_vc(1, [10, 20], None, [0.5, 0.9]) < true.value < theory.rademacher_vc(1, [10, 20], None, [0.5, 0.9])
 
 
 # ---- PropFair
@@ -604,12 +605,15 @@ def test_gifair_limit_of_a_million_clients() -> None:
         (lambda: bounds.fafl_generalisation(0.1, [5, 5], None, 1.0, 1.0, 0.1, 0.1, 5), "theorem must be 3 .* or 4 .*, got 5"),
         (lambda: bounds.fafl_generalisation(0.1, [5, 5], None, [1.0] * 3, 1.0, 0.1, 0.1), "alpha must have 2 entries, got 3"),
         (lambda: bounds.fafl_generalisation(0.1, [5.5], None, 1.0, 1.0, 0.1, 0.1), "sizes must be whole numbers"),
-        (lambda: bounds.rademacher_linear([], 1.0), "x must hold an array for each client, got none"),
-        (lambda: bounds.rademacher_linear([np.ones((2, 1)), np.ones(3)], 1.0), r"x of client 1 must be \(samples, features\), got \[3\]"),
-        (lambda: bounds.rademacher_vc(10, [4, 5]), r"at least as many samples \(9\) as the VC dimension, got 10"),
-        (lambda: bounds.rademacher_monte_carlo(lambda s: s, [3]), "supremum must give one value per row"),
-        (lambda: bounds.rademacher_monte_carlo(lambda s: s[:, 0], [3], draws=1), "draws must be a whole number >= 2"),
-        (lambda: bounds.finite_class(np.ones(3)), r"values must be a matrix \(functions, samples\), got shape \[3\]"),
+        (lambda: theory.rademacher_linear([], 1.0), "x must hold an array for each client, got none"),
+        (
+            lambda: theory.rademacher_linear([np.ones((2, 1)), np.ones(3)], 1.0),
+            r"x of client 1 must be \(samples, features\), got \[3\]",
+        ),
+        (lambda: theory.rademacher_vc(10, [4, 5]), r"at least as many samples \(9\) as the VC dimension, got 10"),
+        (lambda: theory.rademacher_monte_carlo(lambda s: s, [3]), "supremum must give one value per row"),
+        (lambda: theory.rademacher_monte_carlo(lambda s: s[:, 0], [3], draws=1), "draws must be a whole number >= 2"),
+        (lambda: theory.finite_class(np.ones(3)), r"values must be a matrix \(functions, samples\), got shape \[3\]"),
         (lambda: bounds.propfair_step_size(0.0, 0.0, 2.0, [1.0], 1), "losses are constant"),
         (lambda: bounds.propfair_step_size(1.0, 1.0, 2.0, [0.5, 0.5], [1, 2, 3]), "local_steps must have 2 entries, got 3"),
         (lambda: bounds.propfair_step_size(1.0, 1.0, 2.0, [0.5, 0.5], 1, cohort=3), "cohort must be at most the number of clients, 2"),

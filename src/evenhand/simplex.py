@@ -84,17 +84,16 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     if top <= 0:
         return lam.to(gram.dtype)
     G = gram.double() / top
-    G = (G + G.T) / 2
     lam = _towards_minimum(G, lam, low, high, steps=len(gram))
     best, least, since = lam, math.inf, 0
     while since < len(gram) + 20:  # rounding may keep the violation above the tolerance for good: stop when it no longer halves
         lam = _face_minimum(G, lam, low, high)
-        pair, violation = _worst_pair(G, lam, low, high)
+        exchange, violation = _worst_pair(G, lam, low, high)
         best, least, since = (lam, violation, 0) if violation < least / 2 else (best, least, since + 1)
         if violation <= 0:
             break
-        lam = _advance(G, lam, pair, low, high)
-    return _shared_by_twins(G, _of_sum_one(best, low, high), low, high).to(gram.dtype)
+        lam = _moved(lam, exchange, low, high)
+    return _shared_by_twins(G, best, low, high).to(gram.dtype)
 
 
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:
@@ -180,7 +179,7 @@ def _face_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
         if len(free) < 2:
             return lam
         direction = torch.zeros_like(lam).index_put((free,), _newton(G[free][:, free], (G @ lam)[free]))
-        stopped, bent = _advance(G, lam, direction, low, high), project_box(lam + direction, low, high)
+        stopped, bent = _moved(lam, direction, low, high), project_box(lam + direction, low, high)
         if len(_inside(stopped, low, high)) == len(free):
             return stopped
         fewer = len(_inside(bent, low, high)) < len(free)  # else there might be no end
@@ -213,31 +212,22 @@ def _newton(G: Tensor, slope: Tensor) -> Tensor:
 
 
 def _worst_pair(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, float]:
-    """The exchange of mass between two entries that descends fastest, and by how much its slope exceeds rounding."""
+    """The best exchange of mass between the two entries where it descends fastest, and by how much the slope exceeds rounding."""
     slope, noise = G @ lam, 4 * EPS * math.sqrt(len(G)) * (G.abs() @ lam.abs())
     giver = torch.where(lam > low, slope, -torch.inf).argmax()
     taker = torch.where(lam < high, slope, torch.inf).argmin()
-    pair = torch.zeros_like(lam).index_put((torch.stack([giver, taker]),), lam.new_tensor([-1.0, 1.0]))
-    return pair, (slope[giver] - slope[taker] - noise[giver] - noise[taker]).item()
+    gain, curvature = slope[giver] - slope[taker], G[giver, giver] + G[taker, taker] - 2 * G[giver, taker]
+    mass = torch.where(curvature > gain, gain / curvature, 1.0).expand(2)
+    exchange = torch.zeros_like(lam).index_put((torch.stack([giver, taker]),), mass * mass.new_tensor([-1.0, 1.0]))
+    return exchange, (gain - noise[giver] - noise[taker]).item()
 
 
-def _advance(G: Tensor, lam: Tensor, direction: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The best point from ``lam`` along ``direction`` inside the bounds; an entry that stops the way is put on its bound."""
-    gradient = G @ lam
-    centred = gradient - gradient[direction.abs().argmax()]  # the same product, the sum of direction being 0, with less rounding
-    slope, curvature = direction @ centred, direction @ (G @ direction)
-    best = torch.where(curvature > 0, -slope / curvature, torch.inf) if slope < 0 else torch.zeros_like(slope)
-    bound = torch.where(direction > 0, high, low)
-    room = torch.where(direction != 0, (bound - lam) / direction, torch.inf)  # (K,) how far each entry can go
-    moved = lam + torch.minimum(best, room.min()) * direction
-    return torch.where(room <= torch.minimum(best, room.min()), bound, moved).clamp(low, high)
-
-
-def _of_sum_one(lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """``lam`` with what rounding left of its sum put on the largest entry inside its bounds: those on a bound stay there."""
-    free = (low < lam) & (lam < high)
-    rest = torch.zeros_like(lam).index_put((torch.where(free, lam, -torch.inf).argmax(),), 1 - lam.sum())
-    return torch.where(free, lam + rest, lam).clamp(low, high)
+def _moved(lam: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """``lam`` after as much of ``step`` as the bounds allow; the entry that stops it is put on its bound."""
+    bound = torch.where(step > 0, high, low)
+    room = torch.where(step != 0, (bound - lam) / step, torch.inf)  # (K,) how much of the step each entry can go
+    part = room.min().clamp(max=1.0)
+    return torch.where(room <= part, bound, lam + part * step).clamp(low, high)
 
 
 def _shared_by_twins(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -24,8 +24,9 @@ class DeltaFL(Algorithm):
     minimise  mean of the f_i(theta) in the upper tail of mass ``tail``         (Laguel et al., 2021; Pillutla et al., 2023)
 
     The cohort reports its losses; those at or above the weighted (1 - tail)-quantile train and are averaged by weight. The
-    client at the quantile counts whole, as in the authors' code, where the superquantile would count a part of it. FAFL
-    with alpha = tail has the same objective and sends sums only; this needs every participant's loss.
+    client at the quantile counts whole, as in the authors' code, where the superquantile would count a part of it: of n equal
+    clients tail = k/n trains k + 1, so the outcome can lie above the superquantile's optimum. FAFL with alpha = tail has the same
+    objective, reaches it and sends sums only; this needs every participant's loss.
 
     Args:
         tail: mass of the tail in (0, 1]; 1 gives FedAvg with normalised coefficients.

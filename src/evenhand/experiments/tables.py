@@ -17,15 +17,16 @@ COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "best10": "best 10 %", "wors
 
 
 def show(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print the comparison and, where FedAvg took part, who gained and who lost against it."""
+    """Print the comparison, where FedAvg took part who gained and who lost against it, and who counted for how much."""
     reference = next((o for o in outcomes if o.method.name == "fedavg"), None)
+    compared = reference is not None and len(outcomes) > 1
     console.print(comparison(outcomes, reference))
-    if reference is None or len(outcomes) == 1:
-        return
-    if len(reference.clients) <= MOST_CLIENTS:
+    if reference is not None and compared and len(reference.clients) <= MOST_CLIENTS:
         console.print(changes_by_client(outcomes, reference))
-    console.print(effective_weights(outcomes))
-    console.print(headline(outcomes, reference), highlight=False)
+    if any(outcome.weights for outcome in outcomes):
+        console.print(effective_weights(outcomes))
+    if reference is not None and compared:
+        console.print(headline(outcomes, reference), highlight=False)
 
 
 def comparison(outcomes: Sequence[Outcome], reference: Outcome | None) -> Table:
@@ -77,7 +78,7 @@ def effective_weights(outcomes: Sequence[Outcome]) -> Table:
     """
     table = Table(title="Effective weight of clients at the end", box=box.SIMPLE, title_justify="left")
     table.add_column("method")
-    for heading in ("largest", "its share of data", "smallest", "objective", "gap"):
+    for heading in ("largest", "its base weight", "smallest", "objective", "gap"):
         table.add_column(heading, justify="right")
     for outcome in outcomes:
         if outcome.weights is None:

@@ -6,15 +6,17 @@ from evenhand.theory.aggregates import Aggregate, LogMean, Maximum, Mean, PowerM
 from evenhand.theory.bounds import (
     fafl_bound,
     fafl_generalisation,
+    fafl_mu,
+    fafl_smoothness,
     fafl_step_size,
     gifair_limit,
+    propfair_bound,
+    propfair_smoothness,
     propfair_step_size,
-    rademacher_linear,
-    rademacher_monte_carlo,
-    rademacher_vc,
 )
 from evenhand.theory.checks import client_fairness_is_group_fairness, pareto_residual, proportionally_fairer
 from evenhand.theory.hcvar import HCVaR, cvar, superquantile
+from evenhand.theory.rademacher import finite_class, linear_class, rademacher_linear, rademacher_monte_carlo, rademacher_vc
 
 __all__ = [
     "Aggregate",
@@ -29,9 +31,15 @@ __all__ = [
     "cvar",
     "fafl_bound",
     "fafl_generalisation",
+    "fafl_mu",
+    "fafl_smoothness",
     "fafl_step_size",
+    "finite_class",
     "gifair_limit",
+    "linear_class",
     "pareto_residual",
+    "propfair_bound",
+    "propfair_smoothness",
     "propfair_step_size",
     "proportionally_fairer",
     "rademacher_linear",
