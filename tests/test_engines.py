@@ -63,7 +63,8 @@ def test_loop_vmap_and_chunked_vmap_agree_in_float64(method: str, cohort: str) -
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("cohort", ["full", "partial"])
 def test_loop_and_vmap_agree_in_float32(method: str, cohort: str) -> None:
-    loop, vmap = (train(method, cohort=COHORTS[cohort], engine=engine, dtype=torch.float32) for engine in ("loop", "vmap"))
+    rounds = 20 if method == "fedavg" else SHORT_ROUNDS
+    loop, vmap = (train(method, cohort=COHORTS[cohort], engine=engine, dtype=torch.float32, rounds=rounds) for engine in ("loop", "vmap"))
     assert_close(loop, vmap, 1e-5)
 
 
@@ -163,7 +164,7 @@ def test_order_in_which_a_cohort_is_listed_changes_no_bit(method: str, engine: s
     assert_same_bits(train(method, cohort=eh.Full(), rounds=3, engine=engine), train(method, cohort=Backwards(), rounds=3, engine=engine))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [method for method in METHODS if method != "drfa"])  # it asks clients drawn by number
 def test_renumbering_clients_renumbers_the_answer(method: str) -> None:
     federation = ragged()
     order = [4, 0, 9, 2, 7, 5, 1, 8, 3, 6]

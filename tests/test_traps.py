@@ -678,7 +678,7 @@ MISFITS: dict[str, tuple[eh.Algorithm, eh.Federation, str]] = {
     "a guard without losses": (
         eh.LossGuard(inner=eh.FedAvg()),
         targets(1.0, 2.0),
-        r"LossGuard needs a method whose server sees losses; FedAvg\(\) does not",
+        r"LossGuard needs a method whose server sees losses all along; FedAvg\(\) does not",
     ),
     "a guard of team losses": (eh.LossGuard(inner=eh.GIFAIR()), targets(1.0, 2.0, team=["a", "b"]), r"LossGuard needs.*losses"),
     "no groups": (eh.AgnosticFedAvg(), targets(1.0, 2.0), r'AgnosticFedAvg needs a group for every training sample; give "group"'),

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, datasets, engines, metrics, testing, theory, tree
+    from evenhand import algorithms, datasets, engines, metrics, simplex, testing, theory, tree
     from evenhand.algorithm import Algorithm, Certificate, Survey
     from evenhand.algorithms import (
         AFL,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         LossGuard,
         PropFair,
     )
+    from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import Batch, Census, Federation, Part
     from evenhand.engines import Engine, Loop, Vmap
@@ -80,6 +81,7 @@ _HOME = {
         "LossGuard",
         "PropFair",
     ],
+    "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
     "data": ["Batch", "Census", "Federation", "Part"],
     "engines": ["Engine", "Loop", "Vmap"],
@@ -89,7 +91,7 @@ _HOME = {
     "model": ["Model"],
     "run": ["Result", "fit"],
 }
-_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "testing", "theory", "tree"]
+_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "simplex", "testing", "theory", "tree"]
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
@@ -141,12 +143,14 @@ __all__ = [
     "Task",
     "Uniform",
     "Vmap",
+    "Wrapper",
     "__version__",
     "algorithms",
     "datasets",
     "engines",
     "fit",
     "metrics",
+    "simplex",
     "testing",
     "theory",
     "tree",

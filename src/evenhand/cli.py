@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
 
 ALGORITHM_HELP = (
-    "Run this method instead of the spec's; repeat for several. "
-    "Example: -a qffl:q=2 -a fafl:alpha=0.3,local.lr=0.05. FedAvg is added as the reference."
+    "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a fafl:alpha=0.3,local.lr=0.05,label=mild. "
+    "A method that changes another one: -a fedprox:mu=0.1,inner=qffl,inner.q=2. FedAvg is added as the reference."
 )
 
 

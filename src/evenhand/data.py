@@ -175,6 +175,10 @@ class Federation:
                 )
         _check_codes("group", part.group, self.group_names)
 
+    def __repr__(self) -> str:
+        extra = [f"{len(self.group_names)} groups"] * bool(self.group_names) + [f"{len(self.team_names)} teams"] * bool(self.team_names)
+        return f"<Federation: {', '.join([f'{self.clients} clients', f'{len(self.train.x)} training samples', *extra])}>"
+
     @property
     def clients(self) -> int:
         """Number of clients."""

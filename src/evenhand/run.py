@@ -46,9 +46,9 @@ class Result:
     """What a run leaves: models, a row per round, a row per client and group."""
 
     algorithm: Algorithm
-    params: dict[str, Tensor]  # the model handed out, with the keys of module.state_dict(), on the CPU
-    personal: list[dict[str, Tensor]] | None  # each client's own model, for methods that have them
-    state: State  # the server's last state: model and dual variables
+    params: dict[str, Tensor] = field(repr=False)  # the model handed out, with the keys of module.state_dict(), on the CPU
+    personal: list[dict[str, Tensor]] | None = field(repr=False)  # each client's own model, for methods that have them
+    state: State = field(repr=False)  # the server's last state: model and dual variables
     history_rows: list[Row] = field(repr=False)
     score_rows: list[Row] = field(repr=False)
     certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it

@@ -58,7 +58,8 @@ class FAFL(Algorithm):
             well below the spread of client losses.
         lr_eta: step size of eta; None uses the round's lr.
         eta0: where eta starts: a number, the "mean" of the first cohort's losses (a sum), or their "quantile", the best eta
-            for them (each loss, once). 0 lies below every loss, from where eta rises quickly; from above it falls slowly.
+            for them (each loss, once). 0 lies below every loss, from where eta rises quickly. From above it falls slowly:
+            where all losses drop below it in the first steps, clients wait until it has come down by lr_eta a step.
         floor: a_i in [0, 1], one number or one per client: the least a client counts for, as a multiple of its weight.
         sigma: what a client compares with eta: the loss of its "batch", or its whole "local" loss at every step. The first
             is cheaper and biased where batch noise is not small against mu.
@@ -79,7 +80,7 @@ class FAFL(Algorithm):
         for name, interval, hint in (("alpha", "(0, 1]", "1 gives the plain average"), ("floor", "[0, 1]", "0 asks for nothing")):
             value = getattr(self, name)
             if isinstance(value, Iterable) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))  # hashable, and the same after a spec
+                object.__setattr__(self, name, tuple(value.tolist() if hasattr(value, "tolist") else value))  # hashable, and as from a spec
             for level in _one_or_more(getattr(self, name)):
                 require_number(name, level, interval, hint)
         require_number("mu", self.mu, "[0, inf)", "0 does not smooth")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Info, State, normalised
+from evenhand.algorithm import Algorithm, Certificate, Info, State, normalised
 from evenhand.algorithms.afl import AFL
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.cohort import Draw
@@ -31,7 +31,8 @@ class LossGuard(Wrapper):
     Args:
         mads: how many median absolute deviations above the median a loss may lie.
         cap: largest weight of any client, at least one over the number of participants.
-        inner: a method whose server sees losses, such as AFL, DRFA, DeltaFL, AAggFF or GIFAIR without teams.
+        inner: a method whose server sees losses: AFL, DRFA, DeltaFL, AAggFF. Of GIFAIR without teams the cap limits the
+            coefficients, not the scaled steps, which its strength bounds; of FedFV and AdaFed losses are clipped, nothing else.
     """
 
     mads: float = 3.0
@@ -44,8 +45,8 @@ class LossGuard(Wrapper):
         require_number("cap", self.cap, "(0, 1]", "1 does not limit weights")
 
     def init(self, params: Tree, census: Census) -> State:
-        sees = any("loss" in what for what in self.inner.seen(census))
-        require(sees, "LossGuard needs a method whose server sees losses; {} does not: its clients' losses cannot be judged", self.inner)
+        sees = any(what in ("its loss", "its loss, when asked") for what in self.inner.seen(census))
+        require(sees, "LossGuard needs a method whose server sees losses all along; {} does not: they cannot be judged", self.inner)
         n = census.clients
         require(self.cap * n >= 1 - 1e-12, "cap {} for {} clients leaves weights below the mass 1; use at least {:g}", self.cap, n, 1 / n)
         return self._capped(self.inner.init(params, census))
@@ -64,6 +65,9 @@ class LossGuard(Wrapper):
             return draw
         weight = project_capped(share, cap)
         return Draw(draw.ids, weight, weight)
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        return self.inner.certificate(state, losses, census) if "lam" in state else None  # other weights are taken without the cap
 
     def _clipped(self, replies: Replies) -> Replies:
         """The replies with every reported loss clipped."""

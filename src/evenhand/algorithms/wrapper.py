@@ -20,7 +20,7 @@ class Wrapper(Algorithm):
     inner: Algorithm
 
     def __post_init__(self) -> None:
-        require_kind("inner", self.inner, Algorithm, "FedAvg()")
+        require_kind("inner", getattr(self, "inner", None), Algorithm, "FedAvg()")
         for name in ("personal", "snapshot", "whole_data"):
             object.__setattr__(self, name, getattr(self.inner, name))
 

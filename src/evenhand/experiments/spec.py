@@ -186,9 +186,11 @@ def build_algorithm(table: Any) -> Algorithm:
     parameters = {"name": table} if isinstance(table, str) else dict(table) if isinstance(table, Mapping) else {}
     name = parameters.pop("name", None)
     if name is None:
-        raise SpecError(f'inner must be the name of a method or a table such as {{ name = "qffl", q = 2.0 }}, got {table!r}')
+        way_out = 'inner=qffl,inner.q=2 on the command line, inner = { name = "qffl", q = 2 } in a spec'
+        raise SpecError(f"inner needs the name of a method: {way_out}; got {table!r}")
     check_name("algorithm", name, ALGORITHMS)
     if "inner" in parameters:
+        check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(ALGORITHMS[name]).parameters)
         parameters["inner"] = build_algorithm(parameters["inner"])
     algorithm: Algorithm = _build(f"algorithm {name}", ALGORITHMS[name], parameters)
     return algorithm
@@ -262,8 +264,8 @@ def check_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
     """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
     if isinstance(name, str) and name in known:
         return
-    close = difflib.get_close_matches(str(name), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}"
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}" if known else "it has none"
     raise SpecError(f"unknown {what} {name!r}; {hint}")
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
@@ -293,6 +294,7 @@ class RankSpread(Aggregate):
 
     def __post_init__(self) -> None:
         require_number("strength", self.strength, "[0, 1]", "0 gives the mean")
+        object.__setattr__(self, "teams", plain(self.teams))
         for team in self.teams or ():
             require_whole("a team", team, 0)
 
@@ -340,9 +342,17 @@ def loss_and_weight(losses: Vector, base: Vector) -> tuple[Tensor, Tensor]:
 
 def vector(values: Vector) -> Tensor:
     """``values`` as a float64 tensor (n,) on the CPU."""
+    values = values.copy() if isinstance(values, np.ndarray) else values  # torch takes no reversed arrays
     x = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     require(x.dim() == 1, "expected one number for each client, got a tensor of shape {}", tuple(x.shape))
     return x
+
+
+def plain(values: Any) -> Any:
+    """A list, array or tensor as a tuple, so that settings can be compared and hashed; anything else as it is."""
+    if isinstance(values, Tensor | np.ndarray):
+        values = values.tolist()
+    return tuple(values) if isinstance(values, list) else values
 
 
 def mass(lam: Tensor) -> Tensor:

@@ -475,6 +475,7 @@ def read_vector(
 ) -> Tensor:
     """(n,) float64, every entry inside ``interval``; one number counts as a vector of length 1, or of any with ``repeat``."""
     try:
+        values = values.copy() if isinstance(values, np.ndarray) else values  # torch takes no reversed or read-only arrays
         vector = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must hold numbers, got {values!r}") from error

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenhand.errors import require, require_number
-from evenhand.theory.aggregates import ROUND_OFF, Aggregate, Vector, loss_and_weight, mass, unweighted_mass
+from evenhand.theory.aggregates import ROUND_OFF, Aggregate, Vector, loss_and_weight, mass, plain, unweighted_mass
 
 Levels = float | tuple[float, ...]
 
@@ -53,6 +53,8 @@ class HCVaR(Aggregate):
     floor: Levels = 0.0
 
     def __post_init__(self) -> None:
+        for name in ("alpha", "floor"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         for level in _several(self.alpha):
             require_number("alpha", level, "(0, 1]", "1 gives the mean")
         for level in _several(self.floor):
