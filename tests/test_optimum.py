@@ -77,14 +77,14 @@ def minimise(objective: Function) -> float:
     return float(found.fun)
 
 
-def minimise_epigraph(cost: Function, constraint: Callable[[Vector], Vector], start: Vector) -> float:
+def minimise_epigraph(cost: Function, constraint: Callable[[Vector], Vector], start: Vector, ftol: float = 1e-12) -> float:
     """The least cost(z) over z = (theta, extra variables) with every constraint(z) >= 0."""
     found = scipy.optimize.minimize(
         cost,
         start,
         method="SLSQP",
         constraints={"type": "ineq", "fun": constraint},
-        options={"ftol": 1e-12, "maxiter": 500},
+        options={"ftol": ftol, "maxiter": 500},
     )
     assert found.success, found.message
     return float(found.fun)

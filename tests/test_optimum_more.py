@@ -172,7 +172,7 @@ def least_superquantile(tail: float) -> float:
         return np.concatenate([s - (losses(z[:FEATURES]) - z[FEATURES]), s])
 
     start = np.concatenate([fedavg_minimiser(), [0.0], losses(fedavg_minimiser())])
-    return minimise_epigraph(lambda z: z[FEATURES] + P @ z[FEATURES + 1 :] / tail, slack, start)
+    return minimise_epigraph(lambda z: z[FEATURES] + P @ z[FEATURES + 1 :] / tail, slack, start, ftol=1e-8)
 
 
 @pytest.mark.parametrize("tail", [0.1, 0.25, 0.4])
