@@ -9,6 +9,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, State, normalised, step
+from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data import Batch, Census
 from evenhand.errors import require_number, require_whole
 from evenhand.messages import Replies, Reply, Task
@@ -46,10 +47,7 @@ class AgnosticFedAvg(Algorithm):
         require_whole("window", self.window, 1)
 
     def init(self, params: Tree, census: Census) -> State:
-        counts = census.group_counts
-        if counts is None:
-            raise ValueError('AgnosticFedAvg needs a group for every training sample; give "group" to Federation.from_arrays')
-        share = (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)  # (A,)
+        share = group_shares("AgnosticFedAvg", census)
         nothing = torch.zeros_like(share)
         return {"model": params, "lam": share, "rho": share, "recent": share.repeat(self.window, 1), "risk": nothing, "seen": nothing}
 
@@ -67,25 +65,15 @@ class AgnosticFedAvg(Algorithm):
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         scale = task.shared["scale"]
-        groups = torch.arange(len(scale), device=data.group.device)
-        member = (data.group[:, None] == groups) & (data.weight > 0)[:, None]  # (B, A)
-        losses_at_start = model.losses(start["model"], data)[:, None]
-        per_sample = task.own["weight"] / data.weight.sum()
         weight = task.own["weight"] * mean(scale[data.group], data)
-        total = {
-            "delta": tree.scale(tree.sub(start["model"], end["model"]), weight),
-            "weight": weight,
-            "group_loss": per_sample * torch.where(member, losses_at_start, torch.zeros_like(losses_at_start)).sum(0),
-            "group_share": per_sample * member.to(losses_at_start.dtype).sum(0),
-        }
-        return Reply(total=total), memory
+        delta = tree.scale(tree.sub(start["model"], end["model"]), weight)
+        by_group = group_totals(model, start["model"], data, task, len(scale))
+        return Reply(total={"delta": delta, "weight": weight, **by_group}), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
-        share = replies.total["group_share"]
-        seen = torch.where(share > 0, 1.0, state["seen"])
-        risk = torch.where(share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"])
-        risk = torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1))
+        risks = group_risks(state, replies)
+        risk, share = risks["risk"], replies.total["group_share"]
         lam = normalised(state["lam"] * torch.exp(self.lr_lambda * (risk - risk.max())))
         recent = torch.cat([state["recent"][1:], normalised(share)[None]])
         info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": risk[state["rho"] > 0].max()}
-        return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, "risk": risk, "seen": seen}, info
+        return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, **risks}, info

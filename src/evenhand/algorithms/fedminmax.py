@@ -9,6 +9,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, State, averaged_result, check_output, first_average, next_average, step, weighted
+from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data import Batch, Census
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies, Reply, Task
@@ -46,10 +47,7 @@ class FedMinMax(Algorithm):
         check_output(self.output)
 
     def init(self, params: Tree, census: Census) -> State:
-        counts = census.group_counts
-        if counts is None:
-            raise ValueError('FedMinMax needs a group for every training sample; give "group" to Federation.from_arrays')
-        share = (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)  # (A,)
+        share = group_shares("FedMinMax", census)
         present = int((share > 0).sum())
         require(self.floor * present <= 1, "floor {} for {} groups exceeds the mass 1; use at most {:g}", self.floor, present, 1 / present)
         nothing = torch.zeros_like(share)
@@ -64,28 +62,18 @@ class FedMinMax(Algorithm):
         return mean(model.losses(variables["model"], batch) * task.shared["group_weight"][batch.group], batch)
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        groups = torch.arange(len(task.shared["group_weight"]), device=data.group.device)
-        member = (data.group[:, None] == groups) & (data.weight > 0)[:, None]  # (B, A)
-        losses_at_start = model.losses(start["model"], data)[:, None]
-        scale = task.own["weight"] / data.weight.sum()
-        total = {
-            **weighted(tree.sub(start["model"], end["model"]), task),
-            "group_loss": scale * torch.where(member, losses_at_start, torch.zeros_like(losses_at_start)).sum(0),
-            "group_share": scale * member.to(losses_at_start.dtype).sum(0),
-        }
-        return Reply(total=total), memory
+        by_group = group_totals(model, start["model"], data, task, len(task.shared["group_weight"]))
+        return Reply(total={**weighted(tree.sub(start["model"], end["model"]), task), **by_group}), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)
-        share = replies.total["group_share"]
-        seen = torch.where(share > 0, 1.0, state["seen"])
-        risk = torch.where(share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"])
-        risk = torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1))
+        risks = group_risks(state, replies)
+        risk = risks["risk"]
         present = state["rho"] > 0  # a group seen in test data alone has no risk to raise
         raised = project_simplex((state["mu"] + self.lr_mu * risk)[present], self.floor)
         mu = torch.zeros_like(state["mu"]).index_put((present,), raised)
         info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": risk[present].max()}
-        return {**state, "model": model, "mu": mu, "risk": risk, "seen": seen, **next_average(state, model)}, info
+        return {**state, "model": model, "mu": mu, **risks, **next_average(state, model)}, info
 
     def result(self, state: State) -> Tree:
         return averaged_result(state)
