@@ -108,3 +108,17 @@ def test_whole_numbers_are_no_classes_for_a_users_own_loss() -> None:
 
     fed = eh.Federation.from_arrays([{"x": np.ones((4, 2)), "y": np.array([20.0, 30.0, 40.0, 90.0])}])
     assert math.isnan(eh.fit(torch.nn.Linear(2, 1), fed, eh.FedAvg(), loss=absolute, rounds=1).summary["mean"])
+
+
+def test_a_run_says_each_clients_training_loss_and_the_weight_it_had() -> None:
+    fed, module = ragged(), network()
+    result = eh.fit(module, fed, eh.TERM(t=2.0), rounds=2)
+    module.load_state_dict(result.params)
+    losses = torch.stack([torch.nn.functional.cross_entropy(module(x), y) for x, y, _ in map(fed.train.client, range(fed.clients))])
+    base = fed.train.sizes / fed.train.sizes.sum()
+    tilted = base * torch.exp(2 * losses.detach())
+    assert result.weights["loss"].tolist() == pytest.approx(losses.tolist(), rel=1e-12)
+    assert result.weights["base"].tolist() == pytest.approx(base.tolist(), rel=1e-6)
+    assert result.weights["weight"].tolist() == pytest.approx((tilted / tilted.sum()).tolist(), rel=1e-6)
+    assert result.certificate is not None
+    assert result.certificate.value.item() == pytest.approx(float(tilted.sum().log() / 2), rel=1e-6)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, Certificate, State
-from evenhand.algorithms.fedavg import FedAvg
 from evenhand.cohort import Cohort, Draw, Full, Uniform
 from evenhand.data import Batch, Census, Federation
 from evenhand.engines import Engine, Exchange, choose
@@ -330,7 +329,7 @@ class _Judge:
         """(n,) each client's loss on its training data, of the model handed out."""
         everyone = torch.arange(self.federation.clients)
         task = Task(shared={"model": self.algorithm.result(state)})
-        each = self.exchange.exchange(Evaluate(FedAvg(), self.federation.groups, "train"), task, everyone, round).each
+        each = self.exchange.exchange(Evaluate(Algorithm(), self.federation.groups, "train"), task, everyone, round).each
         losses: Tensor = each["loss"].sum(1) / each["count"].sum(1)
         return losses
 
