@@ -27,6 +27,8 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.rounds --check
 	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.startup --check
+	$(BIN)/python -m benchmarks.population --check
+	$(BIN)/python -m benchmarks.models
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

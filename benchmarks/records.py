@@ -11,7 +11,6 @@ default $EVENHAND_DATA, else the folder data beside this one.
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import sys
 import time
@@ -29,6 +28,8 @@ from benchmarks.machine import describe
 from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data import Batch
+from evenhand.datasets.idx import read_idx
+from evenhand.datasets.loaders.fashion_mnist import FILES
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -37,7 +38,6 @@ CLIENTS = ("t-shirt", "pullover", "shirt")
 LABELS = (0, 2, 6)
 SEEDS = (0, 12, 37, 119, 568)
 ROUNDS, TRAIN, TEST = 201, 5600, 700
-FILES = ("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz", "t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz")
 
 RECORDS = {  # step size, then method and its setting: accuracy of t-shirt, pullover, shirt
     0.1: {
@@ -112,21 +112,14 @@ def data_root() -> Path:
 
 
 def missing_files(root: Path) -> list[Path]:
-    return [root / "fashion_mnist" / name for name in FILES if not (root / "fashion_mnist" / name).is_file()]
-
-
-def read_idx(path: Path) -> np.ndarray:
-    """An array of bytes from a gzipped IDX file: two zeros, the type (8), the number of axes, their lengths, the values."""
-    content = gzip.decompress(path.read_bytes())
-    axes = content[3]
-    shape = np.frombuffer(content, ">u4", axes, offset=4)
-    return np.frombuffer(content, np.uint8, offset=4 + 4 * axes).reshape(shape)
+    return [path for file in FILES if not (path := root / "fashion_mnist" / file.name).is_file()]
 
 
 @cache
 def pools(root: Path) -> list[np.ndarray]:
     """7000 standardised images of each client: the training images of its class, then the test images, in file order."""
-    images, labels, more_images, more_labels = (read_idx(root / "fashion_mnist" / name) for name in FILES)
+    arrays = (read_idx(root / "fashion_mnist" / file.name, file, axes) for file, axes in zip(FILES, (3, 1, 3, 1), strict=True))
+    images, labels, more_images, more_labels = arrays
     pixels, more_pixels = (array.reshape(-1, 784).astype(np.float32) for array in (images, more_images))  # 0 to 255
     mean, std = pixels.mean(0), pixels.std(0) + np.float32(0.001)
     chosen = (np.concatenate([pixels[labels == label], more_pixels[more_labels == label]]) for label in LABELS)

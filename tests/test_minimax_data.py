@@ -12,7 +12,6 @@ group 0, with .450 and .310. Forty clients hold every group (ESG, equal access) 
 from __future__ import annotations
 
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,61 +19,24 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
+from evenhand.datasets.loaders.synthetic_minimax import ABOVE, BELOW, SCENARIOS, Sample, drawn, expected, synthetic_minimax
 from evenhand.losses import brier
 from evenhand.theory.checks import client_fairness_is_group_fairness
 
 CLIENTS = 40
-ABOVE, BELOW = (0.6, 0.9), (0.3, 0.1)  # u_a for x > 0 and for x <= 0
 MINIMAX, MEAN = (0.450, 0.310), (0.4825, 0.2125)  # risks of the two groups
 PRINTED = 0.003  # how far the paper's table lies from these
 STEP, ASCENT = 4.0, 1.0
 
 
-class Sample(NamedTuple):
-    a: np.ndarray
-    x: np.ndarray
-    y: np.ndarray
-
-    def rows(self, index: np.ndarray) -> dict[str, np.ndarray]:
-        return {"x": self.x[index, None], "y": self.y[index], "group": self.a[index]}
-
-
-def chance(a: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """u_a(x)"""
-    return np.where(x > 0, np.array(ABOVE)[a], np.array(BELOW)[a])
-
-
-def drawn(count: int, seed: int) -> Sample:
-    """A sample as it comes."""
-    generator = np.random.default_rng(seed)
-    a, x = generator.integers(0, 2, count), generator.normal(size=count)
-    return Sample(a, x, (generator.random(count) < chance(a, x)).astype(np.int64))
-
-
 @cache
-def expected() -> Sample:
-    """A sample in which every (group, sign of x, label) comes as often as expected: its risks are those of the population."""
-    cells = [(a, sign, y) for a in (0, 1) for sign in (1, -1) for y in (0, 1)]
-    share = [ABOVE[a] if sign > 0 else BELOW[a] for a, sign, _ in cells]
-    counts = [round(10 * CLIENTS * (u if y else 1 - u)) for (_, _, y), u in zip(cells, share, strict=True)]
-    a, sign, y = np.repeat(np.array(cells), counts, axis=0).T
-    return Sample(a, sign * np.abs(np.random.default_rng(0).normal(size=len(a))), y)
+def exactly() -> Sample:
+    """Every (group, sign of x, label) as often as expected: its risks are those of the population."""
+    return expected(40 * CLIENTS, seed=0)
 
 
-def equal_access(sample: Sample) -> eh.Federation:
-    """ESG: sorted by group, sign and label, then dealt like cards, so that all clients hold the same shares."""
-    order = np.lexsort((sample.y, sample.x > 0, sample.a))
-    return eh.Federation.from_arrays([sample.rows(order[k::CLIENTS]) for k in range(CLIENTS)])
-
-
-def single_group(sample: Sample) -> eh.Federation:
-    """SSG: half of the clients share out group 0, the other half group 1."""
-    order = np.lexsort((sample.y, sample.x > 0))
-    halves = (order[sample.a[order] == a] for a in (0, 1))
-    return eh.Federation.from_arrays([sample.rows(half[k :: CLIENTS // 2]) for half in halves for k in range(CLIENTS // 2)])
-
-
-SPLITS = {"ESG": equal_access, "SSG": single_group}
+def spread(split: str, sample: Sample) -> eh.Federation:
+    return eh.Federation.from_arrays([sample.rows(index) for index in SCENARIOS[split](sample, CLIENTS)])
 
 
 class Halves(nn.Module):
@@ -109,6 +71,14 @@ def measured_risks(result: eh.Result) -> list[float]:
     return [row["loss"] for row in result.score_rows if row["by"] == "group"]
 
 
+@pytest.mark.parametrize("split", SCENARIOS)
+def test_the_data_set_is_this_federation(split: str) -> None:
+    for fed, sample in ((synthetic_minimax(split), exactly()), (synthetic_minimax(split, samples=400, exact=False, seed=3), drawn(400, 3))):
+        one, other = fed.train, spread(split, sample).train
+        assert fed.clients == CLIENTS
+        assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "y", "group", "offsets"))
+
+
 def test_the_closed_form_gives_the_risks_of_the_paper() -> None:
     assert population_risks(np.array([0.6, 0.3])) == pytest.approx(MINIMAX)
     assert population_risks(np.array([0.75, 0.2])) == pytest.approx(MEAN)
@@ -122,10 +92,10 @@ def test_the_brier_loss_sums_over_both_classes() -> None:
         assert brier(scores[:, 1:] - scores[:, :1], torch.tensor([label])).item() == pytest.approx(loss, rel=1e-12)
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SCENARIOS)
 @pytest.mark.parametrize(("output", "rounds"), [("last", 50), ("average", 250)])
 def test_fedminmax_reaches_the_minimax_risks_however_groups_are_spread(split: str, output: str, rounds: int) -> None:
-    result = train(SPLITS[split](expected()), eh.FedMinMax(lr_mu=ASCENT, output=output), rounds)
+    result = train(spread(split, exactly()), eh.FedMinMax(lr_mu=ASCENT, output=output), rounds)
     assert population_risks(said(result)) == pytest.approx(MINIMAX, abs=PRINTED)
     assert measured_risks(result) == pytest.approx(population_risks(said(result)), abs=1e-9)
     if output == "last":
@@ -133,21 +103,21 @@ def test_fedminmax_reaches_the_minimax_risks_however_groups_are_spread(split: st
         assert result.state["mu"].tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SCENARIOS)
 def test_fedavg_reaches_the_risks_of_the_best_mean(split: str) -> None:
-    result = train(SPLITS[split](expected()), eh.FedAvg())
+    result = train(spread(split, exactly()), eh.FedAvg())
     assert population_risks(said(result)) == pytest.approx(MEAN, abs=1e-4)
     assert measured_risks(result) == pytest.approx(MEAN, abs=1e-4)
 
 
 def test_afl_stays_at_the_best_mean_where_every_client_holds_both_groups() -> None:
-    result = train(equal_access(expected()), eh.AFL(lr_lambda=ASCENT))
+    result = train(spread("esg", exactly()), eh.AFL(lr_lambda=ASCENT))
     assert population_risks(said(result)) == pytest.approx(MEAN, abs=1e-4)
     assert result.state["lam"].numpy() == pytest.approx(np.full(CLIENTS, 1 / CLIENTS), abs=1e-9)
 
 
 def test_afl_is_minimax_over_groups_where_every_client_holds_one() -> None:
-    fed = single_group(expected())
+    fed = spread("ssg", exactly())
     result = train(fed, eh.AFL(lr_lambda=ASCENT / (CLIENTS // 2)))  # a group's weight rises by that of all its clients
     assert population_risks(said(result)) == pytest.approx(MINIMAX, abs=1e-4)
     assert result.state["lam"].numpy() == pytest.approx(np.repeat([2 / CLIENTS, 0], CLIENTS // 2), abs=1e-9)
@@ -172,10 +142,10 @@ def gradient_descent_ascent(sample: Sample, rounds: int) -> tuple[np.ndarray, li
     return theta.detach().numpy(), v.tolist()
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SCENARIOS)
 def test_fedminmax_is_centralised_minimax_training_to_rounding(split: str) -> None:
     sample, rounds = drawn(4000, seed=1), 60
-    fed = SPLITS[split](sample)
+    fed = spread(split, sample)
     federated = train(fed, eh.FedMinMax(lr_mu=ASCENT), rounds)
     pooled = train(fed.pooled(), eh.FedMinMax(lr_mu=ASCENT), rounds)
     theta, v = gradient_descent_ascent(sample, rounds)
@@ -185,11 +155,11 @@ def test_fedminmax_is_centralised_minimax_training_to_rounding(split: str) -> No
     assert federated.state["mu"].tolist() == pytest.approx(v, abs=1e-10)
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", SCENARIOS)
 def test_fedminmax_finds_the_best_predictor_of_group_0_in_a_drawn_sample(split: str) -> None:
     """That is the mean label of each half, which 10 000 samples put within .02 of .6 and .3."""
     sample = drawn(40_000, seed=2)
-    result = train(SPLITS[split](sample), eh.FedMinMax(lr_mu=ASCENT))
+    result = train(spread(split, sample), eh.FedMinMax(lr_mu=ASCENT))
     of_zero = [sample.y[(sample.a == 0) & half].mean() for half in (sample.x > 0, sample.x <= 0)]
     assert said(result) == pytest.approx(of_zero, abs=1e-4)
     assert said(result) == pytest.approx((0.6, 0.3), abs=0.02)
@@ -198,8 +168,8 @@ def test_fedminmax_finds_the_best_predictor_of_group_0_in_a_drawn_sample(split: 
 
 def test_the_lemma_tells_where_client_fairness_is_group_fairness() -> None:
     v = (1.0, 0.0)  # the groups' weights at the minimax solution
-    mixed = client_fairness_is_group_fairness(equal_access(expected()).census(), v)
-    apart = client_fairness_is_group_fairness(single_group(expected()).census(), v)
+    mixed = client_fairness_is_group_fairness(spread("esg", exactly()).census(), v)
+    apart = client_fairness_is_group_fairness(spread("ssg", exactly()).census(), v)
     assert not mixed.holds
     assert mixed.distance == pytest.approx(np.sqrt(0.5))  # clients reach (1/2, 1/2) alone
     assert apart.holds

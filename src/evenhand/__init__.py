@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, datasets, engines, metrics, simplex, testing, theory, tree
+    from evenhand import algorithms, datasets, engines, metrics, models, partitions, plots, shifts, simplex, testing, theory, tree
     from evenhand.algorithm import Algorithm, Certificate, Survey
     from evenhand.algorithms import (
         AFL,
@@ -42,12 +42,14 @@ if TYPE_CHECKING:
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
-    from evenhand.data import Batch, Census, Federation, Part
+    from evenhand.data import Batch, Census, Federation, Part, View
     from evenhand.engines import Engine, Loop, Vmap
-    from evenhand.errors import ClientError, EvenhandError, RunError, SpecError
+    from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
+    from evenhand.partitions import deal
+    from evenhand.pool import Deal, Pool
     from evenhand.run import Result, fit
 
 __version__ = "0.1.0"
@@ -83,15 +85,30 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
-    "data": ["Batch", "Census", "Federation", "Part"],
+    "data": ["Batch", "Census", "Federation", "Part", "View"],
     "engines": ["Engine", "Loop", "Vmap"],
-    "errors": ["ClientError", "EvenhandError", "RunError", "SpecError"],
+    "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
+    "partitions": ["deal"],
+    "pool": ["Deal", "Pool"],
     "run": ["Result", "fit"],
 }
-_SUBMODULES = ["algorithms", "datasets", "engines", "metrics", "simplex", "testing", "theory", "tree"]
+_SUBMODULES = [
+    "algorithms",
+    "datasets",
+    "engines",
+    "metrics",
+    "models",
+    "partitions",
+    "plots",
+    "shifts",
+    "simplex",
+    "testing",
+    "theory",
+    "tree",
+]
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
@@ -112,6 +129,8 @@ __all__ = [
     "ClientError",
     "Clipped",
     "Cohort",
+    "DataError",
+    "Deal",
     "DeltaFL",
     "Ditto",
     "Engine",
@@ -132,6 +151,7 @@ __all__ = [
     "LossGuard",
     "Model",
     "Part",
+    "Pool",
     "PropFair",
     "Proportional",
     "Replies",
@@ -142,14 +162,20 @@ __all__ = [
     "Survey",
     "Task",
     "Uniform",
+    "View",
     "Vmap",
     "Wrapper",
     "__version__",
     "algorithms",
     "datasets",
+    "deal",
     "engines",
     "fit",
     "metrics",
+    "models",
+    "partitions",
+    "plots",
+    "shifts",
     "simplex",
     "testing",
     "theory",

@@ -6,26 +6,90 @@ A million tiny clients are then a few arrays, not a million Python objects.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.errors import require_kind
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from evenhand.tables import Encoding
+
 PARTS = ("train", "val", "test")
-ALLOWED = {"x", "y", "group", "team", "name"}
+
+
+@dataclass(frozen=True)
+class View:
+    """Samples that are rows of a larger array, gathered and scaled when they are asked for.
+
+    Every part of every partition then shares one array, bytes of images stay bytes, and windows of a text overlap in memory.
+    """
+
+    source: Tensor  # (M, ...); rows may overlap in memory
+    rows: Tensor | None = None  # (N,) int64: which row of source each sample is; None takes all in order
+    scale: Tensor | None = None  # features are source * scale + shift, both () or of a sample's shape;
+    shift: Tensor | None = None  # None leaves the numbers as they are (tokens)
+
+    def __post_init__(self) -> None:
+        if (self.scale is None) != (self.shift is None):
+            raise ValueError("give a View both scale and shift, or neither")
+
+    def __len__(self) -> int:
+        return len(self.source if self.rows is None else self.rows)
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self), *self.source.shape[1:]))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.source.dtype if self.scale is None else self.scale.dtype
+
+    def is_floating_point(self) -> bool:
+        return self.dtype.is_floating_point
+
+    def element_size(self) -> int:
+        return self.dtype.itemsize
+
+    def __getitem__(self, key: slice | Tensor) -> Tensor:
+        """The samples themselves, as an array of their own."""
+        rows = torch.arange(len(self))[key] if self.rows is None else self.rows[key]
+        return self._scaled(self.source[rows.to(self.source.device)])
+
+    def pick(self, rows: Tensor) -> View:
+        """A view of some of the samples, in the order of ``rows``."""
+        return View(self.source, rows if self.rows is None else self.rows[rows], self.scale, self.shift)
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Samples ``index``, in a way that can be batched over clients."""
+        return self._scaled(_rows(self.source, index if self.rows is None else _rows(self.rows[:, None], index).squeeze(-1)))
+
+    def _scaled(self, values: Tensor) -> Tensor:
+        return values if self.scale is None or self.shift is None else values.to(self.scale.dtype) * self.scale + self.shift
+
+    def to(self, device: torch.device, dtype: torch.dtype) -> View:
+        """The same view on ``device``, features as ``dtype``; overlapping rows go on overlapping."""
+        span = 1 + sum((length - 1) * stride for length, stride in zip(self.source.shape, self.source.stride(), strict=True))
+        flat = torch.as_strided(self.source, (span if self.source.numel() else 0,), (1,)).to(device)
+        source = torch.as_strided(flat, self.source.shape, self.source.stride())
+        rows = None if self.rows is None else self.rows.to(device)
+        scale, shift = (None if value is None else value.to(device, dtype) for value in (self.scale, self.shift))
+        return View(source.to(dtype) if source.is_floating_point() else source, rows, scale, shift)
 
 
 class Samples(NamedTuple):
     """Flat arrays that batches are gathered from."""
 
-    x: Tensor  # (N, ...)
+    x: Tensor | View  # (N, ...)
     y: Tensor  # (N, ...)
     group: Tensor  # (N,) int64 codes; zeros where the data have no groups
 
@@ -48,7 +112,8 @@ class Batch:
     @cached_property
     def x(self) -> Tensor:
         """(B, ...)"""
-        return _rows(self._samples.x, self._index)
+        values = self._samples.x
+        return values.gather(self._index) if isinstance(values, View) else _rows(values, self._index)
 
     @cached_property
     def y(self) -> Tensor:
@@ -89,14 +154,15 @@ class Census(NamedTuple):
 class Part:
     """Samples of all clients in one piece: client k owns rows ``offsets[k]:offsets[k + 1]``."""
 
-    x: Tensor  # (N, ...)
+    x: Tensor | View  # (N, ...)
     y: Tensor  # (N, ...)
     offsets: Tensor  # (n + 1,) int64
     group: Tensor | None = None  # (N,) int64 codes
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "offsets"):
-            require_kind(f"{name} of a Part", getattr(self, name), Tensor, "torch.from_numpy(array)")
+            if name != "x" or not isinstance(self.x, View):
+                require_kind(f"{name} of a Part", getattr(self, name), Tensor, "torch.from_numpy(array)")
         offsets, count = self.offsets, len(self.x)
         if offsets.dtype != torch.int64 or offsets.ndim != 1 or len(offsets) < 2:
             raise ValueError("offsets must be an int64 vector with one entry more than there are clients")
@@ -105,14 +171,20 @@ class Part:
         if len(self.y) != count or (self.group is not None and self.group.shape != (count,)):
             raise ValueError(f"x has {count} samples; y and group must have as many")
 
-    @property
+    @cached_property
     def sizes(self) -> Tensor:
         """(n,) samples of each client."""
         return self.offsets.diff()
 
+    @property
+    def owners(self) -> Tensor:
+        """(N,) the client that each sample belongs to."""
+        return torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
+
     def samples(self, dtype: torch.dtype, device: torch.device) -> Samples:
         """The arrays on ``device``, floating-point ones as ``dtype``; no copy where nothing changes."""
-        x, y = (v.to(device, dtype if v.is_floating_point() else v.dtype) for v in (self.x, self.y))
+        x = self.x.to(device, dtype if isinstance(self.x, View) or self.x.is_floating_point() else self.x.dtype)
+        y = self.y.to(device, dtype if self.y.is_floating_point() else self.y.dtype)
         group = torch.zeros(len(x), dtype=torch.int64) if self.group is None else self.group
         return Samples(x, y, group.to(device))
 
@@ -136,6 +208,8 @@ class Federation:
     team_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
     names: tuple[str, ...] | None = None  # of the clients; None means "0", "1", ...
+    label_names: tuple[str, ...] = ()  # of the classes, where they have names
+    encoding: Encoding | None = None  # how a table became numbers, where the data came as one
 
     def __post_init__(self) -> None:
         for name in PARTS:
@@ -165,8 +239,12 @@ class Federation:
             raise ValueError(f"client names must differ; {name!r} is used {uses} times")
 
     def _check_values(self, name: str, part: Part) -> None:
-        for field, values in (("x", part.x), ("y", part.y)):
+        for field, array in (("x", part.x), ("y", part.y)):
+            values = array.source if isinstance(array, View) else array
             if values.is_floating_point() and not bool(torch.isfinite(values).all()):
+                values = array[:]
+                if bool(torch.isfinite(values).all()):
+                    continue  # the value is in a row of the source that belongs to none of these samples
                 sample = int(torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()[0])
                 client = int(torch.searchsorted(part.offsets, sample, right=True)) - 1
                 raise ValueError(
@@ -201,10 +279,15 @@ class Federation:
         base = sizes.double() if weights == "data" else torch.ones(len(sizes), dtype=torch.float64)
         counts = None
         if self.train.group is not None:
-            client_of = torch.repeat_interleave(torch.arange(self.clients), sizes)
-            cells = client_of * self.groups + self.train.group
+            cells = self.train.owners * self.groups + self.train.group
             counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(self.clients, self.groups)
         return Census(sizes=sizes, weight=base / base.sum(), group_counts=counts, teams=self.teams, names=self.names)
+
+    def describe(self) -> pd.DataFrame:
+        """A row per client: name, team, samples in each part, and the share of every label and group among them."""
+        from evenhand.describe import describe
+
+        return describe(self)
 
     def pooled(self) -> Federation:
         """All data in the hands of one client, for centralised baselines: FedMinMax on it is centralised minimax training."""
@@ -213,7 +296,7 @@ class Federation:
             return Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
 
         test, val = (None if part is None else together(part) for part in (self.test, self.val))
-        return Federation(together(self.train), test, val, group_names=self.group_names, names=("everyone",))
+        return replace(self, train=together(self.train), test=test, val=val, teams=None, team_names=(), names=("everyone",))
 
     @classmethod
     def from_arrays(
@@ -235,45 +318,36 @@ class Federation:
         >>> fed.clients, fed.train.sizes.tolist()
         (2, [3, 1])
         """
-        if not isinstance(clients, Sequence):
-            raise TypeError(f"clients must be a list with a mapping for each client, got {type(clients).__name__}")
-        if not clients:
-            raise ValueError("a federation needs at least one client")
-        for index, client in enumerate(clients):
-            if not isinstance(client, Mapping):
-                raise TypeError(f'client {index} must be a mapping such as {{"x": ..., "y": ...}}, got {type(client).__name__}')
-        names = [str(client.get("name", index)) for index, client in enumerate(clients)]
-        raw: dict[str, list[dict[str, Any]]] = {}
-        for part, rows in (("train", clients), ("val", val), ("test", test)):
-            if rows is None:
-                continue
-            if len(rows) != len(clients):
-                raise ValueError(f"{part} has {len(rows)} entries for {len(clients)} clients; give one per client (None for no data)")
-            raw[part] = [_arrays(part, name, row) for name, row in zip(names, rows, strict=True)]
+        from evenhand.arrays import from_arrays
 
-        for name, client in zip(names, raw["train"], strict=True):
-            if client["x"] is None or len(client["x"]) == 0:
-                raise ValueError(f"client {name} has no training samples; leave it out of the federation")
-        group_names, codes = _code_groups(raw, names)
-        reference = raw["train"][0]
-        flat = {part: _join(part, names, rows, codes[part], reference) for part, rows in raw.items()}
+        return from_arrays(clients, test, val)
 
-        teams: Tensor | None = None
-        team_names: tuple[str, ...] = ()
-        if any("team" in client for client in clients):
-            missing = [name for name, client in zip(names, clients, strict=True) if "team" not in client]
-            if missing:
-                raise ValueError(f"client {missing[0]} has no team, others have one; give all clients a team or none")
-            teams, team_names = _encode([client["team"] for client in clients])
-        return cls(
-            train=flat["train"],
-            test=flat.get("test"),
-            val=flat.get("val"),
-            teams=teams,
-            team_names=team_names,
-            group_names=group_names,
-            names=tuple(names) if any("name" in client for client in clients) else None,
-        )
+    @classmethod
+    def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
+        """A federation from a pandas table with one row per sample; see :func:`evenhand.tables.from_frame` for the options.
+
+        >>> import pandas as pd
+        >>> ages = pd.DataFrame({"site": ["A", "A", "B", "B"], "age": [30, 50, 40, 60], "ill": ["no", "yes", "no", "yes"]})
+        >>> Federation.from_frame(ages, client="site", label="ill", split={"test": 0.5})
+        <Federation: 2 clients, 2 training samples>
+        """
+        from evenhand.tables import from_frame
+
+        return from_frame(frame, **options)
+
+    @classmethod
+    def from_torch(cls, dataset: torch.utils.data.Dataset[Any], client_ids: Sequence[Any], **options: Any) -> Federation:
+        """A federation from a map-style torch data set and each item's client; see :func:`evenhand.torch_data.from_torch`."""
+        from evenhand.torch_data import from_torch
+
+        return from_torch(dataset, client_ids, **options)
+
+    @classmethod
+    def from_leaf(cls, path: str | Path, **options: Any) -> Federation:
+        """A federation from a directory in LEAF's JSON format; see :func:`evenhand.datasets.loaders.leaf.leaf`."""
+        from evenhand.datasets.loaders.leaf import leaf
+
+        return leaf(path, **options)
 
 
 def _check_codes(what: str, codes: Tensor | None, names: tuple[str, ...]) -> None:
@@ -283,96 +357,3 @@ def _check_codes(what: str, codes: Tensor | None, names: tuple[str, ...]) -> Non
     bad = int(codes.min()) if int(codes.min()) < 0 else int(codes.max())
     if not 0 <= bad < len(names):
         raise ValueError(f"{what} code {bad} has no name; there are {len(names)} {what} names")
-
-
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        tensor = values.detach().cpu()
-    else:
-        array = np.ascontiguousarray(values)
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only arrays
-    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
-
-
-def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One client's arrays as tensors, checked on their own; x is None for a client without such data."""
-    if row is None:
-        return {"x": None}
-    unknown = sorted(set(row) - ALLOWED)
-    if unknown:
-        raise ValueError(f"client {name} has an unknown key {unknown[0]!r}; allowed: {', '.join(sorted(ALLOWED))}")
-    for key in ("x", "y"):
-        if key not in row:
-            raise ValueError(f"client {name} has no {key!r} in its {part} data")
-    try:
-        x, y = _tensor(row["x"]), _tensor(row["y"])
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"client {name}: {part} x and y must be arrays of numbers ({error})") from error
-    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
-        raise ValueError(f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they need equally many rows")
-    if not y.is_floating_point():
-        y = y.long().squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y.long()  # a column of labels: one per sample
-    arrays: dict[str, Any] = {"x": x, "y": y}
-    if row.get("group") is not None:
-        group = row["group"].tolist() if hasattr(row["group"], "tolist") else row["group"]
-        if not isinstance(group, Iterable) or isinstance(group, str):
-            raise TypeError(f"client {name}: {part} group must have a label for every sample, got {group!r}")
-        group = list(group)
-        if len(group) != len(x):
-            raise ValueError(f"client {name}: {part} group has {len(group)} entries for {len(x)} samples")
-        arrays["group"] = group
-    return arrays
-
-
-def _encode(labels: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
-    """Codes and names of labels, names in sorted order (numbers by value)."""
-    if any(label is None or label != label for label in labels):
-        raise ValueError("a group or team label is missing (None or NaN); give it a name, such as 'unknown'")
-    distinct = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
-    position = {label: code for code, label in enumerate(distinct)}
-    return torch.tensor([position[label] for label in labels]), tuple(str(label) for label in distinct)
-
-
-def _code_groups(raw: dict[str, list[dict[str, Any]]], names: list[str]) -> tuple[tuple[str, ...], dict[str, Tensor | None]]:
-    """Names of all groups in all parts, and each part's codes (None for a part without groups)."""
-    labels: list[Any] = []
-    spans: dict[str, tuple[int, int] | None] = {}
-    for part, rows in raw.items():
-        filled = [(name, row) for name, row in zip(names, rows, strict=True) if row["x"] is not None and len(row["x"])]
-        having = [row for _, row in filled if "group" in row]
-        if not having:
-            spans[part] = None
-            continue
-        if len(having) < len(filled):
-            name = next(name for name, row in filled if "group" not in row)
-            raise ValueError(f"client {name} has no group in its {part} data, others have one; give all samples a group or none")
-        spans[part] = (len(labels), len(labels) + sum(len(row["group"]) for row in having))
-        labels.extend(label for row in having for label in row["group"])
-    if not labels:
-        return (), dict.fromkeys(raw)
-    codes, group_names = _encode(labels)
-    return group_names, {part: None if span is None else codes[slice(*span)] for part, span in spans.items()}
-
-
-def _join(part: str, names: list[str], rows: list[dict[str, Any]], group: Tensor | None, reference: dict[str, Any]) -> Part:
-    """Concatenate clients, after checking that their samples look like those of the first client."""
-    kept_x, kept_y = [], []
-    sizes = [0 if row["x"] is None else len(row["x"]) for row in rows]
-    for name, row, size in zip(names, rows, sizes, strict=True):
-        if not size:
-            continue
-        x, y = row["x"], row["y"]
-        for field, values, first in (("x", x, reference["x"]), ("y", y, reference["y"])):
-            if values.shape[1:] != first.shape[1:]:
-                raise ValueError(
-                    f"client {name}: {part} {field} has samples of shape {list(values.shape[1:])}, "
-                    f"client {names[0]} of shape {list(first.shape[1:])}; all clients need the same"
-                )
-            if values.is_floating_point() != first.is_floating_point():
-                raise ValueError(f"client {name}: {part} {field} is {values.dtype}, client {names[0]} has {first.dtype}; use one kind")
-        kept_x.append(x)
-        kept_y.append(y)
-    offsets = torch.tensor([0, *np.cumsum(sizes).tolist()])
-    x = torch.cat(kept_x) if kept_x else reference["x"][:0]
-    y = torch.cat(kept_y) if kept_y else reference["y"][:0]
-    return Part(x=x, y=y, offsets=offsets, group=group if kept_x else None)

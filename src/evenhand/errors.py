@@ -2,6 +2,7 @@
 
 EvenhandError
 ├── ClientError      something failed inside a client's work; names client, round and stage
+├── DataError        a data file is missing, damaged, or not what it should be; names file and row
 ├── RunError         a run directory is missing, damaged, or belongs to another run
 └── SpecError        a spec file or command-line override does not make sense
 
@@ -10,6 +11,8 @@ Wrong arguments raise ValueError or TypeError.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from math import inf, nan
 from numbers import Integral, Real
 
@@ -20,6 +23,10 @@ class EvenhandError(Exception):
 
 class ClientError(EvenhandError):
     """A client's work failed. The cause is chained."""
+
+
+class DataError(EvenhandError, ValueError):
+    """A data file cannot be used."""
 
 
 class RunError(EvenhandError):
@@ -66,6 +73,19 @@ def require_kind(name: str, value: object, kind: type, example: str) -> None:
             f"the class {value.__name__}; did you mean {value.__name__}()?" if isinstance(value, type) else f"{type(value).__name__}{shown}"
         )
         raise TypeError(f"{name} must be a {kind.__name__} object such as {example}, got {got}".replace("a Algorithm", "an Algorithm"))
+
+
+def unknown(what: str, name: object, known: Collection[str]) -> str:
+    """The message for a name that is not among ``known``: it gives the nearest one."""
+    close = difflib.get_close_matches(str(name).lower(), known, n=1)
+    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}" if known else "it has none"
+    return f"unknown {what} {name!r}; {hint}"
+
+
+def require_known(what: str, name: object, known: Collection[str]) -> None:
+    """Raise a ValueError that gives the nearest name unless ``name`` is among ``known``."""
+    if not isinstance(name, str) or name not in known:
+        raise ValueError(unknown(what, name, known))
 
 
 def require(condition: bool, message: str, *values: object) -> None:

@@ -5,7 +5,15 @@ A loss is any function ``(output, target) -> (B,)``. The named ones:
     cross_entropy   -log softmax(output)[y]                            (C outputs, labels 0..C-1)
     brier           sum over classes of (softmax(output) - onehot)^2   (one output: 2 (sigmoid - y)^2)
     hinge           max(0, 1 + max_{j != y} s_j - s_y)                 (one output: max(0, 1 - y s), y in {-1, 1} or {0, 1})
+    hinge_sum       the same, but a client's loss is the sum over its samples
     mse             squared error, averaged over the target's entries
+
+A client's loss is the mean over its samples, except for hinge_sum: there ``Model.loss`` is the sum, over a batch where a client
+descends and over all its data where a method compares clients. That is the linear SVM of q-FFL's code (Li et al., ICLR 2020),
+F_i = 1/2 |W|^2 + sum of hinge, whose penalty is LocalSGD(weight_decay=1); unlike there, it is then not in the loss that is raised
+to the power q, and it holds the bias too. Mind what sums mean: a method that looks at losses takes large clients for badly served
+ones, a step is as many times longer as the batch has samples, and values of q or t that suit means do not suit sums. What is about
+single samples is as for hinge: evaluation reports means, and FedMinMax, AgnosticFedAvg and TERM's level="sample" take means.
 """
 
 from __future__ import annotations
@@ -43,13 +51,20 @@ def hinge(output: Tensor, target: Tensor) -> Tensor:
     return (1 + rival - output.gather(-1, index).squeeze(-1)).clamp(min=0)
 
 
+def hinge_sum(output: Tensor, target: Tensor) -> Tensor:
+    """:func:`hinge`, (B,) one loss per sample; ``Model.loss`` adds them up, see :data:`SUMMED`."""
+    return hinge(output, target)
+
+
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """Squared error; a mean over entries where a target has several."""
     error = (output.reshape(target.shape) - target) ** 2
     return error.flatten(1).mean(1) if error.ndim > 1 else error
 
 
-LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "brier": brier, "hinge": hinge, "mse": mse}
+LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "brier": brier, "hinge": hinge, "hinge_sum": hinge_sum, "mse": mse}
+SUMMED = (hinge_sum,)  # a client's loss is the sum over its samples, not the mean
+CLASSIFYING = (cross_entropy, brier, hinge, hinge_sum)
 
 
 def single_output(output: Tensor) -> bool:
@@ -77,7 +92,7 @@ def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
         if per_sample != y[0].numel():
             raise ValueError(f"mse: the module gives {per_sample} numbers per sample, y has {y[0].numel()}; make them equal")
         return
-    if function not in (cross_entropy, brier, hinge):
+    if function not in CLASSIFYING:
         return  # a user's function knows its own labels
     name = function.__name__
     if y.ndim != 1:
@@ -91,7 +106,7 @@ def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
     if single_output(output) and function is not cross_entropy:
         allowed = {0, 1} if function is brier else {-1, 0, 1}
         if not set(y.tolist()) <= allowed or (low == -1 and bool((y == 0).any())):
-            raise ValueError(f"{name} with one output needs labels 0/1{' or -1/1' if function is hinge else ''}, found {low}..{high}")
+            raise ValueError(f"{name} with one output needs labels 0/1{'' if function is brier else ' or -1/1'}, found {low}..{high}")
         return
     if output.ndim != 2 or single_output(output):
         raise ValueError(f"{name} needs a module output of shape (batch, classes), got {width}; end the module with one output per class")

@@ -26,6 +26,7 @@ class Model:
     def __init__(self, module: nn.Module, loss: str | losses.LossFunction = "cross_entropy") -> None:
         _refuse_unfit(module)
         self.loss_function = losses.resolve(loss)
+        self.summed = self.loss_function in losses.SUMMED  # whether a client's loss is a sum over samples, not their mean
         self._module = copy.deepcopy(module).eval()
         self._threads = threading.local()
         self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
@@ -73,8 +74,9 @@ class Model:
         return self.loss_function(self.output(params, batch.x), batch.y)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """() mean loss over real samples; 0 where there are none."""
-        return mean(self.losses(params, batch), batch)
+        """() mean loss over real samples (their sum where ``summed``); 0 where there are none."""
+        values = self.losses(params, batch)
+        return total(values, batch) if self.summed else mean(values, batch)
 
     def state_dict(self, params: Tree) -> dict[str, Tensor]:
         """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the CPU."""
@@ -89,7 +91,7 @@ class Model:
             if part is None or not len(part.x):
                 continue
             samples = part.samples(self.dtype, torch.device("cpu"))
-            if samples.x.dtype != part.x.dtype and not bool(torch.isfinite(samples.x).all()):
+            if isinstance(samples.x, Tensor) and samples.x.dtype != part.x.dtype and not bool(torch.isfinite(samples.x).all()):
                 raise ValueError(f"some features are too large for the module's {self.dtype}; scale them, or use module.double()")
             probe = Batch(Samples(*(values[:2].to(self.device) for values in samples)), *self._first(len(part.x)))
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
@@ -135,7 +137,7 @@ class Model:
         ):  # a client whose data are not finite is left out later
             shapes = f"output {list(output.shape)}, target {list(batch.y.shape)}"
             raise ValueError(f"a sample's loss depends on the others in its batch; do module and loss keep samples apart? ({shapes})")
-        named = self.loss_function in (losses.cross_entropy, losses.brier, losses.hinge)
+        named = self.loss_function in losses.CLASSIFYING
         scores = output.ndim == 2 and output.shape[1] > 1 and batch.y.ndim == 1 and not batch.y.is_floating_point()
         self.classifies = named or (scores and self.loss_function is not losses.mse)
         if not values.requires_grad:
@@ -144,9 +146,13 @@ class Model:
 
 def mean(values: Tensor, batch: Batch) -> Tensor:
     """() mean of (B,) values over the real samples of a batch; 0 where there are none."""
+    return total(values, batch) / batch.weight.sum().clamp(min=1)
+
+
+def total(values: Tensor, batch: Batch) -> Tensor:
+    """() sum of (B,) values over the real samples of a batch."""
     # where, not a product: a padded sample's loss may be infinite, and 0 * inf is not 0
-    kept = torch.where(batch.weight > 0, values, torch.zeros_like(values))
-    return kept.sum() / batch.weight.sum().clamp(min=1)
+    return torch.where(batch.weight > 0, values, torch.zeros_like(values)).sum()
 
 
 def _refuse_unfit(module: Any) -> None:

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.cohort import Cohort, Draw, Full, Uniform
-from evenhand.data import Batch, Census, Federation
+from evenhand.data import Batch, Census, Federation, View
 from evenhand.engines import Engine, Exchange, choose
 from evenhand.engines.work import Ask, Evaluate, Train
 from evenhand.errors import RunError, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
-from evenhand.metrics.scores import Row, score_rows, summary
+from evenhand.metrics.scores import Columns, Row, rows_of, score_columns, summary
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -49,9 +49,9 @@ class Result:
     personal: list[dict[str, Tensor]] | None = field(repr=False)  # each client's own model, for methods that have them
     state: State = field(repr=False)  # the server's last state: model and dual variables
     history_rows: list[Row] = field(repr=False)
-    score_rows: list[Row] = field(repr=False)
+    score_columns: Columns = field(repr=False)  # a row per client, then one per group
     certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
-    weight_rows: list[Row] = field(default_factory=list, repr=False)
+    weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -65,19 +65,29 @@ class Result:
         """One row per client, then one per group, on the test data (training data where there are none)."""
         import pandas as pd
 
-        return pd.DataFrame(self.score_rows)
+        return pd.DataFrame(self.score_columns)
 
     @cached_property
     def weights(self) -> pd.DataFrame:
         """One row per client: its training loss, base weight and effective weight at the end; empty where a method has none."""
         import pandas as pd
 
-        return pd.DataFrame(self.weight_rows)
+        return pd.DataFrame(self.weight_columns)
 
     @property
     def summary(self) -> dict[str, float]:
         """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy (NaN for regression)."""
-        return summary([row["accuracy"] for row in self.score_rows if row["by"] == "client"])
+        return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])
+
+    @cached_property
+    def score_rows(self) -> list[Row]:
+        """The scores as one mapping per row."""
+        return rows_of(self.score_columns)
+
+    @cached_property
+    def weight_rows(self) -> list[Row]:
+        """The weights as one mapping per client."""
+        return rows_of(self.weight_columns)
 
 
 def fit(
@@ -163,14 +173,13 @@ def fit(
     exchanges.finish(state, rounds)
     losses = judge.training_losses(state, rounds)
     certificate = algorithm.certificate(state, losses, census)
-    weight_rows = [] if certificate is None else _weight_rows(federation, losses, census, certificate)
+    weights_at_end: Columns = {}
+    if certificate is not None:
+        names = [federation.name(client) for client in range(federation.clients)]
+        columns = {"loss": losses, "base": census.weight, "weight": certificate.weights}
+        weights_at_end = {"name": names, **{key: values.numpy() for key, values in columns.items()}}
     params, personal = model.state_dict(algorithm.result(state)), judge.personal(state)
-    return Result(algorithm, params, personal, state, history, judge.rows(state, rounds), certificate, weight_rows)
-
-
-def _weight_rows(federation: Federation, losses: Tensor, census: Census, certificate: Certificate) -> list[Row]:
-    columns = zip(losses.tolist(), census.weight.tolist(), certificate.weights.tolist(), strict=True)
-    return [{"name": federation.name(i), "loss": loss, "base": base, "weight": weight} for i, (loss, base, weight) in enumerate(columns)]
+    return Result(algorithm, params, personal, state, history, judge.scores(state, rounds), certificate, weights_at_end)
 
 
 class _Exchanges:
@@ -299,7 +308,10 @@ def _fingerprint(model: Model, federation: Federation) -> tuple[object, ...]:
     few = torch.arange(min(8, len(first.x)), device=model.device)
     loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
     train, position = federation.train, torch.arange(1, federation.clients + 1)
-    columns = (train.x, train.y, train.group, train.sizes * position, None if federation.teams is None else federation.teams * position)
+    x = train.x.source if isinstance(train.x, View) else train.x
+    rows = train.x.rows if isinstance(train.x, View) else None
+    teams = None if federation.teams is None else federation.teams * position
+    columns = (x, rows, train.y, train.group, train.sizes * position, teams)
     return loss, parameters, [None if column is None else float(column.sum(dtype=torch.float64)) for column in columns]
 
 
@@ -313,17 +325,19 @@ class _Judge:
         self.work = Evaluate(algorithm, federation.groups, "test" if has_test else "train")
         self.ids = part.sizes.nonzero().flatten()  # clients with something to judge on
 
-    def rows(self, state: State, round: int) -> list[Row]:
-        """One row per client and group."""
-        task = Task(shared={"model": self.algorithm.result(state)})
-        replies = self.exchange.exchange(self.work, task, self.ids, round)
-        return score_rows(replies.ids, replies.each, self.federation, self.model.classifies)
+    def scores(self, state: State, round: int) -> Columns:
+        """A table with one row per client and group."""
+        replies = self._judged(state, round)
+        return score_columns(replies.ids, replies.each, self.federation, self.model.classifies)
 
     def numbers(self, state: State, round: int) -> Row:
         """Loss and accuracy over clients, for the history."""
-        clients = [row for row in self.rows(state, round) if row["by"] == "client" and row["count"]]
-        row: Row = {"loss": sum(c["loss"] for c in clients) / len(clients)}
-        return row | (summary([c["accuracy"] for c in clients]) if self.model.classifies else {})
+        sums = {key: values.double().sum(1).numpy() for key, values in self._judged(state, round).each.items()}
+        row: Row = {"loss": float((sums["loss"] / sums["count"]).mean())}
+        return row | (summary(sums["correct"] / sums["count"]) if self.model.classifies else {})
+
+    def _judged(self, state: State, round: int) -> Replies:
+        return self.exchange.exchange(self.work, Task(shared={"model": self.algorithm.result(state)}), self.ids, round)
 
     def training_losses(self, state: State, round: int) -> Tensor:
         """(n,) each client's loss on its training data, of the model handed out."""

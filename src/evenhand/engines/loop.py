@@ -14,9 +14,10 @@ from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.simulator import Batching, Chunk, ChunkFunction, ClientFunction, Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
+from evenhand.models.recurrent import LSTM
 from evenhand.tree import Tree
 
-HEAVY_LAYERS = (nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase)
+HEAVY_LAYERS = (nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, LSTM)
 LARGE = 200_000  # parameters; a step of a dense model this large keeps a core busy for a millisecond
 
 

@@ -147,7 +147,9 @@ class Simulator:
             for rows, into in zip(torch.split(index, BLOCK), torch.split(cell, BLOCK), strict=True):
                 batch = Batch(self._samples[work.part], **self._indices(rows, torch.ones_like(rows)))
                 for name, values in work.by_sample(self.model, task, batch).items():
-                    sums.setdefault(name, torch.zeros(len(ids) * cells, dtype=torch.float64)).index_add_(0, into, values.cpu())
+                    if name not in sums:
+                        sums[name] = torch.zeros(len(ids) * cells, dtype=torch.float64)
+                    sums[name].index_add_(0, into, values.cpu())
         return Replies(ids, {}, tree.map(lambda leaf: leaf.reshape(len(ids), cells), sums))
 
     def _chunk(self, run: _Prepared, shared: Tree, own: Tree, ids: Tensor, sizes: Tensor, chunk: Chunk, round: int) -> ChunkReply:

@@ -3,6 +3,7 @@
 runs/digits/
   spec.toml            what was asked for
   about.json           versions, seed, machine
+  encoding.json        how a table's columns became numbers, where the data came as one
   summary.csv          a row per method
   fedavg/
     history.csv        a row per round
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import platform
 import shlex
 import warnings
@@ -39,6 +41,36 @@ from evenhand.metrics.scores import Row, summary
 from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
 
 SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
+ENCODING = "encoding.json"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What methods are compared by, and how it is written. A *merit* is larger where a model is better."""
+
+    name: str
+    unit: str
+    scale: float  # of a merit, as it is written
+    digits: int
+    percent: str
+    gain: str  # title of a table of gains
+    words: tuple[str, str, str]  # of what, better, worse
+
+    def show(self, merit: float) -> str:
+        """A merit as it is written: errors are merits with a minus."""
+        return "-" if math.isnan(merit) else f"{abs(self.scale * merit):.{self.digits}f}"
+
+
+ACCURACY = Measure(
+    "accuracy", ", %", 100.0, 1, " %", "Gain or loss of each {} against FedAvg, points of accuracy", ("accuracy", "lifts", "lowers")
+)
+
+
+def error_measure(scale: float) -> Measure:
+    """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the model's output."""
+    digits = max(0, 3 - math.floor(math.log10(scale))) if scale < 1000 else 0
+    title = "Decrease (+) or increase (-) of each {}'s error against FedAvg"
+    return Measure("error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"))
 
 
 @dataclass(frozen=True)
@@ -49,16 +81,17 @@ class Outcome:
     algorithm: Algorithm
     scores: list[Row]
     weights: dict[str, Any] | None = None  # the objective, how well the weights explain it, and a row per client
+    measure: Measure = ACCURACY
 
-    @property
-    def clients(self) -> list[Row]:
-        """One row per client."""
-        return [row for row in self.scores if row["by"] == "client"]
+    def rows(self, by: str) -> list[Row]:
+        """One row per client, or per group."""
+        return [row for row in self.scores if row["by"] == by]
 
-    @property
-    def accuracies(self) -> list[float]:
-        """One accuracy per client; NaN for a client without test data."""
-        return [row.get("accuracy", float("nan")) for row in self.clients]
+    def merits(self, by: str) -> list[float]:
+        """How well each client or group is served, larger is better; NaN for one without test data."""
+        if self.measure is ACCURACY:
+            return [row.get("accuracy", math.nan) for row in self.rows(by)]
+        return [-math.sqrt(row["loss"]) for row in self.rows(by)]
 
 
 def new_directory(wanted: Path, numbered: bool) -> Path:
@@ -82,8 +115,9 @@ def load_spec(directory: Path) -> Spec:
 
 
 class Ready(NamedTuple):
-    """A spec whose parts were built and found to fit together."""
+    """A spec whose parts were built and found to fit together; nothing in it is left to choose."""
 
+    spec: Spec
     federation: Federation
     module: nn.Module
     device: str
@@ -95,8 +129,12 @@ def check(spec: Spec) -> Ready:
         raise SpecError("the spec names no method; add a [[methods]] entry")
     check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
     cohort = spec.build_cohort()
-    methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
+    for method in spec.methods:
+        if method.name != "auto":
+            method.algorithm(), spec.build_local(method)  # a slip in a setting shows before data are read
     federation = spec.build_data()
+    spec = spec.settled(federation)
+    methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
     module = spec.build_model(federation)
     device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
     with warnings.catch_warnings():
@@ -104,13 +142,16 @@ def check(spec: Spec) -> Ready:
         for algorithm, local in methods:
             model = prepare(module, federation, algorithm, spec.loss, local, cohort, spec.weights, device).model
         choose(spec.engine, model, federation)
-    return Ready(federation, module, device)
+    return Ready(spec, federation, module, device)
 
 
-def execute(spec: Spec, directory: Path, watch: Callable[[Method], Progress], ready: Ready | None = None) -> list[Outcome]:
-    """Run, or go on with, every method of ``spec`` in ``directory``."""
-    federation, module, device = ready or check(spec)
+def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> list[Outcome]:
+    """Run, or go on with, every method of a spec in ``directory``."""
+    spec, federation, module, device = ready
+    measure = ACCURACY if spec.loss != "mse" else error_measure(federation.encoding.label_std if federation.encoding else 1.0)
     _claim(spec, directory, device)
+    if federation.encoding is not None:
+        files.write_json(directory / ENCODING, federation.encoding.to_json())
     outcomes = []
     for method in spec.methods:
         folder, algorithm = directory / method.label, method.algorithm()
@@ -138,8 +179,10 @@ def execute(spec: Spec, directory: Path, watch: Callable[[Method], Progress], re
             )
             save(result, folder)
         weights = json.loads((folder / WEIGHTS).read_text()) if (folder / WEIGHTS).exists() else None
-        outcomes.append(Outcome(method, algorithm, files.read_rows(folder / SCORES, text=("by", "name", "team")), weights))
-    files.write_rows(directory / "summary.csv", [{"method": o.method.label, **summary(o.accuracies)} for o in outcomes])
+        scores = files.read_rows(folder / SCORES, text=("by", "name", "team"))
+        outcomes.append(Outcome(method, algorithm, scores, weights, measure))
+    rows = [{"method": o.method.label, **summary(o.merits("client"))} for o in outcomes]
+    files.write_rows(directory / "summary.csv", rows)
     return outcomes
 
 

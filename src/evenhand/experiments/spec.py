@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.errors import SpecError
+from evenhand.errors import SpecError, unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ KINDS: dict[str, type] = {
     "methods": list,
 }
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
-RESERVED = ("spec.toml", "about.json", "summary.csv")
+RESERVED = ("spec.toml", "about.json", "summary.csv", "encoding.json")
 KIND_NAMES = {list: "list of tables", dict: "table", int: "whole number", str: "text"}
 
 
@@ -73,6 +73,13 @@ class Spec:
     def default(cls) -> Spec:
         """What runs without arguments."""
         return cls.from_toml((resources.files("evenhand.experiments") / "default.toml").read_text(), "the default spec")
+
+    @classmethod
+    def for_data(cls, name: str) -> Spec:
+        """A run that leaves to be settled what depends on the data."""
+        local = {"lr": 0.1, "epochs": 1, "batch_size": "auto"}
+        plain = re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"
+        return cls(name=plain, loss="auto", model={"name": "auto"}, local=local, methods=(Method("auto", "auto"),))
 
     @classmethod
     def load(cls, path: Path) -> Spec:
@@ -116,6 +123,21 @@ class Spec:
             methods.append(Method(entry["name"], label, rest, dict(entry.get("local", {}))))
         return dataclasses.replace(self, methods=tuple(methods))
 
+    def settled(self, federation: Federation) -> Spec:
+        """The same run with what it leaves open ("auto") chosen to suit these data: loss, model, batch size, methods."""
+        loss, model, local, methods = self.loss, self.model, self.local, self.methods
+        if loss == "auto":
+            loss = "mse" if federation.train.y.is_floating_point() else "cross_entropy"
+        if model.get("name") == "auto":
+            model = {"name": suitable_model(federation)}
+        if local.get("batch_size") == "auto":
+            large = len(federation.train.x) > 2000 * federation.clients  # one pass is steps enough; larger batches make it shorter
+            local = {**local, "batch_size": 512 if large else 32}
+        if any(method.name == "auto" for method in methods):
+            chosen = [{"name": name, **settings} for name, settings in suitable_methods(federation).items()]
+            methods = Spec().with_methods(chosen).methods
+        return dataclasses.replace(self, loss=loss, model=model, local=local, methods=methods)
+
     def with_reference(self) -> Spec:
         """The same run with FedAvg in front, unless it is there already: gains and losses are counted against it."""
         if any(method.name == "fedavg" for method in self.methods):
@@ -143,29 +165,40 @@ class Spec:
 
     def build_data(self) -> Federation:
         """The federation."""
-        from evenhand.datasets import DATASETS
+        from evenhand.datasets import DATASETS, FORMATS, loader
 
-        check_name("data set", self.data.get("name", ""), DATASETS)
-        arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key != "name"}}
-        federation: Federation = _build(f"data set {self.data['name']}", DATASETS[self.data["name"]], arguments)
+        check_name("data set", self.data.get("name", ""), (*DATASETS, *FORMATS))
+        arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key not in ("name", "shift")}}
+        federation: Federation = _build(f"data set {self.data['name']}", loader(self.data["name"]), arguments)
+        if "shift" in self.data:
+            from evenhand.shifts import shifted
+
+            federation = _build("shift", partial(shifted, federation), {"seed": self.seed, **self.data["shift"]})
         return federation
 
     def build_model(self, federation: Federation) -> nn.Module:
         """The module, its initial parameters drawn with the run's seed."""
-        from evenhand.experiments.models import MODELS
+        from evenhand.models import MODELS
 
         check_name("model", self.model.get("name", ""), MODELS)
+        factory = MODELS[self.model["name"]]
         arguments = {key: value for key, value in self.model.items() if key != "name"}
-        outputs = int(federation.train.y.max()) + 1 if not federation.train.y.is_floating_point() else 1
-        known = {"shape": tuple(federation.train.x.shape[1:]), "outputs": outputs, "seed": self.seed}
-        module: nn.Module = _build(f"model {self.model['name']}", MODELS[self.model["name"]], {**known, **arguments})
+        y = federation.train.y
+        scores = y.is_floating_point() or int(y.min()) < 0  # a number to predict, or labels -1 and 1
+        outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
+        known: Table = {"shape": tuple(federation.train.x.shape[1:]), "outputs": outputs, "seed": self.seed}
+        # word vectors must be those that the data set took its codes from
+        vectors = [key for key in ("root", "dimensions", "most") if key in self.data and key in inspect.signature(factory).parameters]
+        known |= {key: self.data[key] for key in vectors}
+        module: nn.Module = _build(f"model {self.model['name']}", factory, {**known, **arguments})
         return module
 
     def build_local(self, method: Method) -> LocalSGD:
         """The local solver of one method."""
         from evenhand.local import LocalSGD
 
-        local: LocalSGD = _build("local solver", LocalSGD, {**self.local, **method.local})
+        settings = {key: value for key, value in {**self.local, **method.local}.items() if value != "auto"}
+        local: LocalSGD = _build("local solver", LocalSGD, settings)
         return local
 
     def build_cohort(self) -> Cohort:
@@ -177,6 +210,24 @@ class Spec:
         arguments = {key: value for key, value in self.cohort.items() if key != "name"}
         cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
         return cohort
+
+
+def suitable_model(federation: Federation) -> str:
+    """The name of a model to begin with: by the kind of samples, and for tables by how many there are to learn from."""
+    x = federation.train.x
+    if not x.is_floating_point():
+        return "char_lstm" if x.dtype.itemsize == 1 else "text_lstm"
+    return "linear" if len(x.shape) == 2 and len(x) < 5000 else "mlp"
+
+
+def suitable_methods(federation: Federation) -> dict[str, Table]:
+    """Methods to begin with: the two references, then one of each kind of fairness that these data know."""
+    methods: dict[str, Table] = {"fedavg": {}, "localonly": {}, "qffl": {"q": 1.0}, "afl": {"lr_lambda": 0.1}}
+    if federation.groups:
+        methods["fedminmax"] = {"lr_mu": 0.05}
+    if federation.teams is not None:
+        methods["gifair"] = {"strength": 0.9}
+    return methods | {"ditto": {"lam": 0.1}}
 
 
 def build_algorithm(table: Any) -> Algorithm:
@@ -223,14 +274,7 @@ def parse_method(text: str) -> Table:
     """
     name, _, rest = text.partition(":")
     entry: Table = {"name": name.strip()}
-    for pair in _split(rest):
-        path, equals, value = pair.partition("=")
-        if not equals:
-            raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
-        try:
-            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value.strip()
+    for path, parsed in _pairs(rest, text):
         *tables, key = path.strip().split(".")
         if key == "inner":
             tables, key = [*tables, "inner"], "name"
@@ -247,6 +291,35 @@ def parse_method(text: str) -> Table:
     return entry
 
 
+def parse_table(text: str) -> Table:
+    """A data set, partition or model from a command line: NAME or NAME:key=value,key=value; or key=value,key=value alone.
+
+    >>> parse_table("dirichlet:clients=10,alpha=0.5")
+    {'name': 'dirichlet', 'clients': 10, 'alpha': 0.5}
+    >>> parse_table("val=0.1,test=0.2")
+    {'val': 0.1, 'test': 0.2}
+    """
+    name, colon, rest = text.partition(":")
+    if not colon and "=" in name:
+        return dict(_pairs(text, text))
+    return {"name": name.strip(), **dict(_pairs(rest, text))}
+
+
+def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
+    """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in errors."""
+    found = []
+    for pair in _split(pairs):
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
+        try:
+            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
+        except tomllib.TOMLDecodeError:
+            parsed = value.strip()
+        found.append((key.strip(), parsed))
+    return found
+
+
 def _split(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts, depth, current = [], 0, ""
@@ -260,13 +333,10 @@ def _split(text: str) -> list[str]:
     return [part for part in (*parts, current) if part.strip()]
 
 
-def check_name(what: str, name: Any, known: Mapping[str, Any]) -> None:
+def check_name(what: str, name: Any, known: Collection[str]) -> None:
     """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
-    if isinstance(name, str) and name in known:
-        return
-    close = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}" if known else "it has none"
-    raise SpecError(f"unknown {what} {name!r}; {hint}")
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(unknown(what, name, known))
 
 
 def _build(what: str, factory: Any, arguments: Table) -> Any:

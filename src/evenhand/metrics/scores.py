@@ -13,37 +13,43 @@ from evenhand.data import Federation
 from evenhand.tree import Tree
 
 Row = dict[str, Any]
+Columns = dict[str, Any]  # equally long arrays or lists, by name
 
 
-def score_rows(ids: Tensor, tallies: Tree, federation: Federation, classification: bool) -> list[Row]:
-    """One row per client, then one per group, from stacked tallies (k, A) of clients ``ids``.
+def score_columns(ids: Tensor, tallies: Tree, federation: Federation, classification: bool) -> Columns:
+    """Columns of a table with a row per client, then one per group, from stacked tallies (k, A) of clients ``ids``.
 
     Clients without samples in the evaluated part get a count of 0 and NaN scores.
     """
-    cells = {name: values.double().numpy() for name, values in tallies.items()}
-    place = {int(client): row for row, client in enumerate(ids)}
-    empty = dict.fromkeys(cells, 0.0)
-    sizes = federation.train.sizes.tolist()
-    rows = []
-    for client in range(federation.clients):
-        sums = {name: float(values[place[client]].sum()) for name, values in cells.items()} if client in place else empty
-        team = "" if federation.teams is None else federation.team_names[int(federation.teams[client])]
-        about = {"by": "client", "name": federation.name(client), "team": team, "train_count": sizes[client]}
-        rows.append({**about, **_ratios(sums, classification)})
-    for group, name in enumerate(federation.group_names):
-        sums = {key: float(values[:, group].sum()) for key, values in cells.items()}
-        count = 0 if federation.train.group is None else int((federation.train.group == group).sum())
-        rows.append({"by": "group", "name": name, "team": "", "train_count": count, **_ratios(sums, classification)})
-    return rows
+    cells = {key: values.double().numpy() for key, values in tallies.items()}
+    clients, groups = federation.clients, federation.groups
+    sums = {key: np.zeros(clients + groups) for key in cells}
+    for key, values in cells.items():
+        sums[key][ids.numpy()] = values.sum(1)
+        if groups:
+            sums[key][clients:] = values.sum(0)
+    members = np.bincount(federation.train.group.numpy(), minlength=groups) if federation.train.group is not None else np.zeros(groups)
+    teams = [""] * clients if federation.teams is None else [federation.team_names[code] for code in federation.teams.tolist()]
+    count = sums["count"]
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as meant
+        return {
+            "by": ["client"] * clients + ["group"] * groups,
+            "name": [federation.name(client) for client in range(clients)] + list(federation.group_names),
+            "team": teams + [""] * groups,
+            "train_count": np.concatenate([federation.train.sizes.numpy(), members]).astype(np.int64),
+            "count": count.astype(np.int64),
+            "accuracy": sums["correct"] / count if classification else np.full(len(count), math.nan),
+            "loss": sums["loss"] / count,
+        }
 
 
-def _ratios(sums: dict[str, float], classification: bool) -> Row:
-    count = int(sums["count"])
-    accuracy = sums["correct"] / count if count and classification else math.nan
-    return {"count": count, "accuracy": accuracy, "loss": sums["loss"] / count if count else math.nan}
+def rows_of(columns: Columns) -> list[Row]:
+    """A table as one mapping per row, with plain Python values."""
+    plain = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*plain, strict=True)]
 
 
-def summary(values: Sequence[float]) -> dict[str, float]:
+def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     """Mean, worst and best 10 %, worst client and standard deviation of one value per client (larger is better).
 
     Worst and best 10 % are means over floor(n/10) clients, at least one; the standard deviation is the population's. Clients
@@ -52,7 +58,8 @@ def summary(values: Sequence[float]) -> dict[str, float]:
     >>> summary([0.5, 1.0, 0.75, 0.75])
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}
     """
-    ordered = np.sort([value for value in values if not math.isnan(value)])
+    given = np.asarray(values, dtype=np.float64)
+    ordered = np.sort(given[~np.isnan(given)])
     if not len(ordered):
         return dict.fromkeys(("mean", "worst10", "best10", "worst", "std"), math.nan)
     tenth = max(1, len(ordered) // 10)

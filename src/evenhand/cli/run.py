@@ -1,7 +1,4 @@
-"""The command line. Thin: it reads options, calls the library and prints.
-
-Nothing heavy is imported before a command runs, so that ``evenhand --help`` answers at once.
-"""
+"""evenhand run and evenhand resume."""
 
 from __future__ import annotations
 
@@ -16,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import evenhand
+from evenhand.cli.source import data_table, source_options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from evenhand.experiments.rundir import Outcome, Ready
-    from evenhand.experiments.spec import Method, Spec
+    from evenhand.experiments.spec import Method
 
-    Plan = tuple[Spec, Path, Ready]
+    Plan = tuple[Path, Ready]
 
 
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
@@ -34,14 +32,11 @@ ALGORITHM_HELP = (
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(evenhand.__version__, "--version", prog_name="evenhand")
-def main() -> None:
-    """Fair federated learning: train with fair methods and see who gains and who pays."""
-
-
-@main.command()
+@click.command()
 @click.argument("spec", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--data", metavar="NAME|FILE", help="A data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF directory.")
+@source_options
+@click.option("--model", metavar="NAME[:KEY=VALUE,...]", help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data.")
 @click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=ALGORITHM_HELP)
 @click.option("--rounds", type=click.IntRange(min=1), help="Communication rounds.")
 @click.option("--clients", type=click.IntRange(min=2), help="Number of clients the data are spread over.")
@@ -53,6 +48,8 @@ def main() -> None:
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def run(
     spec: Path | None,
+    data: str | None,
+    model: str | None,
     algorithms: tuple[str, ...],
     rounds: int | None,
     clients: int | None,
@@ -62,34 +59,43 @@ def run(
     out: Path | None,
     no_reference: bool,
     quiet: bool,
+    **source: Any,
 ) -> None:
     """Train with one or several methods and compare them.
 
-    SPEC is a TOML file; without one, FedAvg and fair methods run on scikit-learn's digits, spread unfairly over 20 clients. Options
-    override the spec. Results go to runs/NAME: the spec, tables as CSV, models as safetensors.
+    SPEC is a TOML file; without one and without --data, FedAvg and fair methods run on scikit-learn's digits, spread unfairly over
+    20 clients. Options override the spec. Results go to runs/NAME: the spec, tables as CSV, models as safetensors.
+
+    Your own table, one row per sample: evenhand run --data patients.csv --client hospital --label disease --group sex
     """
 
     def plan_run() -> Plan:
         import dataclasses
 
         from evenhand.experiments.rundir import check, new_directory
-        from evenhand.experiments.spec import Spec, parse_method
+        from evenhand.experiments.spec import Spec, parse_method, parse_table
 
-        plan = Spec.load(spec) if spec else Spec.default()
+        table = data_table(data, **source)
+        if spec:
+            plan = Spec.load(spec)
+        elif data:
+            plan = Spec.for_data(Path(table["path"]).name.split(".")[0] if "path" in table else table["name"])
+        else:
+            plan = Spec.default()
+        plan = dataclasses.replace(plan, data=table if data else plan.data | table)
         if algorithms:
             plan = plan.with_methods(parse_method(text) for text in algorithms)
             plan = plan if no_reference else plan.with_reference()
         given: dict[str, Any] = {"rounds": rounds, "seed": seed, "engine": engine, "device": device}
+        given |= {"model": parse_table(model) if model else None, "data": {**plan.data, "clients": clients} if clients else None}
         plan = dataclasses.replace(plan, **{key: value for key, value in given.items() if value is not None})
-        if clients is not None:
-            plan = dataclasses.replace(plan, data={**plan.data, "clients": clients})
         ready = check(plan)  # before a directory is made
-        return plan, new_directory(out or Path("runs") / plan.name, numbered=out is None), ready
+        return new_directory(out or Path("runs") / plan.name, numbered=out is None), ready
 
     _carry_out(plan_run, quiet)
 
 
-@main.command()
+@click.command()
 @click.argument("directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(directory: Path, quiet: bool) -> None:
@@ -101,40 +107,9 @@ def resume(directory: Path, quiet: bool) -> None:
     def plan_resume() -> Plan:
         from evenhand.experiments.rundir import check, load_spec
 
-        spec = load_spec(directory)
-        return spec, directory, check(spec)
+        return directory, check(load_spec(directory))
 
     _carry_out(plan_resume, quiet)
-
-
-@main.command()
-@click.argument("name", required=False)
-def algorithms(name: str | None) -> None:
-    """List the methods, or print the page of one.
-
-    NAME is a method's name as in --algorithm; without it all are listed with one line each.
-    """
-    from rich.console import Console
-    from rich.markdown import Markdown
-
-    from evenhand.experiments.methods import one_line, page
-
-    console = Console()
-    try:
-        if name is not None:
-            text = page(name)
-            if console.is_terminal:
-                console.print(Markdown(text))
-            else:
-                click.echo(text)
-            return
-        lines = one_line()
-    except evenhand.EvenhandError as error:
-        click.echo(f"evenhand: {error}", err=True)
-        sys.exit(1)
-    width = max(map(len, lines))
-    for method, line in lines.items():
-        click.echo(f"{method:{width}}  {line}")
 
 
 def _carry_out(plan: Callable[[], Plan], quiet: bool) -> None:
@@ -148,22 +123,22 @@ def _carry_out(plan: Callable[[], Plan], quiet: bool) -> None:
         console = Console(quiet=quiet, width=WIDTH_IN_FILES)
     directory: Path | None = None
     try:
-        spec, directory, ready = plan()
-        outcomes = _execute(spec, directory, ready, console)
-        from evenhand.experiments.tables import show
+        directory, ready = plan()
+        from evenhand.experiments.tables import show, show_data
 
-        show(console, outcomes)
+        show_data(console, ready)
+        show(console, _execute(ready, directory, console))
         console.print(f"Results are in {directory}", highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         hint = f"; continue with: evenhand resume {shlex.quote(str(directory))}" if directory else ""
         click.echo(f"stopped{hint}", err=True)
         sys.exit(130)
-    except (ValueError, TypeError, OSError, RuntimeError, evenhand.EvenhandError) as error:
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, evenhand.EvenhandError) as error:
         click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
 
 
-def _execute(spec: Spec, directory: Path, ready: Ready, console: Console) -> list[Outcome]:
+def _execute(ready: Ready, directory: Path, console: Console) -> list[Outcome]:
     import warnings
 
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -176,7 +151,7 @@ def _execute(spec: Spec, directory: Path, ready: Ready, console: Console) -> lis
         warnings.showwarning = lambda message, *_: None if console.quiet else click.echo(f"warning: {message}", err=True)
 
         def watch(method: Method) -> Callable[[int, dict[str, Any]], None]:
-            bar = bars.add_task(method.label, total=spec.rounds, note="")
+            bar = bars.add_task(method.label, total=ready.spec.rounds, note="")
 
             def after_round(done: int, row: dict[str, Any]) -> None:
                 note = f"worst 10 % {100 * row['worst10']:.1f}" if "worst10" in row else bars.tasks[bar].fields["note"]
@@ -184,8 +159,4 @@ def _execute(spec: Spec, directory: Path, ready: Ready, console: Console) -> lis
 
             return after_round
 
-        return execute(spec, directory, watch, ready)
-
-
-if __name__ == "__main__":
-    main()
+        return execute(ready, directory, watch)

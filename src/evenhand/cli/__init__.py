@@ -1,0 +1,57 @@
+"""The command line. Thin: it reads options, calls the library and prints.
+
+Nothing heavy is imported before a command runs, so that ``evenhand --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import evenhand
+from evenhand.cli.data import data
+from evenhand.cli.describe import describe
+from evenhand.cli.run import resume, run
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(evenhand.__version__, "--version", prog_name="evenhand")
+def main() -> None:
+    """Fair federated learning: train with fair methods and see who gains and who pays."""
+
+
+@main.command()
+@click.argument("name", required=False)
+def algorithms(name: str | None) -> None:
+    """List the methods, or print the page of one.
+
+    NAME is a method's name as in --algorithm; without it all are listed with one line each.
+    """
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from evenhand.experiments.methods import one_line, page
+
+    console = Console()
+    try:
+        if name is not None:
+            text = page(name)
+            if console.is_terminal:
+                console.print(Markdown(text))
+            else:
+                click.echo(text)
+            return
+        lines = one_line()
+    except evenhand.EvenhandError as error:
+        click.echo(f"evenhand: {error}", err=True)
+        sys.exit(1)
+    width = max(map(len, lines))
+    for method, line in lines.items():
+        click.echo(f"{method:{width}}  {line}")
+
+
+main.add_command(run)
+main.add_command(resume)
+main.add_command(data)
+data.add_command(describe)

@@ -1,0 +1,83 @@
+"""Options that say which data to take: a data set by name, a table, or a LEAF directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
+
+_OPTIONS = (
+    click.option("--client", metavar="COLUMN", help="Table: the column that says which client a row belongs to."),
+    click.option("--label", metavar="COLUMN", help='Table: the column to predict, or a condition on one: "stage > 2".'),
+    click.option(
+        "--group", "groups", multiple=True, metavar="COLUMN", help="Column with a demographic group; repeat for their intersections."
+    ),
+    click.option("--team", metavar="COLUMN", help="Table: a column that puts clients into teams."),
+    click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Table: leave this column out; repeat for several."),
+    click.option("--categorical", multiple=True, metavar="COLUMN", help="Table: numbers in this column are codes; repeat for several."),
+    click.option("--numeric", multiple=True, metavar="COLUMN", help="Table: take this column as numbers; repeat for several."),
+    click.option("--held-out", metavar="COLUMN", help="Table: a column of true and false, the rows to test on."),
+    click.option("--task", type=click.Choice(["auto", "classification", "regression"]), help="Table: what kind of label it is."),
+    click.option(
+        "--partition",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="How samples are dealt to clients. Example: --partition dirichlet:clients=10,alpha=0.5.",
+    ),
+    click.option("--split", metavar="KEY=VALUE,...", help="Shares of each client's samples: --split val=0.1,test=0.2; or official."),
+)
+
+
+def source_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options to a command; :func:`data_table` reads them."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def data_table(
+    data: str | None,
+    client: str | None,
+    label: str | None,
+    groups: tuple[str, ...],
+    team: str | None,
+    dropped: tuple[str, ...],
+    categorical: tuple[str, ...],
+    numeric: tuple[str, ...],
+    held_out: str | None,
+    task: str | None,
+    partition: str | None,
+    split: str | None,
+) -> dict[str, Any]:
+    """The [data] table of a spec from these options; empty where none is given. ``data`` is a name, a file or a directory."""
+    from evenhand.errors import SpecError
+    from evenhand.experiments.spec import parse_table
+
+    table: dict[str, Any] = {}
+    path = None if data is None else Path(data).expanduser()
+    if data is not None and path is not None:
+        if data.lower().endswith(TABLES) or path.is_file():
+            if not path.is_file():
+                raise SpecError(f"there is no file {data}")
+            table = {"name": "table", "path": str(path.resolve())}  # a run is resumed from anywhere
+        elif path.is_dir():
+            table = {"name": "leaf", "path": str(path.resolve())}
+        else:
+            table = parse_table(data)
+    columns: dict[str, Any] = {"client": client, "label": label, "team": team, "task": task, "held_out": held_out}
+    columns |= {"drop": list(dropped), "categorical": list(categorical), "numeric": list(numeric)}
+    given = {key: value for key, value in columns.items() if value}
+    if table.get("name") == "table" and label is None:
+        raise SpecError("which column is to be predicted? give it with --label COLUMN")
+    if table.get("name") == "table" and client is None and partition is None:
+        raise SpecError("which rows belong together? give --client COLUMN, or deal them with --partition iid:clients=10")
+    if groups:
+        given["group"] = groups[0] if len(groups) == 1 else list(groups)
+    if partition is not None:
+        given["partition"] = parse_table(partition)
+    if split is not None:
+        given["split"] = "official" if split == "official" else parse_table(split)
+    return table | given

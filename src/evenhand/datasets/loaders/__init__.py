@@ -1,0 +1,1 @@
+"""One data set, or one format of users' files, in each module."""

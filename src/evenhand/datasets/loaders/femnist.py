@@ -1,0 +1,40 @@
+"""FEMNIST: handwritten digits and letters by writer, as LEAF's scripts make it."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evenhand.data import Federation
+from evenhand.datasets.files import File
+from evenhand.datasets.loaders.leaf import leaf_folder, read_leaf
+from evenhand.partitions import deal
+from evenhand.pool import Partition, Pool
+
+FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
+LABELS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
+
+
+def femnist(
+    partition: str | Mapping[str, Any] | Partition | None = None,
+    split: str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    clients: int | None = None,
+    root: Path | str | None = None,
+    least: int = 1,
+) -> Federation:
+    """Images of 28 x 28 pixels of 62 digits and letters; a client is a writer (LEAF has about 3,550).
+
+    Args:
+        split: LEAF's own where its scripts made one.
+        least: leave out writers with fewer images.
+    """
+    return deal(read(root, least), partition, split, seed, clients)
+
+
+def read(root: Path | str | None = None, least: int = 1) -> Pool:
+    """All images in the folder "femnist" of the data root."""
+    folder = leaf_folder("femnist", "-s niid --sf 1.0 -k 0 -t sample", root)
+    return read_leaf(folder, "images", classes=LABELS, least=least)

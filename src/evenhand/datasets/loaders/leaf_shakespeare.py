@@ -1,0 +1,39 @@
+"""Shakespeare's plays by role, as LEAF's scripts make it: windows of 80 characters and the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evenhand.data import Federation
+from evenhand.datasets.files import File
+from evenhand.datasets.loaders.leaf import leaf_folder, read_leaf
+from evenhand.partitions import deal
+from evenhand.pool import Partition, Pool
+
+FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
+
+
+def leaf_shakespeare(
+    partition: str | Mapping[str, Any] | Partition | None = None,
+    split: str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    clients: int | None = None,
+    root: Path | str | None = None,
+    least: int = 1,
+) -> Federation:
+    """Next-character prediction; a client is a role, its team the play where the files name it.
+
+    The data set "shakespeare" is the same task from a smaller file, with the sex of the roles.
+
+    Args:
+        split: LEAF's own where its scripts made one.
+        least: leave out roles with fewer windows; q-FFL takes 64.
+    """
+    return deal(read(root, least), partition, split, seed, clients)
+
+
+def read(root: Path | str | None = None, least: int = 1) -> Pool:
+    """All windows in the folder "leaf_shakespeare" of the data root."""
+    return read_leaf(leaf_folder("leaf_shakespeare", "-s niid --sf 1.0 -k 0 -t sample", root), "characters", least=least)

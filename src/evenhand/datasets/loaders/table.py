@@ -1,0 +1,45 @@
+"""A user's own table, from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from evenhand.data import Federation
+from evenhand.tables import from_frame, read_table
+
+
+def table(
+    path: str | Path,
+    label: str,
+    client: str | None = None,
+    group: str | Sequence[str] | None = None,
+    team: str | None = None,
+    task: str = "auto",
+    drop: Sequence[str] = (),
+    categorical: Sequence[str] = (),
+    numeric: Sequence[str] = (),
+    held_out: str | None = None,
+    partition: str | Mapping[str, Any] | None = None,
+    split: str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+    clients: int | None = None,
+) -> Federation:
+    """A federation from a CSV or Parquet file with one row per sample; the options are those of :func:`evenhand.tables.from_frame`."""
+    return from_frame(
+        read_table(path),
+        client=client,
+        label=label,
+        group=group,
+        team=team,
+        task=task,
+        drop=drop,
+        categorical=categorical,
+        numeric=numeric,
+        held_out=held_out,
+        partition=partition,
+        split=split,
+        seed=seed,
+        clients=clients,
+    )

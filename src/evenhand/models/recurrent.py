@@ -1,0 +1,196 @@
+"""Recurrent networks that can be stacked over clients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from evenhand.errors import require, require_whole
+
+
+class LSTM(nn.Module):
+    """Long short-term memory: (B, T, inputs) to the states of the last layer, (B, T, units).
+
+    ``torch.func`` cannot stack torch.nn.LSTM over clients, so this one is written as matrix products and a loop over time. Where
+    nothing is stacked, it calls the same kernel as torch.nn.LSTM, which is faster. Parameters have the names, shapes, order and
+    initial values of ``torch.nn.LSTM(inputs, units, layers, batch_first=True)``: state_dicts fit both.
+
+        c_t = f c_{t-1} + i g,  h_t = o tanh c_t;   i, f, o = sigmoid and g = tanh of parts of W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
+
+    Parameters of a layer: 4 units (inputs + units + 2).
+    """
+
+    def __init__(self, inputs: int, units: int, layers: int = 1) -> None:
+        super().__init__()
+        for name, value in (("inputs", inputs), ("units", units), ("layers", layers)):
+            require_whole(name, value, 1)
+        self.inputs, self.units, self.layers = inputs, units, layers
+        for layer in range(layers):
+            shapes = {"weight_ih": (4 * units, units if layer else inputs), "weight_hh": (4 * units, units)}
+            for name, shape in {**shapes, "bias_ih": (4 * units,), "bias_hh": (4 * units,)}.items():
+                self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
+        for parameter in self.parameters():
+            nn.init.uniform_(parameter, -1 / math.sqrt(units), 1 / math.sqrt(units))
+
+    def forward(self, x: Tensor) -> Tensor:
+        weights = [getattr(self, f"{name}_l{n}") for n in range(self.layers) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        if not torch._C._are_functorch_transforms_active():
+            return self._kernel(x, weights)
+        x = x.transpose(0, 1)  # time first: a step is then contiguous
+        for weight_ih, weight_hh, bias_ih, bias_hh in zip(*(weights[kind::4] for kind in range(4)), strict=True):
+            shares = F.linear(x, weight_ih, bias_ih + bias_hh)  # of all steps at once
+            x = _Recurrence.apply(shares, weight_hh)  # type: ignore[no-untyped-call]
+        return x.transpose(0, 1)
+
+    def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
+        zero = x.new_zeros(self.layers, len(x), self.units)
+        packed = _in_one_piece(weights) if x.is_cuda else weights
+        kept = torch.is_grad_enabled()  # what backpropagation needs; there is no dropout that "train" could switch on
+        states: Tensor = torch._VF.lstm(x, (zero, zero), packed, True, self.layers, 0.0, kept, False, True)[0]
+        return states
+
+    def extra_repr(self) -> str:
+        return f"{self.inputs}, {self.units}, layers={self.layers}"
+
+
+class _Recurrence(torch.autograd.Function):
+    """States (T, B, H) from the input's shares (T, B, 4H) of the gates and the recurrent weights (4H, H).
+
+    With a derivative of its own, since autograd would add up the gradient of the weights step by step; here it is one product
+    over all steps. Only inputs and states are kept, the rest is computed again. It can be differentiated twice.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(shares: Tensor, weight: Tensor) -> Tensor:
+        state = cell = torch.zeros_like(shares[0].chunk(4, -1)[0])
+        states = []
+        for share in shares.unbind(0):
+            i, f, g, o = _gates(share + state @ weight.t())
+            cell = torch.addcmul(i * g, f, cell)
+            state = o * cell.tanh()
+            states.append(state)
+        return torch.stack(states)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs, output)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor]:
+        shares, weight, states = ctx.saved_tensors
+        before = _delayed(states)
+        i, f, g, o = _gates(shares + before @ weight.t())  # (T, B, H) each
+        fresh, cells = i * g, [torch.zeros_like(states[0])]
+        for new, kept in zip(fresh.unbind(0), f.unbind(0), strict=True):
+            cells.append(torch.addcmul(new, kept, cells[-1]))
+        bent = torch.stack(cells[1:]).tanh()
+        # how a gate's input moves the cell (i, f, g) or the state (o), and how the cell moves the state
+        by_cell = torch.stack([fresh * (1 - i), torch.stack(cells[:-1]) * f * (1 - f), i * (1 - g * g)], -2)  # (T, B, 3, H)
+        by_state, through = bent * o * (1 - o), o * (1 - bent * bent)
+        of_state = of_cell = torch.zeros_like(states[0])  # the slopes that come back from later steps
+        of_gates = []
+        steps = zip(*(values.unbind(0) for values in (slopes[0], by_cell, by_state, through, f)), strict=True)
+        for slope, to_cell, to_state, passed, kept in reversed(list(steps)):
+            of_state = slope + of_state
+            of_cell = torch.addcmul(of_cell, of_state, passed)
+            of_gates.append(torch.cat([(of_cell.unsqueeze(-2) * to_cell).flatten(-2), of_state * to_state], -1))
+            of_state, of_cell = of_gates[-1] @ weight, of_cell * kept
+        of_shares = torch.stack(of_gates[::-1])
+        return of_shares, of_shares.flatten(0, 1).t() @ before.flatten(0, 1)
+
+
+def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Input gate, forget gate, candidate and output gate, (..., H) each, from (..., 4H)."""
+    i, f, _, o = values.sigmoid().chunk(4, -1)  # one call for three, and an idle one: calls are what takes time
+    return i, f, values.chunk(4, -1)[2].tanh(), o
+
+
+def _delayed(states: Tensor) -> Tensor:
+    """(T, ...) the state before each step."""
+    return torch.cat([torch.zeros_like(states[:1]), states[:-1]])
+
+
+def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
+    """The same weights as views of one buffer, laid out as cuDNN wants it: it would otherwise warn and copy them itself."""
+    kinds = ((0, 1), (2, 3))  # matrices of all layers, then biases
+    order = [4 * layer + kind for pair in kinds for layer in range(len(weights) // 4) for kind in pair]
+    buffer = torch.cat([weights[k].flatten() for k in order])
+    pieces = dict(zip(order, torch.split(buffer, [weights[k].numel() for k in order]), strict=True))
+    return [pieces[k].view_as(weight) for k, weight in enumerate(weights)]
+
+
+class CharLSTM(nn.Module):
+    """The next character from the characters before it: embedding, LSTM layers, a dense layer on the last state.
+
+    The network for Shakespeare in LEAF (Caldas et al., 2018), q-FFL, GIFAIR-FL and PropFair: 80 symbols, embedding 8, two
+    layers of 256: 819 920 parameters. Starts as PyTorch's layers do (LEAF and q-FFL: TensorFlow's, with a forget bias of 1).
+    """
+
+    def __init__(self, symbols: int = 80, embedding: int = 8, units: int = 256, layers: int = 2) -> None:
+        super().__init__()
+        require_whole("symbols", symbols, 2)
+        require_whole("embedding", embedding, 1)
+        self.embedding = nn.Embedding(symbols, embedding)
+        self.lstm = LSTM(embedding, units, layers)
+        self.last = nn.Linear(units, symbols)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.lstm(self.embedding(x))[:, -1])
+        return scores
+
+
+class TextLSTM(nn.Module):
+    """A class from a text's word codes: frozen word vectors, LSTM layers, two dense layers on the last state.
+
+    The network for Sent140 in q-FFL's code (Li et al., ICLR 2020): two layers of 100 units, a dense layer of 30 without
+    activation, one of 2. Like there, the last state is that after the last position, padding included. Trained parameters:
+    164 692 for vectors of length 100, 244 692 for 300. Starts as PyTorch's layers do.
+
+    Args:
+        vectors: (V, d), row = code of a word. They are not trained, do not travel, and are not in the state_dict.
+        outputs: classes.
+        units, layers: of the LSTM.
+        dense: width of the first dense layer.
+    """
+
+    def __init__(self, vectors: Tensor, outputs: int = 2, units: int = 100, layers: int = 2, dense: int = 30) -> None:
+        super().__init__()
+        require(isinstance(vectors, Tensor) and vectors.ndim == 2, "vectors must be a tensor (words, dimensions), got {}", _kind(vectors))
+        for name, value in (("outputs", outputs), ("dense", dense)):
+            require_whole(name, value, 1)
+        self.words = FrozenVectors(vectors)
+        self.lstm = LSTM(vectors.shape[1], units, layers)
+        self.dense, self.last = nn.Linear(units, dense), nn.Linear(dense, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.dense(self.lstm(self.words(x))[:, -1]))
+        return scores
+
+
+class FrozenVectors(nn.Module):
+    """Rows of a constant matrix by their number. Copies share the matrix: it may have hundreds of megabytes."""
+
+    vectors: Tensor
+
+    def __init__(self, vectors: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("vectors", vectors.detach(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.embedding(x, self.vectors)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> FrozenVectors:
+        return FrozenVectors(self.vectors)
+
+    def extra_repr(self) -> str:
+        return ", ".join(map(str, self.vectors.shape))
+
+
+def _kind(value: Any) -> str:
+    return f"shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,190 @@
+"""A user's own table on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import evenhand as eh
+from evenhand.cli import main
+from evenhand.encoding import Encoding
+from evenhand.experiments.spec import Spec, suitable_methods, suitable_model
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """The command line in this process, in a directory with a table: exit code, standard output and standard error."""
+    monkeypatch.chdir(tmp_path)
+    patients().to_csv("patients.csv", index=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as done:
+            main(list(arguments), prog_name="evenhand")
+        captured = capsys.readouterr()
+        return int(done.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def patients() -> pd.DataFrame:
+    """Three hospitals; one of them, the smallest, with another relation between age and disease."""
+    rng = np.random.default_rng(0)
+    hospital = np.repeat(["north", "south", "west"], [60, 50, 20])
+    age = rng.normal(50, 10, 130).round(1)
+    ill = (age > 50) ^ (hospital == "west") ^ (rng.random(130) < 0.1)
+    table = {"hospital": hospital, "age": age, "smoker": rng.choice(["yes", "no"], 130), "sex": rng.choice(["f", "m"], 130)}
+    return pd.DataFrame({**table, "stage": np.where(ill, rng.integers(1, 4, 130), 0), "days": (3 * age + rng.normal(0, 5, 130)).round(2)})
+
+
+OPTIONS = ("run", "--data", "patients.csv", "--client", "hospital", "--rounds", "3")
+HEART = (*OPTIONS, "--label", "stage > 0", "--group", "sex", "--drop", "days")
+
+
+def test_a_table_ends_in_results_for_every_hospital_and_group(call: Call, tmp_path: Path) -> None:
+    code, out, err = call(*HEART)
+    assert (code, err) == (0, "")
+    for word in ("age", "number", "smoker", "yes/no", "3 clients, 2 groups; 104 samples to train with, 26 to test; model linear"):
+        assert word in " ".join(out.split())
+    assert (
+        out.index("Gain or loss of each client")
+        < out.index(" north ")
+        < out.index("Gain or loss of each group")
+        < out.index("FedAvg serves")
+    )
+    spec = tomllib.loads((tmp_path / "runs" / "patients" / "spec.toml").read_text())
+    columns = {"client": "hospital", "label": "stage > 0", "group": "sex", "drop": ["days"]}
+    assert spec["data"] == {"name": "table", "path": str(tmp_path / "patients.csv"), **columns}
+    assert [method["name"] for method in spec["methods"]] == ["fedavg", "localonly", "qffl", "afl", "fedminmax", "ditto"]
+    assert (spec["model"], spec["loss"], spec["local"]["batch_size"]) == ({"name": "linear"}, "cross_entropy", 32)
+    scores = pd.read_csv(tmp_path / "runs" / "patients" / "afl" / "scores.csv")
+    assert scores["name"].tolist() == ["north", "south", "west", "f", "m"]
+    assert scores["count"].tolist()[:3] == [12, 10, 4]
+
+
+def test_a_saved_model_and_encoding_predict_new_rows_as_the_run_did(call: Call, tmp_path: Path) -> None:
+    assert call(*HEART, "-a", "fedavg")[0] == 0
+    run = tmp_path / "runs" / "patients"
+    encoding = Encoding.from_json(json.loads((run / "encoding.json").read_text()))
+    module = eh.models.MODELS["linear"]((len(encoding.features),), 2, 0)
+    module.load_state_dict(load_file(run / "fedavg" / "model.safetensors"))
+    fed = eh.Federation.from_frame(patients(), client="hospital", label="stage > 0", group="sex", drop=["days"], seed=0)
+    assert fed.test is not None
+    correct = (module(fed.test.x[:]).argmax(1) == fed.test.y).double()
+    expected = pd.read_csv(run / "fedavg" / "scores.csv")["accuracy"][:3]
+    assert [float(part.mean()) for part in torch.split(correct, fed.test.sizes.tolist())] == pytest.approx(expected.tolist())
+    assert encoding.transform(patients()).shape == (130, len(encoding.features))
+
+
+def test_a_regression_reports_errors_in_units_of_the_label(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call(*OPTIONS, "--label", "days", "--drop", "stage", "-a", "fedavg", "-a", "qffl", "--rounds", "40")
+    assert code == 0
+    assert "Test error (RMSE) across clients" in out
+    assert "loss mse" in out
+    fed = eh.Federation.from_frame(patients(), client="hospital", label="days", drop=["stage"], seed=0)
+    assert fed.encoding is not None
+    scores = pd.read_csv(tmp_path / "runs" / "patients" / "fedavg" / "scores.csv")
+    error = fed.encoding.label_std * scores["loss"] ** 0.5
+    summary = next(line for line in out[out.index("Test error") :].splitlines() if line.strip().startswith("fedavg "))
+    assert float(summary.split()[1]) == pytest.approx(error.mean(), abs=0.06)
+    assert float(summary.split()[4]) == pytest.approx(error.max(), abs=0.06)
+    assert error.mean() < 12  # the label is 3 age + noise of 5, its standard deviation 30
+
+
+def test_a_run_on_a_table_resumes_from_another_directory(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call(*HEART, "-a", "fedavg", "--out", "mine")[0] == 0
+    before = (tmp_path / "mine" / "fedavg" / "scores.csv").read_bytes()
+    (tmp_path / "mine" / "fedavg" / "scores.csv").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert call("resume", str(tmp_path / "mine"), "-q") == (0, "", "")
+    assert (tmp_path / "mine" / "fedavg" / "scores.csv").read_bytes() == before
+
+
+def test_parquet_and_several_groups(call: Call) -> None:
+    patients().to_parquet("patients.parquet")
+    arguments = ("run", "--data", "patients.parquet", "--client", "hospital", "--rounds", "1", "--label", "stage > 0", "-a", "fedavg")
+    code, out, _ = call(*arguments, "--group", "sex", "--group", "smoker")
+    assert code == 0
+    assert all(f" {sex} & {smoker} " in out for sex in "fm" for smoker in ("yes", "no"))
+
+
+def test_rows_without_natural_clients_are_dealt(call: Call) -> None:
+    arguments = ("run", "--data", "patients.csv", "--label", "stage > 0", "--rounds", "1", "-a", "fedavg")
+    code, out, _ = call(*arguments, "--partition", "iid:clients=5", "--split", "test=0.5")
+    assert code == 0
+    assert "5 clients; 65 samples to train with, 65 to test" in " ".join(out.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--data", "nothing.csv", "--client", "a", "--label", "b"), "there is no file nothing.csv"),
+        (("--data", "patients.csv", "--client", "hospital"), "which column is to be predicted? give it with --label COLUMN"),
+        (("--data", "patients.csv", "--label", "stage"), "give --client COLUMN, or deal them with --partition"),
+        (("--data", "patients.csv", "--client", "hopital", "--label", "stage"), "hopital"),
+        (("--data", "patients.csv", "--client", "hospital", "--label", "stage", "--split", "test=1.5"), "test"),
+        (("--data", "heart_diseas"), "did you mean 'heart_disease'?"),
+        (("--data", "digits:noize=1"), "did you mean 'noise'?"),
+        (("--data", "patients.csv", "--client", "hospital", "--label", "stage", "--model", "mpl"), "did you mean 'mlp'?"),
+    ],
+)
+def test_a_slip_gives_one_line_and_leaves_nothing_behind(call: Call, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    code, out, err = call("run", *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert words in err
+    assert [path.name for path in tmp_path.iterdir()] == ["patients.csv"]
+
+
+def test_describe_shows_columns_clients_and_balance(call: Call, tmp_path: Path) -> None:
+    code, out, err = call(
+        "data", "describe", "patients.csv", "--client", "hospital", "--label", "stage > 0", "--group", "sex", "--csv", "all.csv"
+    )
+    assert (code, err) == (0, "")
+    assert "3 clients; 104 train, 26 test samples; 16 to 48 training samples a client, median 40" in " ".join(out.split())
+    table = pd.read_csv(tmp_path / "all.csv")
+    assert table["client"].tolist() == ["north", "south", "west"]
+    shares = patients().groupby("hospital")["sex"].apply(lambda sex: (sex == "f").mean())
+    assert table["group f"].tolist() == pytest.approx(shares.tolist())
+
+
+def test_describe_limits_itself_to_the_largest_clients(call: Call) -> None:
+    code, out, _ = call("data", "describe", "digits", "--clients", "9", "--most", "4")
+    assert code == 0
+    assert "and 5 smaller clients" in out
+
+
+def test_describe_draws_a_picture(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("data", "describe", "digits", "--clients", "5", "--picture", "digits.html", "--by", "group")
+    assert code == 0
+    assert "The picture is in digits.html" in out
+    assert "rotated" in (tmp_path / "digits.html").read_text()
+
+
+def test_a_model_and_methods_suit_the_data() -> None:
+    fed = eh.datasets.digits(clients=3)
+    assert suitable_model(fed) == "linear"
+    assert list(suitable_methods(fed)) == ["fedavg", "localonly", "qffl", "afl", "fedminmax", "gifair", "ditto"]
+    assert suitable_model(eh.datasets.population(clients=3000, samples=2)) == "mlp"
+    plain = eh.datasets.population(clients=30, samples=2)
+    assert list(suitable_methods(plain)) == ["fedavg", "localonly", "qffl", "afl", "ditto"]
+    settled = Spec.for_data("a b/c").settled(plain)
+    assert (settled.name, settled.loss, settled.model, settled.local["batch_size"]) == ("a b-c", "cross_entropy", {"name": "linear"}, 32)
+    assert settled.settled(plain) == settled
+
+
+def test_help_of_run_shows_the_example_of_a_table(call: Call) -> None:
+    os.environ.pop("COLUMNS", None)
+    code, out, _ = call("run", "--help")
+    assert code == 0
+    assert "--data patients.csv --client hospital --label disease --group sex" in " ".join(out.split())
