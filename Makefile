@@ -28,6 +28,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.startup --check
 	$(BIN)/python -m benchmarks.population --check
+	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.models
 
 .venv/ready: pyproject.toml constraints.txt

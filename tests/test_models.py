@@ -79,11 +79,15 @@ def test_engines_agree(name: str, dtype: torch.dtype) -> None:
         assert one["loss"] == pytest.approx(other["loss"], abs=PRECISION[dtype])
 
 
-def test_threads_change_no_bit_of_an_lstm() -> None:
-    build, shape, classes, tokens = SMALL["char_lstm"]
-    fed = federation(shape, classes, tokens)
-    runs = [eh.fit(build(), fed, eh.FedAvg(), rounds=2, engine=eh.Loop(workers)).params for workers in (1, 3)]
-    assert all(torch.equal(value, runs[1][key]) for key, value in runs[0].items())
+@pytest.mark.parametrize("name", ["cnn pfl", "char_lstm", "text_lstm"])
+@pytest.mark.parametrize("engines", [(eh.Loop(1), eh.Loop(3)), (eh.Vmap(1), eh.Vmap(2), eh.Vmap(5))], ids=["threads", "chunks"])
+def test_threads_and_chunks_change_no_bit(name: str, engines: tuple[eh.Engine, ...]) -> None:
+    build, shape, classes, tokens = SMALL[name]
+    fed = federation(shape, classes, tokens, (7, 3, 12, 9, 5))
+    local = eh.LocalSGD(lr=0.3, epochs=1, batch_size=3)
+    first, *others = (eh.fit(build(), fed, eh.AFL(), rounds=2, local=local, engine=engine).params for engine in engines)
+    for other in others:
+        assert all(torch.equal(value, other[key]) for key, value in first.items())
 
 
 def test_auto_takes_the_loop_for_recurrent_layers_on_a_cpu() -> None:

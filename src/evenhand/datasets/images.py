@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -86,14 +87,15 @@ def _standardised(pool: Pool, standardise: str, channels: tuple[Sequence[float],
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and mean square of every pixel, exact but for a last division: sums of whole numbers in float64."""
-    total = torch.zeros(images.shape[1:], dtype=torch.float64)
-    square = total.clone()
-    for start in range(0, len(images), 256):  # few enough to stay in the cache as float64
-        values = images[start : start + 256].double()
-        total += values.sum(0)
-        square += values.square_().sum(0)
-    return total / len(images), square / len(images)
+    """Mean and mean square of every pixel, exact but for a last division: sums of whole numbers."""
+    total = np.zeros(images.shape[1:], np.int64)
+    square = total.copy()
+    for start in range(0, len(images), 4096):  # few enough to stay near the cache
+        values = images[start : start + 4096].numpy()
+        total += values.sum(0, dtype=np.uint32)
+        square += np.square(values, dtype=np.uint16).sum(0, dtype=np.uint32)
+    mean, mean_square = (torch.from_numpy(sums / len(images)) for sums in (total, square))
+    return mean, mean_square
 
 
 def _only(pool: Pool, classes: Sequence[int | str]) -> Pool:

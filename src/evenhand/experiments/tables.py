@@ -142,7 +142,7 @@ def _better_alone(alone: Outcome, reference: Outcome) -> str:
         return "No client does better alone than with FedAvg."
     shown = ", ".join(f"{name} ({_plain(measure.scale * gains[name], measure.digits)})" for name in better[:5])
     more = f" and {len(better) - 5} more" if len(better) > 5 else ""
-    return f"{len(better)} of {len(names)} clients do better alone than with FedAvg: {shown}{more}."
+    return f"{len(better)} of {len(names)} clients {'does' if len(better) == 1 else 'do'} better alone than with FedAvg: {shown}{more}."
 
 
 def _best_for_the_worst(fair: Sequence[Outcome], reference: Outcome) -> str:

@@ -72,7 +72,7 @@ class _Recurrence(torch.autograd.Function):
         states = []
         for share in shares.unbind(0):
             i, f, g, o = _gates(share + state @ weight.t())
-            cell = torch.addcmul(i * g, f, cell)
+            cell = i * g + f * cell
             state = o * cell.tanh()
             states.append(state)
         return torch.stack(states)
@@ -88,7 +88,7 @@ class _Recurrence(torch.autograd.Function):
         i, f, g, o = _gates(shares + before @ weight.t())  # (T, B, H) each
         fresh, cells = i * g, [torch.zeros_like(states[0])]
         for new, kept in zip(fresh.unbind(0), f.unbind(0), strict=True):
-            cells.append(torch.addcmul(new, kept, cells[-1]))
+            cells.append(new + kept * cells[-1])
         bent = torch.stack(cells[1:]).tanh()
         # how a gate's input moves the cell (i, f, g) or the state (o), and how the cell moves the state
         by_cell = torch.stack([fresh * (1 - i), torch.stack(cells[:-1]) * f * (1 - f), i * (1 - g * g)], -2)  # (T, B, 3, H)
@@ -98,7 +98,7 @@ class _Recurrence(torch.autograd.Function):
         steps = zip(*(values.unbind(0) for values in (slopes[0], by_cell, by_state, through, f)), strict=True)
         for slope, to_cell, to_state, passed, kept in reversed(list(steps)):
             of_state = slope + of_state
-            of_cell = torch.addcmul(of_cell, of_state, passed)
+            of_cell = of_cell + of_state * passed
             of_gates.append(torch.cat([(of_cell.unsqueeze(-2) * to_cell).flatten(-2), of_state * to_state], -1))
             of_state, of_cell = of_gates[-1] @ weight, of_cell * kept
         of_shares = torch.stack(of_gates[::-1])
@@ -107,8 +107,13 @@ class _Recurrence(torch.autograd.Function):
 
 def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Input gate, forget gate, candidate and output gate, (..., H) each, from (..., 4H)."""
-    i, f, _, o = values.sigmoid().chunk(4, -1)  # one call for three, and an idle one: calls are what takes time
+    i, f, _, o = _sigmoid(values).chunk(4, -1)  # one call for three, and an idle one: calls are what takes time
     return i, f, values.chunk(4, -1)[2].tanh(), o
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    # on a CPU, torch's sigmoid rounds by the place in memory, and a client's bits would depend on its neighbours; tanh does not
+    return x.sigmoid() if x.is_cuda else ((x / 2).tanh() + 1) / 2
 
 
 def _delayed(states: Tensor) -> Tensor:
