@@ -25,7 +25,6 @@ format: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.rounds --check
-	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.startup --check
 	$(BIN)/python -m benchmarks.population --check
 	$(BIN)/python -m benchmarks.loading

@@ -1,21 +1,45 @@
-"""Every model: its trained parameters, and milliseconds for one local step of ten clients on either engine.
+"""Every model on either engine: its trained parameters, and milliseconds for one local step of ten clients.
 
     python -m benchmarks.models [--device cuda]
 
-Ten clients, one step on a batch of 32 (text: 10) by everyone, FedAvg, and folding their updates; measured as in benchmarks.engines.
+Ten clients, one step on a batch of 32 (text: 10) by everyone, FedAvg, and folding their updates. Rounds of the engines alternate, so
+that a busy machine slows both alike; the median round is shown. "auto" names the engine that engine="auto" takes.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
+from torch import nn
 
 import evenhand as eh
-from benchmarks.engines import Case, measure
 from benchmarks.machine import describe
+from evenhand.engines import choose
+from evenhand.engines.work import Train
 from evenhand.models import CNN, MLP, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
+from evenhand.run import with_round
+
+CLIENTS, WARM_UP, MEASURED = 10, 125, 25
+LONG = 0.1  # seconds of a step beyond which nothing is gained by tracing on a CPU
+ENOUGH = 60  # seconds to measure a model for, if that gives three rounds
+
+
+class Case(NamedTuple):
+    """A model, and data that fit it."""
+
+    build: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+    classes: int
+    tokens: int | None = None  # numbers of words or characters; None for features
+    batch: int = 32
+
 
 CASES = {
     "`Linear`, 784 to 10": Case(lambda: Linear(784, 10), (784,), 10),
@@ -29,6 +53,36 @@ CASES = {
     '`ResNet18` "cifar", 3 x 32 x 32': Case(ResNet18, (3, 32, 32), 10),
     '`ResNet18` "imagenet", 3 x 32 x 32': Case(lambda: ResNet18(stem="imagenet"), (3, 32, 32), 10),
 }
+
+
+def measure(case: Case, device: torch.device) -> tuple[dict[str, float], str]:
+    """Median milliseconds a round on each engine, and the engine that "auto" takes."""
+    torch.manual_seed(0)
+    count = CLIENTS * case.batch
+    x = torch.randn(count, *case.shape) if case.tokens is None else torch.randint(0, case.tokens, (count, *case.shape))
+    fed = eh.Federation(eh.Part(x, torch.randint(0, case.classes, (count,)), torch.arange(CLIENTS + 1) * case.batch))
+    model = eh.Model(case.build()).to(device)
+    model.check(fed)
+    census, algorithm, local = fed.census(), eh.FedAvg(), eh.LocalSGD(lr=0.01, steps=1, batch_size=case.batch)
+    draw = eh.Full().draw(census, 0, 0)
+    state = algorithm.init({key: value.cpu() for key, value in model.init().items()}, census)
+    task, work = with_round(algorithm.task(state, draw.ids), draw, 0.01), Train(algorithm, local)
+    attached = {"loop": eh.Loop().attach(model, fed, 0), "vmap": eh.Vmap().attach(model, fed, 0)}
+
+    def seconds(key: str, round: int) -> float:
+        begin = time.perf_counter()
+        attached[key].exchange(work, task, draw.ids, round)  # replies come back to the CPU: nothing is left running on a GPU
+        return time.perf_counter() - begin
+
+    both = [sum(seconds(key, 0) for key in attached) for _ in range(2)][-1]
+    for round in range(0 if device.type == "cpu" and both > LONG else WARM_UP):
+        seconds("vmap", round)  # until it is traced
+    rounds = max(3, min(MEASURED, int(ENOUGH / both)))
+    times = [{key: seconds(key, round) for key in attached} for round in range(rounds)]
+    medians = {key: 1e3 * statistics.median(row[key] for row in times) for key in attached}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that auto falls back is what the table shows
+        return medians, type(choose("auto", model, fed)).__name__.lower()
 
 
 def main() -> None:

@@ -5,13 +5,12 @@
 Classes t-shirt, pullover and shirt, one client each; 201 rounds of one full-batch step; test accuracy of every client in
 percent, mean over five seeds (of the split and of the first model). Records: WwZzz/easyFL, branch easyFL_v1.0, folder
 task/fmnist/record; settings from the code there (commit b721564). DIR holds fashion_mnist/ with the four official .gz files;
-default $EVENHAND_DATA, else the folder data beside this one.
+default $EVENHAND_DATA, else the user's cache directory.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -28,6 +27,7 @@ from benchmarks.machine import describe
 from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data import Batch
+from evenhand.datasets.files import data_root
 from evenhand.datasets.idx import read_idx
 from evenhand.datasets.loaders.fashion_mnist import FILES
 from evenhand.messages import Reply, Task
@@ -104,11 +104,6 @@ def recorded_runs() -> Iterator[tuple[str, float, eh.Algorithm, tuple[float, flo
             for (method, value), record in records.items():
                 if method == key:
                     yield shown.format(value), lr, make(value, lr), record
-
-
-def data_root() -> Path:
-    """Where data sets lie unless the user says otherwise."""
-    return Path(os.environ.get("EVENHAND_DATA") or Path(__file__).resolve().parents[1] / "data")
 
 
 def missing_files(root: Path) -> list[Path]:

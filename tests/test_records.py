@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from benchmarks.records import SEEDS, accuracies, data_root, federation, first_model, missing_files, recorded_runs, train
+from benchmarks.records import SEEDS, accuracies, federation, first_model, missing_files, recorded_runs, train
 
 import evenhand as eh
+from evenhand.datasets.files import data_root
 
 IMAGE = 100 / 700
 needs_data = pytest.mark.skipif(
