@@ -161,7 +161,7 @@ def test_describe_shows_columns_clients_and_balance(call: Call, tmp_path: Path) 
 def test_describe_limits_itself_to_the_largest_clients(call: Call) -> None:
     code, out, _ = call("data", "describe", "digits", "--clients", "9", "--most", "4")
     assert code == 0
-    assert "and 5 smaller clients" in out
+    assert "and 5 more, none of them larger" in out
 
 
 def test_describe_draws_a_picture(call: Call, tmp_path: Path) -> None:
@@ -188,3 +188,85 @@ def test_help_of_run_shows_the_example_of_a_table(call: Call) -> None:
     code, out, _ = call("run", "--help")
     assert code == 0
     assert "--data patients.csv --client hospital --label disease --group sex" in " ".join(out.split())
+
+
+# ---- tables as people have them
+
+
+def test_a_regression_with_a_client_and_a_group_that_have_no_test_rows_ends_in_tables(call: Call, tmp_path: Path) -> None:
+    table = pd.concat([patients(), patients().iloc[:1].assign(hospital="alone", sex="x")])
+    table.to_csv("more.csv", index=False)
+    arguments = (
+        "run",
+        "--data",
+        "more.csv",
+        "--client",
+        "hospital",
+        "--label",
+        "days",
+        "--drop",
+        "stage",
+        "--group",
+        "sex",
+        "--rounds",
+        "2",
+    )
+    code, out, err = call(*arguments, "-a", "fedavg", "-a", "localonly")
+    assert (code, err) == (0, "")
+    assert any(line.split() == ["alone", "0", "-", "-"] for line in out.splitlines())
+    assert any(line.split() == ["x", "0", "-", "-"] for line in out.splitlines())
+    assert " of 3 clients do" in out  # of those that have something to be judged on
+
+
+def test_brackets_in_names_are_shown_as_they_are(call: Call) -> None:
+    table = patients().rename(columns={"age": "age [years]"}).replace({"north": "[/x] north", "f": "[f]"})
+    table.to_csv("brackets.csv", index=False)
+    source = ("brackets.csv", "--client", "hospital", "--label", "stage > 0", "--group", "sex")
+    code, out, _ = call("run", "--data", *source, "--rounds", "1", "-a", "fedavg", "-a", "qffl")
+    assert code == 0
+    assert all(f" {name} " in out for name in ("age [years]", "[/x] north", "[f]"))
+    code, out, _ = call("data", "describe", *source)
+    assert code == 0
+    assert all(f" {name} " in out for name in ("age [years]", "[/x] north", "[f] %"))
+
+
+def test_resuming_refuses_a_table_that_has_changed(call: Call, tmp_path: Path) -> None:
+    assert call(*HEART, "-a", "fedavg", "-a", "qffl", "--out", "mine")[0] == 0
+    (tmp_path / "mine" / "qffl" / "scores.csv").unlink()
+    before = (tmp_path / "mine" / "encoding.json").read_bytes()
+    changed = patients()
+    changed.loc[5, "age"] += 1
+    changed.to_csv("patients.csv", index=False)
+    code, _, err = call("resume", "mine")
+    assert (code, err) == (1, "evenhand: the data have changed since mine was begun; run them in a directory of their own\n")
+    assert (tmp_path / "mine" / "encoding.json").read_bytes() == before
+
+
+def test_without_test_rows_the_tables_speak_of_training(call: Call) -> None:
+    code, out, _ = call(*HEART, "-a", "fedavg", "-a", "qffl", "--split", "test=0")
+    assert code == 0
+    assert "Training accuracy across clients" in out
+    assert "training samples" in out
+    assert "Test accuracy" not in out
+    assert "test samples" not in out
+
+
+def test_a_label_and_a_group_of_one_name_are_told_apart(call: Call) -> None:
+    table = pd.DataFrame({"site": ["a"] * 10, "ill": ["yes"] * 6 + ["no"] * 4, "smoker": (["yes"] + ["no"] * 4) * 2, "age": range(10)})
+    table.to_csv("yn.csv", index=False)
+    code, out, _ = call("data", "describe", "yn.csv", "--client", "site", "--label", "ill", "--group", "smoker")
+    assert code == 0
+    assert "group no %" in out
+    row = next(line for line in out[out.index("Clients") :].splitlines() if line.strip().startswith("a "))
+    assert row.split()[-4:] == ["40", "60", "80", "20"]
+
+
+def test_more_rows_than_a_table_holds_are_pointed_to(call: Call) -> None:
+    code, out, _ = call("run", "--data", "population:clients=50,test=2", "--rounds", "1", "-a", "fedavg", "-a", "qffl")
+    assert code == 0
+    assert "50 clients are too many for a table; scores.csv in each method's folder has them all." in " ".join(out.split())
+
+
+def test_the_arguments_of_a_table_may_come_with_its_name(call: Call) -> None:
+    code, out, err = call("run", "--data", "table:path=patients.csv,client=hospital,label=sex", "--rounds", "1", "-a", "fedavg", "-q")
+    assert (code, out, err) == (0, "", "")

@@ -121,3 +121,14 @@ def test_the_summed_form_wants_the_same_labels_as_the_hinge() -> None:
     odd = eh.Federation(eh.Part(fed.train.x, torch.tensor([1, 1, 2, 0]), fed.train.offsets))
     with pytest.raises(ValueError, match=r"hinge_sum with one output needs labels 0/1 or -1/1, found 0\.\.2"):
         eh.Model(svm(), "hinge_sum").check(odd)
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("hinge", [1.0, 0.75]), ("hinge_sum", [3.0, 1.5])])
+def test_the_losses_that_weights_are_reported_for_are_those_that_methods_compare(loss: str, expected: list[float]) -> None:
+    module = torch.nn.Linear(1, 1)
+    torch.nn.init.zeros_(module.bias)
+    torch.nn.init.constant_(module.weight, 0.5)
+    clients = [{"x": torch.zeros(3, 1), "y": torch.tensor([0, 1, 1])}, {"x": torch.tensor([[1.0], [0.0]]), "y": torch.tensor([1, 1])}]
+    local = eh.LocalSGD(lr=1e-12, steps=1)  # the model stays where it is: margins 0, 0, 0 and 0.5, 0
+    result = eh.fit(module, eh.Federation.from_arrays(clients), eh.QFFL(q=1), loss=loss, rounds=1, local=local)
+    assert [row["loss"] for row in result.weight_rows] == pytest.approx(expected, abs=1e-6)

@@ -247,7 +247,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 def test_a_checkpoint_of_a_run_with_other_settings_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     interrupted(4, tmp_path, eh.Ditto())
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.raises(eh.RunError, match=r"other settings; use another directory") as caught:
+    with pytest.raises(eh.RunError, match=r"other settings or data; use another directory") as caught:
         train(**{"algorithm": eh.Ditto(), "out": tmp_path, "resume": True, "checkpoint_every": EVERY, **changes})
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)

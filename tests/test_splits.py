@@ -209,7 +209,7 @@ def test_another_seed_splits_differently_and_a_seed_in_the_settings_wins() -> No
 
 def test_a_client_without_official_training_samples_is_named() -> None:
     pool = pool_of([0] * 4, owners=[0, 0, 1, 1], held_out=[False, True, True, True])
-    with pytest.raises(ValueError, match="client 1 has no training samples in the official split; raise least, or split by shares"):
+    with pytest.raises(ValueError, match="client 1 has no training samples, all are held out to test on; leave it out, or split by shares"):
         deal(pool, None, "official")
 
 

@@ -616,7 +616,6 @@ def test_markers_of_missing_values_and_a_byte_order_mark_are_understood(tmp_path
         ("a,b\n1,2,9\n3,4,5\n", "line 2 has 3 fields; the table has 2 columns"),
         ("a,b,c\n1,2,3\n4,5\n", "line 3 has 2 fields; the table has 3 columns"),
         ("a,b\n1,2\n'x',\"unclosed\n3,4\n", "is not a table|line . "),
-        ("a;b\n1;2\n", "is separated by semicolons"),
         (b"a,b\n1,M\xfcnchen\n", "line 2 is not UTF-8 text .byte 0xfc.; save the file as UTF-8"),
         (b"\x89PNG\0\0\0,\n1,2", "is not UTF-8|is not a table"),
         (b"a\0b,c\n1,2\n", "is not a table: it holds bytes that are no text"),
@@ -684,3 +683,44 @@ def test_a_hundred_thousand_rows_of_as_many_clients_take_no_loop_over_clients() 
     fed = from_frame(table.assign(y=rng.integers(0, 2, count)), client="who", label="y", split={"test": 0.0})
     assert fed.clients == count
     assert float(fed.train.x[:, 0].double().square().mean()) == pytest.approx(1, rel=1e-5)
+
+
+# ---- files as people save them
+
+
+def test_semicolons_and_decimal_commas_are_recognised(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site;weight, kg;ill\na;70,5;yes\na;80,25;no\nb;60;yes\n")
+    table = read_table(tmp_path / "t.csv")
+    assert table.columns.tolist() == ["site", "weight, kg", "ill"]
+    assert table["weight, kg"].tolist() == [70.5, 80.25, 60.0]
+    (tmp_path / "points.csv").write_text("site;weight\na;70.5\nb;60\n")
+    assert read_table(tmp_path / "points.csv")["weight"].tolist() == [70.5, 60.0]
+
+
+def test_codes_with_leading_zeros_stay_codes(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("site,zip,age\n001,01234,7\n01,01234,08\n1,99999,9\n")
+    table = read_table(tmp_path / "t.csv")
+    assert table["site"].tolist() == ["001", "01", "1"]
+    assert table["zip"].tolist() == ["01234", "01234", "99999"]
+    (tmp_path / "plain.csv").write_text("site,share\n1,0.5\n2,0\n")
+    assert read_table(tmp_path / "plain.csv")["share"].tolist() == [0.5, 0.0]
+
+
+def test_one_odd_cell_in_a_column_of_numbers_is_an_error_that_names_it() -> None:
+    table = pd.DataFrame({"site": ["a"] * 100, "age": [str(i) for i in range(99)] + ["unknown age"], "ill": ["yes", "no"] * 50})
+    for seed in range(4):  # whether it comes to be a training row or a test row
+        with pytest.raises(DataError, match=r"column 'age'.*'unknown age' in row 100 is"):
+            from_frame(table, client="site", label="ill", seed=seed)
+
+
+def test_client_and_label_must_differ() -> None:
+    table = pd.DataFrame({"site": ["a", "b"] * 5, "age": range(10)})
+    with pytest.raises(ValueError, match="client and label are both 'site'; predict another column"):
+        from_frame(table, client="site", label="site")
+
+
+def test_a_dash_is_a_missing_number() -> None:
+    table = pd.DataFrame({"site": ["a"] * 6, "age": ["1", "2", "3", "-", "5", "6"], "ill": ["yes", "no"] * 3})
+    federation = from_frame(table, client="site", label="ill", split={"test": 0.0})
+    assert federation.encoding is not None
+    assert federation.encoding.features == ("age", "age missing")

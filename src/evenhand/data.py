@@ -5,6 +5,7 @@ A million tiny clients are then a few arrays, not a million Python objects.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -282,6 +283,21 @@ class Federation:
             cells = self.train.owners * self.groups + self.train.group
             counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(self.clients, self.groups)
         return Census(sizes=sizes, weight=base / base.sum(), group_counts=counts, teams=self.teams, names=self.names)
+
+    def fingerprint(self) -> str:
+        """A short text that changes when the data do: a hash of sums over samples in their order."""
+        found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
+        found.append(None if self.teams is None else self.teams.tolist())
+        for part in (self.train, self.val, self.test):
+            if part is None:
+                continue
+            source, rows = (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
+            for column in (source, rows, part.y, part.group, part.offsets):
+                if column is not None:
+                    each = column.reshape(len(column), -1).sum(1, dtype=torch.float64)
+                    place = torch.arange(1, len(column) + 1, dtype=torch.float64)
+                    found.append((tuple(column.shape), float(each.sum()), float(each @ place)))
+        return hashlib.sha256(repr(found).encode()).hexdigest()
 
     def describe(self) -> pd.DataFrame:
         """A row per client: name, team, samples in each part, and the share of every label and group among them."""

@@ -63,7 +63,8 @@ def describe(federation: Federation) -> pd.DataFrame:
         columns |= {f"{by} {name}": share[:, code].numpy() for code, name in enumerate(names)}
     if federation.train.y.is_floating_point() and federation.train.y.ndim == 1:
         total = torch.zeros(federation.clients, dtype=torch.float64).index_add_(0, federation.train.owners, federation.train.y.double())
-        columns["mean label"] = (total / federation.train.sizes).numpy()
+        mean = total / federation.train.sizes
+        columns["mean label"] = (mean if federation.encoding is None else federation.encoding.unscaled(mean)).numpy()
     return pd.DataFrame(columns)
 
 

@@ -26,7 +26,9 @@ from evenhand.errors import DataError
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MISSING = frozenset(["", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "<NA>", "#N/A", "missing"])  # texts that mean: no value
+MISSING = frozenset(
+    ["", "?", "-", "--", "NA", "n/a", "N/A", "NaN", "nan", "null", "NULL", "<NA>", "#N/A", "missing"]
+)  # texts that mean: no value
 MOST_CATEGORIES = 50  # a column with more is left out
 _UNKNOWN = 0.5  # a yes/no value that no training row has: neither
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?$")
@@ -298,6 +300,7 @@ def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
     if not count_of:
         return Column(values.name, "left out", why="no training row has a value")
     if not free and len(count_of) > most:
+        _refuse_almost_numbers(values, list(count_of))
         return Column(values.name, "left out", why=f"{len(count_of)} different values, more than {most} categories")
     if not free and len(train) - missing >= 10 and len(count_of) >= 0.9 * (len(train) - missing):
         return Column(values.name, "left out", why="an identifier: hardly any value twice")
@@ -308,6 +311,17 @@ def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
         return Column(values.name, "left out", why="constant in the training rows")
     kind = "yes/no" if len(categories) == 2 else "category"
     return Column(values.name, kind, missing, categories=tuple(categories), counts=tuple(count_of[name] for name in categories))
+
+
+def _refuse_almost_numbers(values: Values, names: Sequence[str]) -> None:
+    """Raise a DataError where most of the texts are numbers: a slip in one cell must not take the column away unseen."""
+    odd = [name for name, number in zip(names, _numbers(names), strict=True) if np.isnan(number)]
+    if 2 * len(odd) < len(names):
+        codes, known = values.levels
+        row = values.row(int(np.flatnonzero(codes == known.index(odd[0]))[0]))
+        raise DataError(
+            f"column {values.name!r} looks like numbers, but {odd[0]!r} in row {row} is none; correct it, empty it, or drop the column"
+        )
 
 
 def _few_distinct(raw: Floats) -> int:

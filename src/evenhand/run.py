@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.cohort import Cohort, Draw, Full, Uniform
-from evenhand.data import Batch, Census, Federation, View
+from evenhand.data import Batch, Census, Federation
 from evenhand.engines import Engine, Exchange, choose
 from evenhand.engines.work import Ask, Evaluate, Train
 from evenhand.errors import RunError, require_kind, require_whole
@@ -115,7 +115,7 @@ def fit(
     byte, on one engine and device.
 
     Args:
-        loss: "cross_entropy", "brier", "hinge", "mse", or a function (output, target) -> one loss per sample.
+        loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function (output, target) -> one loss per sample.
         rounds: communication rounds.
         local: the local solver; default LocalSGD(lr=0.1, epochs=1, batch_size=32).
         cohort: who takes part; default Full().
@@ -307,12 +307,7 @@ def _fingerprint(model: Model, federation: Federation) -> tuple[object, ...]:
     first = federation.train.samples(model.dtype, model.device)
     few = torch.arange(min(8, len(first.x)), device=model.device)
     loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
-    train, position = federation.train, torch.arange(1, federation.clients + 1)
-    x = train.x.source if isinstance(train.x, View) else train.x
-    rows = train.x.rows if isinstance(train.x, View) else None
-    teams = None if federation.teams is None else federation.teams * position
-    columns = (x, rows, train.y, train.group, train.sizes * position, teams)
-    return loss, parameters, [None if column is None else float(column.sum(dtype=torch.float64)) for column in columns]
+    return loss, parameters, federation.fingerprint()
 
 
 class _Judge:
@@ -340,12 +335,12 @@ class _Judge:
         return self.exchange.exchange(self.work, Task(shared={"model": self.algorithm.result(state)}), self.ids, round)
 
     def training_losses(self, state: State, round: int) -> Tensor:
-        """(n,) each client's loss on its training data, of the model handed out."""
+        """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum"."""
         everyone = torch.arange(self.federation.clients)
         task = Task(shared={"model": self.algorithm.result(state)})
         each = self.exchange.exchange(Evaluate(Algorithm(), self.federation.groups, "train"), task, everyone, round).each
-        losses: Tensor = each["loss"].sum(1) / each["count"].sum(1)
-        return losses
+        total: Tensor = each["loss"].sum(1)
+        return total if self.model.summed else total / each["count"].sum(1)
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
         """Each client's own model, where the method gives it one."""
@@ -377,7 +372,7 @@ class Checkpoints:
     def load(self) -> tuple[State, dict[int, Tree], list[Row]]:
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
         if about.get("settings") != self.settings:
-            raise RunError(f"{self.directory} holds a checkpoint of a run with other settings; use another directory")
+            raise RunError(f"{self.directory} holds a checkpoint of a run with other settings or data; use another directory")
         kept = tree.unflatten(flat)
         memories = {int(i): memory for i, memory in kept.get("memory", {}).items()}
         if "state" not in kept or not isinstance(about.get("history"), list):

@@ -43,6 +43,7 @@ def shifted(
     if rotation is not None:
         federation = rotate(federation, _drawn("rotation", rotation, federation, 2 * seed))
     if noise is not None:
+        require(min(noise if isinstance(noise, Sequence) else [noise]) >= 0, "noise must not be negative, got {!r}", noise)
         federation = add_noise(federation, _drawn("noise", noise, federation, 2 * seed + 1), seed)
     return federation
 

@@ -87,8 +87,8 @@ def _settings(pool: Pool, split: str | Mapping[str, Any] | None, seed: int) -> t
     require_number("val of split", val, "[0, 1)", "it is a share of each client's samples")
     require_number("test of split", test, "[0, 1)", "it is a share of each client's samples")
     require(val + test < 1, "val and test of split must leave samples for training; they add up to {:g}", val + test)
-    for key, value in (("stratify", stratify), ("official", official)):
-        require(isinstance(value, bool), "{} of split must be true or false, got {!r}", key, value)
+    require(isinstance(stratify, bool), "stratify of split must be true or false, got {!r}", stratify)
+    require(isinstance(official, bool), 'official of split must be true, false or "train", got {!r}', official)
     if official:
         require(pool.held_out is not None, 'these data have no official test set; split by shares, such as {{"test": 0.2}}')
         require(test == 0, "split takes its test samples from the official test set; leave out test = {:g}, or official", test)
@@ -100,7 +100,9 @@ def _check_training(deal: Deal, owner_of_training: Ints) -> None:
     empty = np.flatnonzero(np.bincount(owner_of_training, minlength=clients) == 0)
     if len(empty):
         name = str(empty[0]) if deal.names is None else deal.names[empty[0]]
-        raise ValueError(f'client {name} has no training samples in the official split; raise least, or split by shares ({{"test": 0.2}})')
+        raise ValueError(
+            f'client {name} has no training samples, all are held out to test on; leave it out, or split by shares ({{"test": 0.2}})'
+        )
 
 
 def _strata(pool: Pool) -> Ints:

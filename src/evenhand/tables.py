@@ -39,13 +39,16 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
+_DECIMAL_COMMA = re.compile(r"(^|;)\s*-?\d+,\d+\s*(;|$)", re.MULTILINE)
+_LEADING_ZERO = re.compile(r'(^|[,;\t])\s*"?0\d+"?\s*([,;\t]|$)', re.MULTILINE)
 _OPPOSITE = {">": "<=", ">=": "<", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
 
 
 def read_table(path: str | Path) -> pd.DataFrame:
     """A table from a file: CSV (.csv) or tab-separated (.tsv), also compressed (.gz), or Parquet (.parquet, .pq).
 
-    The first line of a text file has the column names. Empty fields, ?, NA and the like are missing values.
+    The first line of a text file has the column names. Empty fields, ?, NA and the like are missing values. A .csv file may be separated
+    by semicolons, then also with decimal commas. Whole numbers with leading zeros (001) stay texts: they are codes.
     """
     path = Path(path)
     kind = Path(path.name.removesuffix(".gz")).suffix.lower()
@@ -60,7 +63,11 @@ def read_table(path: str | Path) -> pd.DataFrame:
         content = gzip.decompress(content) if path.suffix == ".gz" else content
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {first_line(error)}") from error
-    return parse(content, str(path), separator=_TEXT[kind])
+    separator = _TEXT[kind]
+    header = content.partition(b"\n")[0]
+    if separator == "," and header.count(b";") > header.count(b","):
+        separator = ";"
+    return parse(content, str(path), separator=separator)
 
 
 def parse(content: bytes, source: str, names: Sequence[str] | None = None, separator: str = ",", repeats: bool = False) -> pd.DataFrame:
@@ -78,26 +85,36 @@ def parse(content: bytes, source: str, names: Sequence[str] | None = None, separ
         raise DataError(f"{source} is not a table: it holds bytes that are no text")
     if names is None:
         _check_header(next(csv.reader(io.StringIO(text), delimiter=separator)), source, text, repeats)
+    settings: dict[str, Any] = {
+        "sep": separator,
+        "decimal": "," if separator == ";" and _DECIMAL_COMMA.search(text) else ".",
+        "header": 0 if names is None else None,
+        "names": None if names is None else list(names),
+        "index_col": False,
+        "skipinitialspace": True,
+        "keep_default_na": False,
+        "na_values": list(MISSING),
+        "low_memory": False,
+    }
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # else pandas cuts long rows short
-            table = pd.read_csv(
-                io.StringIO(text),
-                sep=separator,
-                header=0 if names is None else None,
-                names=None if names is None else list(names),
-                index_col=False,
-                skipinitialspace=True,
-                keep_default_na=False,
-                na_values=list(MISSING),
-                low_memory=False,
-            )
+            table: pd.DataFrame = pd.read_csv(io.StringIO(text), **settings)
+            if _LEADING_ZERO.search(text):
+                _keep_zeros(table, pd.read_csv(io.StringIO(text), dtype=str, **settings))
     except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError, ValueError) as error:
         _check_lengths(text, source, names, separator)
         raise DataError(f"{source} is not a table: {first_line(error)}") from error
     if len(table) and bool(table.iloc[:, -1].isna().any()):
         _check_lengths(text, source, names, separator)  # pandas fills up short rows; they lack a value in the last column
     return table
+
+
+def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:
+    """Put the texts of columns in place of whole numbers, where some begin with 0."""
+    for name in table.columns[[pd.api.types.is_numeric_dtype(dtype) for dtype in table.dtypes]]:
+        if texts[name].str.fullmatch(r"0\d+").any():
+            table[name] = texts[name]
 
 
 def _decode(content: bytes, source: str) -> str:
@@ -113,8 +130,6 @@ def _check_header(header: list[str], source: str, text: str, repeats: bool) -> N
     twice = next((name for i, name in enumerate(stripped) if name and name in stripped[:i]), None)
     if twice is not None and not repeats:
         raise DataError(f"{source} has two columns named {twice!r}; rename one")
-    if len(header) == 1 and ";" in header[0]:
-        raise DataError(f"{source} is separated by semicolons; save it with commas, or read it with pandas and use Federation.from_frame")
     if not text.partition("\n")[2].strip():
         raise DataError(f"{source} has column names but no rows")
 
@@ -216,6 +231,8 @@ def from_frame(
     rows = len(table)
     answer, target = _labels(table, label, task)
     owner = None if client is None else _levels(table, "client", client)
+    if owner is not None and str(client) == str(label):
+        raise ValueError(f"client and label are both {owner.column!r}; predict another column")
     if owner is None and partition is None:
         raise ValueError('client must name a column; or give a partition, such as {"name": "dirichlet", "clients": 10}')
     tested, tested_column = _held_out(table, held_out)

@@ -101,6 +101,8 @@ def from_torch(
         team_names=tuple(str(name) for name in team_names),
         held_out=None if test is None else torch.arange(sum(len(part.y) for part in parts)) >= len(parts[0].y),
     )
+    for what, part in zip(("dataset", "test"), parts, strict=False):
+        _require_finite(what, part)
     return deal(pool, None, split, seed)
 
 
@@ -109,6 +111,14 @@ class _Items:
     x: Tensor | View
     y: Tensor
     group: list[Any] | None
+
+
+def _require_finite(what: str, items: _Items) -> None:
+    for field, values in (("x", items.x), ("y", items.y)):
+        array = values.source if isinstance(values, View) else values
+        if array.is_floating_point() and not bool(torch.isfinite(array).all()):
+            item = int((~torch.isfinite(array.reshape(len(array), -1))).any(1).nonzero()[0])
+            raise ValueError(f"{what}: {field} of item {item} is not finite; fill it or leave the item out")
 
 
 def _items(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name: str) -> _Items:

@@ -18,7 +18,7 @@ WIDTH_IN_FILES = 130  # a pipe has no width, and rich would cut columns to fit 8
 
 @click.group()
 def data() -> None:
-    """Data sets: list them, fetch their files."""
+    """Data sets: list them, fetch their files, describe who holds what."""
 
 
 @data.command("list")

@@ -22,7 +22,11 @@ MOST_SHARES = 10  # columns of shares that fit beside the sizes
 @click.command()
 @click.argument("data", metavar="NAME|FILE", default="digits")
 @source_options
-@click.option("--clients", type=click.IntRange(min=1), help="Number of clients the data are spread over.")
+@click.option(
+    "--clients",
+    type=click.IntRange(min=1),
+    help="Number of clients to deal the data to; of clients that the data come with, how many to draw.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of partition and split.")
 @click.option("--most", type=click.IntRange(min=1), default=40, show_default=True, help="Most clients to print, the largest first.")
 @click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the partition into a .html, .png or .svg file.")
@@ -52,7 +56,7 @@ def describe(
             show_encoding(console, federation.encoding)
         console.print(_table(frame, most))
         if len(frame) > most:
-            console.print(f"and {len(frame) - most} smaller clients (--most shows more, --csv writes all)")
+            console.print(f"and {len(frame) - most} more, none of them larger (--most shows more, --csv writes all)")
         sizes = frame["train"]
         parts = ", ".join(f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame)
         spread = f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
@@ -70,6 +74,7 @@ def describe(
 def _table(frame: pd.DataFrame, most: int) -> Table:
     """The largest clients; shares in percent. Where there are too many labels or groups, how many a client has and which leads."""
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Clients", box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
@@ -84,14 +89,16 @@ def _table(frame: pd.DataFrame, most: int) -> Table:
         if not len(shares.columns):
             continue
         if len(shares.columns) <= MOST_SHARES:
-            cells |= {f"{name[6:]} %": [f"{100 * value:.0f}" for value in shares[name]] for name in shares.columns}
+            for name in shares.columns:
+                heading = f"{name} %" if f"{name[6:]} %" in cells else f"{name[6:]} %"  # a label and a group may have one name
+                cells[heading] = [f"{100 * value:.0f}" for value in shares[name]]
         else:
             values, names = shares.to_numpy(), [name[6:] for name in shares.columns]
             cells[f"{by}s"] = [str(count) for count in (values > 0).sum(1)]
             cells[f"most frequent {by}"] = [f"{names[row.argmax()]} ({100 * row.max():.0f} %)" for row in values]
     for heading in cells:
         words = heading in ("client", "team") or heading.startswith("most")
-        table.add_column(heading, justify="left" if words else "right", overflow="fold")
+        table.add_column(escape(heading), justify="left" if words else "right", no_wrap=heading == "client", overflow="fold")
     for row in zip(*cells.values(), strict=True):
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     return table

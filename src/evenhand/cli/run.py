@@ -39,7 +39,11 @@ ALGORITHM_HELP = (
 @click.option("--model", metavar="NAME[:KEY=VALUE,...]", help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data.")
 @click.option("-a", "--algorithm", "algorithms", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=ALGORITHM_HELP)
 @click.option("--rounds", type=click.IntRange(min=1), help="Communication rounds.")
-@click.option("--clients", type=click.IntRange(min=2), help="Number of clients the data are spread over.")
+@click.option(
+    "--clients",
+    type=click.IntRange(min=2),
+    help="Number of clients to deal the data to; of clients that the data come with, how many to draw.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Seed of data split, initial model, cohorts and batch orders.")
 @click.option("--engine", type=click.Choice(["auto", "loop", "vmap"]), help="One client at a time, or side by side; auto takes the faster.")
 @click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; by default a GPU if there is one.")

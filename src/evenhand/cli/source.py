@@ -70,9 +70,9 @@ def data_table(
     columns: dict[str, Any] = {"client": client, "label": label, "team": team, "task": task, "held_out": held_out}
     columns |= {"drop": list(dropped), "categorical": list(categorical), "numeric": list(numeric)}
     given = {key: value for key, value in columns.items() if value}
-    if table.get("name") == "table" and label is None:
+    if table.get("name") == "table" and "label" not in table | given:
         raise SpecError("which column is to be predicted? give it with --label COLUMN")
-    if table.get("name") == "table" and client is None and partition is None:
+    if table.get("name") == "table" and partition is None and not {"client", "partition"} & {*table, *given}:
         raise SpecError("which rows belong together? give --client COLUMN, or deal them with --partition iid:clients=10")
     if groups:
         given["group"] = groups[0] if len(groups) == 1 else list(groups)

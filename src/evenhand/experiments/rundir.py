@@ -23,7 +23,7 @@ import platform
 import shlex
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -55,6 +55,8 @@ class Measure:
     percent: str
     gain: str  # title of a table of gains
     words: tuple[str, str, str]  # of what, better, worse
+    column: str = "accuracy"  # of the scores
+    part: str = "test"  # of the data that it was taken on
 
     def show(self, merit: float) -> str:
         """A merit as it is written: errors are merits with a minus."""
@@ -70,7 +72,7 @@ def error_measure(scale: float) -> Measure:
     """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the model's output."""
     digits = max(0, 3 - math.floor(math.log10(scale))) if scale < 1000 else 0
     title = "Decrease (+) or increase (-) of each {}'s error against FedAvg"
-    return Measure("error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"))
+    return Measure("error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"), column="loss")
 
 
 @dataclass(frozen=True)
@@ -89,9 +91,8 @@ class Outcome:
 
     def merits(self, by: str) -> list[float]:
         """How well each client or group is served, larger is better; NaN for one without test data."""
-        if self.measure is ACCURACY:
-            return [row.get("accuracy", math.nan) for row in self.rows(by)]
-        return [-math.sqrt(row["loss"]) for row in self.rows(by)]
+        values = [row.get(self.measure.column, math.nan) for row in self.rows(by)]
+        return values if self.measure.column == "accuracy" else [-math.sqrt(value) for value in values]
 
 
 def new_directory(wanted: Path, numbered: bool) -> Path:
@@ -149,7 +150,9 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
     """Run, or go on with, every method of a spec in ``directory``."""
     spec, federation, module, device = ready
     measure = ACCURACY if spec.loss != "mse" else error_measure(federation.encoding.label_std if federation.encoding else 1.0)
-    _claim(spec, directory, device)
+    if federation.test is None or not len(federation.test.x):
+        measure = replace(measure, part="training")
+    _claim(spec, federation, directory, device)
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
     outcomes = []
@@ -186,17 +189,22 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
     return outcomes
 
 
-def _claim(spec: Spec, directory: Path, device: str) -> None:
-    """Write what the run is about; refuse a directory whose results belong to another spec."""
+def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> None:
+    """Write what the run is about; refuse a directory whose results belong to another spec or to other data."""
     files.clear_partial(directory, RESERVED)
-    identity = hashlib.sha256(spec.to_toml().encode()).hexdigest()
+    identity, data = hashlib.sha256(spec.to_toml().encode()).hexdigest(), federation.fingerprint()
     about = directory / "about.json"
-    if about.exists() and json.loads(about.read_text()).get("spec") != identity:
+    begun = json.loads(about.read_text()) if about.exists() else {}
+    if begun.get("spec", identity) != identity:
         raise RunError(f"{directory} was begun with other settings; run the changed spec.toml in a directory of its own")
+    if begun.get("data", data) != data:
+        raise RunError(f"the data have changed since {directory} was begun; run them in a directory of their own")
     files.write_atomic(directory / "spec.toml", spec.to_toml().encode())
     packages = ("evenhand", "torch", "numpy", "scikit-learn")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-    files.write_json(about, {"spec": identity, "seed": spec.seed, "device": device, "machine": platform.platform(), "versions": versions})
+    files.write_json(
+        about, {"spec": identity, "data": data, "seed": spec.seed, "device": device, "machine": platform.platform(), "versions": versions}
+    )
 
 
 def save(result: Result, folder: Path) -> None:

@@ -169,7 +169,8 @@ class Spec:
 
         check_name("data set", self.data.get("name", ""), (*DATASETS, *FORMATS))
         arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key not in ("name", "shift")}}
-        federation: Federation = _build(f"data set {self.data['name']}", loader(self.data["name"]), arguments)
+        what = Path(str(self.data.get("path", ""))).name if self.data["name"] in FORMATS else ""
+        federation: Federation = _build(what or f"data set {self.data['name']}", loader(self.data["name"]), arguments)
         if "shift" in self.data:
             from evenhand.shifts import shifted
 

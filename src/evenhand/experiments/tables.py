@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from evenhand.encoding import Encoding
@@ -25,13 +26,16 @@ def show(console: Console, outcomes: Sequence[Outcome]) -> None:
     console.print(comparison(outcomes, reference))
     if reference is not None:
         for by in ("client", "group"):
-            if 0 < len(reference.rows(by)) <= MOST_ROWS and (compared or by == "group"):
+            count = len(reference.rows(by))
+            if count > MOST_ROWS:
+                console.print(f"{count} {by}s are too many for a table; scores.csv in each method's folder has them all.", highlight=False)
+            elif count and (compared or by == "group"):
                 console.print(changes(outcomes, reference, by))
     if any(outcome.weights for outcome in outcomes):
         console.print(effective_weights(outcomes))
     if reference is not None:
         for line in verdict(outcomes, reference):
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
 
 
 def show_data(console: Console, ready: Ready) -> None:
@@ -50,7 +54,7 @@ def show_data(console: Console, ready: Ready) -> None:
 def comparison(outcomes: Sequence[Outcome], reference: Outcome | None) -> Table:
     """A row per method: summary over clients of test accuracy, in percent, or of the error of a regression."""
     measure = outcomes[0].measure
-    table = Table(title=f"Test {measure.name} across clients{measure.unit}", box=box.SIMPLE, title_justify="left")
+    table = Table(title=f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}", box=box.SIMPLE, title_justify="left")
     table.add_column("method")
     for heading in COLUMNS.values():
         table.add_column(heading, justify="right")
@@ -71,7 +75,8 @@ def changes(outcomes: Sequence[Outcome], reference: Outcome, by: str) -> Table:
     """A row per client or group: how FedAvg serves it, and what it gained or lost under each other method."""
     others = [outcome for outcome in outcomes if outcome is not reference]
     measure = reference.measure
-    table = Table(title=measure.gain.format(by), box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
+    title = measure.gain.format(by) if others else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
     rows = reference.rows(by)
     teams = any(row.get("team") for row in rows)
     labels = (reference.method.label, *(outcome.method.label for outcome in others))
@@ -81,7 +86,8 @@ def changes(outcomes: Sequence[Outcome], reference: Outcome, by: str) -> Table:
     base = reference.merits(by)
     gains = [[measure.scale * (new - old) for new, old in zip(outcome.merits(by), base, strict=True)] for outcome in others]
     for index, row in enumerate(rows):
-        cells = [str(row["name"]), *([str(row.get("team", ""))] if teams else []), str(row["count"]), measure.show(base[index])]
+        names = [escape(str(row["name"])), *([escape(str(row.get("team", "")))] if teams else [])]
+        cells = [*names, str(row["count"]), measure.show(base[index])]
         table.add_row(*cells, *(_signed(gain[index], measure.digits) for gain in gains))
     return table
 
@@ -102,7 +108,7 @@ def effective_weights(outcomes: Sequence[Outcome]) -> Table:
         rows = outcome.weights["clients"]
         total = sum(row["weight"] for row in rows) or 1.0
         most, least = (choose(rows, key=lambda row: row["weight"]) for choose in (max, min))
-        largest, smallest = (f"{row['weight'] / total:.3f} ({row['name']})" for row in (most, least))
+        largest, smallest = (f"{row['weight'] / total:.3f} ({escape(str(row['name']))})" for row in (most, least))
         numbers = (f"{outcome.weights['objective']:.4f}", f"{outcome.weights['gap']:.1e}")
         table.add_row(outcome.method.label, largest, f"{most['base']:.3f}", smallest, *numbers)
     return table
@@ -125,24 +131,28 @@ def _worst(reference: Outcome, by: str) -> str:
     counted = [(merit, row) for merit, row in zip(merits, reference.rows(by), strict=True) if not math.isnan(merit)]
     merit, row = min(counted, key=lambda pair: pair[0])
     best, served_best = max(counted, key=lambda pair: pair[0])
+    if merit == best:
+        return f"FedAvg serves all {by}s alike: {measure.name} {measure.show(merit)}{measure.percent}."
+    samples = f"{row['count']} {measure.part} sample{'s' * (row['count'] != 1)}"
     text = (
-        f"FedAvg serves {by} {row['name']} worst: {measure.name} {measure.show(merit)}{measure.percent} on {row['count']} test samples, "
+        f"FedAvg serves {by} {row['name']} worst: {measure.name} {measure.show(merit)}{measure.percent} on {samples}, "
         f"{measure.show(best)}{measure.percent} for {served_best['name']}."
     )
-    if measure.percent and row["count"] < 100:
+    if measure.percent and 1 < row["count"] < 100:
         text += f" One sample is {100 / row['count']:.1f} points there."
     return text
 
 
 def _better_alone(alone: Outcome, reference: Outcome) -> str:
     measure, names = reference.measure, [str(row["name"]) for row in reference.rows("client")]
-    gains = {name: new - old for name, new, old in zip(names, alone.merits("client"), reference.merits("client"), strict=True)}
+    pairs = zip(names, alone.merits("client"), reference.merits("client"), strict=True)
+    gains = {name: new - old for name, new, old in pairs if not math.isnan(new - old)}
     better = sorted((name for name in gains if gains[name] > 0), key=lambda name: -gains[name])
     if not better:
         return "No client does better alone than with FedAvg."
     shown = ", ".join(f"{name} ({_plain(measure.scale * gains[name], measure.digits)})" for name in better[:5])
     more = f" and {len(better) - 5} more" if len(better) > 5 else ""
-    return f"{len(better)} of {len(names)} clients {'does' if len(better) == 1 else 'do'} better alone than with FedAvg: {shown}{more}."
+    return f"{len(better)} of {len(gains)} clients {'does' if len(better) == 1 else 'do'} better alone than with FedAvg: {shown}{more}."
 
 
 def _best_for_the_worst(fair: Sequence[Outcome], reference: Outcome) -> str:
@@ -169,10 +179,10 @@ def show_encoding(console: Console, encoding: Encoding) -> None:
     for heading in shown:
         table.add_column(heading, justify="right" if isinstance(rows[0][heading], int) else "left")
     for row in rows:
-        table.add_row(*(str(row[heading] or "") for heading in shown))
+        table.add_row(*(escape(str(row[heading] or "")) for heading in shown))
     console.print(table)
     for note in encoding.notes():
-        console.print(note, highlight=False)
+        console.print(note, highlight=False, markup=False)
 
 
 def _plain(gain: float, digits: int) -> str:
