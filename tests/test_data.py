@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -139,3 +141,24 @@ def test_upright_digits_are_the_originals_and_rotated_ones_are_turned() -> None:
         x, _, _ = fed.train.client(client)
         turned = torch.rot90(x, -1, dims=(2, 3)) if int(fed.teams[client]) == 0 else x
         assert all(tuple(image.flatten().tolist()) in originals for image in turned)
+
+
+def test_a_fingerprint_changes_with_the_order_the_parts_and_the_names_of_the_data() -> None:
+    def made(**changes: Any) -> str:
+        x = torch.arange(8.0).reshape(4, 2)
+        client = {"x": x, "y": [0, 1, 1, 0], "group": ["f", "m", "m", "f"], "name": "a", **changes}
+        held = client.pop("held", x[:1])
+        return eh.Federation.from_arrays([client], test=[{"x": held, "y": [1], "group": ["f"]}]).fingerprint()
+
+    assert made() == made()
+    x = torch.arange(8.0).reshape(4, 2)
+    others = (
+        {"x": x[[1, 0, 2, 3]]},
+        {"x": x + 1},
+        {"y": [1, 0, 1, 0]},
+        {"group": ["m", "f", "m", "f"]},
+        {"name": "b"},
+        {"held": x[1:2]},
+        {"team": "north"},
+    )
+    assert len({made(), *(made(**other) for other in others)}) == 8

@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, datasets, engines, metrics, models, partitions, plots, shifts, simplex, testing, theory, tree
+    from evenhand import algorithms, audit, datasets, engines, metrics, models, partitions, plots, shifts, simplex, testing, theory, tree
     from evenhand.algorithm import Algorithm, Certificate, Survey
     from evenhand.algorithms import (
         AFL,
@@ -97,6 +97,7 @@ _HOME = {
 }
 _SUBMODULES = [
     "algorithms",
+    "audit",
     "datasets",
     "engines",
     "metrics",
@@ -167,6 +168,7 @@ __all__ = [
     "Wrapper",
     "__version__",
     "algorithms",
+    "audit",
     "datasets",
     "deal",
     "engines",

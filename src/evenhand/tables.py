@@ -230,7 +230,7 @@ def from_frame(
     table = _checked(table)
     rows = len(table)
     answer, target = _labels(table, label, task)
-    owner = None if client is None else _levels(table, "client", client)
+    owner = None if client is None else levels_of(table, "client", client)
     if owner is not None and str(client) == str(label):
         raise ValueError(f"client and label are both {owner.column!r}; predict another column")
     if owner is None and partition is None:
@@ -248,7 +248,7 @@ def from_frame(
     without_client = 0 if owner is None else int((owner.missing & labelled).sum())
     reasons = ((f"no value of {answer.column}", rows - int(labelled.sum())), (f"no value of {client}", without_client))
     y, label_names = _targets(answer, target, kept)
-    group_codes, group_names = _groups(table, group, kept, most_categories)
+    group_codes, group_names = groups_of(table, group, kept, most_categories)
     client_codes, client_names, lost = _clients(owner, kept)
     teams, team_names = _teams(table, team, client_codes, client_names, kept)
     pool = Pool(
@@ -313,7 +313,7 @@ class Levels(NamedTuple):
         return self.codes < 0
 
 
-def _levels(table: pd.DataFrame, what: str, name: object) -> Levels:
+def levels_of(table: pd.DataFrame, what: str, name: object) -> Levels:
     """Codes of a column's values in their natural order, or of a condition, false before true."""
     condition = None if str(name) in table.columns else _CONDITION.fullmatch(str(name))
     if condition is None:
@@ -356,7 +356,7 @@ def _labels(table: pd.DataFrame, label: object, task: str) -> tuple[Levels, NDAr
     if conditional or task == "classification":
         if task == "regression":
             raise ValueError(f"task: {label!r} is a condition, which has two classes; use classification")
-        return _levels(table, "label", label), None
+        return levels_of(table, "label", label), None
     column = _find(table, "label", label)
     values = Values(column, table[column])
     kind = values.kind()
@@ -369,7 +369,7 @@ def _labels(table: pd.DataFrame, label: object, task: str) -> tuple[Levels, NDAr
         distinct = pd.unique(numbers[~np.isnan(numbers)])
         if task == "regression" or len(distinct) > MOST_CLASSES or bool((distinct != np.round(distinct)).any()):
             return Levels(column, np.where(np.isnan(numbers), -1, 0).astype(np.int64), (), False), numbers
-    return _levels(table, "label", label), None
+    return levels_of(table, "label", label), None
 
 
 def _targets(answer: Levels, target: NDArray[np.float64] | None, kept: Ints) -> tuple[torch.Tensor, tuple[str, ...]]:
@@ -384,7 +384,7 @@ def _targets(answer: Levels, target: NDArray[np.float64] | None, kept: Ints) -> 
     return torch.from_numpy(np.searchsorted(used, answer.codes[kept])), tuple(answer.names[int(code)] for code in used)
 
 
-def _groups(table: pd.DataFrame, group: object, kept: Ints, most: int) -> tuple[Ints | None, tuple[str, ...]]:
+def groups_of(table: pd.DataFrame, group: object, kept: Ints, most: int) -> tuple[Ints | None, tuple[str, ...]]:
     """Codes of the groups of the rows kept, and their names; rows without a value are of the group "unknown"."""
     columns = _several(group)
     if not columns:
@@ -392,7 +392,7 @@ def _groups(table: pd.DataFrame, group: object, kept: Ints, most: int) -> tuple[
     parts: list[list[str]] = []
     combined = np.zeros(len(kept), dtype=np.int64)
     for column in columns:
-        levels = _levels(table, "group", column)
+        levels = levels_of(table, "group", column)
         if len(levels.names) > most:
             raise ValueError(
                 f"group: {levels.column!r} has {len(levels.names)} different values; give a condition, such as '{column} > ...'"
@@ -423,7 +423,7 @@ def _teams(
         return None, ()
     if codes is None:
         raise ValueError("team needs a client column: teams are sets of clients; use group for sets of rows")
-    levels = _levels(table, "team", team)
+    levels = levels_of(table, "team", team)
     shown = (*(name if levels.worded else f"{levels.column}={name}" for name in levels.names), "unknown")
     of_row = np.where(levels.codes < 0, len(levels.names), levels.codes)[kept]
     of_client = np.zeros(len(names), dtype=np.int64)

@@ -10,6 +10,7 @@ import sys
 import click
 
 import evenhand
+from evenhand.cli.audit import audit
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
 from evenhand.cli.run import resume, run
@@ -52,6 +53,7 @@ def algorithms(name: str | None) -> None:
 
 
 main.add_command(run)
+main.add_command(audit)
 main.add_command(resume)
 main.add_command(data)
 data.add_command(describe)

@@ -1,0 +1,165 @@
+"""Auditing predictions that are there already."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from evenhand.audit import Audit, count_predictions, read_counts
+from evenhand.cli import main
+from evenhand.datasets.files import File, data_root, find
+from evenhand.datasets.files import read as read_file
+from evenhand.errors import DataError
+from evenhand.tables import parse
+
+COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as done:
+            main(list(arguments), prog_name="evenhand")
+        captured = capsys.readouterr()
+        return int(done.value.code or 0), captured.out, captured.err
+
+    return run
+
+
+def predictions() -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    bank = np.repeat(["north", "south", "tiny"], [120, 80, 5])
+    sex = rng.choice(["f", "m"], 205)
+    paid = rng.choice(["no", "yes"], 205)
+    guess = np.where(rng.random(205) < np.where(sex == "m", 0.9, 0.7), paid, np.where(paid == "yes", "no", "yes")).astype(object)
+    guess[:3] = None
+    return pd.DataFrame({"bank": bank, "sex": sex, "paid": paid, "guess": guess})
+
+
+ARGUMENTS = ("--client", "bank", "--label", "paid", "--prediction", "guess", "--group", "sex")
+
+
+def test_accuracies_of_clients_and_groups_are_those_of_pandas() -> None:
+    table = predictions()
+    judged = Audit(count_predictions(table, "paid", "guess", "bank", "sex"))
+    right = table["paid"] == table["guess"]
+    for column, rows in (("bank", judged.clients()), ("sex", judged.groups())):
+        expected = right.groupby(table[column]).agg(["mean", "size"])
+        assert [row["name"] for row in rows] == expected.index.tolist()
+        assert [row["accuracy"] for row in rows] == pytest.approx(expected["mean"].tolist())
+        assert [row["samples"] for row in rows] == expected["size"].tolist()
+        assert all(row["low"] < row["accuracy"] < row["high"] or row["accuracy"] in (0, 1) for row in rows)
+    assert [row["small"] for row in judged.clients()] == [False, False, True]
+    positive = table["guess"] == "yes"
+    assert [row["selection rate"] for row in judged.groups()] == pytest.approx(positive.groupby(table["sex"]).mean().tolist())
+    truth = table["paid"] == "yes"
+    found = [row["true-positive rate"] for row in judged.groups()]
+    assert found == pytest.approx([positive[truth & (table["sex"] == sex)].mean() for sex in "fm"])
+
+
+def test_gaps_and_spreads_come_with_intervals_that_hold_them() -> None:
+    judged = Audit(count_predictions(predictions(), "paid", "guess", "bank", "sex"), draws=300)
+    for name, found in (judged.across_clients() | judged.across_groups()).items():
+        assert found.low <= found.high, name
+    gap = judged.across_groups()["accuracy parity"]
+    values = [row["accuracy"] for row in judged.groups()]
+    assert gap.value == pytest.approx(max(values) - min(values))
+    assert judged.across_clients()["pooled"].value == pytest.approx((predictions()["paid"] == predictions()["guess"]).mean())
+
+
+def test_counts_give_the_same_numbers_as_predictions(call: Call, tmp_path: Path) -> None:
+    predictions().to_csv("predictions.csv", index=False)
+    code, out, _ = call("audit", "predictions.csv", *ARGUMENTS, "--out", "audit", "--json", "--draws", "200")
+    assert code == 0
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"clients.csv", "groups.csv", "summary.csv", "counts.csv"}
+    code, again, _ = call("audit", "audit/counts.csv", "--counts", "--json", "--draws", "200")
+    assert code == 0
+    assert json.loads(again) == json.loads(out)
+
+
+def test_groups_with_few_samples_are_left_out_of_gaps() -> None:
+    table = pd.DataFrame({"y": [1] * 20 + [0] * 20 + [1], "p": [1] * 20 + [0] * 10 + [1] * 10 + [0], "g": ["a"] * 20 + ["b"] * 20 + ["c"]})
+    counts = count_predictions(table, "y", "p", group="g")
+    assert Audit(counts, least=2, draws=50).across_groups()["accuracy parity"].value == pytest.approx(0.5)
+    assert Audit(counts, least=0, draws=50).across_groups()["accuracy parity"].value == pytest.approx(1.0)
+    assert Audit(counts, least=21, draws=50).across_groups() == {}
+
+
+def test_the_tables_are_printed_without_colour_codes(call: Call) -> None:
+    predictions().to_csv("predictions.csv", index=False)
+    code, out, err = call("audit", "predictions.csv", *ARGUMENTS, "--draws", "100")
+    assert (code, err) == (0, "")
+    assert "205 samples, 3 without a prediction; 3 clients; labels no, yes; 95% intervals, resampling samples" in " ".join(out.split())
+    assert "\x1b" not in out
+    assert all(word in out for word in ("worst 10 % of clients", "5 (few)", "demographic parity", "By group, %; rates of label yes"))
+
+
+def test_a_missing_prediction_is_never_right_and_a_row_without_a_label_is_left_out() -> None:
+    table = pd.DataFrame({"y": [1, 0, 1, None], "p": [1.0, math.nan, 0.0, 1.0]})
+    counts = count_predictions(table, "y", "p")
+    assert (counts.clients, counts.groups, counts.labels) == (("everyone",), ("",), ("0", "1"))
+    assert counts.table[0, 0].tolist() == [[0, 0, 1], [1, 1, 0]]
+    assert Audit(counts).clients()[0]["accuracy"] == pytest.approx(1 / 3)
+    assert Audit(counts).across_groups() == {}
+
+
+def test_a_prediction_of_a_label_that_never_occurs_is_a_class_of_its_own() -> None:
+    counts = count_predictions(pd.DataFrame({"y": ["a", "b"], "p": ["c", "b"]}), "y", "p")
+    assert counts.labels == ("a", "b", "c")
+    assert Audit(counts).code is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("predictions.csv",), "give --label COLUMN and --prediction COLUMN, or --counts"),
+        (("predictions.csv", "--label", "payed", "--prediction", "guess"), "paid"),
+        (("nothing.csv", *ARGUMENTS), "nothing.csv is not there"),
+        (("predictions.csv", *ARGUMENTS, "--positive", "maybe"), "unknown label 'maybe'; choose from no, yes"),
+        (("predictions.csv", "--counts"), "a table of counts needs columns label, prediction and count"),
+        (("predictions.csv", *ARGUMENTS, "--level", "1.5"), "level must be in (0, 1), got 1.5"),
+    ],
+)
+def test_a_slip_gives_one_line(call: Call, arguments: tuple[str, ...], words: str) -> None:
+    predictions().to_csv("predictions.csv", index=False)
+    code, out, err = call("audit", *arguments)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert words in err
+
+
+def test_counts_that_are_no_counts_are_refused() -> None:
+    table = pd.DataFrame({"label": [0, 1], "prediction": [0, 1], "count": [3, -1]})
+    with pytest.raises(DataError, match="row 2: count is -1, not a whole number"):
+        read_counts(table)
+    with pytest.raises(ValueError, match="unknown column of a table of counts: 'cleint'; did you mean 'client'"):
+        read_counts(table.assign(count=1, cleint="a"))
+    with pytest.raises(DataError, match="row 1 has no label"):
+        read_counts(pd.DataFrame({"label": [None, 1], "prediction": [0, 1], "count": [3, 1]}))
+
+
+@pytest.mark.skipif(COMPAS is None, reason="COMPAS is not in EVENHAND_DATA")
+def test_compas_has_the_gap_in_false_positive_rates_that_propublica_found() -> None:
+    """Of those who were not charged again, 44.9 % of African-Americans but 23.5 % of Caucasians had been rated medium or high."""
+    assert COMPAS is not None
+    table = parse(read_file(COMPAS, File(COMPAS.name)), "compas")
+    two = table[table["race"].isin(["African-American", "Caucasian"])]
+    counts = count_predictions(two, "two_year_recid", "decile_score >= 5", group="race")
+    for found in (counts, read_counts(pd.DataFrame(counts.rows()))):
+        judged = Audit(found, draws=500)
+        rows = {row["name"]: row for row in judged.groups()}
+        assert rows["African-American"]["false-positive rate"] == pytest.approx(0.4485, abs=5e-5)
+        assert rows["Caucasian"]["false-positive rate"] == pytest.approx(0.2345, abs=5e-5)
+        assert 1 - rows["African-American"]["true-positive rate"] == pytest.approx(0.2799, abs=1e-4)
+        assert 1 - rows["Caucasian"]["true-positive rate"] == pytest.approx(0.4772, abs=1e-4)
+        gap = judged.across_groups()["false-positive parity"]
+        assert gap.value == pytest.approx(0.4485 - 0.2345, abs=1e-4)
+        assert 0.15 < gap.low < gap.value < gap.high < 0.28
