@@ -158,6 +158,15 @@ def test_describe_shows_columns_clients_and_balance(call: Call, tmp_path: Path) 
     assert table["group f"].tolist() == pytest.approx(shares.tolist())
 
 
+def test_a_data_set_by_name_is_not_taken_for_a_folder_of_that_name(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "digits").mkdir()
+    assert call("data", "describe", "digits", "--clients", "3")[0] == 0
+    code, _, err = call("data", "describe", "./digits")
+    assert code == 1
+    assert "digits" in err
+    assert err.count("\n") == 1
+
+
 def test_describe_limits_itself_to_the_largest_clients(call: Call) -> None:
     code, out, _ = call("data", "describe", "digits", "--clients", "9", "--most", "4")
     assert code == 0

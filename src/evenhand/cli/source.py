@@ -53,13 +53,16 @@ def data_table(
     split: str | None,
 ) -> dict[str, Any]:
     """The [data] table of a spec from these options; empty where none is given. ``data`` is a name, a file or a directory."""
+    from evenhand.datasets import DATASETS, FORMATS
     from evenhand.errors import SpecError
     from evenhand.experiments.spec import parse_table
 
     table: dict[str, Any] = {}
     path = None if data is None else Path(data).expanduser()
     if data is not None and path is not None:
-        if data.lower().endswith(TABLES) or path.is_file():
+        if data.partition(":")[0] in (*DATASETS, *FORMATS):  # also where a folder of that name lies here: ./adult is the folder
+            table = parse_table(data)
+        elif data.lower().endswith(TABLES) or path.is_file():
             if not path.is_file():
                 raise SpecError(f"there is no file {data}")
             table = {"name": "table", "path": str(path.resolve())}  # a run is resumed from anywhere
