@@ -12,27 +12,14 @@ import pandas as pd
 import pytest
 
 from evenhand.audit import Audit, count_predictions, read_counts
-from evenhand.cli import main
 from evenhand.datasets.files import File, data_root, find
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError
+from evenhand.metrics import parity
 from evenhand.tables import parse
 
 COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as done:
-            main(list(arguments), prog_name="evenhand")
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def predictions() -> pd.DataFrame:
@@ -74,6 +61,15 @@ def test_gaps_and_spreads_come_with_intervals_that_hold_them() -> None:
     values = [row["accuracy"] for row in judged.groups()]
     assert gap.value == pytest.approx(max(values) - min(values))
     assert judged.across_clients()["pooled"].value == pytest.approx((predictions()["paid"] == predictions()["guess"]).mean())
+
+
+def test_gaps_are_those_of_the_parities() -> None:
+    counts = count_predictions(predictions(), "paid", "guess", "bank", "sex")
+    found = Audit(counts, draws=10).across_groups()
+    for name in ("demographic parity", "equal opportunity", "false-positive parity", "equalised odds", "predictive parity"):
+        function = getattr(parity, name.replace(" ", "_").replace("-", "_"))
+        assert found[name].value == pytest.approx(float(function(counts.by_group, 1))), name
+    assert found["accuracy parity"].value == pytest.approx(float(parity.accuracy_parity(counts.by_group)))
 
 
 def test_counts_give_the_same_numbers_as_predictions(call: Call, tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from evenhand.cli import main
 from evenhand.experiments.spec import Spec
 
 COMMAND = [sys.executable, "-m", "evenhand"]
@@ -36,20 +35,6 @@ def evenhand(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line in this process, in an empty directory: exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as done:
-            main(list(arguments), prog_name="evenhand")
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 def files(directory: Path) -> dict[str, bytes]:

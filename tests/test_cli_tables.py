@@ -15,26 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 import evenhand as eh
-from evenhand.cli import main
 from evenhand.encoding import Encoding
 from evenhand.experiments.spec import Spec, suitable_methods, suitable_model
 
 Call = Callable[..., tuple[int, str, str]]
 
 
-@pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line in this process, in a directory with a table: exit code, standard output and standard error."""
-    monkeypatch.chdir(tmp_path)
-    patients().to_csv("patients.csv", index=False)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as done:
-            main(list(arguments), prog_name="evenhand")
-        captured = capsys.readouterr()
-        return int(done.value.code or 0), captured.out, captured.err
-
-    return run
+@pytest.fixture(autouse=True)
+def _a_table(tmp_path: Path) -> None:
+    """In the directory that commands run in."""
+    patients().to_csv(tmp_path / "patients.csv", index=False)
 
 
 def patients() -> pd.DataFrame:

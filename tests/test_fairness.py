@@ -193,6 +193,7 @@ def test_equal_clients_one_client_and_nobody() -> None:
     assert (spread.jain(winner), spread.entropy(winner), spread.gini(winner)) == pytest.approx((0.25, 0.0, 0.75))
     assert all(math.isnan(function([math.nan])) for function in spread.SPREAD.values())
     assert all(function([0.5, math.nan, 1.0]) == function([0.5, 1.0]) for function in spread.SPREAD.values())
+    assert all(math.isnan(function([])) for function in spread.SPREAD.values())
     assert math.isnan(spread.pooled([math.nan], [3]))
 
 

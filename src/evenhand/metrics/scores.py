@@ -10,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from evenhand.data import Federation
+from evenhand.metrics import spread
 from evenhand.tree import Tree
 
 Row = dict[str, Any]
@@ -58,18 +59,8 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     >>> summary([0.5, 1.0, 0.75, 0.75])
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}
     """
-    given = np.asarray(values, dtype=np.float64)
-    ordered = np.sort(given[~np.isnan(given)])
-    if not len(ordered):
-        return dict.fromkeys(("mean", "worst10", "best10", "worst", "std"), math.nan)
-    tenth = max(1, len(ordered) // 10)
-    return {
-        "mean": float(ordered.mean()),
-        "worst10": float(ordered[:tenth].mean()),
-        "best10": float(ordered[-tenth:].mean()),
-        "worst": float(ordered[0]),
-        "std": float(ordered.std()),
-    }
+    kinds = {"mean": spread.mean, "worst10": spread.worst, "best10": spread.best, "worst": spread.smallest, "std": spread.std}
+    return {name: float(function(values)) for name, function in kinds.items()}
 
 
 def change(values: Sequence[float], reference: Sequence[float]) -> dict[str, list[int]]:

@@ -131,7 +131,7 @@ SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
 
 def _over_clients(function: Callable[[Floats], Any], values: ArrayLike) -> Floats:
     given = np.asarray(values, np.float64)
-    rows = given.reshape(-1, given.shape[-1]) if given.ndim else given.reshape(1, 1)
+    rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
     found = np.empty(len(rows))
     for place, row in enumerate(rows):
         kept = row[~np.isnan(row)]
