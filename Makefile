@@ -29,6 +29,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.population --check
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.models
+	$(BIN)/python -m benchmarks.report --check
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

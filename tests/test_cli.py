@@ -70,24 +70,27 @@ def test_a_run_prints_tables_without_colour_codes_and_says_where_the_results_are
     assert done.stderr == ""
     assert ANSI not in done.stdout
     assert re.search(r"^ *fedavg +\d+\.\d", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *qffl +\d+\.\d.* \d+ +\d+ *$", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d +[+-]\d+\.\d *$", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *qffl +\d+\.\d.? \[\d+\.\d.\d+\.\d\]", done.stdout, re.MULTILINE)
+    assert re.search(r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d.? +[+-]\d+\.\d.? *$", done.stdout, re.MULTILINE)
     assert done.stdout.rstrip().endswith("Results are in first")
 
 
 def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(first: First) -> None:
     directory, _ = first
-    each = {"history.csv", "scores.csv", "weights.json", "model.safetensors"}
-    assert {path.name for path in directory.iterdir()} == {"spec.toml", "about.json", "summary.csv", "fedavg", "qffl", "ditto"}
-    assert {path.name for path in (directory / "fedavg").iterdir()} == each
-    assert {path.name for path in (directory / "ditto").iterdir()} == each - {"weights.json"} | {"personal.safetensors"}
+    every = {"history.csv", "scores.csv", "model.safetensors", "tally.safetensors", "values.safetensors"}
+    tables = {f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")}
+    about = {"spec.toml", "about.json", "samples.safetensors"}
+    assert {path.name for path in directory.iterdir()} == about | tables | {"fedavg", "qffl", "ditto"}
+    assert {path.name for path in (directory / "fedavg").iterdir()} == every | {"weights.json", "weights.safetensors"}
+    assert {path.name for path in (directory / "ditto").iterdir()} == every | {"personal.safetensors"}
     assert len((directory / "qffl" / "history.csv").read_text().splitlines()) == 1 + 3
     scores = (directory / "qffl" / "scores.csv").read_text().splitlines()
-    assert scores[0] == "by,name,team,train_count,count,accuracy,loss"
-    assert [line.split(",")[0] for line in scores[1:]] == ["client"] * 4 + ["group"] * 2
-    summary = (directory / "summary.csv").read_text().splitlines()
-    assert summary[0] == "method,mean,worst10,best10,worst,std"
-    assert [line.split(",")[0] for line in summary[1:]] == ["fedavg", "qffl", "ditto"]
+    detail = "balanced_accuracy,precision,recall,brier,calibration_error"
+    assert scores[0] == f"by,name,team,train_count,count,accuracy,loss,{detail}"
+    assert [line.split(",")[0] for line in scores[1:]] == ["client"] * 4 + ["group"] * 2 + ["team"] * 2
+    comparison = (directory / "comparison.csv").read_text().splitlines()
+    assert comparison[0] == "method,statistic,value,low,high,best"
+    assert list(dict.fromkeys(line.split(",")[0] for line in comparison[1:])) == ["fedavg", "qffl", "ditto"]
     about = json.loads((directory / "about.json").read_text())
     assert about["seed"] == 3
     assert {"python", "evenhand", "torch", "numpy"} <= about["versions"].keys()

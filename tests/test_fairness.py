@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import statistics
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
+from scipy.spatial import distance
 from sklearn import metrics as sk
 
 from evenhand.metrics import parity, rates, spread
@@ -202,3 +206,169 @@ def test_spreads_of_many_tables_at_once() -> None:
     for function in spread.SPREAD.values():
         assert function(values).shape == (3, 2)
         assert function(values)[2, 1] == pytest.approx(float(function(values[2, 1])))
+
+
+# ---- the same by other means: 1, 2 and 9 clients, ties, an empty group, missing predictions
+
+CASES = {
+    "one client": [0.7],
+    "two clients": [0.25, 0.75],
+    "two equal clients": [0.4, 0.4],
+    "nine clients": [0.9, 0.1, 0.5, 0.5, 0.8, 0.3, 0.7, 0.2, 0.6],
+    "nine with ties at both ends": [0.2, 0.2, 0.2, 0.5, 0.5, 0.9, 0.9, 0.9, 0.7],
+    "twenty with ties": [0.3] * 5 + [0.6] * 10 + [1.0] * 5,
+    "zeros": [0.0, 0.0, 0.5],
+    "one missing": [0.5, math.nan, 1.0],
+}
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_spreads_are_those_of_scipy_and_pandas(values: list[float]) -> None:
+    there = pd.Series(values).dropna()
+    n, tenth = len(there), max(1, len(there) // 10)
+    expected = {
+        "mean": statistics.fmean(there),
+        "worst10": there.nsmallest(tenth).mean(),
+        "best10": there.nlargest(tenth).mean(),
+        "min": there.quantile(0),
+        "max": there.quantile(1),
+        "variance": statistics.pvariance(there),
+        "std": statistics.pstdev(there),
+        "variation": stats.variation(there),
+        "cosine": 1 - distance.cosine(there, np.ones(n)),
+        "jain": (1 - distance.cosine(there, np.ones(n))) ** 2,
+        "gini": np.abs(np.subtract.outer(there.to_numpy(), there.to_numpy())).mean() / (2 * there.mean()),
+        "entropy": stats.entropy(there) / math.log(n) if n > 1 else 1.0,
+    }
+    assert set(expected) == set(spread.SPREAD)
+    for name, function in spread.SPREAD.items():
+        assert function(values) == pytest.approx(expected[name], abs=1e-12), name
+    assert spread.percentiles(values, [0, 10, 50, 100]) == pytest.approx(there.quantile([0, 0.1, 0.5, 1]).tolist())
+    weight = np.arange(1, len(values) + 1)
+    kept = ~np.isnan(values)
+    assert spread.pooled(values, weight) == pytest.approx(np.average(np.array(values)[kept], weights=weight[kept]))
+
+
+def test_spreads_of_one_two_and_nine_clients_by_hand() -> None:
+    by_hand = {
+        "mean": (0.7, 0.5, 5 / 9),
+        "worst10": (0.7, 0.25, 0.2),  # a tenth of nine clients is one of them
+        "best10": (0.7, 0.75, 0.9),
+        "min": (0.7, 0.25, 0.2),
+        "max": (0.7, 0.75, 0.9),
+        "variance": (0, 0.0625, 3.54 / 9 - (5 / 9) ** 2),
+        "std": (0, 0.25, math.sqrt(3.54 / 9 - (5 / 9) ** 2)),
+        "variation": (0, 0.5, math.sqrt(3.54 / 9 - (5 / 9) ** 2) * 9 / 5),
+        "jain": (1, 1 / (2 * 0.625), 25 / (9 * 3.54)),
+        "cosine": (1, 1 / math.sqrt(1.25), 5 / math.sqrt(9 * 3.54)),
+        "gini": (0, 0.25, 2 * (0.2 * 6 + 0.5 * 9 + 0.7 * 6 + 0.9 * 24) / (9 * 5) - 10 / 9),
+        "entropy": (1, (0.25 * math.log(4) + 0.75 * math.log(4 / 3)) / math.log(2), None),
+    }
+    nine = CASES["nine with ties at both ends"]
+    for name, (one, two, many) in by_hand.items():
+        assert spread.SPREAD[name]([0.7]) == pytest.approx(one), name
+        assert spread.SPREAD[name]([0.25, 0.75]) == pytest.approx(two), name
+        assert many is None or spread.SPREAD[name](nine) == pytest.approx(many), name
+
+
+@pytest.mark.parametrize("classes", [2, 4])
+def test_rates_with_missing_predictions_are_those_of_scikit_learn(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    y, p = rng.integers(0, classes, 300), rng.integers(-1, classes, 300)  # -1: none
+    table, labels = counted(y, p, classes=classes).table[0, 0], list(range(classes))
+    assert rates.accuracy(table) == pytest.approx(sk.accuracy_score(y, p))
+    assert rates.recall(table) == pytest.approx(sk.recall_score(y, p, labels=labels, average=None))
+    assert rates.balanced_accuracy(table) == pytest.approx(sk.recall_score(y, p, labels=labels, average="macro"))
+    assert rates.precision(table) == pytest.approx(sk.precision_score(y, p, labels=labels, average=None))
+    assert rates.f1(table) == pytest.approx(sk.f1_score(y, p, labels=labels, average=None))
+    for label in labels:
+        assert rates.selection_rate(table)[label] == pytest.approx((p == label).mean())
+        assert rates.base_rate(table)[label] == pytest.approx((y == label).mean())
+        assert rates.false_positive_rate(table)[label] == pytest.approx((p[y != label] == label).mean())
+        assert rates.false_negative_rate(table)[label] == pytest.approx((p[y == label] != label).mean())
+    assert rates.count(table) == len(y)
+
+
+def test_missing_predictions_by_hand() -> None:
+    table = counted([0, 0, 0, 1, 1], [0, -1, 1, 1, -1]).table[0, 0]
+    assert table.tolist() == [[1, 1, 1], [0, 1, 1]]
+    assert rates.accuracy(table) == pytest.approx(2 / 5)
+    assert rates.recall(table) == pytest.approx([1 / 3, 1 / 2])
+    assert rates.precision(table) == pytest.approx([1, 1 / 2])
+    assert rates.selection_rate(table) == pytest.approx([1 / 5, 2 / 5])
+    assert rates.false_positive_rate(table) == pytest.approx([0, 1 / 3])
+    assert rates.false_negative_rate(table) == pytest.approx([2 / 3, 1 / 2])
+
+
+@pytest.mark.parametrize("empty", [False, True], ids=["all groups", "an empty group"])
+def test_parities_of_rates_are_those_of_fairlearns_metric_frame(empty: bool) -> None:
+    fairlearn = pytest.importorskip("fairlearn.metrics", reason="compares with fairlearn")
+    rng = np.random.default_rng(5)
+    group = rng.choice([0, 2] if empty else [0, 1, 2], 500)  # group 1 may have nobody
+    y = rng.integers(0, 2, 500)
+    p = (rng.random(500) < 0.2 + 0.15 * group + 0.3 * y).astype(int)
+    table = counted(y, p, group).by_group
+    assert len(table) == 3
+    for ours, theirs in (
+        (parity.accuracy_parity, sk.accuracy_score),
+        (lambda t, **k: parity.predictive_parity(t, 1, **k), sk.precision_score),
+        (lambda t, **k: parity.false_positive_parity(t, 1, **k), fairlearn.false_positive_rate),
+        (lambda t, **k: parity.demographic_parity(t, 1, **k), fairlearn.selection_rate),
+        (lambda t, **k: parity.equal_opportunity(t, 1, **k), fairlearn.true_positive_rate),
+    ):
+        frame = fairlearn.MetricFrame(metrics=theirs, y_true=y, y_pred=p, sensitive_features=group)
+        assert ours(table) == pytest.approx(frame.difference())
+        assert ours(table, compare=parity.ratio) == pytest.approx(frame.ratio())
+    frame = fairlearn.MetricFrame(metrics=sk.accuracy_score, y_true=y, y_pred=p, sensitive_features=group)
+    assert parity.worst_group(rates.accuracy(table)) == pytest.approx(frame.group_min())
+
+
+def test_groups_with_equal_rates_have_no_gap_and_a_ratio_of_one() -> None:
+    both = np.stack([HAND, 3 * HAND, HAND])
+    for function in (
+        parity.demographic_parity,
+        parity.equal_opportunity,
+        parity.false_positive_parity,
+        parity.equalised_odds,
+        parity.predictive_parity,
+    ):
+        assert function(both) == pytest.approx(0, abs=1e-12)
+        assert function(both, 1, parity.ratio) == pytest.approx(1)
+    assert (parity.gap([0.3, 0.3, 0.1]), parity.ratio([0.3, 0.3, 0.1])) == pytest.approx((0.2, 1 / 3))
+
+
+def test_without_a_positive_class_the_one_that_differs_most_counts() -> None:
+    rng = np.random.default_rng(3)
+    y, p, group = rng.integers(0, 4, 500), rng.integers(0, 4, 500), rng.integers(0, 3, 500)
+    table = counted(y, p, group, classes=4).by_group
+    by_class = [[(p[group == g] == c).mean() for g in range(3)] for c in range(4)]
+    assert parity.demographic_parity(table) == pytest.approx(max(max(rate) - min(rate) for rate in by_class))
+    assert parity.demographic_parity(table, compare=parity.ratio) == pytest.approx(min(min(rate) / max(rate) for rate in by_class))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 2**32))
+def test_numbers_from_sums_of_counts_are_those_of_the_union(seed: int) -> None:
+    """Rates, parities and spreads need nothing but sums: two halves of a federation's samples give what all of them give."""
+    rng = np.random.default_rng(seed)
+    codes = [rng.integers(0, top, 90) for top in (3, 2, 2)] + [rng.integers(-1, 2, 90)]
+    names = ("abc", "fm", "01")
+    halves = [Counts.of(*(code[rows] for code in codes), *names) for rows in (slice(0, 40), slice(40, None))]
+    summed, client, group = halves[0] + halves[1], codes[0], codes[1]
+    right = codes[2] == codes[3]
+    by_client = [right[client == i].mean() for i in range(3)]
+    for function in spread.SPREAD.values():
+        assert function(rates.accuracy(summed.by_client)) == pytest.approx(float(function(by_client)))
+    sizes = summed.by_client.sum((-2, -1))
+    assert spread.pooled(rates.accuracy(summed.by_client), sizes) == pytest.approx(right.mean())
+    by_group = [right[group == a].mean() for a in range(2)]
+    assert parity.accuracy_parity(summed.by_group) == pytest.approx(abs(by_group[0] - by_group[1]))
+
+
+def test_teams_in_place_of_groups_hold_their_clients_counts() -> None:
+    counts = counted([0, 1, 1, 0], [0, 1, 0, 1], group=[0, 1, 0, 1], client=[0, 1, 2, 2])
+    teams = counts.with_groups(("north", "south"), np.array([1, 0, -1]))
+    assert teams.groups == ("north", "south")
+    assert teams.by_group[1].tolist() == counts.by_client[0].tolist()
+    assert teams.by_group[0].tolist() == counts.by_client[1].tolist()
+    assert teams.table[2].sum() == 0  # a client without a team

@@ -45,6 +45,19 @@ def test_correct_takes_the_largest_output_or_the_sign_of_a_single_one() -> None:
     assert correct(torch.tensor([[0.1], [-2.0], [3.0]]), torch.tensor([1, 0, -1])).tolist() == [True, True, False]
 
 
+def test_of_equal_outputs_the_first_is_the_prediction() -> None:
+    assert correct(torch.tensor([[1.0, 1.0], [1.0, 1.0]]), torch.tensor([0, 1])).tolist() == [True, False]
+    assert correct(torch.tensor([0.0, 0.0]), torch.tensor([0, 1])).tolist() == [True, False]  # a score of 0 is not positive
+
+
+def test_an_output_with_a_nan_is_never_right() -> None:
+    nan = math.nan
+    several = torch.tensor([[nan, 0.0], [0.0, nan], [nan, nan], [0.0, 1.0]])
+    for label in (0, 1):
+        assert correct(several, torch.full((4,), label)).tolist() == [False, False, False, label == 1]
+        assert correct(torch.tensor([[nan], [1.0]]), torch.full((2,), label)).tolist() == [False, label == 1]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "gifair_per"])
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
 def test_scores_are_those_of_each_clients_own_model_on_its_own_test_data(method: str, engine: str) -> None:
@@ -89,7 +102,7 @@ def test_history_and_scores_are_tables() -> None:
     result = eh.fit(network(), ragged(), eh.FedAvg(), rounds=4, eval_every=2)
     assert len(result.history) == 4
     assert result.history["mean"].notna().tolist() == [False, True, False, True]
-    assert len(result.scores) == 10 + 3
+    assert len(result.scores) == 10 + 3 + 2  # clients, groups and teams
     assert result.history["mean"].iloc[-1] == pytest.approx(result.summary["mean"])
 
 

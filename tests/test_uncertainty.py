@@ -8,14 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evenhand.metrics import rates, spread
-from evenhand.metrics.counts import Counts
-from evenhand.metrics.uncertainty import gap_interval, holm, intervals, over_seeds, paired, resampled, wilson
-
-
-def counts_of(right: list[int], sizes: list[int]) -> Counts:
-    table = np.array([[[[k, n - k, 0], [0, 0, 0]]] for k, n in zip(right, sizes, strict=True)])
-    return Counts(table, tuple(map(str, range(len(right)))), ("",), ("0", "1"))
+from evenhand.metrics.uncertainty import client_means, gap_interval, holm, over_seeds, paired, resampled_sums, wilson
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 5), (3, 10), (10, 10), (457, 500)])
@@ -29,45 +22,66 @@ def test_without_samples_there_is_no_interval() -> None:
     assert np.isnan(low).tolist() == np.isnan(high).tolist() == [False, True]
 
 
-def test_resampled_samples_keep_every_clients_size_and_have_binomial_moments() -> None:
-    counts = counts_of([8, 1], [10, 4])
-    tables = resampled(counts.table, "samples", 20_000, np.random.default_rng(0))
-    assert (tables.sum((-3, -2, -1)) == [10, 4]).all()
-    right = tables[:, 0, 0, 0, 0]
-    assert right.mean() == pytest.approx(8, abs=5 * math.sqrt(1.6 / 20_000))
-    assert right.var() == pytest.approx(10 * 0.8 * 0.2, rel=0.05)
+TABLE = np.array([[[8, 2], [0, 5]], [[1, 3], [0, 0]], [[0, 0], [0, 0]]])  # three clients, one of them without samples
+
+
+def test_resampled_samples_keep_every_clients_size_and_have_the_moments_of_multinomials() -> None:
+    sums = resampled_sums(TABLE, "samples", 20_000, seed=0)
+    assert sums.shape == (20_000, 2, 2)
+    assert (sums.sum((1, 2)) == 19).all()
+    assert (sums[:, 1, 0] == 0).all()
+    share = TABLE / np.maximum(TABLE.sum((1, 2)), 1)[:, None, None]
+    variance = (TABLE.sum((1, 2))[:, None, None] * share * (1 - share)).sum(0)
+    assert sums.mean(0) == pytest.approx(TABLE.sum(0), abs=0.08)  # four standard errors
+    assert sums.var(0) == pytest.approx(variance, rel=0.05)
 
 
 def test_resampled_clients_are_whole_clients_drawn_with_replacement() -> None:
-    counts = counts_of([8, 1, 0], [10, 4, 0])
-    tables = resampled(counts.table, "clients", 3000, np.random.default_rng(0))
-    sizes = tables.sum((-3, -2, -1))
-    assert set(np.unique(sizes)) == {0, 4, 10}
-    assert (sizes == 10).mean() == pytest.approx(1 / 3, abs=0.03)
-    both = resampled(counts.table, "both", 3000, np.random.default_rng(0))
-    assert set(np.unique(both.sum((-3, -2, -1)))) == {0, 4, 10}
-    assert len(np.unique(both[..., 0, 0, 0])) > 3
+    sums = resampled_sums(TABLE, "clients", 6000, seed=0)
+    totals, times = np.unique(sums.sum((1, 2)), return_counts=True)
+    assert set(totals) == {15 * a + 4 * b for a in range(4) for b in range(4 - a)}
+    assert times[totals == 45] / 6000 == pytest.approx(1 / 27, abs=0.01)
+    assert (sums[:, 0, 0] == 8 * sums[:, 1, 1] // 5 + (sums[:, 0, 1] - 2 * sums[:, 1, 1] // 5) // 3).all()
 
 
-def test_one_seed_gives_one_interval_and_all_statistics_see_the_same_tables() -> None:
-    counts = counts_of([30, 20, 45], [50, 40, 50])
-    by_client = {"mean": lambda t: spread.mean(rates.accuracy(t.sum(-3))), "again": lambda t: spread.mean(rates.accuracy(t.sum(-3)))}
-    first, second, other = (intervals(counts, by_client, draws=200, seed=seed) for seed in (1, 1, 2))
-    assert first == second
-    assert first["mean"] == first["again"]
-    assert first["mean"] != other["mean"]
-    assert first["mean"].value == pytest.approx((0.6 + 0.5 + 0.9) / 3)
+def test_resampling_both_adds_the_variances_of_clients_and_samples() -> None:
+    sums = resampled_sums(TABLE, "both", 20_000, seed=0)[:, 0, 0]
+    between = 3 * np.array([8, 1, 0]).var()  # of three draws
+    within = 15 * (8 / 15) * (7 / 15) + 4 * 0.25 * 0.75
+    assert sums.mean() == pytest.approx(9, abs=0.2)
+    assert sums.var() == pytest.approx(between + within, rel=0.05)
 
 
-def test_the_interval_of_a_pooled_accuracy_is_near_the_normal_one() -> None:
-    found = intervals(counts_of([400], [500]), {"accuracy": lambda t: rates.accuracy(t.sum((-4, -3)))}, draws=4000)["accuracy"]
-    half = 1.96 * math.sqrt(0.8 * 0.2 / 500)
-    assert (found.low, found.high) == pytest.approx((0.8 - half, 0.8 + half), abs=0.004)
+def test_one_seed_gives_one_resampling() -> None:
+    first, second, other = (resampled_sums(TABLE, "samples", 50, seed) for seed in (1, 1, 2))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, other)
 
 
-def test_a_statistic_must_give_a_number_for_each_table() -> None:
-    with pytest.raises(ValueError, match=r"accuracy must give one number for each table, got shape \(10, 1\)"):
-        intervals(counts_of([4], [5]), {"accuracy": lambda t: rates.accuracy(t.sum(-3))}, draws=10)
+def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
+    rng = np.random.default_rng(0)
+    client = rng.permutation(np.repeat([0, 1, 3], [6, 40, 1]))  # in no order; client 2 has no samples
+    values = rng.normal(size=(47, 2)) + client[:, None]
+    drawn = np.concatenate(list(client_means(values, client, 4, "samples", 8000, seed=0)))
+    assert drawn.shape == (8000, 4, 2)
+    assert np.isnan(drawn[:, 2]).all()
+    for i in (0, 1):
+        own = values[client == i]
+        assert drawn[:, i].mean(0) == pytest.approx(own.mean(0), abs=0.02)
+        assert drawn[:, i].std(0) == pytest.approx(own.std(0, ddof=1) / math.sqrt(len(own)), rel=0.04)
+        assert np.corrcoef(drawn[:, i].T)[0, 1] == pytest.approx(np.corrcoef(own.T)[0, 1], abs=0.05)  # the same samples for both trials
+    assert (drawn[:, 3] == values[client == 3]).all()  # one sample tells nothing about others
+
+
+def test_drawn_clients_are_those_there_are() -> None:
+    values, client = np.array([[1.0], [3.0], [10.0]]), np.array([0, 0, 1])
+    drawn = np.concatenate(list(client_means(values, client, 2, "clients", 300, seed=0)))[..., 0]
+    assert set(np.unique(drawn)) == {2.0, 10.0}
+    assert (drawn == 2).mean() == pytest.approx(0.5, abs=0.1)
+    both = np.concatenate(list(client_means(values, client, 2, "both", 300, seed=0)))[..., 0]
+    assert set(np.unique(both)) == {1.0, 3.0, 10.0}
+    with pytest.raises(ValueError, match=r"values must be \(N, R\) and client \(N,\), got \(3,\) and \(3,\)"):
+        next(client_means(values[:, 0], client, 2, "samples", 1, seed=0))
 
 
 def test_over_seeds_is_students_interval() -> None:
@@ -96,26 +110,6 @@ def test_holms_correction_by_hand() -> None:
     adjusted = holm([0.02, math.nan, 0.03])
     assert adjusted[[0, 2]] == pytest.approx([0.04, 0.04])
     assert math.isnan(adjusted[1])
-
-
-def test_intervals_of_the_mean_accuracy_hold_the_truth_about_as_often_as_they_say() -> None:
-    rng = np.random.default_rng(0)
-    truth, size = rng.uniform(0.6, 0.95, 20), 60
-    hits = 0
-    for trial in range(200):
-        counts = counts_of(rng.binomial(size, truth).tolist(), [size] * 20)
-        found = intervals(counts, {"mean": lambda t: spread.mean(rates.accuracy(t.sum(-3)))}, draws=300, seed=trial)["mean"]
-        hits += found.low <= truth.mean() <= found.high
-    assert 0.90 <= hits / 200 <= 0.99  # 95 % within three standard errors
-
-
-def test_the_interval_of_a_statistic_is_the_quantiles_turned_round_its_value() -> None:
-    counts = counts_of([9, 5, 7], [10, 10, 10])
-    worst = {"min": lambda t: spread.smallest(rates.accuracy(t.sum(-3)))}
-    found = intervals(counts, worst, draws=500, seed=3)["min"]
-    tables = resampled(counts.table, "samples", 500, np.random.default_rng([3, 11]))
-    low, high = np.quantile(rates.accuracy(tables.sum(2)).min(1), [0.025, 0.975])
-    assert found == pytest.approx((0.5, 2 * 0.5 - high, 2 * 0.5 - low))
 
 
 def test_gap_intervals_by_hand() -> None:

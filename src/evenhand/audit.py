@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from evenhand.errors import DataError, require_known, require_number, require_whole
 from evenhand.metrics import rates
+from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.spread import SPREAD
-from evenhand.metrics.uncertainty import Interval, gap_interval, intervals, resamples, wilson
+from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
 from evenhand.tables import groups_of, levels_of
 
 Ints = NDArray[np.int64]
@@ -46,7 +46,7 @@ def count_predictions(
             labels in their order. A missing prediction is counted, and is never right; rows without a label are left out.
         client: a column; None takes all rows for one client's.
         group: a column or several, whose combinations are the groups.
-        most: groups that a column may have.
+        most: groups that a column may have, and predictions that are no labels.
     """
     truth, guess = levels_of(table, "label", label), levels_of(table, "prediction", prediction)
     kept = np.flatnonzero(truth.codes >= 0)
@@ -58,6 +58,12 @@ def count_predictions(
     else:
         names = (*truth.names, *(name for name in guess.names if name not in truth.names))
         of_truth, of_guess = ([names.index(name) for name in level.names] for level in (truth, guess))
+    strange = len(names) - len(truth.names)
+    if strange > most:
+        raise DataError(
+            f"{prediction} holds {strange} values that are not among the labels ({', '.join(truth.names[:5])}); "
+            f'give a condition on it, such as "{prediction} >= 0.5"'
+        )
     owner = None if client is None else levels_of(table, "client", client)
     if owner is not None and bool((owner.codes[kept] < 0).any()):
         row = int(kept[np.flatnonzero(owner.codes[kept] < 0)[0]]) + 1
@@ -112,8 +118,9 @@ class Audit:
         counts: predictions, counted.
         positive: the label that is the favourable or the feared one, for rates and parities of two classes; None takes the last of two
             labels, and of more labels the one that differs most.
-        over: what intervals resample: "samples" of each client, "clients", or "both".
+        over: what intervals are over: other "samples" of these clients, other "clients" like these, or "both".
         least: clients and groups with fewer samples are marked as small, and such groups are left out of gaps.
+        suppress: leave small clients and groups without numbers, and such clients out of numbers across clients.
     """
 
     counts: Counts
@@ -123,6 +130,7 @@ class Audit:
     draws: int = 1000
     seed: int = 0
     least: int = 10
+    suppress: bool = False
 
     def __post_init__(self) -> None:
         require_number("level", self.level, "(0, 1)")
@@ -147,21 +155,25 @@ class Audit:
         if self.code is not None:
             for name, rate in RATES.items():
                 for row, value in zip(rows, rate(self.counts.by_group)[:, self.code].tolist(), strict=True):
-                    row[name] = value
+                    row[name] = None if row["samples"] is None else value
         return rows
 
     def across_clients(self) -> dict[str, Interval]:
-        """Mean, worst 10 % and so on of the clients' accuracies."""
-        return self._intervals({name: _of_clients(function) for name, function in SPREAD.items()} | {"pooled": _pooled})
+        """Mean, worst 10 % and so on of the clients' accuracies; see :mod:`evenhand.metrics.across`.
+
+        A value may lie outside of its interval: the worst of many clients with few samples looks worse than it is.
+        """
+        right, samples = _right(self.counts.by_client)
+        kept = samples >= (self.least if self.suppress else 0)
+        return accuracy_intervals(right[kept], samples[kept], self.over, self.draws, self.level, self.seed)
 
     def across_groups(self) -> dict[str, Interval]:
         """Gaps between groups that are not small; empty where there are fewer than two."""
         kept = np.flatnonzero(self.counts.by_group.sum((-2, -1)) >= max(1, self.least))
         if len(kept) < 2:
             return {}
-        tables = resamples(self.counts, self.over, self.draws, self.seed)
-        drawn, there = np.concatenate([table[:, :, kept].sum(1) for table in tables]), self.counts.by_group[kept]
-
+        drawn = resampled_sums(self.counts.table, self.over, self.draws, self.seed)[:, kept]
+        there = self.counts.by_group[kept]
         codes = range(len(self.counts.labels)) if self.code is None else [self.code]
 
         def compared(functions: Sequence[Callable[..., Any]]) -> Interval:
@@ -171,24 +183,23 @@ class Audit:
         found = {name: compared(functions) for name, functions in PARITIES.items()}
         return found | {"accuracy parity": gap_interval([rates.accuracy(there)], [rates.accuracy(drawn)], self.level)}
 
-    def _intervals(self, statistics: Mapping[str, Callable[[Ints], Any]]) -> dict[str, Interval]:
-        found = intervals(self.counts, statistics, self.over, self.draws, self.level, self.seed)
-        return {name: Interval(value, max(0.0, low), high) for name, (value, low, high) in found.items()}  # none of them can be negative
+    def count_rows(self) -> list[Row]:
+        """See :meth:`Counts.rows`; without those of small clients and groups where they are suppressed."""
+        groups, clients = ({row["name"] for row in rows if row["samples"] is None} for rows in (self.groups(), self.clients()))
+        return [row for row in self.counts.rows() if row["client"] not in clients and row["group"] not in groups]
 
     def _accuracies(self, names: Sequence[str], tables: Ints) -> list[Row]:
-        samples = tables.sum((-2, -1))
-        right = np.diagonal(tables[..., :-1], axis1=-2, axis2=-1).sum(-1)
+        right, samples = _right(tables)
         low, high = wilson(right, samples, self.level)
-        columns = zip(names, samples.tolist(), rates.accuracy(tables).tolist(), low.tolist(), high.tolist(), strict=True)
-        return [
-            {"name": name, "samples": count, "accuracy": value, "low": down, "high": up, "small": count < self.least}
-            for name, count, value, down, up in columns
-        ]
+        columns = zip(samples.tolist(), rates.accuracy(tables).tolist(), low.tolist(), high.tolist(), strict=True)
+        rows = []
+        for name, numbers in zip(names, columns, strict=True):
+            small = numbers[0] < self.least
+            shown = [None] * 4 if small and self.suppress else numbers
+            rows.append({"name": name, **dict(zip(("samples", "accuracy", "low", "high"), shown, strict=True)), "small": small})
+        return rows
 
 
-def _of_clients(function: Callable[[Any], Any]) -> Callable[[Ints], Any]:
-    return lambda table: function(rates.accuracy(table.sum(-3)))
-
-
-def _pooled(table: Ints) -> Any:
-    return rates.accuracy(table.sum((-4, -3)))
+def _right(tables: Ints) -> tuple[Ints, Ints]:
+    """Samples that are predicted right, and all samples, of tables (..., C, C + 1)."""
+    return np.diagonal(tables[..., :-1], axis1=-2, axis2=-1).sum(-1), tables.sum((-2, -1))

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.errors import require_kind
+from evenhand.errors import require_kind, require_number, require_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,6 +265,11 @@ class Federation:
         return len(self.train.offsets) - 1
 
     @property
+    def judged(self) -> Part:
+        """The part that models are judged on: the test data, or, where there are none, those trained with."""
+        return self.test if self.test is not None and len(self.test.x) else self.train
+
+    @property
     def groups(self) -> int:
         """Number of sample groups; 0 where the data have none."""
         return len(self.group_names)
@@ -313,6 +319,35 @@ class Federation:
 
         test, val = (None if part is None else together(part) for part in (self.test, self.val))
         return replace(self, train=together(self.train), test=test, val=val, teams=None, team_names=(), names=("everyone",))
+
+    def with_validation(self, share: float, seed: int = 0) -> Federation:
+        """The same data with a validation part: floor(share * m) of each client's m training samples, drawn at random.
+
+        Data that have a validation part stay as they are, and test samples stay where they are. Features are not copied: both parts
+        are views of the training samples.
+        """
+        require_number("share", share, "[0, 1)", "it is a share of each client's training samples")
+        if share == 0 or (self.val is not None and len(self.val.x)):
+            return self
+        require_whole("seed", seed, 0)
+        train, owner = self.train, self.train.owners
+        drawn = torch.from_numpy(np.random.default_rng([seed, 9]).permutation(len(owner)))
+        in_turn = drawn[torch.argsort(owner[drawn], stable=True)]  # client after client, each one's samples in random order
+        place = torch.arange(len(owner)) - train.offsets[:-1].repeat_interleave(train.sizes)
+        wanted = (share * train.sizes.double() + 1e-9).long()  # 0.29 * 100 is not quite 29
+        held_out = torch.zeros(len(owner), dtype=torch.bool)
+        held_out[in_turn[place < wanted[owner]]] = True
+        if not bool(held_out.any()):
+            return self
+
+        def part(chosen: Tensor) -> Part:
+            rows = chosen.nonzero().flatten()
+            sizes = torch.bincount(owner[rows], minlength=self.clients)
+            x = train.x.pick(rows) if isinstance(train.x, View) else View(train.x, rows)
+            group = None if train.group is None else train.group[rows]
+            return Part(x, train.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
+
+        return replace(self, train=part(~held_out), val=part(held_out))
 
     @classmethod
     def from_arrays(

@@ -10,6 +10,7 @@ import math
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,10 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.errors import RunError, first_line
+from evenhand.errors import RunError, first_line, require_choice
 from evenhand.tree import Tree
+
+FORMATS = ("csv", "parquet", "json")  # of tables
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -82,6 +85,59 @@ def _value(text: str) -> Any:
 def write_json(path: Path, content: Any) -> None:
     """A JSON file."""
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
+
+
+def check_formats(formats: Iterable[str]) -> None:
+    """Raise where tables cannot be written so."""
+    for name in formats:
+        require_choice("format", name, FORMATS)
+        if name == "parquet" and find_spec("pyarrow") is None:
+            raise RunError("Parquet files need pyarrow: pip install evenhand[parquet]")
+
+
+def write_tables(directory: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], formats: Iterable[str] = ("csv",)) -> list[Path]:
+    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths. Tables without rows are left out."""
+    written = []
+    for name, rows in tables.items():
+        for kind in formats if rows else ():
+            path = directory / f"{name}.{kind}"
+            if kind == "csv":
+                write_rows(path, rows)
+            elif kind == "json":
+                write_json(path, plain(list(rows)))
+            else:
+                write_atomic(path, _parquet(rows))
+            written.append(path)
+    return written
+
+
+def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    import pandas as pd
+
+    frame = pd.DataFrame(list(rows))
+    for name in frame.columns:
+        kinds = {float if isinstance(value, int | float) else type(value) for value in frame[name].dropna()}
+        if len(kinds) > 1:  # a hyper-parameter that is a number here and a text or list there; Parquet's columns have one kind
+            frame[name] = frame[name].map(str, na_action="ignore")
+    buffer = io.BytesIO()
+    frame.to_parquet(buffer, index=False)
+    return buffer.getvalue()
+
+
+def plain(value: Any) -> Any:
+    """Values as JSON knows them; numbers that are not finite as null."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(entry) for entry in value]
+    if hasattr(value, "item"):  # a NumPy number
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_text(value: Any) -> str:
+    """Text of :func:`plain` values."""
+    return json.dumps(plain(value), indent=2)
 
 
 def write_tensors(path: Path, tensors: Tree, metadata: Mapping[str, Any] | None = None) -> None:

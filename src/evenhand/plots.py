@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +21,51 @@ from evenhand.files import write_atomic
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "/", ".", "x")
 OTHERS = "#DDDDDD"
+SCALE = {".png": 2, ".svg": 1}  # pixels of a file for one of the figure
+# for lines: yellow is too pale on white, and blue and black are too dark on black
+LINES = {
+    "light": ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5C00", "#999999"),
+    "dark": ("#1A83C6", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"),
+}
+REFERENCE = {"light": "#3D3D3D", "dark": "#E0E0E0"}
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle-down", "star")
+
+
+class Look(NamedTuple):
+    """How a method is drawn, everywhere alike. Colour is never all that tells two methods apart."""
+
+    colour: str  # on white
+    dark: str  # on black
+    dash: str
+    symbol: str
+
+
+def looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look]:
+    """A look for each method; the reference is a plain line in the colour of the text.
+
+    >>> looks(["fedavg", "qffl"], "fedavg")["qffl"]
+    Look(colour='#0072B2', dark='#1A83C6', dash='dash', symbol='square')
+    """
+    chosen, number = {}, 0
+    for label in labels:
+        if label == reference:
+            chosen[label] = Look(REFERENCE["light"], REFERENCE["dark"], DASHES[0], SYMBOLS[0])
+            continue
+        place = number % len(LINES["light"])
+        turn = number + 1 + number // len(LINES["light"])  # a colour comes back with another dash and symbol
+        dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]
+        chosen[label] = Look(LINES["light"][place], LINES["dark"][place], dash, symbol)
+        number += 1
+    return chosen
+
+
+def graph_objects() -> Any:
+    """plotly's, or an error that says how to get it."""
+    try:
+        return import_module("plotly.graph_objects")
+    except ImportError:
+        raise ImportError("pictures need plotly; pip install 'evenhand[plots]'") from None
 
 
 def plot_partition(federation: Federation, by: str = "label", most: int = 100, sort: bool = False, training_only: bool = False) -> Any:
@@ -30,10 +77,7 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
         sort: largest clients first, in place of the federation's order.
         training_only: leave validation and test samples out.
     """
-    try:
-        go = import_module("plotly.graph_objects")
-    except ImportError:
-        raise ImportError("pictures need plotly; pip install 'evenhand[plots]'") from None
+    go = graph_objects()
     require_whole("most", most, 1)
     known, counts = balance(federation, by, "train" if training_only else None)  # (n, K)
     order = counts.sum(1).argsort(descending=True, stable=True) if sort else torch.arange(federation.clients)
@@ -46,7 +90,7 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
     figure = go.Figure()
     for code, name in enumerate(names):
         figure.add_bar(
-            name=_shortened(name),
+            name=shortened(name),
             x=counts[:, code].tolist(),
             y=list(range(shown)),
             orientation="h",
@@ -76,7 +120,7 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
     figure.update_yaxes(
         title="client",
         tickvals=list(range(shown)),
-        ticktext=[_shortened(client) for client in clients],
+        ticktext=[shortened(client) for client in clients],
         tickfont={"size": min(13, pitch - 3)},
         range=[shown - 0.5, -0.5],  # the first client at the top
         automargin=True,
@@ -96,17 +140,38 @@ def save_figure(figure: Any, path: str | Path) -> Path:
         write_atomic(path, figure.to_html(include_plotlyjs=True, full_html=True).encode())
         return path
     require(kind in (".png", ".svg"), "a picture's name must end in .html, .png or .svg, got {!r}", path.name)
-    try:
-        import_module("kaleido")
-        content = figure.to_image(format=kind[1:], scale=2 if kind == ".png" else 1)
-    except ImportError:
-        raise ImportError(f"{path.name} needs kaleido; pip install 'evenhand[plots]', or save as .html") from None
-    except Exception as error:  # kaleido drives a browser, which fails in ways of its own
-        raise RuntimeError(
-            f"{path.name} cannot be drawn ({first_line(error)}); kaleido needs Chrome or Chromium; or save as .html"
-        ) from error
+    with _drawing(path.name):
+        content = figure.to_image(format=kind[1:], scale=SCALE[kind])
     write_atomic(path, content)
     return path
+
+
+def save_figures(figures: Mapping[Path, Any]) -> list[Path]:
+    """Write figures to files that all end in .png or all in .svg; quicker than one by one, since one browser draws them all."""
+    if not figures:
+        return []
+    kind = next(iter(figures)).suffix.lower()
+    known = kind in SCALE and all(path.suffix.lower() == kind for path in figures)
+    require(known, "pictures' names must all end in .png or all in .svg, got {}", ", ".join(path.name for path in figures))
+    with tempfile.TemporaryDirectory() as drawn:
+        files = [Path(drawn) / f"{place}{kind}" for place in range(len(figures))]
+        with _drawing(next(iter(figures)).name):
+            import_module("plotly.io").write_images(fig=list(figures.values()), file=files, scale=SCALE[kind])
+        for path, file in zip(figures, files, strict=True):
+            write_atomic(path, file.read_bytes())
+    return list(figures)
+
+
+@contextmanager
+def _drawing(name: str) -> Iterator[None]:
+    """Errors of kaleido as one line with a way out."""
+    try:
+        import_module("kaleido")
+        yield
+    except ImportError:
+        raise ImportError(f"{name} needs kaleido; pip install 'evenhand[plots]', or save as .html") from None
+    except Exception as error:  # kaleido drives a browser, which fails in ways of its own
+        raise RuntimeError(f"{name} cannot be drawn ({first_line(error)}); kaleido needs Chrome or Chromium; or save as .html") from error
 
 
 def _legible(counts: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str], list[str], list[str]]:
@@ -126,5 +191,6 @@ def _legible(counts: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str], l
     return counts[:, kept], shown, colours, hatches
 
 
-def _shortened(name: str, length: int = 24) -> str:
+def shortened(name: str, length: int = 24) -> str:
+    """A name that fits beside an axis."""
     return name if len(name) <= length else name[: length - 1] + "…"

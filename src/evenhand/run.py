@@ -12,19 +12,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from evenhand import files, tree
-from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.algorithm import Algorithm, Certificate, State, normalised
 from evenhand.cohort import Cohort, Draw, Full, Uniform
 from evenhand.data import Batch, Census, Federation
 from evenhand.engines import Engine, Exchange, choose
+from evenhand.engines.simulator import one_thread
 from evenhand.engines.work import Ask, Evaluate, Train
 from evenhand.errors import RunError, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
-from evenhand.metrics.scores import Columns, Row, rows_of, score_columns, summary
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.scores import Columns, Row, counts_of, rows_of, score_columns, summary
+from evenhand.metrics.tally import Tally, dense, sample_values
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -37,6 +41,7 @@ CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
 SURVEY_STREAM = 1 << 62  # keeps the draw of clients to ask apart from the draw of clients to train
 
+Floats = NDArray[np.float64]
 Progress = Callable[[int, Row], None]  # called after every round with the rounds done and the history row
 
 
@@ -49,9 +54,15 @@ class Result:
     personal: list[dict[str, Tensor]] | None = field(repr=False)  # each client's own model, for methods that have them
     state: State = field(repr=False)  # the server's last state: model and dual variables
     history_rows: list[Row] = field(repr=False)
-    score_columns: Columns = field(repr=False)  # a row per client, then one per group
+    score_columns: Columns = field(repr=False)  # a row per client, then one per group and one per team
+    tally: Tally = field(repr=False)  # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tally
+    values: Floats = field(repr=False)  # (N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss
+    counts: Counts | None = field(default=None, repr=False)  # the tally's confusion counts, with names
+    validation: Columns | None = field(default=None, repr=False)  # as score_columns, on the validation data where there are any
     certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
     weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
+    weight_rounds: list[int] = field(default_factory=list, repr=False)  # (T,) after which rounds weights were tracked
+    weight_history: Floats | None = field(default=None, repr=False)  # (T, n) each client's effective weight then; rows sum to one
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -62,7 +73,7 @@ class Result:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """One row per client, then one per group, on the test data (training data where there are none)."""
+        """One row per client, then one per group and team, on the test data (training data where there are none)."""
         import pandas as pd
 
         return pd.DataFrame(self.score_columns)
@@ -108,6 +119,7 @@ def fit(
     checkpoint_every: int | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    track_weights: bool = False,
 ) -> Result:
     """Train ``module`` on ``federation`` with ``algorithm``.
 
@@ -128,6 +140,8 @@ def fit(
         checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
         resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be those of the first call.
         progress: called after every round with the number of rounds done and the history row.
+        track_weights: keep the weight that each client effectively has after every evaluated round, for methods that can tell it; this
+            takes a look at all training data each time.
     """
     local = local or LocalSGD(lr=0.1, epochs=1, batch_size=32)
     cohort = cohort or Full()
@@ -139,16 +153,17 @@ def fit(
 
     store = None
     history: list[Row] = []
+    tracked: dict[int, Tensor] = {}
     if out is not None:
-        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every)
+        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights)
         store = Checkpoints(Path(out), repr((settings, _fingerprint(model, federation))), checkpoint_every or max(1, rounds // 10))
         if resume and store.exists():
-            state, exchange.memories, history = store.load()
+            state, exchange.memories, history, tracked = store.load()
         elif store.exists():
             raise RunError(f"{out} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory")
 
     exchanges = _Exchanges(algorithm, local, cohort, census, exchange, seed)
-    judge = _Judge(algorithm, model, federation, exchange)
+    judge = _Judge(algorithm, model, federation, census, exchange)
     eval_every = eval_every or max(1, rounds // 20)
     for t in range(len(history), rounds):
         draw, state, silent = exchanges.gather(state, t)
@@ -163,23 +178,36 @@ def fit(
         row |= {key: value.item() if isinstance(value, Tensor) else value for key, value in info.items()}
         if (t + 1) % eval_every == 0 or t + 1 == rounds:
             row |= judge.numbers(state, t)
+            if track_weights and (certificate := judge.certificate(state, t)) is not None:
+                tracked[t + 1] = normalised(certificate.weights)
         history.append(row)
         if store and ((t + 1) % store.every == 0 or t + 1 == rounds):
-            store.save(state, exchange.memories, history)
+            store.save(state, exchange.memories, history, tracked)
         if progress:
             progress(t + 1, row)
 
     _tell_of_left_out(history)
     exchanges.finish(state, rounds)
-    losses = judge.training_losses(state, rounds)
-    certificate = algorithm.certificate(state, losses, census)
-    weights_at_end: Columns = {}
-    if certificate is not None:
-        names = [federation.name(client) for client in range(federation.clients)]
-        columns = {"loss": losses, "base": census.weight, "weight": certificate.weights}
-        weights_at_end = {"name": names, **{key: values.numpy() for key, values in columns.items()}}
+    certificate = judge.certificate(state, rounds)
     params, personal = model.state_dict(algorithm.result(state)), judge.personal(state)
-    return Result(algorithm, params, personal, state, history, judge.scores(state, rounds), certificate, weights_at_end)
+    tally = judge.tally(state, rounds)
+    validated = judge.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
+    return Result(
+        algorithm=algorithm,
+        params=params,
+        personal=personal,
+        state=state,
+        history_rows=history,
+        score_columns=score_columns(tally, federation) | judge.shared_columns(state, rounds),
+        tally=tally,
+        values=judge.values(params, personal),
+        counts=counts_of(tally, federation),
+        validation=None if validated is None else score_columns(validated, federation),
+        certificate=certificate,
+        weight_columns={} if certificate is None else judge.weight_columns(certificate, state, rounds),
+        weight_rounds=list(tracked),
+        weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
+    )
 
 
 class _Exchanges:
@@ -313,34 +341,64 @@ def _fingerprint(model: Model, federation: Federation) -> tuple[object, ...]:
 class _Judge:
     """Evaluates the models that clients would use, by exchanges."""
 
-    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, exchange: Exchange) -> None:
-        self.algorithm, self.model, self.federation, self.exchange = algorithm, model, federation, exchange
-        has_test = federation.test is not None and len(federation.test.x) > 0
-        part = federation.test if has_test and federation.test is not None else federation.train
-        self.work = Evaluate(algorithm, federation.groups, "test" if has_test else "train")
-        self.ids = part.sizes.nonzero().flatten()  # clients with something to judge on
-
-    def scores(self, state: State, round: int) -> Columns:
-        """A table with one row per client and group."""
-        replies = self._judged(state, round)
-        return score_columns(replies.ids, replies.each, self.federation, self.model.classifies)
+    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, census: Census, exchange: Exchange) -> None:
+        self.algorithm, self.model, self.federation, self.census, self.exchange = algorithm, model, federation, census, exchange
+        self.part = "train" if federation.judged is federation.train else "test"
+        self.work = Evaluate(algorithm, federation.groups, self.part)
+        self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
 
     def numbers(self, state: State, round: int) -> Row:
         """Loss and accuracy over clients, for the history."""
-        sums = {key: values.double().sum(1).numpy() for key, values in self._judged(state, round).each.items()}
+        sums = {key: values.sum(1).numpy() for key, values in self._judged(self.work, state, round).each.items()}
         row: Row = {"loss": float((sums["loss"] / sums["count"]).mean())}
         return row | (summary(sums["correct"] / sums["count"]) if self.model.classifies else {})
 
-    def _judged(self, state: State, round: int) -> Replies:
-        return self.exchange.exchange(self.work, Task(shared={"model": self.algorithm.result(state)}), self.ids, round)
+    def tally(self, state: State, round: int, part: str | None = None) -> Tally:
+        """Full tallies of all clients on a part of their data, by default the one that the history is about."""
+        clients = self.federation.clients
+        work = Evaluate(self.algorithm, self.federation.groups, part or self.part, full=True, clients=clients)
+        return dense(self._judged(work, state, round), clients)
+
+    def shared_columns(self, state: State, round: int) -> Columns:
+        """Accuracy and loss of the shared model, where clients use models of their own and there is a trained one beside them."""
+        shared = self.algorithm.result(state)
+        if not self.algorithm.personal or all(map(torch.equal, tree.leaves(shared), tree.leaves(tree.to(self.model.init(), "cpu")))):
+            return {}
+        clients = self.federation.clients
+        work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
+        columns = score_columns(dense(self._judged(work, state, round), clients), self.federation)
+        return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
+
+    def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
+        """(N,) how each sample of the judged part is served; as evaluation, with one thread for each operation."""
+        with one_thread():
+            return sample_values(self.model, self.federation.judged, params, personal)
+
+    def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
+        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()  # clients with something to judge on
+        return self.exchange.exchange(work, Task(shared={"model": self.algorithm.result(state)}), ids, round)
+
+    def certificate(self, state: State, round: int) -> Certificate | None:
+        """Which weight each client has at its training loss; None where the method cannot tell."""
+        if type(self.algorithm).certificate is Algorithm.certificate:
+            return None  # that takes no look at the training data
+        return self.algorithm.certificate(state, self.training_losses(state, round), self.census)
+
+    def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
+        """A row per client: its training loss, base weight and effective weight."""
+        names = [self.federation.name(client) for client in range(self.federation.clients)]
+        columns = {"loss": self.training_losses(state, round), "base": self.census.weight, "weight": certificate.weights}
+        return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
 
     def training_losses(self, state: State, round: int) -> Tensor:
         """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum"."""
-        everyone = torch.arange(self.federation.clients)
-        task = Task(shared={"model": self.algorithm.result(state)})
-        each = self.exchange.exchange(Evaluate(Algorithm(), self.federation.groups, "train"), task, everyone, round).each
-        total: Tensor = each["loss"].sum(1)
-        return total if self.model.summed else total / each["count"].sum(1)
+        if self._losses is None or self._losses[0] is not state:
+            everyone = torch.arange(self.federation.clients)
+            task = Task(shared={"model": self.algorithm.result(state)})
+            each = self.exchange.exchange(Evaluate(Algorithm(), self.federation.groups, "train"), task, everyone, round).each
+            total: Tensor = each["loss"].sum(1)
+            self._losses = (state, total if self.model.summed else total / each["count"].sum(1))
+        return self._losses[1]
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
         """Each client's own model, where the method gives it one."""
@@ -352,7 +410,7 @@ class _Judge:
 
 
 class Checkpoints:
-    """State, client memories and history of a run, in a directory; enough to go on as if nothing had happened."""
+    """State, client memories, history and tracked weights of a run, in a directory; enough to go on as if nothing had happened."""
 
     def __init__(self, directory: Path, settings: str, every: int) -> None:
         self.directory, self.every = directory, every
@@ -363,18 +421,19 @@ class Checkpoints:
     def exists(self) -> bool:
         return (self.directory / CHECKPOINT).exists()
 
-    def save(self, state: State, memories: dict[int, Tree], history: list[Row]) -> None:
+    def save(self, state: State, memories: dict[int, Tree], history: list[Row], tracked: dict[int, Tensor]) -> None:
         files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
         kept = {"state": state, "memory": {str(i): memories[i] for i in sorted(memories)}}
+        kept["weights"] = {str(round): weights for round, weights in tracked.items()}
         about = {"rounds": len(history), "settings": self.settings, "history": history}
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
-    def load(self) -> tuple[State, dict[int, Tree], list[Row]]:
+    def load(self) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
         if about.get("settings") != self.settings:
             raise RunError(f"{self.directory} holds a checkpoint of a run with other settings or data; use another directory")
         kept = tree.unflatten(flat)
-        memories = {int(i): memory for i, memory in kept.get("memory", {}).items()}
+        memories, tracked = ({int(i): saved for i, saved in kept.get(name, {}).items()} for name in ("memory", "weights"))
         if "state" not in kept or not isinstance(about.get("history"), list):
             raise RunError(f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history")
-        return kept["state"], memories, about["history"]
+        return kept["state"], memories, about["history"], tracked

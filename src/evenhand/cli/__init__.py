@@ -11,9 +11,12 @@ import click
 
 import evenhand
 from evenhand.cli.audit import audit
+from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
+from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
+from evenhand.cli.sweep import sweep
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,7 +56,10 @@ def algorithms(name: str | None) -> None:
 
 
 main.add_command(run)
-main.add_command(audit)
+main.add_command(compare)
+main.add_command(sweep)
 main.add_command(resume)
+main.add_command(report)
+main.add_command(audit)
 main.add_command(data)
 data.add_command(describe)

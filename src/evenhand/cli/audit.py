@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-import evenhand
+from evenhand.cli.terminal import results_console, stopping_cleanly
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
     from evenhand.metrics.uncertainty import Interval
 
 MOST_ROWS = 40  # a table of more is no longer read
-WIDTH_IN_FILES = 110
 SHORT = {"selection rate": "selected", "true-positive rate": "TPR", "false-positive rate": "FPR", "precision": "precision"}
 SHOWN = {"mean": "mean over clients", "pooled": "over all samples", "worst10": "worst 10 % of clients", "min": "worst client", "std": "std"}
 
@@ -39,10 +35,12 @@ SHOWN = {"mean": "mean over clients", "pooled": "over all samples", "worst10": "
 )
 @click.option("--positive", metavar="LABEL", help="The label that rates are about.  [default: the last of two]")
 @click.option(
-    "--over", type=click.Choice(["samples", "clients", "both"]), default="samples", show_default=True, help="What intervals resample."
+    "--over", type=click.Choice(["samples", "clients", "both"]), default="samples", show_default=True, help="What intervals are over."
 )
-@click.option("--level", type=float, default=0.95, show_default=True, help="Of the intervals.")
-@click.option("--draws", type=click.IntRange(min=1), default=1000, show_default=True, help="Resampled tables.")
+@click.option(
+    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
+)
+@click.option("--draws", type=click.IntRange(min=1), default=1000, show_default=True, help="Of samples or clients, for the intervals.")
 @click.option(
     "--least",
     type=click.IntRange(min=0),
@@ -50,11 +48,20 @@ SHOWN = {"mean": "mean over clients", "pooled": "over all samples", "worst10": "
     show_default=True,
     help="Mark clients and groups with fewer samples, and leave such groups out of gaps.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the resampling.")
+@click.option("--suppress", is_flag=True, help="Leave clients and groups with fewer samples out instead of marking them.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write tables clients, groups, summary and counts there.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), help="Write clients.csv, groups.csv, summary.csv and counts.csv there."
+    "--format",
+    "formats",
+    type=click.Choice(["csv", "parquet", "json"]),
+    multiple=True,
+    default=("csv",),
+    show_default=True,
+    help="Of the tables that --out writes; repeat for several.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@click.option("--quiet", is_flag=True, help="Print nothing but errors, and JSON where it is asked for.")
 def audit(
     table: Path,
     client: str | None,
@@ -64,7 +71,9 @@ def audit(
     counts: bool,
     positive: str | None,
     out: Path | None,
+    formats: tuple[str, ...],
     as_json: bool,
+    quiet: bool,
     **settings: Any,
 ) -> None:
     """Who is served how well by predictions that are there already.
@@ -72,12 +81,12 @@ def audit(
     FILE is a CSV or Parquet table with a row for each sample: its label, what some system predicted, and whose it is. Or, with
     --counts, a table of counts: the same numbers come out.
     """
-    from rich.console import Console
+    with stopping_cleanly(quiet):
+        from evenhand.audit import Audit, count_predictions, read_counts
+        from evenhand.files import check_formats, json_text, write_tables
+        from evenhand.tables import read_table
 
-    from evenhand.audit import Audit, count_predictions, read_counts
-    from evenhand.tables import read_table
-
-    try:
+        check_formats(formats)
         frame = read_table(table)
         if counts:
             found = read_counts(frame)
@@ -87,17 +96,17 @@ def audit(
             found = count_predictions(frame, label, prediction, client, list(groups) or None)
         judged = Audit(found, positive, **settings)
         if out is not None:
-            _write(judged, out)
+            write_tables(out, _tables(judged), formats)
         if as_json:
-            click.echo(json.dumps(_numbers(judged), indent=2))
-            return
-        wide = sys.stdout.isatty() or "COLUMNS" in os.environ
-        _show(Console() if wide else Console(width=WIDTH_IN_FILES), judged)
-        if out is not None:
-            click.echo(f"Tables are in {out}")
-    except (ValueError, TypeError, OSError, evenhand.EvenhandError) as error:
-        click.echo(f"evenhand: {error}", err=True)
-        sys.exit(1)
+            click.echo(json_text(_numbers(judged)))
+        elif not quiet:
+            console = results_console()
+            if not counts and len(frame) > judged.counts.table.sum():
+                left_out = len(frame) - int(judged.counts.table.sum())
+                console.print(f"{left_out} of {len(frame)} rows have no label and are left out", highlight=False)
+            _show(console, judged)
+            if out is not None:
+                console.print(f"Tables are in {out}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _show(console: Console, judged: Audit) -> None:
@@ -107,12 +116,14 @@ def _show(console: Console, judged: Audit) -> None:
     total, missing = int(counts.table.sum()), int(counts.table[..., -1].sum())
     none = f", {missing} without a prediction" if missing else ""
     held = f"; {len(clients)} clients" if len(clients) > 1 else ""
-    what = "clients, then samples" if judged.over == "both" else judged.over
-    about = f"labels {', '.join(counts.labels)}; {judged.level:.0%} intervals, resampling {what}"
+    what = "clients and samples" if judged.over == "both" else judged.over
+    about = f"labels {', '.join(counts.labels)}; {judged.level:.0%} intervals over {what}"
     console.print(f"{total} samples{none}{held}; {about}", highlight=False, markup=False)
     across = judged.across_clients()
     shown = {heading: across[name] for name, heading in SHOWN.items() if len(clients) > 1 or name == "pooled"}
     console.print(_table("Accuracy, %", ("", "accuracy", "interval"), _interval_cells(shown)))
+    if any(_outside(value) for value in shown.values()):
+        console.print("* Clients with few samples look more different than they are; the interval makes up for that.", highlight=False)
     for title, rows in (("client", clients), ("group", judged.groups())):
         if len(rows) < 2:
             continue
@@ -123,7 +134,7 @@ def _show(console: Console, judged: Audit) -> None:
         cells = [
             [
                 escape(row["name"]),
-                str(row["samples"]) + (" (few)" if row["small"] else ""),
+                f"< {judged.least}" if row["samples"] is None else str(row["samples"]) + (" (few)" if row["small"] else ""),
                 _share(row["accuracy"]),
                 f"{_share(row['low'])} to {_share(row['high'])}",
                 *(_share(row[name]) for name in extra),
@@ -133,6 +144,10 @@ def _show(console: Console, judged: Audit) -> None:
         about = f"; rates of label {escape(counts.labels[judged.code])}" if extra and judged.code is not None else ""
         headings = (title, "samples", "accuracy", "interval", *(SHORT[name] for name in extra))
         console.print(_table(f"By {title}, %{about}", headings, cells))
+    hidden = sum(row["samples"] is None for row in clients)
+    if hidden:
+        text = f"Clients with fewer than {judged.least} samples: {hidden}. Their numbers are suppressed, and left out across clients."
+        console.print(text, highlight=False)
     gaps = judged.across_groups()
     if gaps:
         console.print(_table("Gaps between groups, points", ("", "gap", "interval"), _interval_cells(gaps)))
@@ -155,41 +170,32 @@ def _table(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) 
 
 
 def _interval_cells(values: Mapping[str, Interval]) -> list[list[str]]:
-    return [[name, _share(value.value), f"{_share(value.low)} to {_share(value.high)}"] for name, value in values.items()]
+    return [
+        [name, _share(value.value), f"{_share(value.low)} to {_share(value.high)}{'*' * _outside(value)}"] for name, value in values.items()
+    ]
 
 
-def _share(value: float) -> str:
-    return "-" if value != value else f"{100 * value:.1f}"
+def _outside(value: Interval) -> bool:
+    return bool(value.value < value.low or value.value > value.high)
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None or value != value else f"{100 * value:.1f}"
 
 
 def _numbers(judged: Audit) -> dict[str, Any]:
-    """All numbers as plain values; NaN as null."""
-    spread, gaps = judged.across_clients(), judged.across_groups()
-    found = {
+    return {
         "samples": int(judged.counts.table.sum()),
         "labels": list(judged.counts.labels),
         "positive": None if judged.code is None else judged.counts.labels[judged.code],
-        "across_clients": {name: value._asdict() for name, value in spread.items()},
-        "across_groups": {name: value._asdict() for name, value in gaps.items()},
+        "across_clients": {name: value._asdict() for name, value in judged.across_clients().items()},
+        "across_groups": {name: value._asdict() for name, value in judged.across_groups().items()},
         "clients": judged.clients(),
         "groups": judged.groups() if len(judged.counts.groups) > 1 else [],
     }
-    plain: dict[str, Any] = _plain(found)
-    return plain
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and value != value else value
-
-
-def _write(judged: Audit, out: Path) -> None:
-    from evenhand import files
-
+def _tables(judged: Audit) -> dict[str, list[dict[str, Any]]]:
     kinds = {"clients": judged.across_clients(), "groups": judged.across_groups()}
     summary = [{"across": kind, "measure": name, **value._asdict()} for kind, values in kinds.items() for name, value in values.items()]
-    for name, rows in (("clients", judged.clients()), ("groups", judged.groups()), ("summary", summary), ("counts", judged.counts.rows())):
-        files.write_rows(out / f"{name}.csv", rows)
+    return {"clients": judged.clients(), "groups": judged.groups(), "summary": summary, "counts": judged.count_rows()}

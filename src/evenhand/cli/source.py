@@ -1,12 +1,16 @@
-"""Options that say which data to take: a data set by name, a table, or a LEAF directory."""
+"""Options that say what to run: on which data (a data set by name, a table, a LEAF directory), with which model and methods."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from evenhand.experiments.spec import Spec
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
@@ -84,3 +88,89 @@ def data_table(
     if split is not None:
         given["split"] = "official" if split == "official" else parse_table(split)
     return table | given
+
+
+ALGORITHM_HELP = (
+    "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a fafl:alpha=0.3,local.lr=0.05,label=mild. "
+    "A method that changes another one: -a fedprox:mu=0.1,inner=qffl,inner.q=2."
+)
+
+
+def spec_options(
+    references: str, about_methods: str, about_seed: str, methods: tuple[str, ...] = ("-a", "--algorithm")
+) -> Callable[..., Any]:
+    """Add SPEC and the options that override it to a command; :func:`planned` reads them.
+
+    Args:
+        references, about_methods, about_seed: what --no-reference, the option for methods and --seed do in this command.
+        methods: names of the option for methods.
+    """
+    options = (
+        click.argument("spec", required=False, type=click.Path(dir_okay=False, path_type=Path)),
+        click.option(
+            "--data", metavar="NAME|FILE", help="A data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF directory."
+        ),
+        source_options,
+        click.option(
+            "--model", metavar="NAME[:KEY=VALUE,...]", help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data."
+        ),
+        click.option(*methods, "algorithms", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=f"{ALGORITHM_HELP} {about_methods}"),
+        click.option("--rounds", type=click.IntRange(min=1), help="Communication rounds."),
+        click.option(
+            "--clients",
+            type=click.IntRange(min=2),
+            help="Number of clients to deal the data to; of clients that the data come with, how many to draw.",
+        ),
+        click.option("--seed", type=click.IntRange(min=0), help=about_seed),
+        click.option(
+            "--engine", type=click.Choice(["auto", "loop", "vmap"]), help="One client at a time, or side by side; auto takes the faster."
+        ),
+        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; by default a GPU if there is one."),
+        click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for the results.  [default: runs/NAME]"),
+        click.option("--no-reference", is_flag=True, help=references),
+        click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+    )
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def planned(
+    spec: Path | None,
+    data: str | None,
+    model: str | None,
+    algorithms: tuple[str, ...],
+    rounds: int | None,
+    clients: int | None,
+    seed: int | None,
+    engine: str | None,
+    device: str | None,
+    **source: Any,
+) -> Spec:
+    """The spec that these options ask for."""
+    import dataclasses
+
+    from evenhand.errors import SpecError
+    from evenhand.experiments.spec import Spec, parse_method, parse_table
+
+    if spec and str(spec).lower().endswith(TABLES):
+        raise SpecError(f"{spec} is a table, not a spec; give it with --data {shlex.quote(str(spec))}")
+    table = data_table(data, **source)
+    if table and not data and not spec:
+        raise SpecError(f"{next(iter(table))} is about data of your own; give them with --data FILE, or a data set with --data NAME")
+    if spec:
+        plan = Spec.load(spec)
+    elif data:
+        plan = Spec.for_data(Path(table["path"]).name.split(".")[0] if "path" in table else table["name"])
+    else:
+        plan = Spec.default()
+    plan = dataclasses.replace(plan, data=table if data else plan.data | table)
+    if algorithms:
+        plan = plan.with_methods(parse_method(text) for text in algorithms)
+    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "engine": engine, "device": device}
+    given |= {"model": parse_table(model) if model else None, "data": {**plan.data, "clients": clients} if clients else None}
+    return dataclasses.replace(plan, **{key: value for key, value in given.items() if value is not None})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import NamedTuple
@@ -27,10 +27,9 @@ from evenhand.engines.work import Work
 from evenhand.errors import ClientError, first_line
 from evenhand.local import LocalSGD, Schedule, fold_key
 from evenhand.messages import Replies, Task
+from evenhand.metrics.tally import BLOCK, Addend
 from evenhand.model import Model
 from evenhand.tree import Tree
-
-BLOCK = 1024  # samples judged at once: fills a core, and stays small for deep networks
 
 ClientFunction = Callable[[Tree, Tree], Tree]  # (shared, one client's inputs) -> outputs
 ChunkFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
@@ -128,7 +127,7 @@ class Simulator:
         chunks = self.batching.plan(work.part, sizes[ids], sizes, lambda width: self._bytes_of_a_client(run, width))
         jobs = [lambda chunk=chunk: self._chunk(run, shared, own, ids, sizes[ids], chunk, round) for chunk in chunks]
         fold = _Fold()
-        with _one_thread():
+        with one_thread():
             for result in self.batching.run(jobs, parallel=len(jobs) > 1 and not self.model.stochastic):
                 fold.add(result, ids)
                 if work.local is not None:
@@ -141,16 +140,16 @@ class Simulator:
         sizes = part.sizes[ids]
         owner = torch.repeat_interleave(torch.arange(len(ids)), sizes)  # (N,)
         index = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
-        cell = owner * cells + (part.group[index] if part.group is not None else 0)
-        sums: Tree = {}
-        with torch.no_grad(), _one_thread():
-            for rows, into in zip(torch.split(index, BLOCK), torch.split(cell, BLOCK), strict=True):
+        group = torch.zeros_like(index) if part.group is None else part.group[index]
+        total: Tree = {}
+        each: Tree = {}
+        with torch.no_grad(), one_thread():
+            for rows, groups, places in zip(*(torch.split(v, BLOCK) for v in (index, group, owner * cells + group)), strict=True):
                 batch = Batch(self._samples[work.part], **self._indices(rows, torch.ones_like(rows)))
-                for name, values in work.by_sample(self.model, task, batch).items():
-                    if name not in sums:
-                        sums[name] = torch.zeros(len(ids) * cells, dtype=torch.float64)
-                    sums[name].index_add_(0, into, values.cpu())
-        return Replies(ids, {}, tree.map(lambda leaf: leaf.reshape(len(ids), cells), sums))
+                found = work.by_sample(self.model, task, batch)
+                _add_samples(total, found.total, (cells,), groups)
+                _add_samples(each, found.each, (len(ids), cells), places)
+        return Replies(ids, total, each)
 
     def _chunk(self, run: _Prepared, shared: Tree, own: Tree, ids: Tensor, sizes: Tensor, chunk: Chunk, round: int) -> ChunkReply:
         work, (rows, width) = run.work, chunk
@@ -313,6 +312,14 @@ class _Fold:
         return Replies(ids[order], tree.to(self._total, "cpu"), each)
 
 
+def _add_samples(sums: Tree, addends: Mapping[str, Addend], shape: tuple[int, ...], cell: Tensor) -> None:
+    """Add a block of samples to sums over cells of this shape; ``cell`` (B,) says to which of them each sample belongs."""
+    for name, addend in addends.items():
+        if name not in sums:
+            sums[name] = torch.zeros(*shape, *addend.shape, dtype=torch.float64)
+        addend.add_to(sums[name], cell)
+
+
 def _finite(out: Tree, clients: int) -> list[bool]:
     """For each client of a chunk, whether all it sends and remembers is finite."""
     leaves = [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
@@ -326,7 +333,7 @@ def _finite(out: Tree, clients: int) -> list[bool]:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """One thread for each operation: splitting one over threads changes the order of its sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

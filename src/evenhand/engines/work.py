@@ -12,7 +12,7 @@ from evenhand.algorithm import Algorithm, Memory
 from evenhand.data import Batch
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
-from evenhand.metrics.tally import judge, tally
+from evenhand.metrics.tally import MOST_CELLS, judge, tally
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -33,8 +33,9 @@ class Work(Protocol):
         """Whether the reply is a sum over samples of ``by_sample``, the same function for all clients: engines may then take
         the samples of many clients together."""
 
-    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
-        """(B,) what each sample adds to ``each``, in the cell of its client and group."""
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
+        """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of its client and group: an
+        :class:`evenhand.metrics.tally.Addend` in place of every tensor of the reply."""
 
     @property
     def groups(self) -> int:
@@ -102,8 +103,8 @@ class Train:
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         return self.algorithm.reply(model, start, end, data, task, memory)
 
-    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
-        return {}
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
+        return Reply()
 
 
 class _Looking:
@@ -140,17 +141,24 @@ class Ask(_Looking):
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         return self.algorithm.answer(model, data, task, memory), memory
 
-    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
-        return {}
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
+        return Reply()
 
 
 @dataclass(frozen=True)
 class Evaluate(_Looking):
-    """Counts and sums by group of the model a client would use, on one part of its data."""
+    """Counts and sums by group of the model a client would use, on one part of its data.
+
+    Args:
+        full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct predictions and losses.
+        clients: how many reply; a table that is too large to be kept for each of them is summed over them.
+    """
 
     algorithm: Algorithm
     groups: int
     part: str = "test"
+    full: bool = False
+    clients: int = 1
     name: ClassVar[str] = "evaluate"
     must_be_finite: ClassVar[bool] = False
 
@@ -158,11 +166,19 @@ class Evaluate(_Looking):
         return self.algorithm.memory(params)
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        return Reply(each=tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups)), memory
+        found = tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups, self.full)
+        return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
 
     @property
     def pooled(self) -> bool:
         return not self.algorithm.personal
 
-    def by_sample(self, model: Model, task: Task, batch: Batch) -> Tree:
-        return judge(model, self.algorithm.deployed(task.shared, {}), batch)
+    def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
+        found = judge(model, self.algorithm.deployed(task.shared, {}), batch, self.full)
+        return self._divided(found, {name: addend.size for name, addend in found.items()})
+
+    def _divided(self, found: Tree, sizes: dict[str, int]) -> Reply:
+        """What is seen in sum alone, and what client by client."""
+        large = {name for name, size in sizes.items() if size > 1 and self.clients * max(self.groups, 1) * size > MOST_CELLS}
+        total, each = ({name: found[name] for name in found if (name in large) == summed} for summed in (True, False))
+        return Reply(total, each)

@@ -2,13 +2,18 @@
 
 runs/digits/
   spec.toml            what was asked for
-  about.json           versions, seed, machine
+  about.json           versions, seed, machine, what the data are
   encoding.json        how a table's columns became numbers, where the data came as one
-  summary.csv          a row per method
+  samples.safetensors  whose each test sample is, and of which group
+  comparison.csv       numbers of every method with intervals, and other tables like it
   fedavg/
     history.csv        a row per round
-    scores.csv         a row per client and group
+    scores.csv         a row per client, group and team
+    validation.csv     the same on validation data, where there are any
+    tally.safetensors  what the scores are made of: counts and sums by client and group
+    values.safetensors     of each test sample, whether it was predicted right, or its squared error
     weights.json       which weight each client effectively had at the end, for methods with an objective
+    weights.safetensors    the same at every evaluated round
     model.safetensors  the model handed out
     personal.safetensors   each client's own model, for methods that have them
     checkpoint.safetensors     only until the method is done
@@ -18,12 +23,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import platform
 import shlex
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,67 +35,18 @@ import torch
 from torch import nn
 
 from evenhand import files
-from evenhand.algorithm import Algorithm
 from evenhand.data import Federation
 from evenhand.engines import choose
 from evenhand.errors import RunError, SpecError
+from evenhand.experiments.measure import Measure, measure_of
 from evenhand.experiments.spec import RESERVED, Method, Spec
-from evenhand.metrics.scores import Row, summary
+from evenhand.metrics.scores import rows_of
 from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
 
 SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
-ENCODING = "encoding.json"
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What methods are compared by, and how it is written. A *merit* is larger where a model is better."""
-
-    name: str
-    unit: str
-    scale: float  # of a merit, as it is written
-    digits: int
-    percent: str
-    gain: str  # title of a table of gains
-    words: tuple[str, str, str]  # of what, better, worse
-    column: str = "accuracy"  # of the scores
-    part: str = "test"  # of the data that it was taken on
-
-    def show(self, merit: float) -> str:
-        """A merit as it is written: errors are merits with a minus."""
-        return "-" if math.isnan(merit) else f"{abs(self.scale * merit):.{self.digits}f}"
-
-
-ACCURACY = Measure(
-    "accuracy", ", %", 100.0, 1, " %", "Gain or loss of each {} against FedAvg, points of accuracy", ("accuracy", "lifts", "lowers")
-)
-
-
-def error_measure(scale: float) -> Measure:
-    """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the model's output."""
-    digits = max(0, 3 - math.floor(math.log10(scale))) if scale < 1000 else 0
-    title = "Decrease (+) or increase (-) of each {}'s error against FedAvg"
-    return Measure("error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"), column="loss")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a method of a run came to."""
-
-    method: Method
-    algorithm: Algorithm
-    scores: list[Row]
-    weights: dict[str, Any] | None = None  # the objective, how well the weights explain it, and a row per client
-    measure: Measure = ACCURACY
-
-    def rows(self, by: str) -> list[Row]:
-        """One row per client, or per group."""
-        return [row for row in self.scores if row["by"] == by]
-
-    def merits(self, by: str) -> list[float]:
-        """How well each client or group is served, larger is better; NaN for one without test data."""
-        values = [row.get(self.measure.column, math.nan) for row in self.rows(by)]
-        return values if self.measure.column == "accuracy" else [-math.sqrt(value) for value in values]
+VALIDATION, TALLY, VALUES, WEIGHT_HISTORY = "validation.csv", "tally.safetensors", "values.safetensors", "weights.safetensors"
+ABOUT, ENCODING, SAMPLES = "about.json", "encoding.json", "samples.safetensors"
+METHOD_FILES = (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS, VALIDATION, TALLY, VALUES, WEIGHT_HISTORY)
 
 
 def new_directory(wanted: Path, numbered: bool) -> Path:
@@ -124,8 +78,11 @@ class Ready(NamedTuple):
     device: str
 
 
-def check(spec: Spec) -> Ready:
-    """Build data and model and check every method against them; raises before anything is written or trained."""
+def check(spec: Spec, federation: Federation | None = None) -> Ready:
+    """Build data and model and check every method against them; raises before anything is written or trained.
+
+    ``federation``: the spec's data, where they have been built already.
+    """
     if not spec.methods:
         raise SpecError("the spec names no method; add a [[methods]] entry")
     check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
@@ -133,7 +90,7 @@ def check(spec: Spec) -> Ready:
     for method in spec.methods:
         if method.name != "auto":
             method.algorithm(), spec.build_local(method)  # a slip in a setting shows before data are read
-    federation = spec.build_data()
+    federation = federation or spec.build_data()
     spec = spec.settled(federation)
     methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
     module = spec.build_model(federation)
@@ -146,26 +103,26 @@ def check(spec: Spec) -> Ready:
     return Ready(spec, federation, module, device)
 
 
-def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> list[Outcome]:
+def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
     """Run, or go on with, every method of a spec in ``directory``."""
     spec, federation, module, device = ready
-    measure = ACCURACY if spec.loss != "mse" else error_measure(federation.encoding.label_std if federation.encoding else 1.0)
-    if federation.test is None or not len(federation.test.x):
-        measure = replace(measure, part="training")
     _claim(spec, federation, directory, device)
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
-    outcomes = []
+    if not (directory / SAMPLES).exists():
+        part = federation.judged
+        group = torch.zeros_like(part.owners) if part.group is None else part.group
+        files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
     for method in spec.methods:
-        folder, algorithm = directory / method.label, method.algorithm()
-        files.clear_partial(folder, (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS))
+        folder = directory / method.label
+        files.clear_partial(folder, METHOD_FILES)
         if (folder / SCORES).exists():
             (folder / CHECKPOINT).unlink(missing_ok=True)
         else:
             result = fit(
                 module,
                 federation,
-                algorithm,
+                method.algorithm(),
                 loss=spec.loss,
                 rounds=spec.rounds,
                 local=spec.build_local(method),
@@ -179,22 +136,22 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
                 checkpoint_every=spec.checkpoint_every,
                 resume=True,
                 progress=watch(method),
+                track_weights=spec.track_weights,
             )
             save(result, folder)
-        weights = json.loads((folder / WEIGHTS).read_text()) if (folder / WEIGHTS).exists() else None
-        scores = files.read_rows(folder / SCORES, text=("by", "name", "team"))
-        outcomes.append(Outcome(method, algorithm, scores, weights, measure))
-    rows = [{"method": o.method.label, **summary(o.merits("client"))} for o in outcomes]
-    files.write_rows(directory / "summary.csv", rows)
-    return outcomes
+
+
+def read_measure(about: Mapping[str, Any], spec: Spec) -> Measure:
+    """What the methods of a run are compared by, from what it says about itself."""
+    return measure_of(spec.loss, about.get("label_scale", 1.0), about.get("judged_on", "test") == "test")
 
 
 def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> None:
     """Write what the run is about; refuse a directory whose results belong to another spec or to other data."""
     files.clear_partial(directory, RESERVED)
     identity, data = hashlib.sha256(spec.to_toml().encode()).hexdigest(), federation.fingerprint()
-    about = directory / "about.json"
-    begun = json.loads(about.read_text()) if about.exists() else {}
+    path = directory / ABOUT
+    begun = json.loads(path.read_text()) if path.exists() else {}
     if begun.get("spec", identity) != identity:
         raise RunError(f"{directory} was begun with other settings; run the changed spec.toml in a directory of its own")
     if begun.get("data", data) != data:
@@ -202,9 +159,18 @@ def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> 
     files.write_atomic(directory / "spec.toml", spec.to_toml().encode())
     packages = ("evenhand", "torch", "numpy", "scikit-learn")
     versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-    files.write_json(
-        about, {"spec": identity, "data": data, "seed": spec.seed, "device": device, "machine": platform.platform(), "versions": versions}
-    )
+    about = {
+        "spec": identity,
+        "data": data,
+        "judged_on": "test" if federation.judged is federation.test else "training",
+        "labels": list(federation.label_names),
+        "label_scale": federation.encoding.label_std if federation.encoding else 1.0,
+        "seed": spec.seed,
+        "device": device,
+        "machine": platform.platform(),
+        "versions": versions,
+    }
+    files.write_json(path, about)
 
 
 def save(result: Result, folder: Path) -> None:
@@ -216,5 +182,13 @@ def save(result: Result, folder: Path) -> None:
     if result.certificate is not None:
         value, gap = float(result.certificate.value), float(result.certificate.gap)
         files.write_json(folder / WEIGHTS, {"objective": value, "gap": gap, "clients": result.weight_rows})
+    if result.weight_history is not None:
+        history = {"round": torch.tensor(result.weight_rounds), "weight": torch.from_numpy(result.weight_history).float()}
+        files.write_tensors(folder / WEIGHT_HISTORY, history)
+    if result.validation is not None:
+        files.write_rows(folder / VALIDATION, rows_of(result.validation))
+    files.write_tensors(folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()})
+    values = torch.from_numpy(result.values)
+    files.write_tensors(folder / VALUES, {"value": values.to(torch.uint8) if "correct" in result.tally else values})
     files.write_rows(folder / SCORES, result.score_rows)
     (folder / CHECKPOINT).unlink(missing_ok=True)

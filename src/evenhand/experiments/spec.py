@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from evenhand.algorithm import Algorithm
     from evenhand.cohort import Cohort
     from evenhand.data import Federation
+    from evenhand.experiments.selection import Selection
     from evenhand.local import LocalSGD
 
 Table = dict[str, Any]
@@ -28,12 +29,15 @@ Table = dict[str, Any]
 KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "weights"), str),
     **dict.fromkeys(("rounds", "seed", "eval_every", "checkpoint_every"), int),
-    **dict.fromkeys(("data", "model", "local", "cohort"), dict),
-    "methods": list,
+    **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
+    **dict.fromkeys(("methods", "seeds"), list),
+    **dict.fromkeys(("resplit", "track_weights"), bool),
+    "validation": float,
 }
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
-RESERVED = ("spec.toml", "about.json", "summary.csv", "encoding.json")
-KIND_NAMES = {list: "list of tables", dict: "table", int: "whole number", str: "text"}
+RESERVED = ("spec.toml", "about.json", "encoding.json", "samples.safetensors")
+KIND_NAMES = {dict: "a table", int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
 @dataclass(frozen=True)
@@ -49,24 +53,37 @@ class Method:
         """The configured method; raises a SpecError for an unknown name or keyword and for a bad value."""
         return build_algorithm({"name": self.name, **self.parameters})
 
+    def table(self) -> Table:
+        """The [[methods]] entry of a spec."""
+        label = {"label": self.label} if self.label != self.name else {}
+        return {"name": self.name, **label, **self.parameters, **({"local": self.local} if self.local else {})}
+
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: one federation, one model, several methods."""
+    """A run: one federation, one model, several methods. With ``seeds`` a comparison: such a run for each of them.
+
+    A comparison with ``select`` is a sweep: its methods are points to choose from by validation data.
+    """
 
     name: str = "run"
     rounds: int = 100
     seed: int = 0
+    seeds: tuple[int, ...] = ()
+    resplit: bool = False  # whether each of the seeds deals the data anew
     loss: str = "cross_entropy"
     engine: str = "auto"
     device: str = "auto"
     weights: str = "data"
     eval_every: int | None = None
     checkpoint_every: int | None = None
+    validation: float = 0.0  # share of each client's training samples to validate with, where the data have no validation part
+    track_weights: bool = True  # whether each client's effective weight is kept at every evaluation
     data: Table = field(default_factory=lambda: {"name": "digits"})
     model: Table = field(default_factory=lambda: {"name": "mlp"})
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
     cohort: Table = field(default_factory=lambda: {"name": "full"})
+    select: Table = field(default_factory=dict)  # the arguments of Selection
     methods: tuple[Method, ...] = ()
 
     @classmethod
@@ -99,8 +116,10 @@ class Spec:
             raise SpecError(f"{source} is not valid TOML: {error}") from error
         for key, value in table.items():
             check_name(f"key in {source}:", key, KINDS)
-            if not isinstance(value, KINDS[key]) or isinstance(value, bool):
-                raise SpecError(f"{source}: {key} must be a {KIND_NAMES[KINDS[key]]}, got {value!r}")
+            if not _is_a(value, KINDS[key]):
+                raise SpecError(f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got {value!r}")
+        if "seeds" in table:
+            table["seeds"] = tuple(table["seeds"])
         methods = table.pop("methods", [])
         for entry in methods:
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
@@ -138,27 +157,46 @@ class Spec:
             methods = Spec().with_methods(chosen).methods
         return dataclasses.replace(self, loss=loss, model=model, local=local, methods=methods)
 
-    def with_reference(self) -> Spec:
-        """The same run with FedAvg in front, unless it is there already: gains and losses are counted against it."""
-        if any(method.name == "fedavg" for method in self.methods):
-            return self
-        return dataclasses.replace(self, methods=(Method("fedavg", "fedavg"), *self.methods))
+    def with_reference(self, *names: str) -> Spec:
+        """The same run with these methods in front, unless they are there already: gains and losses are counted against them."""
+        present = {method.name for method in self.methods}
+        added = (Method(name, name) for name in names if name not in present)
+        return dataclasses.replace(self, methods=(*added, *self.methods))
+
+    def for_seed(self, seed: int) -> Spec:
+        """The run of one seed of a comparison. Clients and their samples are those of the first seed, unless it deals them anew."""
+        data = dict(self.data)
+        if self.seeds and not self.resplit:
+            data.setdefault("seed", self.seeds[0])
+            if isinstance(data.get("shift"), dict):
+                data["shift"] = {"seed": self.seeds[0], **data["shift"]}
+        return dataclasses.replace(self, seed=seed, seeds=(), resplit=False, select={}, data=data)
 
     def to_toml(self) -> str:
         """TOML text that parses to an equal spec."""
         import tomli_w
 
         table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "methods"}
-        table = {key: value for key, value in table.items() if value is not None}
-        table["methods"] = [
-            {"name": m.name, **({"label": m.label} if m.label != m.name else {}), **m.parameters, **({"local": m.local} if m.local else {})}
-            for m in self.methods
-        ]
+        unset = {"seeds": (), "resplit": False, "validation": 0, "track_weights": True, "select": {}}
+        table = {key: value for key, value in table.items() if value is not None and not (key in unset and value == unset[key])}
+        table["methods"] = [method.table() for method in self.methods]
         return tomli_w.dumps(table)
 
     def __post_init__(self) -> None:
         if not FILE_NAME.fullmatch(self.name):
             raise SpecError(f"name must be a plain file name, got {self.name!r}")
+        if not all(_is_a(seed, int) and seed >= 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+            raise SpecError(f"seeds must be different whole numbers >= 0, got {list(self.seeds)}")
+        if self.resplit and "seed" in self.data:
+            raise SpecError(f"resplit deals the data anew with each seed; leave out seed = {self.data['seed']!r} of the data")
+        if not 0 <= self.validation < 1:
+            raise SpecError(f"validation must be in [0, 1), got {self.validation!r}; it is a share of each client's training samples")
+        if self.select:
+            self.build_selection()
+        labels = [method.label for method in self.methods]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SpecError(f"labels must differ; {label!r} is used {labels.count(label)} times")
         for label in (method.label for method in self.methods if method.label != method.name):
             if not FILE_NAME.fullmatch(label) or label in RESERVED:
                 raise SpecError(f"label must be a plain file name other than {', '.join(RESERVED)}, got {label!r}")
@@ -168,14 +206,27 @@ class Spec:
         from evenhand.datasets import DATASETS, FORMATS, loader
 
         check_name("data set", self.data.get("name", ""), (*DATASETS, *FORMATS))
-        arguments = {"seed": self.seed, **{key: value for key, value in self.data.items() if key not in ("name", "shift")}}
+        arguments = {"seed": self.data_seed, **{key: value for key, value in self.data.items() if key not in ("name", "shift")}}
         what = Path(str(self.data.get("path", ""))).name if self.data["name"] in FORMATS else ""
         federation: Federation = _build(what or f"data set {self.data['name']}", loader(self.data["name"]), arguments)
         if "shift" in self.data:
             from evenhand.shifts import shifted
 
             federation = _build("shift", partial(shifted, federation), {"seed": self.seed, **self.data["shift"]})
-        return federation
+        return federation.with_validation(self.validation, self.data_seed)
+
+    @property
+    def data_seed(self) -> int:
+        """The seed that clients, their samples and their parts depend on."""
+        seed: int = self.data.get("seed", self.seed)
+        return seed
+
+    def build_selection(self) -> Selection:
+        """How a sweep chooses."""
+        from evenhand.experiments.selection import Selection
+
+        selection: Selection = _build("select", Selection, self.select)
+        return selection
 
     def build_model(self, federation: Federation) -> nn.Module:
         """The module, its initial parameters drawn with the run's seed."""
@@ -276,20 +327,25 @@ def parse_method(text: str) -> Table:
     name, _, rest = text.partition(":")
     entry: Table = {"name": name.strip()}
     for path, parsed in _pairs(rest, text):
-        *tables, key = path.strip().split(".")
-        if key == "inner":
-            tables, key = [*tables, "inner"], "name"
-        elif key in ("name", "local"):
-            raise SpecError(f"unknown keyword {key!r} in {text!r}")
-        target = entry
-        for step in tables:
-            if step not in ("local", "inner"):
-                raise SpecError(f"unknown keyword {path.strip()!r} in {text!r}; only local. and inner. have parts")
-            target = target.setdefault(step, {})
-        if key in target:
-            raise SpecError(f"{path.strip()!r} is given twice in {text!r}")
-        target[key] = parsed
+        put(entry, path, parsed, text)
     return entry
+
+
+def put(entry: Table, path: str, value: Any, text: str) -> None:
+    """Set a hyper-parameter of a method's table: q, local.lr, inner.q; ``text`` is named in errors."""
+    *tables, key = path.split(".")
+    if key == "inner":
+        tables, key = [*tables, "inner"], "name"
+    elif key in ("name", "local"):
+        raise SpecError(f"unknown keyword {key!r} in {text!r}")
+    target = entry
+    for step in tables:
+        if step not in ("local", "inner"):
+            raise SpecError(f"unknown keyword {path!r} in {text!r}; only local. and inner. have parts")
+        target = target.setdefault(step, {})
+    if key in target:
+        raise SpecError(f"{path!r} is given twice in {text!r}")
+    target[key] = value
 
 
 def parse_table(text: str) -> Table:
@@ -309,19 +365,23 @@ def parse_table(text: str) -> Table:
 def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
     """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in errors."""
     found = []
-    for pair in _split(pairs):
+    for pair in split_commas(pairs):
         key, equals, value = pair.partition("=")
         if not equals:
             raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
-        try:
-            parsed = tomllib.loads(f"value = {value.strip()}")["value"]
-        except tomllib.TOMLDecodeError:
-            parsed = value.strip()
-        found.append((key.strip(), parsed))
+        found.append((key.strip(), parse_value(value)))
     return found
 
 
-def _split(text: str) -> list[str]:
+def parse_value(text: str) -> Any:
+    """A value from a command line: TOML where it is that, else text."""
+    try:
+        return tomllib.loads(f"value = {text.strip()}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text.strip()
+
+
+def split_commas(text: str) -> list[str]:
     """Split at commas outside brackets."""
     parts, depth, current = [], 0, ""
     for character in text:
@@ -338,6 +398,13 @@ def check_name(what: str, name: Any, known: Collection[str]) -> None:
     """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
     if not isinstance(name, str) or name not in known:
         raise SpecError(unknown(what, name, known))
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a point."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)
 
 
 def _build(what: str, factory: Any, arguments: Table) -> Any:

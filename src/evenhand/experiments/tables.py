@@ -1,41 +1,66 @@
-"""Tables for people: how methods compare, and which clients and groups gained or lost."""
+"""Tables for people: how methods compare, who gained and who lost, and how groups differ."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from evenhand.encoding import Encoding
-from evenhand.experiments.rundir import Outcome, Ready
-from evenhand.metrics.scores import change, summary
+from evenhand.experiments.analysis import Comparison, Entry
+from evenhand.experiments.findings import Findings
+from evenhand.experiments.rundir import Ready
+from evenhand.experiments.study import Study
+from evenhand.metrics.uncertainty import Interval
 
+TO = "\N{EN DASH}"
 MOST_ROWS = 40  # a table of more is no longer read
 
-COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "best10": "best 10 %", "worst": "worst", "std": "std"}
+COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "best10": "best 10 %", "min": "worst", "std": "std"}
+COLOURS = {"gains": "bold green", "harmed": "bold red", "unclear": "dim", "few": "dim"}
+MARKS = {"gains": "↑", "harmed": "↓", "unclear": " ", "few": " "}
+OF_ALL_LABELS = ("accuracy parity", "calibration")
+SHORT = {
+    "demographic parity": "selection",
+    "equal opportunity": "TPR",
+    "false-positive parity": "FPR",
+    "equalised odds": "odds",
+    "predictive parity": "precision",
+    "accuracy parity": "accuracy",
+}
 
 
-def show(console: Console, outcomes: Sequence[Outcome]) -> None:
-    """Print the comparison, where FedAvg took part who gained and who lost against it, and who counted for how much."""
-    reference = next((o for o in outcomes if o.method.name == "fedavg"), None)
-    compared = reference is not None and len(outcomes) > 1
-    console.print(comparison(outcomes, reference))
-    if reference is not None:
-        for by in ("client", "group"):
-            count = len(reference.rows(by))
-            if count > MOST_ROWS:
-                console.print(f"{count} {by}s are too many for a table; scores.csv in each method's folder has them all.", highlight=False)
-            elif count and (compared or by == "group"):
-                console.print(changes(outcomes, reference, by))
-    if any(outcome.weights for outcome in outcomes):
-        console.print(effective_weights(outcomes))
-    if reference is not None:
-        for line in verdict(outcomes, reference):
-            console.print(line, highlight=False, markup=False)
+def show_study(console: Console, findings: Findings) -> None:
+    """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted for how much, and all that in words."""
+    study, comparison, entries = findings.study, findings.comparison, findings.entries
+    _show(console, comparison_table(study, comparison))
+    legend = _legend(comparison)
+    if legend:
+        console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+    shown = study.kinds
+    for by in shown:
+        count = len(study.names(by))
+        if count > MOST_ROWS:
+            console.print(f"{count} {by}s are too many for a table; ledger.csv has them all.", highlight=False)
+        elif count:
+            _show(console, ledger_table(study, entries, by, findings.least))
+    for by, found in findings.gaps.items():
+        if found and by in shown:
+            _show(console, gap_table(findings, by))
+            few = findings.left_out(by)
+            if few:
+                text = f"Gaps leave out {by}s with fewer than {findings.least} samples: {', '.join(few)}."
+                console.print(text, style="dim", highlight=False, markup=False)
+    weights = weight_table(study)
+    if weights.row_count:
+        _show(console, weights)
+    for line in findings.sentences:
+        console.print(line, highlight=False, markup=False)
 
 
 def show_data(console: Console, ready: Ready) -> None:
@@ -51,124 +76,92 @@ def show_data(console: Console, ready: Ready) -> None:
     console.print(f"{federation.clients} clients{groups}; {split}; {model}", highlight=False)
 
 
-def comparison(outcomes: Sequence[Outcome], reference: Outcome | None) -> Table:
-    """A row per method: summary over clients of test accuracy, in percent, or of the error of a regression."""
-    measure = outcomes[0].measure
-    table = Table(title=f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}", box=box.SIMPLE, title_justify="left")
-    table.add_column("method")
-    for heading in COLUMNS.values():
-        table.add_column(heading, justify="right")
-    if reference:
-        table.add_column("gained", justify="right")
-        table.add_column("lost", justify="right")
-    for outcome in outcomes:
-        row = summary(outcome.merits("client"))
-        cells = [measure.show(abs(row[key]) if key == "std" else row[key]) for key in COLUMNS]
-        if reference:
-            moved = change(outcome.merits("client"), reference.merits("client"))
-            cells += ["", ""] if outcome is reference else [str(len(moved["gained"])), str(len(moved["lost"]))]
-        table.add_row(outcome.method.label, *cells)
+def comparison_table(study: Study, comparison: Comparison) -> Table:
+    """A row per method: numbers across clients of test accuracy, in percent, or of the error of a regression, with intervals."""
+    measure = study.measure
+    seeds = f", {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
+    table = _table(f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}", ("method",), COLUMNS.values())
+    for label in study.labels:
+        cells = []
+        for name in COLUMNS:
+            interval = comparison.rows[label][name]
+            difference = comparison.differences.get(label, {}).get(name)
+            mark = "" if difference is None else "↑" if difference.better else "↓" if difference.worse else ""
+            value = f"{measure.show(interval.value)}{mark}"
+            value = f"[bold]{value}*[/]" if comparison.best.get(name) == label else value
+            cells.append(f"{value} {_ends(study, interval, name)}")
+        table.add_row(escape(label), *cells)
     return table
 
 
-def changes(outcomes: Sequence[Outcome], reference: Outcome, by: str) -> Table:
-    """A row per client or group: how FedAvg serves it, and what it gained or lost under each other method."""
-    others = [outcome for outcome in outcomes if outcome is not reference]
-    measure = reference.measure
+def _legend(comparison: Comparison) -> list[str]:
+    marked = any(one.better or one.worse for row in comparison.differences.values() for name, one in row.items() if name in COLUMNS)
+    bold = any(name in COLUMNS for name in comparison.best)
+    lines = ["↑ ↓: significantly better or worse than FedAvg."] if marked else []
+    lines += ["*: significantly better than every other method."] if bold else []
+    extremes = [row[name] for row in comparison.rows.values() for name in ("worst10", "best10", "min")]
+    if any(interval.low > interval.value or interval.high < interval.value for interval in extremes):
+        lines.append("An interval may lie beside its number: with few samples, the worst and the best look more extreme than they are.")
+    return lines
+
+
+def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) -> Table:
+    """A row per client, group or team: how FedAvg serves it, and what it gains or loses under each other method."""
+    measure, names, reference = study.measure, study.names(by), study.reference
+    teams = by == "client" and any(study.teams)
+    others = [label for label in study.labels if label != reference] if reference is not None else []
     title = measure.gain.format(by) if others else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
-    table = Table(title=title, box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
-    rows = reference.rows(by)
-    teams = any(row.get("team") for row in rows)
-    labels = (reference.method.label, *(outcome.method.label for outcome in others))
-    for heading in (by, *(["team"] if teams else []), "samples", *labels):
-        words = heading in (by, "team")
-        table.add_column(heading, justify="left" if words else "right", no_wrap=words, overflow="fold")
-    base = reference.merits(by)
-    gains = [[measure.scale * (new - old) for new, old in zip(outcome.merits(by), base, strict=True)] for outcome in others]
-    for index, row in enumerate(rows):
-        names = [escape(str(row["name"])), *([escape(str(row.get("team", "")))] if teams else [])]
-        cells = [*names, str(row["count"]), measure.show(base[index])]
-        table.add_row(*cells, *(_signed(gain[index], measure.digits) for gain in gains))
+    title += "" if study.same_data else f", seed {study.seeds[0]}"
+    found = {(entry.name, entry.method): entry for entry in entries if entry.by == by and entry.against == reference}
+    shown = (reference,) if reference is not None else study.labels
+    table = _table(title, (by, *(["team"] if teams else [])), ("samples", *shown, *others))
+    merits = {label: np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0) for label in shown}
+    for index, (name, count) in enumerate(zip(names, study.sizes(by).tolist(), strict=True)):
+        texts = [escape(name), *([escape(study.teams[index])] if teams else [])]
+        values = [measure.show(float(merits[label][index])) for label in shown]
+        few = " (few)" if count < least else ""
+        table.add_row(*texts, f"{count}{few}", *values, *(_gain(study, found[name, label]) for label in others))
     return table
 
 
-def effective_weights(outcomes: Sequence[Outcome]) -> Table:
+def gap_table(findings: Findings, by: str) -> Table:
+    """A row per method: the largest difference between two groups, or teams, in each rate."""
+    found = findings.gaps[by]
+    kinds = list(next(iter(found.values())))
+    about = ""
+    if findings.positive is None:  # of many labels, the one that differs most says little
+        kinds = [kind for kind in kinds if kind in OF_ALL_LABELS]
+    elif any(kind not in OF_ALL_LABELS for kind in kinds):
+        about = f"; rates of label {findings.positive}"
+    table = _table(f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds])
+    for label, row in found.items():
+        cells = (f"{100 * row[kind].value:.1f} [{100 * row[kind].low:.0f}{TO}{100 * row[kind].high:.0f}]" for kind in kinds)
+        table.add_row(escape(label), *cells)
+    return table
+
+
+def weight_table(study: Study) -> Table:
     """A row per method with an objective: who counted most and least at the end, and how well these weights explain it.
 
     Weights are what a change of each client's training loss counts for, scaled to sum one. The gap is what the objective has
     more than the weights explain: zero where they are its gradient, positive where a dual variable has not caught up.
     """
-    table = Table(title="Effective weight of clients at the end", box=box.SIMPLE, title_justify="left")
-    table.add_column("method")
-    for heading in ("largest", "its base weight", "smallest", "objective", "gap"):
-        table.add_column(heading, justify="right")
-    for outcome in outcomes:
-        if outcome.weights is None:
+    of_one = f", seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
+    table = _table(
+        f"Effective weight of clients at the end{of_one}", ("method",), ("largest", "its base weight", "smallest", "objective", "gap")
+    )
+    for label in study.labels:
+        certificate = study.trials[label, study.seeds[0]].certificate
+        if certificate is None:
             continue
-        rows = outcome.weights["clients"]
+        rows = certificate["clients"]
         total = sum(row["weight"] for row in rows) or 1.0
         most, least = (choose(rows, key=lambda row: row["weight"]) for choose in (max, min))
         largest, smallest = (f"{row['weight'] / total:.3f} ({escape(str(row['name']))})" for row in (most, least))
-        numbers = (f"{outcome.weights['objective']:.4f}", f"{outcome.weights['gap']:.1e}")
-        table.add_row(outcome.method.label, largest, f"{most['base']:.3f}", smallest, *numbers)
+        table.add_row(
+            escape(label), largest, f"{most['base']:.3f}", smallest, f"{certificate['objective']:.4f}", f"{certificate['gap']:.1e}"
+        )
     return table
-
-
-def verdict(outcomes: Sequence[Outcome], reference: Outcome) -> list[str]:
-    """In plain words: whom FedAvg serves worst, who would do better alone, and what the best fair method changes."""
-    alone = next((o for o in outcomes if o.method.name == "localonly"), None)
-    lines = [_worst(reference, by) for by in ("client", "group") if sum(row["count"] > 0 for row in reference.rows(by)) > 1]
-    if alone is not None:
-        lines.append(_better_alone(alone, reference))
-    fair = [outcome for outcome in outcomes if outcome not in (reference, alone)]
-    if fair:
-        lines.append(_best_for_the_worst(fair, reference))
-    return lines
-
-
-def _worst(reference: Outcome, by: str) -> str:
-    measure, merits = reference.measure, reference.merits(by)
-    counted = [(merit, row) for merit, row in zip(merits, reference.rows(by), strict=True) if not math.isnan(merit)]
-    merit, row = min(counted, key=lambda pair: pair[0])
-    best, served_best = max(counted, key=lambda pair: pair[0])
-    if merit == best:
-        return f"FedAvg serves all {by}s alike: {measure.name} {measure.show(merit)}{measure.percent}."
-    samples = f"{row['count']} {measure.part} sample{'s' * (row['count'] != 1)}"
-    text = (
-        f"FedAvg serves {by} {row['name']} worst: {measure.name} {measure.show(merit)}{measure.percent} on {samples}, "
-        f"{measure.show(best)}{measure.percent} for {served_best['name']}."
-    )
-    if measure.percent and 1 < row["count"] < 100:
-        text += f" One sample is {100 / row['count']:.1f} points there."
-    return text
-
-
-def _better_alone(alone: Outcome, reference: Outcome) -> str:
-    measure, names = reference.measure, [str(row["name"]) for row in reference.rows("client")]
-    pairs = zip(names, alone.merits("client"), reference.merits("client"), strict=True)
-    gains = {name: new - old for name, new, old in pairs if not math.isnan(new - old)}
-    better = sorted((name for name in gains if gains[name] > 0), key=lambda name: -gains[name])
-    if not better:
-        return "No client does better alone than with FedAvg."
-    shown = ", ".join(f"{name} ({_plain(measure.scale * gains[name], measure.digits)})" for name in better[:5])
-    more = f" and {len(better) - 5} more" if len(better) > 5 else ""
-    return f"{len(better)} of {len(gains)} clients {'does' if len(better) == 1 else 'do'} better alone than with FedAvg: {shown}{more}."
-
-
-def _best_for_the_worst(fair: Sequence[Outcome], reference: Outcome) -> str:
-    """Which method did most for the worst tenth, by how much, and what it cost."""
-    measure, base = reference.measure, summary(reference.merits("client"))
-    best = max(fair, key=lambda o: summary(o.merits("client"))["worst10"])
-    row, moved = summary(best.merits("client")), change(best.merits("client"), reference.merits("client"))
-    gain, cost = (measure.scale * (row[key] - base[key]) for key in ("worst10", "mean"))
-    if not gain > 0:
-        return "No method lifted the worst 10 % of clients above FedAvg's."
-    what, better, worse = measure.words
-    lift, price = (f"{abs(points):.{measure.digits}f}" for points in (gain, cost))
-    return (
-        f"{best.method.label} {better} the {what} of the worst 10 % of clients by {lift} and {better if cost >= 0 else worse} the mean "
-        f"by {price}; {len(moved['gained'])} clients gain, {len(moved['lost'])} lose."
-    )
 
 
 def show_encoding(console: Console, encoding: Encoding) -> None:
@@ -185,12 +178,32 @@ def show_encoding(console: Console, encoding: Encoding) -> None:
         console.print(note, highlight=False, markup=False)
 
 
-def _plain(gain: float, digits: int) -> str:
-    return f"{gain:+.{digits}f}"
+def _show(console: Console, table: Table) -> None:
+    """A table below its title, which may be longer than the table is wide."""
+    if table.title is not None:
+        console.print(table.title, style="italic", highlight=False)
+    table.title = None
+    console.print(table)
 
 
-def _signed(gain: float, digits: int) -> str:
+def _table(title: str, texts: Sequence[str], numbers: Iterable[str]) -> Table:
+    table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
+    for heading in texts:
+        table.add_column(escape(heading), no_wrap=True, overflow="fold")
+    for heading in numbers:
+        table.add_column(escape(heading), justify="right", overflow="fold")
+    return table
+
+
+def _ends(study: Study, interval: Interval, name: str) -> str:
+    if math.isnan(interval.low):
+        return ""
+    low, high = sorted((interval.low, interval.high), key=lambda end: abs(end)) if name != "std" else (interval.low, interval.high)
+    return f"[dim]\\[{study.measure.show(low)}{TO}{study.measure.show(high)}][/]"  # no space: lines break before it
+
+
+def _gain(study: Study, entry: Entry) -> str:
+    gain = study.measure.scale * entry.gain.value
     if math.isnan(gain):  # no test data
         return "-"
-    colour = "green" if gain > 0 else "red" if gain < 0 else "dim"
-    return f"[{colour}]{_plain(gain, digits)}[/]"
+    return f"[{COLOURS[entry.verdict]}]{gain:+.{study.measure.digits}f}{MARKS[entry.verdict]}[/]"

@@ -56,6 +56,13 @@ class Counts:
         require(same, "counts can be added for the same clients, groups and labels")
         return replace(self, table=self.table + other.table)
 
+    def with_groups(self, names: Sequence[str], of_client: Ints) -> Counts:
+        """The same counts with groups of clients, such as teams, in place of the samples': ``of_client`` (n,) codes, -1 for none."""
+        table = np.zeros((len(self.clients), len(names), *self.table.shape[2:]), np.int64)
+        member = np.flatnonzero(of_client >= 0)
+        table[member, of_client[member]] = self.by_client[member]
+        return replace(self, table=table, groups=tuple(names))
+
     @property
     def by_client(self) -> Ints:
         """(n, C, C + 1)"""

@@ -1,47 +1,76 @@
-"""From tallies to one row per client and group, and a few numbers about all clients."""
+"""From tallies to one row per client, group and team, and a few numbers about all clients."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from torch import Tensor
+import torch
+from numpy.typing import NDArray
 
 from evenhand.data import Federation
-from evenhand.metrics import spread
-from evenhand.tree import Tree
+from evenhand.metrics import calibration, rates, spread
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.tally import Tally
 
 Row = dict[str, Any]
 Columns = dict[str, Any]  # equally long arrays or lists, by name
+Floats = NDArray[np.float64]
 
 
-def score_columns(ids: Tensor, tallies: Tree, federation: Federation, classification: bool) -> Columns:
-    """Columns of a table with a row per client, then one per group, from stacked tallies (k, A) of clients ``ids``.
+def score_columns(tally: Tally, federation: Federation) -> Columns:
+    """Columns of a table with a row per client, then one per group and one per team, from the tallies of all clients.
 
-    Clients without samples in the evaluated part get a count of 0 and NaN scores.
+    Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one adds, for a classifier, balanced
+    accuracy, precision and recall (of class 1; with more classes their mean over the classes that have samples, where one that is never
+    predicted has precision 0), auc for two classes, brier and calibration_error (NaN where the model has no probabilities); and for a
+    regression rmse and mae. A client without samples has a count of 0 and NaN scores; a team pools the samples of its clients.
     """
-    cells = {key: values.double().numpy() for key, values in tallies.items()}
-    clients, groups = federation.clients, federation.groups
-    sums = {key: np.zeros(clients + groups) for key in cells}
-    for key, values in cells.items():
-        sums[key][ids.numpy()] = values.sum(1)
-        if groups:
-            sums[key][clients:] = values.sum(0)
-    members = np.bincount(federation.train.group.numpy(), minlength=groups) if federation.train.group is not None else np.zeros(groups)
-    teams = [""] * clients if federation.teams is None else [federation.team_names[code] for code in federation.teams.tolist()]
-    count = sums["count"]
-    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as meant
-        return {
-            "by": ["client"] * clients + ["group"] * groups,
-            "name": [federation.name(client) for client in range(clients)] + list(federation.group_names),
-            "team": teams + [""] * groups,
-            "train_count": np.concatenate([federation.train.sizes.numpy(), members]).astype(np.int64),
-            "count": count.astype(np.int64),
-            "accuracy": sums["correct"] / count if classification else np.full(len(count), math.nan),
-            "loss": sums["loss"] / count,
-        }
+    levels = {name: _by_level(values, federation) for name, values in tally.items()}
+
+    def score(function: Callable[..., Floats], *names: str) -> Floats:
+        """One number for every row; NaN where a table is not there, or was not kept client by client."""
+        kept = zip(*(levels.get(name, [None] * 3) for name in names), strict=True)
+        rows = [np.full(n, np.nan) if any(t is None for t in tables) else function(*tables) for n, tables in zip(sizes, kept, strict=True)]
+        return np.concatenate(rows)
+
+    sizes = (federation.clients, federation.groups, len(federation.team_names))
+    by = [kind for kind, n in zip(("client", "group", "team"), sizes, strict=True) for _ in range(n)]
+    names = [federation.name(client) for client in range(federation.clients)]
+    teams = [""] * sizes[0] if federation.teams is None else [federation.team_names[code] for code in federation.teams.tolist()]
+    columns: Columns = {
+        "by": by,
+        "name": [*names, *federation.group_names, *federation.team_names],
+        "team": teams + [""] * sum(sizes[1:]),
+        "train_count": _train_counts(federation),
+        "count": score(lambda count: count, "count").astype(np.int64),
+        "accuracy": score(_mean, "correct", "count"),
+        "loss": score(_mean, "loss", "count"),
+    }
+    if "confusion" in tally:
+        columns["balanced_accuracy"] = score(rates.balanced_accuracy, "confusion")
+        columns["precision"] = score(_precision, "confusion")
+        columns["recall"] = score(_recall, "confusion")
+        if tally["confusion"].shape[-2] == 2:
+            columns["auc"] = score(calibration.auc, "scored")
+        columns["brier"] = score(_mean, "brier", "count")
+        needed = ("scored", "score", "brier")  # scores of a model without a Brier score are no probabilities
+        columns["calibration_error"] = score(lambda counts, sums, _: calibration.calibration_error(counts, sums), *needed)
+    if "absolute" in tally:
+        columns["rmse"] = np.sqrt(columns["loss"])
+        columns["mae"] = score(_mean, "absolute", "count")
+    return columns
+
+
+def counts_of(tally: Tally, federation: Federation) -> Counts | None:
+    """The confusion counts of a full tally by client and group; None where there are none, or too many to be kept by client."""
+    table = tally.get("confusion")
+    if table is None or len(table) != federation.clients:
+        return None
+    clients = tuple(federation.name(client) for client in range(federation.clients))
+    labels = tuple(dict(enumerate(federation.label_names)).get(label, str(label)) for label in range(table.shape[2]))
+    return Counts(table.astype(np.int64, copy=False), clients, federation.group_names or ("",), labels)
 
 
 def rows_of(columns: Columns) -> list[Row]:
@@ -67,3 +96,47 @@ def change(values: Sequence[float], reference: Sequence[float]) -> dict[str, lis
     """Which clients gained and which lost against a reference, by index; ties and clients without a value are in neither."""
     pairs = list(enumerate(zip(values, reference, strict=True)))
     return {"gained": [i for i, (new, old) in pairs if new > old], "lost": [i for i, (new, old) in pairs if new < old]}
+
+
+def _by_level(values: NDArray[Any], federation: Federation) -> list[NDArray[Any] | None]:
+    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table (1, A, ...) kept by group alone."""
+    by_group = values.sum(0)[: federation.groups]
+    if len(values) != federation.clients:
+        return [None, by_group, None]
+    by_client = values.sum(1)
+    by_team = torch.zeros(len(federation.team_names), *by_client.shape[1:], dtype=torch.from_numpy(by_client).dtype)
+    if federation.teams is not None:
+        by_team.index_add_(0, federation.teams, torch.from_numpy(by_client))
+    return [by_client, by_group, by_team.numpy()]
+
+
+def _train_counts(federation: Federation) -> NDArray[np.int64]:
+    """Training samples of every client, group and team."""
+    train = federation.train
+    groups, teams = (torch.zeros(len(names), dtype=torch.int64) for names in (federation.group_names, federation.team_names))
+    if train.group is not None:
+        groups.index_add_(0, train.group, torch.ones_like(train.group))
+    if federation.teams is not None:
+        teams.index_add_(0, federation.teams, train.sizes)
+    return torch.cat([train.sizes, groups, teams]).numpy()
+
+
+def _mean(total: Floats, count: Floats) -> Floats:
+    with np.errstate(invalid="ignore"):  # 0 / 0 is NaN, as meant
+        return np.asarray(total / count)
+
+
+def _precision(table: NDArray[np.int64]) -> Floats:
+    rate = rates.precision(table)
+    return rate[..., 1] if table.shape[-2] == 2 else _macro(np.nan_to_num(rate), table)
+
+
+def _recall(table: NDArray[np.int64]) -> Floats:
+    rate = rates.recall(table)
+    return rate[..., 1] if table.shape[-2] == 2 else _macro(np.nan_to_num(rate), table)
+
+
+def _macro(rate: Floats, table: NDArray[np.int64]) -> Floats:
+    """The mean over the classes that have samples."""
+    there = table.sum(-1) > 0
+    return _mean((rate * there).sum(-1), there.sum(-1))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,7 +20,7 @@ Floats = NDArray[np.float64]
 
 def mean(values: ArrayLike) -> Floats:
     """The plain mean: every client counts once."""
-    return _over_clients(np.mean, values)
+    return _over_clients(lambda a: a.mean(-1), values)
 
 
 def pooled(values: ArrayLike, counts: ArrayLike) -> Floats:
@@ -35,13 +34,13 @@ def pooled(values: ArrayLike, counts: ArrayLike) -> Floats:
 def worst(values: ArrayLike, share: float = 0.1) -> Floats:
     """The mean over the floor(share * n) clients with the smallest values, at least one."""
     require_number("share", share, "(0, 1]")
-    return _over_clients(lambda row: np.sort(row)[: tenth(len(row), share)].mean(), values)
+    return _over_clients(lambda a: np.sort(a)[..., : tenth(a.shape[-1], share)].mean(-1), values)
 
 
 def best(values: ArrayLike, share: float = 0.1) -> Floats:
     """The mean over the floor(share * n) clients with the largest values, at least one."""
     require_number("share", share, "(0, 1]")
-    return _over_clients(lambda row: np.sort(row)[-tenth(len(row), share) :].mean(), values)
+    return _over_clients(lambda a: np.sort(a)[..., -tenth(a.shape[-1], share) :].mean(-1), values)
 
 
 def tenth(clients: int, share: float = 0.1) -> int:
@@ -54,31 +53,31 @@ def tenth(clients: int, share: float = 0.1) -> int:
 
 
 def smallest(values: ArrayLike) -> Floats:
-    return _over_clients(np.min, values)
+    return _over_clients(lambda a: a.min(-1), values)
 
 
 def largest(values: ArrayLike) -> Floats:
-    return _over_clients(np.max, values)
+    return _over_clients(lambda a: a.max(-1), values)
 
 
 def variance(values: ArrayLike) -> Floats:
     """Of the population: squared differences from the mean, divided by n."""
-    return _over_clients(np.var, values)
+    return _over_clients(lambda a: a.var(-1), values)
 
 
 def std(values: ArrayLike) -> Floats:
     """Standard deviation of the population."""
-    return _over_clients(np.std, values)
+    return _over_clients(lambda a: a.std(-1), values)
 
 
 def variation(values: ArrayLike) -> Floats:
     """Coefficient of variation: standard deviation over mean; 0 where all values are 0."""
-    return _over_clients(lambda row: _ratio(row.std(), row.mean(), 0.0), values)
+    return _over_clients(lambda a: _ratio(a.std(-1), a.mean(-1), 0.0), values)
 
 
 def jain(values: ArrayLike) -> Floats:
     """Jain's index (sum a)^2 / (n sum a^2): 1 where all are equal, 1/n where one has everything."""
-    return _over_clients(lambda row: _ratio(row.sum() ** 2, len(row) * (row**2).sum(), 1.0), values)
+    return _over_clients(lambda a: _ratio(a.sum(-1) ** 2, a.shape[-1] * (a**2).sum(-1), 1.0), values)
 
 
 def cosine(values: ArrayLike) -> Floats:
@@ -89,9 +88,9 @@ def cosine(values: ArrayLike) -> Floats:
 def gini(values: ArrayLike) -> Floats:
     """Gini coefficient: the mean difference of two clients over twice the mean; 0 where all are equal, 1 - 1/n at most."""
 
-    def of(row: Floats) -> float:
-        ordered, n = np.sort(row), len(row)
-        return _ratio(2 * (np.arange(1, n + 1) * ordered).sum(), n * ordered.sum(), (n + 1) / n) - (n + 1) / n
+    def of(a: Floats) -> Floats:
+        n = a.shape[-1]
+        return np.asarray(_ratio(2 * (np.arange(1, n + 1) * np.sort(a)).sum(-1), n * a.sum(-1), (n + 1) / n) - (n + 1) / n)
 
     return _over_clients(of, values)
 
@@ -99,9 +98,11 @@ def gini(values: ArrayLike) -> Floats:
 def entropy(values: ArrayLike) -> Floats:
     """Entropy of the shares a_i / sum a, over its largest value log n: 1 where all are equal, 0 where one has everything."""
 
-    def of(row: Floats) -> float:
-        share = row[row > 0] / row.sum() if row.sum() > 0 else np.full(len(row), 1 / len(row))
-        return _ratio(-(share * np.log(share)).sum(), math.log(len(row)), 1.0)
+    def of(a: Floats) -> Floats:
+        n = a.shape[-1]
+        share = _ratio(a, a.sum(-1, keepdims=True), 1 / n)
+        surprise = -np.log(np.where(share > 0, share, 1.0))
+        return np.asarray((share * surprise).sum(-1) / math.log(n)) if n > 1 else np.ones(a.shape[:-1])
 
     return _over_clients(of, values)
 
@@ -129,15 +130,22 @@ SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
 }
 
 
-def _over_clients(function: Callable[[Floats], Any], values: ArrayLike) -> Floats:
+def _over_clients(function: Callable[[Floats], Floats], values: ArrayLike) -> Floats:
+    """Apply a function of (rows, clients) to rows without NaN; all rows that lack the same clients at once."""
     given = np.asarray(values, np.float64)
     rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
-    found = np.empty(len(rows))
-    for place, row in enumerate(rows):
-        kept = row[~np.isnan(row)]
-        found[place] = function(kept) if len(kept) else math.nan
-    return found.reshape(given.shape[:-1])
+    there = ~np.isnan(rows)
+    found = np.full(len(rows), np.nan)
+    if there.size and there.all():
+        found = function(rows)
+    else:
+        patterns, which = np.unique(there, axis=0, return_inverse=True)
+        for place, kept in enumerate(patterns):
+            alike = which.reshape(-1) == place
+            if kept.any():
+                found[alike] = function(rows[alike][:, kept])
+    return np.asarray(found, np.float64).reshape(given.shape[:-1])
 
 
-def _ratio(above: float, below: float, otherwise: float) -> float:
-    return float(above / below) if below else otherwise
+def _ratio(above: Floats, below: Floats, otherwise: float) -> Floats:
+    return np.where(below != 0, above / np.where(below != 0, below, 1.0), otherwise)

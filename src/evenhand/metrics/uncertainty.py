@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require, require_choice, require_number, require_whole
-from evenhand.metrics.counts import Counts
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -44,63 +43,32 @@ def wilson(right: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[F
     return np.where(there, np.clip(middle - half, 0, 1), np.nan), np.where(there, np.clip(middle + half, 0, 1), np.nan)
 
 
-def resampled(table: Ints, over: str, draws: int, rng: np.random.Generator) -> Ints:
-    """(draws, n, A, C, P) tables that might have come instead of ``table`` (n, A, C, P).
+def resampled_sums(table: Ints, over: str, draws: int, seed: int) -> Ints:
+    """(draws, ...) sums over clients of tables that might have come instead of ``table`` (n, ...).
 
-    "samples" draws each client's samples anew from its own, "clients" draws clients from those there are, "both" does one after
-    the other. Samples that fall into one cell are alike, so counts are all that is needed.
+    "samples" draws each client's samples anew from its own, "clients" draws clients from those there are, "both" does one after the other.
+    Samples that fall into one cell are alike, so counts are all that is needed; and what a client that is drawn twice has is one draw of
+    twice as many samples.
     """
     require_choice("over", over, OVER)
     require_whole("draws", draws, 1)
-    n = len(table)
+    rng, n = np.random.default_rng([seed, 11]), len(table)
     cells = table.reshape(n, -1)
-    chosen = np.broadcast_to(cells, (draws, *cells.shape)) if over == "samples" else cells[rng.integers(0, n, (draws, n))]
-    if over != "clients":
-        sizes = chosen.sum(-1)
-        share = chosen / np.maximum(sizes, 1)[..., None]
-        share[..., -1] += sizes == 0  # a client without samples draws none, whatever its chances
-        chosen = rng.multinomial(sizes, share / share.sum(-1, keepdims=True))
-    return np.ascontiguousarray(chosen).reshape(draws, *table.shape)
-
-
-def resamples(counts: Counts, over: str, draws: int, seed: int) -> Iterator[Ints]:
-    """Resampled tables (k, n, A, C, C + 1), a few at a time, ``draws`` in all; see :func:`resampled`."""
-    require_whole("draws", draws, 1)
-    rng, at_once = np.random.default_rng([seed, 11]), max(1, AT_ONCE // counts.table.nbytes)
+    times = np.ones((draws, n), np.int64) if over == "samples" else rng.multinomial(n, np.full(n, 1 / n), draws)
+    if over == "clients":
+        return np.asarray((times @ cells).reshape(draws, *table.shape[1:]))
+    sizes, most = cells.sum(1), max(1, int((cells > 0).sum(1).max()))
+    kept = np.argsort(cells == 0, axis=1, kind="stable")[:, :most]  # most clients have few cells that are not empty
+    share = np.take_along_axis(cells, kept, 1) / np.maximum(sizes, 1)[:, None]
+    share[sizes == 0, 0] = 1.0  # a client without samples draws none, whatever its chances
+    found = np.empty((draws, cells.shape[1]), np.int64)
+    at_once = max(1, AT_ONCE // (8 * kept.size))
     for start in range(0, draws, at_once):
-        yield resampled(counts.table, over, min(at_once, draws - start), rng)
-
-
-def intervals(
-    counts: Counts,
-    statistics: Mapping[str, Callable[[Ints], ArrayLike]],
-    over: str = "samples",
-    draws: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
-) -> dict[str, Interval]:
-    """Basic bootstrap intervals of statistics of a table (..., n, A, C, C + 1) under resampling.
-
-    Each statistic gives one number for every table of the leading axis. What resampling adds to a statistic is taken for what sampling
-    added to it, with the opposite sign: the worst client of a small test set looks worse than it is, and so does the worst of a
-    resampled one; the interval makes up for that.
-    """
-    require_number("level", level, "(0, 1)")
-    found: dict[str, list[Floats]] = {name: [] for name in statistics}
-    for tables in resamples(counts, over, draws, seed):
-        for name, statistic in statistics.items():
-            values = np.asarray(statistic(tables), np.float64)
-            require(values.shape == (len(tables),), "{} must give one number for each table, got shape {}", name, values.shape)
-            found[name].append(values)
-    return {name: _basic(np.concatenate(found[name]), float(np.asarray(f(counts.table[None]))[0]), level) for name, f in statistics.items()}
-
-
-def _basic(values: Floats, value: float, level: float) -> Interval:
-    kept = values[~np.isnan(values)]
-    if not len(kept):
-        return Interval(value, np.nan, np.nan)
-    low, high = np.quantile(kept, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(value, float(2 * value - high), float(2 * value - low))
+        some = rng.multinomial(times[start : start + at_once] * sizes, share / share.sum(1, keepdims=True))  # (k, n, most)
+        place = np.arange(len(some))[:, None, None] * cells.shape[1] + kept
+        summed = np.bincount(place.ravel(), weights=some.ravel(), minlength=len(some) * cells.shape[1])
+        found[start : start + at_once] = summed.reshape(len(some), -1).round()
+    return found.reshape(draws, *table.shape[1:])
 
 
 def gap_interval(rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike], level: float = 0.95) -> Interval:
@@ -125,7 +93,7 @@ def gap_interval(rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike
     move = np.max(moves, axis=0)
     move = move[~np.isnan(move)]  # a resampled group may be left without samples of a label
     width = float(np.quantile(move, level)) if len(move) else np.nan
-    return Interval(max(gaps), max(0.0, max(gaps) - width), max(gaps) + width)
+    return Interval(max(gaps), max(0.0, max(gaps) - width), min(1.0, max(gaps) + width))
 
 
 def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -168,3 +136,50 @@ def holm(p: Sequence[float]) -> Floats:
     adjusted = np.full(len(given), np.nan)
     adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1)))
     return adjusted
+
+
+def client_means(values: Floats, client: Ints, clients: int, over: str, draws: int, seed: int) -> Iterator[Floats]:
+    """Clients' means of several trials on the same samples, with samples or clients drawn anew; a few draws at a time.
+
+    All trials see the same drawn samples, so differences between trials are paired.
+
+    Args:
+        values: (N, R) one value for each sample in each of R trials.
+        client: (N,) whose each sample is, in any order.
+        clients: how many there are.
+        over: "samples" draws each client's samples anew from its own, "clients" draws clients, "both" one after the other.
+
+    Yields:
+        (k, n, R), ``draws`` in all; NaN for a client without samples. Of n samples n - 1 are drawn, so that the variance of a drawn mean
+        is that of the mean, s^2 / n, and not (n - 1)/n of it.
+    """
+    from scipy import sparse
+
+    require_choice("over", over, OVER)
+    require_whole("draws", draws, 1)
+    require(
+        values.ndim == 2 and client.shape == values.shape[:1],
+        "values must be (N, R) and client (N,), got {} and {}",
+        *map(np.shape, (values, client)),
+    )
+    order = np.argsort(client, kind="stable")
+    ordered, sizes = np.asarray(values, np.float64)[order], np.bincount(client, minlength=clients)
+    starts, rng = np.cumsum(sizes) - sizes, np.random.default_rng([seed, 12])
+    at_once = max(1, AT_ONCE // max(1, 8 * clients * values.shape[1]))
+    everyone = np.arange(clients)
+
+    def drawn() -> Floats:
+        chosen = everyone if over == "samples" else rng.integers(0, clients, clients)
+        held = sizes[chosen]
+        taken = held if over == "clients" else np.where(held > 1, held - 1, held)
+        ends = np.concatenate([[0], np.cumsum(taken)])
+        if over == "clients":
+            places = np.arange(ends[-1]) - np.repeat(ends[:-1], taken)
+        else:
+            places = (rng.random(ends[-1]) * np.repeat(held, taken)).astype(np.int64)
+        rows = sparse.csr_matrix((np.ones(ends[-1]), np.repeat(starts[chosen], taken) + places, ends), (clients, len(ordered)))
+        with np.errstate(invalid="ignore"):
+            return np.asarray((rows @ ordered) / np.where(taken > 0, taken, np.nan)[:, None])
+
+    for start in range(0, draws, at_once):
+        yield np.stack([drawn() for _ in range(min(at_once, draws - start))])

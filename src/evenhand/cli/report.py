@@ -1,0 +1,77 @@
+"""evenhand report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from evenhand.cli.terminal import stopping_cleanly
+
+
+@click.command()
+@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True, help="The page to write."
+)
+@click.option("--figures", type=click.Path(file_okay=False, path_type=Path), help="Write every figure there, too, as a file of its own.")
+@click.option("--figure-format", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Of --figures.")
+@click.option(
+    "--over",
+    type=click.Choice(["auto", "seeds", "samples", "clients", "both"]),
+    default="auto",
+    show_default=True,
+    help="What intervals are over; auto: seeds where there are at least two, else samples.",
+)
+@click.option(
+    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
+)
+@click.option(
+    "--least",
+    type=click.IntRange(min=0),
+    default=10,
+    show_default=True,
+    help="Do not judge clients and groups with fewer test samples.",
+)
+@click.option("--positive", metavar="LABEL", help="The label that gaps in rates are about.  [default: the last of two]")
+@click.option("--title", help="Of the page.")
+@click.option("--json", "as_json", is_flag=True, help="Print what was written and the summary as JSON for programs, and nothing else.")
+@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+def report(
+    runs: tuple[Path, ...],
+    out: Path,
+    figures: Path | None,
+    figure_format: str,
+    over: str,
+    level: float,
+    least: int,
+    positive: str | None,
+    title: str | None,
+    as_json: bool,
+    open_page: bool,
+    quiet: bool,
+) -> None:
+    """Write a page about runs: who gains, who pays, with intervals.
+
+    RUN are directories of runs, comparisons or sweeps with the same data; methods and seeds are put together. The page is one HTML file
+    that needs no network.
+
+    evenhand report runs/digits --out digits.html --figures pictures
+    """
+    with stopping_cleanly(quiet):
+        import json
+
+        from evenhand.report.page import write_report
+
+        findings, written = write_report(runs, out, title, over, level, least, positive, figures, figure_format)
+        if as_json:
+            about = {"page": str(written[0]), "bytes": written[0].stat().st_size, "figures": [str(path) for path in written[1:]]}
+            click.echo(json.dumps({**about, "sentences": list(findings.sentences)}, indent=2))
+        elif not quiet:
+            for sentence in findings.sentences:
+                click.echo(sentence)
+            pictures = f"; {len(written) - 1} figures are in {figures}" if figures is not None else ""
+            click.echo(f"The page is {written[0]} ({written[0].stat().st_size / 1e6:.1f} MB){pictures}")
+        if open_page:
+            click.launch(written[0].resolve().as_uri())

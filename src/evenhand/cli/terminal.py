@@ -1,0 +1,114 @@
+"""What commands that train share: where they print, how they stop, and progress with the time that is left."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import evenhand
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from evenhand.experiments.spec import Method, Spec
+    from evenhand.run import Progress as AfterRound
+
+WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
+WITH_INTERVALS = 130  # the same, for tables with intervals
+
+
+@dataclass
+class Begun:
+    """What there is to resume after an interruption."""
+
+    directory: Path | None = None
+
+
+@contextmanager
+def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
+    """Turn errors and Ctrl-C into one line on standard error and an exit code."""
+    begun = Begun()
+    if quiet:
+        logging.getLogger("evenhand").setLevel(logging.ERROR)
+    try:
+        yield begun
+    except KeyboardInterrupt:
+        hint = f"; continue with: evenhand resume {shlex.quote(str(begun.directory))}" if begun.directory else ""
+        click.echo(f"stopped{hint}", err=True)
+        sys.exit(130)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except (ValueError, TypeError, OSError, RuntimeError, ImportError, evenhand.EvenhandError) as error:
+        click.echo(f"evenhand: {error}", err=True)
+        sys.exit(1)
+
+
+def results_console(quiet: bool = False, width: int = WIDTH_IN_FILES) -> Console:
+    """Standard output; ``width`` columns where it is a file."""
+    from rich.console import Console
+
+    console = Console(quiet=quiet)
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(quiet=quiet, width=width)
+
+
+@contextmanager
+def warnings_as_lines(quiet: bool) -> Iterator[None]:
+    """Warnings as one line on standard error, or not at all."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: None if quiet else click.echo(f"warning: {message}", err=True)
+        yield
+
+
+@contextmanager
+def bars(spec: Spec, quiet: bool) -> Iterator[Callable[[int, Method], AfterRound]]:
+    """Progress on standard error: a bar for all of it, with the time left, and one for the method that is trained."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    each, seeds = len(spec.methods), spec.seeds or (spec.seed,)
+    total = len(seeds) * each * spec.rounds
+    labels = [method.label for method in spec.methods]
+    console = Console(stderr=True, quiet=quiet)
+    hidden = quiet or not console.is_terminal  # bars in a file say nothing
+    with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
+        counts = [f"{count} {what}{'s' * (count != 1)}" for count, what in ((each, "method"), (len(spec.seeds), "seed")) if count]
+        everything = shown.add_task(f"{' x '.join(counts)}, rounds", total=total)
+        current = shown.add_task("", total=spec.rounds, visible=False)
+        at = 0  # rounds done, of all
+
+        def go_to(done: int) -> None:
+            nonlocal at
+            if done > at + 1:  # finished earlier: no measure of this machine's speed
+                shown.reset(everything, completed=done, total=total)
+            shown.update(everything, completed=done)
+            at = done
+
+        def watch(seed: int, method: Method) -> AfterRound:
+            before = (seeds.index(seed) * each + labels.index(method.label)) * spec.rounds
+            go_to(before)
+            shown.reset(
+                current, total=spec.rounds, description=f"seed {seed}: {method.label}" if spec.seeds else method.label, visible=True
+            )
+
+            def after_round(done: int, _: dict[str, Any]) -> None:
+                go_to(before + done)
+                shown.update(current, completed=done)
+
+            return after_round
+
+        yield watch
+        shown.update(current, visible=False)
+        shown.update(everything, completed=total)

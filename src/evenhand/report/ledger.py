@@ -1,0 +1,95 @@
+"""The harm ledger of the page: who gains, who is harmed, for every client, group and team."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from evenhand.experiments.analysis import Entry
+from evenhand.experiments.findings import Findings
+from evenhand.report import figures
+from evenhand.report.markup import text
+
+WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
+
+
+def ledger(findings: Findings) -> str:
+    study, entries = findings.study, findings.entries
+    if not entries:
+        why = "Only one method took part." if len(study.labels) < 2 else "Neither FedAvg nor training alone took part."
+        return f"<p>There is no ledger: gains and losses are counted against FedAvg and against staying alone. {why}</p>"
+    unit = "points of accuracy" if study.measure.percent else "decrease (+) or increase (-) of the error"
+    seeds = " and over seeds" if len(study.judged_seeds) > 1 else f" with seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
+    caption = (
+        f"Gain or loss of everyone, {unit}, with {findings.comparison.level:.0%} intervals over their samples{seeds}. "
+        f"Harmed and gains: significant after Holm's "
+        f"correction over all clients (or groups, or teams) of a method. Few: fewer than {findings.least} samples."
+    )
+    options: dict[str, Sequence[str]] = {
+        "method": list(dict.fromkeys(entry.method for entry in entries)),
+        "against": list(dict.fromkeys(entry.against for entry in entries)),
+        "by": list(dict.fromkeys(entry.by for entry in entries)),
+        "verdict": [verdict for verdict in figures.VERDICTS if any(entry.verdict == verdict for entry in entries)],
+    }
+    every = {"method": "all methods", "against": "both references", "by": "everyone", "verdict": "all verdicts"}
+    labels = {"method": "Method", "against": "Against", "by": "Whom", "verdict": "Verdict"}
+    plural = {"client": "clients", "group": "groups", "team": "teams"}
+    controls = ""
+    for key, values in options.items():
+        shown = "".join(f'<option value="{text(value)}">{text(plural.get(value, value))}</option>' for value in values)
+        whole = f'<option value="">{every[key]}</option>' if len(values) > 1 else ""
+        select = f'<select id="ledger-{key}" data-filter="{key}">{whole}{shown}</select>'
+        controls += f'<div><label for="ledger-{key}">{labels[key]}</label>{select}</div>'
+    controls += '<div><label for="ledger-name">Name contains</label><input type="search" id="ledger-name" autocomplete="off"></div>'
+    headings = {"name": "name", "team": "team", "method": "method", "against": "against", "gain": "gain", "verdict": "verdict"}
+    headings |= {"merit": study.measure.words[0], "reference": "reference", "samples": "samples", "adjusted": "p (Holm)"}
+    if not any(entry.team for entry in entries):
+        del headings["team"]
+    head = ""
+    for key, heading in headings.items():
+        kind = ' class="words"' if key in WORDS else ""
+        head += f'<th scope="col" data-key="{key}"{kind}><button type="button">{text(heading)}</button></th>'
+    return (
+        f'<div class="filters" role="group" aria-label="Filter the ledger">{controls}</div>'
+        '<p id="ledger-state" role="status"></p>'
+        '<div class="wide" role="group" tabindex="0" aria-label="Harm ledger"><table id="ledger-table">'
+        f"<caption><span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody></tbody></table></div>"
+        '<div class="pages"><button type="button" id="ledger-back">Previous</button><button type="button" id="ledger-on">Next</button>'
+        '<button type="button" id="ledger-all">Show all</button></div>'
+        "<noscript><p>The ledger needs JavaScript; evenhand compare writes it as ledger.csv, too.</p></noscript>"
+    )
+
+
+def ledger_data(findings: Findings) -> dict[str, Any]:
+    """The ledger by column: texts as places in lists of them, numbers rounded to what is shown."""
+    measure, entries = findings.study.measure, findings.entries
+
+    def coded(values: list[str]) -> dict[str, Any]:
+        place: dict[str, int] = {}
+        codes = [place.setdefault(value, len(place)) for value in values]
+        return {"texts": list(place), "codes": codes}
+
+    def rounded(values: Sequence[float], digits: int) -> list[float | None]:
+        return [None if math.isnan(value) else round(value, digits) for value in values]
+
+    def merits(read: Callable[[Entry], float]) -> list[float | None]:
+        sign = 1 if measure.column == "accuracy" else -1
+        return rounded([sign * measure.scale * read(entry) for entry in entries], measure.digits)
+
+    def gains(read: Callable[[Entry], float]) -> list[float | None]:
+        return rounded([measure.scale * read(entry) for entry in entries], measure.digits)
+
+    return {
+        "digits": measure.digits,
+        "columns": {
+            **{key: coded([getattr(entry, key) for entry in entries]) for key in ("by", "name", "team", "method", "against", "verdict")},
+            "samples": [entry.samples for entry in entries],
+            "merit": merits(lambda entry: entry.merit),
+            "reference": merits(lambda entry: entry.reference),
+            "gain": gains(lambda entry: entry.gain.value),
+            "low": gains(lambda entry: entry.gain.low),
+            "high": gains(lambda entry: entry.gain.high),
+            "adjusted": rounded([entry.adjusted for entry in entries], 4),
+        },
+    }

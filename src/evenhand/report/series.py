@@ -1,0 +1,112 @@
+"""The numbers behind the figures: few enough to be drawn, whatever the number of clients and rounds."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenhand.experiments.measure import Measure
+from evenhand.experiments.study import Study
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+MOST_POINTS = 200  # of a curve: more than a screen tells apart
+MOST_ROWS, MOST_ROUNDS = 50, 100  # of the picture of weights
+
+
+def shown(measure: Measure, merits: Floats | float) -> Floats:
+    """Merits as they are written: accuracy in percent, or errors, which are merits with a minus."""
+    return np.asarray(measure.scale * np.asarray(merits, np.float64) * (1 if measure.column == "accuracy" else -1))
+
+
+def thinned(count: int, most: int) -> Ints:
+    """At most ``most`` of ``count`` places, evenly picked, the first and the last among them.
+
+    >>> thinned(5, 10).tolist(), thinned(9, 3).tolist()
+    ([0, 1, 2, 3, 4], [0, 4, 8])
+    """
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(np.int64))
+
+
+def client_merits(study: Study, label: str) -> Floats:
+    """A merit per client, averaged over seeds; where each seed deals other data, those of all seeds one after the other."""
+    merits = [study.merits(label, seed) for seed in study.seeds]
+    return np.mean(merits, axis=0) if study.same_data else np.concatenate(merits)
+
+
+class Curve(NamedTuple):
+    """Merits of the clients from the worst to the best served."""
+
+    percent: Floats  # of the clients that are served worse
+    merit: Floats
+
+
+def curve(study: Study, label: str, most: int = MOST_POINTS) -> Curve:
+    """Clients are sorted for each seed, and the clients of one rank averaged: the lowest tenth of the curve is the mean worst 10 %."""
+    rows = [merits[~np.isnan(merits)] for merits in (study.merits(label, seed) for seed in study.seeds)]
+    clients = max((len(row) for row in rows), default=0)
+    percent = np.linspace(0, 100, min(clients, most)) if clients > 1 else np.zeros(clients)
+    there = [np.percentile(row, percent) for row in rows if len(row)]
+    return Curve(percent, np.mean(there, axis=0) if there else np.empty(0))
+
+
+class Learning(NamedTuple):
+    """A number of the history over rounds: its mean over seeds, the lowest and the highest seed."""
+
+    rounds: Ints
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> Learning | None:
+    """Rounds at which every seed was evaluated; None where the history lacks the number."""
+    histories = [study.trials[label, seed].history for seed in study.seeds]
+    if not histories or any(column not in history for history in histories):
+        return None
+    length = min(len(history["round"]) for history in histories)
+    values = np.stack([np.asarray(history[column], np.float64)[:length] for history in histories])  # (S, T)
+    at = np.flatnonzero(~np.isnan(values).any(0))
+    if not len(at):
+        return None
+    at = at[thinned(len(at), most)]
+    values = values[:, at]
+    rounds = np.asarray(histories[0]["round"], np.int64)[at]
+    return Learning(rounds, values.mean(0), values.min(0), values.max(0))
+
+
+class Weights(NamedTuple):
+    """How much clients counted over rounds, in multiples of an equal share, the worst served first."""
+
+    rounds: Ints  # (T,)
+    rows: tuple[str, ...]  # a client, or a number of clients that are served alike
+    share: Floats  # (rows, T)
+    served_by: str  # the method whose merits sort the clients
+
+
+def weights(study: Study, label: str, most_rows: int = MOST_ROWS, most_rounds: int = MOST_ROUNDS) -> Weights | None:
+    """Mean over seeds. Clients are sorted by how FedAvg serves them (without it, the method itself); many are averaged in bins."""
+    trials = [study.trials[label, seed] for seed in study.seeds]
+    if not study.same_data:
+        trials = trials[:1]  # the clients of other seeds are other ones
+    if not trials or any(trial.weights is None or trial.weight_rounds is None for trial in trials):
+        return None
+    rounds = np.asarray(trials[0].weight_rounds)
+    same = [np.asarray(trial.weights) for trial in trials if np.array_equal(np.asarray(trial.weight_rounds), rounds)]
+    at = thinned(len(rounds), most_rounds)
+    share = np.mean([found[at] for found in same], axis=0).T  # (n, T)
+    clients = len(share)
+    served_by = study.reference or label
+    merits = np.mean([study.merits(served_by, trial.seed) for trial in trials], axis=0)
+    order = np.argsort(merits, kind="stable")  # NaN, that is no test data, comes last
+    bins = np.array_split(order, min(clients, most_rows))
+    names = study.names("client")
+    rows = tuple(names[found[0]] if len(found) == 1 else "" for found in bins)
+    if clients > most_rows:
+        ends = np.cumsum([0, *map(len, bins)])
+        rows = tuple(f"clients {first + 1} to {last}" for first, last in pairwise(ends.tolist()))
+    return Weights(rounds[at], rows, np.stack([clients * share[found].mean(0) for found in bins]), served_by)
