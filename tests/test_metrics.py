@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.metrics import change, summary
+from evenhand.metrics import summary
 from evenhand.metrics.tally import correct
 from federations import METHODS, network, ragged
 
@@ -34,10 +34,6 @@ def test_few_clients_have_one_at_each_end(count: int) -> None:
 def test_summary_leaves_out_clients_without_a_value() -> None:
     assert summary([0.5, math.nan])["mean"] == 0.5
     assert math.isnan(summary([])["mean"])
-
-
-def test_change_names_who_gained_and_who_lost() -> None:
-    assert change([0.5, 0.4, 0.3, math.nan], [0.4, 0.4, 0.9, 0.1]) == {"gained": [0], "lost": [2]}
 
 
 def test_correct_takes_the_largest_output_or_the_sign_of_a_single_one() -> None:

@@ -1,15 +1,16 @@
 """Fairness numbers from counts and sums."""
 
-from evenhand.metrics import calibration, parity, rates, spread, uncertainty
+from evenhand.metrics import across, calibration, ledger, parity, rates, spread, trials, uncertainty
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.scores import change, counts_of, score_columns, summary
+from evenhand.metrics.scores import counts_of, score_columns, summary
 from evenhand.metrics.tally import sample_values, tally
 
 __all__ = [
     "Counts",
+    "across",
     "calibration",
-    "change",
     "counts_of",
+    "ledger",
     "parity",
     "rates",
     "sample_values",
@@ -17,5 +18,6 @@ __all__ = [
     "spread",
     "summary",
     "tally",
+    "trials",
     "uncertainty",
 ]

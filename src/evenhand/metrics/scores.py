@@ -92,12 +92,6 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     return {name: float(function(values)) for name, function in kinds.items()}
 
 
-def change(values: Sequence[float], reference: Sequence[float]) -> dict[str, list[int]]:
-    """Which clients gained and which lost against a reference, by index; ties and clients without a value are in neither."""
-    pairs = list(enumerate(zip(values, reference, strict=True)))
-    return {"gained": [i for i, (new, old) in pairs if new > old], "lost": [i for i, (new, old) in pairs if new < old]}
-
-
 def _by_level(values: NDArray[Any], federation: Federation) -> list[NDArray[Any] | None]:
     """Sums by client, group and team of (n, A, ...); those by client and team are None for a table (1, A, ...) kept by group alone."""
     by_group = values.sum(0)[: federation.groups]
