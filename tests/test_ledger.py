@@ -47,16 +47,17 @@ def test_unbounded_gains_of_one_seed_give_students_test():
 
 
 def test_seeds_add_their_variance_by_hand():
-    # two samples, two seeds; seed 1: gains 1 and 1, seed 2: gains 0 and 0. Samples do not differ, seeds do: means 1 and 0
-    judged = gains([(1, 0), (1, 0)]).judged()
-    of_samples = ((2 * 0.25 + 2 / 2) / 4 - 0.25**2) / 4  # mean gain of a sample 1/2; two samples of +-1/sqrt(2) are added; centre 2/2/4
-    of_seeds = 0.5 / 2  # variance of 1 and 0 is 1/2, over two seeds
+    # eight samples, two seeds: with the first seed four of them gain, with the second none does
+    judged = gains([(1, 0)] * 4 + [(0, 0)] * 4).judged(level=0.5)
+    centre = 4 / (2 * 10)  # two samples are added in thought
+    of_samples = ((4 * 0.25 + 2 / 2) / 10 - centre**2) / 10  # mean gains 1/2 and 0; the means of the added ones are +-1/sqrt(2)
+    of_seeds = 0.125 / 2  # the seeds' mean gains are 1/2 and 0, their variance 1/8
     error = math.sqrt(of_samples + of_seeds)
-    freedom = error**4 / of_seeds**2
-    half = stats.t.ppf(0.975, freedom) * error
-    assert judged.gain[0] == 0.5
-    assert judged.low[0] == pytest.approx(max(-1, 0.25 - half))
-    assert judged.high[0] == pytest.approx(min(1, 0.25 + half))
+    half = stats.t.ppf(0.75, error**4 / of_seeds**2) * error
+    assert judged.gain[0] == 0.25
+    assert judged.low[0] == pytest.approx(centre - half)
+    assert judged.high[0] == pytest.approx(centre + half)
+    assert judged.p[0] == pytest.approx(2 * stats.t.sf(centre / error, error**4 / of_seeds**2))
 
 
 def test_many_samples_leave_the_interval_of_seeds():

@@ -253,3 +253,12 @@ def test_test_data_have_no_say_in_the_choice() -> None:
     without = Study("s", ACCURACY, {key: one for key, one in trials.items() if key[0] != "fedavg"}, (), (), (), True)
     with pytest.raises(ValueError, match="a sweep needs FedAvg to compare with"):
         Sweep.of(without, Spec(seeds=(0,), select={"rule": "qffl"}))
+
+
+def test_training_alone_is_never_chosen_whatever_it_is_called() -> None:
+    validated = {"fedavg": [0.4, 0.8], "localonly by itself": [0.9, 0.9], "qffl q=1": [0.6, 0.7]}
+    trials = {(label, 0): trial(label, 0, values, values) for label, values in validated.items()}
+    sweep = Sweep.of(Study("s", ACCURACY, trials, (), (), (), True), Spec(seeds=(0,), select={"rule": "worst10"}))
+    assert sweep.choice.label == "qffl q=1"
+    assert "qffl q=1" not in sweep.dominated
+    assert sweep.final.labels == tuple(validated)

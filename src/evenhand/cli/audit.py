@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenhand.cli.terminal import results_console, stopping_cleanly
+from evenhand.cli.view import LEVEL, format_option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -37,9 +38,7 @@ SHOWN = {"mean": "mean over clients", "pooled": "over all samples", "worst10": "
 @click.option(
     "--over", type=click.Choice(["samples", "clients", "both"]), default="samples", show_default=True, help="What intervals are over."
 )
-@click.option(
-    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
-)
+@LEVEL
 @click.option("--draws", type=click.IntRange(min=1), default=1000, show_default=True, help="Of samples or clients, for the intervals.")
 @click.option(
     "--least",
@@ -51,15 +50,7 @@ SHOWN = {"mean": "mean over clients", "pooled": "over all samples", "worst10": "
 @click.option("--suppress", is_flag=True, help="Leave clients and groups with fewer samples out instead of marking them.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write tables clients, groups, summary and counts there.")
-@click.option(
-    "--format",
-    "formats",
-    type=click.Choice(["csv", "parquet", "json"]),
-    multiple=True,
-    default=("csv",),
-    show_default=True,
-    help="Of the tables that --out writes; repeat for several.",
-)
+@format_option("--out writes")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors, and JSON where it is asked for.")
 def audit(

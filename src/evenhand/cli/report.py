@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from evenhand.cli.terminal import stopping_cleanly
+from evenhand.cli.view import number_options
 
 
 @click.command()
@@ -16,24 +17,7 @@ from evenhand.cli.terminal import stopping_cleanly
 )
 @click.option("--figures", type=click.Path(file_okay=False, path_type=Path), help="Write every figure there, too, as a file of its own.")
 @click.option("--figure-format", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Of --figures.")
-@click.option(
-    "--over",
-    type=click.Choice(["auto", "seeds", "samples", "clients", "both"]),
-    default="auto",
-    show_default=True,
-    help="What intervals are over; auto: seeds where there are at least two, else samples.",
-)
-@click.option(
-    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
-)
-@click.option(
-    "--least",
-    type=click.IntRange(min=0),
-    default=10,
-    show_default=True,
-    help="Do not judge clients and groups with fewer test samples.",
-)
-@click.option("--positive", metavar="LABEL", help="The label that gaps in rates are about.  [default: the last of two]")
+@number_options
 @click.option("--title", help="Of the page.")
 @click.option("--json", "as_json", is_flag=True, help="Print what was written and the summary as JSON for programs, and nothing else.")
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from evenhand.experiments.study import Study
     from evenhand.experiments.sweeping import Sweep
 
-_VIEW = (
+LEVEL = click.option(
+    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
+)
+_NUMBERS = (
     click.option(
         "--over",
         type=click.Choice(["auto", "seeds", "samples", "clients", "both"]),
@@ -31,9 +34,7 @@ _VIEW = (
         show_default=True,
         help="What intervals are over; auto: seeds where there are at least two, else samples.",
     ),
-    click.option(
-        "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
-    ),
+    LEVEL,
     click.option(
         "--least",
         type=click.IntRange(min=0),
@@ -42,15 +43,18 @@ _VIEW = (
         help="Do not judge clients and groups with fewer test samples.",
     ),
     click.option("--positive", metavar="LABEL", help="The label that gaps in rates are about.  [default: the last of two]"),
-    click.option(
-        "--format",
-        "formats",
-        type=click.Choice(["csv", "parquet", "json"]),
-        multiple=True,
-        default=("csv",),
-        show_default=True,
-        help="Of the tables that are written beside the runs; repeat for several.",
-    ),
+)
+
+
+def format_option(which: str) -> Callable[..., Any]:
+    """--format; ``which`` says of what tables."""
+    kinds, text = click.Choice(["csv", "parquet", "json"]), f"Of the tables that {which}; repeat for several."
+    return click.option("--format", "formats", type=kinds, multiple=True, default=("csv",), show_default=True, help=text)
+
+
+_VIEW = (
+    *_NUMBERS,
+    format_option("are written beside the runs"),
     click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON for programs, and nothing else."),
 )
 _SEEDS = (
@@ -75,7 +79,7 @@ def _adding(options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     return add
 
 
-seed_options = _adding(_SEEDS)
+number_options, seed_options = _adding(_NUMBERS), _adding(_SEEDS)
 
 
 @dataclass(frozen=True)
@@ -245,7 +249,11 @@ def _points(sweep: Sweep) -> Table:
     table.add_column("")
     for label, point in sweep.validation.items():
         chosen = label == sweep.choice.label
-        notes = ["chosen"] * chosen + ["reference"] * (label in (sweep.reference, "localonly")) + ["dominated"] * (label in sweep.dominated)
+        notes = (
+            ["chosen"] * chosen
+            + ["reference"] * (label in (sweep.reference, sweep.study.alone))
+            + ["dominated"] * (label in sweep.dominated)
+        )
         cells = [measure.show(point[name]) for name in ("mean", "worst10", "min", "std")]
         cells.append("-" if point["variance"] != point["variance"] else f"{measure.scale**2 * point['variance']:.{measure.digits}f}")
         table.add_row(escape(label), *cells, ", ".join(notes), style="bold" if chosen else "dim" if label in sweep.dominated else "")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from evenhand.errors import require_choice, require_number
 from evenhand.experiments.selection import dominated
 from evenhand.experiments.study import Study, Trial
 from evenhand.metrics import calibration, spread
+from evenhand.metrics.across import OF_SHARES
 from evenhand.metrics.ledger import Gains
 from evenhand.metrics.trials import trials
 from evenhand.metrics.uncertainty import OVER, Interval, gap_interval, holm, over_seeds, paired
@@ -24,7 +25,7 @@ Floats = NDArray[np.float64]
 
 STATISTICS = ("mean", "pooled", "worst10", "best10", "min", "max", "std", "variance", "variation", "jain", "gini", "entropy", "cosine")
 SMALLER_IS_BETTER = ("std", "variance", "variation", "gini")
-OF_SHARES = ("variation", "jain", "gini", "entropy", "cosine")  # for values that are not negative: of errors, not of merits
+UNBOUNDED = ("std", "variance", "variation")
 HEADINGS = {
     "mean": "mean over clients",
     "pooled": "over all samples",
@@ -123,36 +124,30 @@ def compare(study: Study, over: str = "auto", level: float = 0.95, draws: int = 
     return Comparison(over, level, rows, _differences(study, uncertain, level), _best(study, numbers, uncertain, level))
 
 
-def _possible(study: Study, name: str, interval: Interval) -> Interval:
-    """The interval within what the number can be: a share, a spread, or minus an error."""
-    if name in ("std", "variance", "variation"):
+def _possible(study: Study, name: str, interval: Interval, change: bool = False) -> Interval:
+    """The interval within what the number, or a change of it, can be: a spread, a share, or minus an error."""
+    if name in UNBOUNDED:
         bounds = (0.0, math.inf)
     elif name in OF_SHARES or study.measure.column == "accuracy":
         bounds = (0.0, 1.0)
     else:
         bounds = (-math.inf, 0.0)
+    if change:
+        bounds = (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return Interval(interval.value, *np.clip([interval.low, interval.high], *bounds).tolist())
 
 
-def _possible_change(study: Study, name: str, interval: Interval) -> Interval:
-    """The interval of a difference within what it can be: of two shares, from -1 to 1."""
-    share = name not in ("std", "variance", "variation") and (name in OF_SHARES or study.measure.column == "accuracy")
-    bounds = (-1.0, 1.0) if share else (-math.inf, math.inf)
-    return Interval(interval.value, *np.clip([interval.low, interval.high], *bounds).tolist())
-
-
-class _Uncertain:
+class _Uncertain(Protocol):
     """Where intervals and tests come from."""
 
     def interval(self, label: str, name: str) -> Interval:
-        raise NotImplementedError
+        """A method's number."""
 
     def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
         """The difference of two methods, and the p-value of none."""
-        raise NotImplementedError
 
 
-class _Seeds(_Uncertain):
+class _Seeds:
     """Student's, over seeds."""
 
     def __init__(self, numbers: Mapping[str, Mapping[str, Floats]], level: float) -> None:
@@ -165,7 +160,7 @@ class _Seeds(_Uncertain):
         return paired(self.numbers[label][name].tolist(), self.numbers[other][name].tolist(), self.level)
 
 
-class _Samples(_Uncertain):
+class _Samples:
     """Resampling of samples or clients, the same for all methods and seeds."""
 
     def __init__(self, study: Study, over: str, level: float, draws: int, seed: int) -> None:
@@ -204,7 +199,7 @@ def _differences(study: Study, uncertain: _Uncertain, level: float) -> dict[str,
     for name in STATISTICS:
         tests = [uncertain.test(label, reference, name) for label in others]
         for label, (whole, p), adjusted in zip(others, tests, holm([p for _, p in tests]).tolist(), strict=True):
-            interval = _possible_change(study, name, whole)
+            interval = _possible(study, name, whole, change=True)
             gain, sure = interval.low + interval.high, adjusted < 1 - level  # the middle of the interval, twice
             gain = -gain if name in SMALLER_IS_BETTER else gain
             found[label][name] = Difference(interval, p, adjusted, sure and gain > 0, sure and gain < 0)

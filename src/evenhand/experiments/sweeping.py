@@ -14,7 +14,6 @@ from evenhand.experiments.spec import Method, Spec
 from evenhand.experiments.study import Study
 
 REFERENCES = ("fedavg", "localonly")  # in front of the points of a sweep; training alone is there to compare with, not to choose
-ALONE = "localonly"
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Sweep:
             numbers({label: np.stack([study.merits(label, seed, part=part) for seed in study.seeds]) for label in study.labels})
             for part in ("validation", "test")
         )
-        points = {label: point for label, point in validation.items() if label != ALONE}
+        points = {label: point for label, point in validation.items() if label != study.alone}
         choice = selection.choose(points, reference, study.measure)
         return cls(study, selection, reference, validation, test, choice, frozenset(off_the_front(points, FAIRNESS[selection.rule])))
 
@@ -55,7 +54,7 @@ class Sweep:
     @property
     def final(self) -> Study:
         """The study of the chosen point and the references alone: one test against FedAvg, not one for each point."""
-        kept = {self.choice.label, self.reference, ALONE}
+        kept = {self.choice.label, self.reference, self.study.alone}
         return replace(self.study, trials={key: trial for key, trial in self.study.trials.items() if key[0] in kept})
 
     def rows(self) -> list[dict[str, Any]]:
