@@ -24,7 +24,7 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 
 bench: .venv/ready
-	$(BIN)/python -m benchmarks.rounds --check
+	$(BIN)/python -m benchmarks.speed cpu --check
 	$(BIN)/python -m benchmarks.startup --check
 	$(BIN)/python -m benchmarks.population --check
 	$(BIN)/python -m benchmarks.loading

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,7 +18,7 @@ import torch
 from torch import nn
 
 import evenhand as eh
-from benchmarks.machine import describe
+from benchmarks import machine
 from evenhand.engines import choose
 from evenhand.engines.work import Train
 from evenhand.models import CNN, MLP, CharLSTM, Linear, ResNet18, TextLSTM
@@ -70,9 +69,7 @@ def measure(case: Case, device: torch.device) -> tuple[dict[str, float], str]:
     attached = {"loop": eh.Loop().attach(model, fed, 0), "vmap": eh.Vmap().attach(model, fed, 0)}
 
     def seconds(key: str, round: int) -> float:
-        begin = time.perf_counter()
-        attached[key].exchange(work, task, draw.ids, round)  # replies come back to the CPU: nothing is left running on a GPU
-        return time.perf_counter() - begin
+        return machine.seconds(lambda: attached[key].exchange(work, task, draw.ids, round), device)
 
     both = [sum(seconds(key, 0) for key in attached) for _ in range(2)][-1]
     for round in range(0 if device.type == "cpu" and both > LONG else WARM_UP):
@@ -89,7 +86,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
     device = torch.device(parser.parse_args().device)
-    print(describe(), "" if device.type == "cpu" else torch.cuda.get_device_name(device))
+    print(machine.describe(device))
     print("| model | parameters | loop, ms | vmap, ms | auto |\n|---|---|---|---|---|")
     for name, case in CASES.items():
         medians, auto = measure(case, device)

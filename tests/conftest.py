@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,14 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
         return int(done.value.code or 0), captured.out, captured.err
 
     return run
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _choices_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What is chosen by measurement is chosen once in a session, whatever was chosen before on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("EVENHAND_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

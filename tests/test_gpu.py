@@ -7,6 +7,7 @@ import torch
 
 import evenhand as eh
 from evenhand import tree
+from evenhand.models import CNN, CharLSTM
 from federations import METHODS, network, ragged
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -26,3 +27,56 @@ def test_twenty_rounds_end_near_the_cpu_loop(method: str, engine: str) -> None:
     for key, value in both[0].items():
         assert both[1][key].device.type == "cpu"
         torch.testing.assert_close(both[1][key], value, rtol=1e-4, atol=1e-4)
+
+
+def images(clients: int = 6) -> eh.Federation:
+    generator = torch.Generator().manual_seed(0)
+    return eh.Federation.from_arrays(
+        [
+            {"x": torch.randn(10 + 4 * i, 1, 12, 12, generator=generator), "y": torch.randint(0, 3, (10 + 4 * i,), generator=generator)}
+            for i in range(clients)
+        ]
+    )
+
+
+def texts(clients: int = 5) -> eh.Federation:
+    generator = torch.Generator().manual_seed(0)
+    return eh.Federation.from_arrays(
+        [
+            {"x": torch.randint(0, 20, (8 + i, 9), generator=generator), "y": torch.randint(0, 20, (8 + i,), generator=generator)}
+            for i in range(clients)
+        ]
+    )
+
+
+MODELS = {
+    "cnn": (lambda: CNN((1, 12, 12), 3, channels=(4, 8), kernel=3, hidden=(16,)), images),
+    "lstm": (lambda: CharLSTM(20, 4, 16, 2), texts),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("compile", [False, True], ids=["captured", "compiled"])
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("tf32", 2e-2), ("bf16", 1e-1)])
+def test_images_and_texts_end_near_the_cpu_loop(kind: str, compile: bool, precision: str, tolerance: float) -> None:
+    build, federation = MODELS[kind]
+    torch.manual_seed(0)
+    module = build()
+    settings = {"rounds": 20, "local": eh.LocalSGD(lr=0.05, epochs=1, batch_size=4), "cohort": eh.Uniform(4), "eval_every": 20}
+    reference = eh.fit(module, federation(), eh.FedAvg(), engine="loop", **settings)
+    result = eh.fit(module, federation(), eh.FedAvg(), engine=eh.Vmap(compile=compile), device="cuda", precision=precision, **settings)
+    moved = max(float((reference.params[key] - value).abs().max()) for key, value in module.state_dict().items())
+    assert moved > 3 * 1e-3
+    for key, value in reference.params.items():
+        torch.testing.assert_close(result.params[key], value, rtol=0, atol=tolerance * max(1.0, float(value.abs().max())), msg=key)
+
+
+def test_several_runs_together_equal_separate_ones() -> None:
+    runs = [eh.Run(eh.QFFL(q=q), seed=seed) for q in (0.0, 0.5, 2.0) for seed in (0, 1)]
+    settings = {"rounds": 12, "cohort": eh.Uniform(5), "device": "cuda", "eval_every": 4}
+    together = eh.fit_many(network(torch.float32), ragged(), runs, **settings)
+    for run, found in zip(runs, together, strict=True):
+        alone = eh.fit(network(torch.float32), ragged(), run.algorithm, seed=run.seed, **settings)
+        for key, value in alone.params.items():
+            torch.testing.assert_close(found.params[key], value, rtol=1e-4, atol=1e-5)
+        assert [row["answered"] for row in found.history_rows] == [row["answered"] for row in alone.history_rows]

@@ -409,11 +409,11 @@ def test_fafl_by_whole_local_losses_is_fafl_where_batches_are_whole(engine: str,
 
 
 def test_fafl_by_whole_local_losses_needs_no_smoothing_to_have_the_right_weights(engine: str) -> None:
-    """alpha = 1, mu = 0, eta below every local loss: s = 1, FedAvg bit for bit; single batches may lie below eta."""
+    """alpha = 1, mu = 0, eta below every local loss: s = 1, FedAvg but for the order of sums; single batches may lie below eta."""
     eta0 = 0.5 * min(losses_of(dict(module().state_dict())))
     local = eh.LocalSGD(lr=0.01, epochs=1, batch_size=1)
     found = train(eh.FAFL(alpha=1.0, mu=0.0, eta0=eta0, sigma="local"), engine, local=local)
-    assert_identical(found.params, train(eh.FedAvg(), engine, local=local).params)
+    assert distance(found.params, train(eh.FedAvg(), engine, local=local).params) < 1e-15
     assert found.state["eta"].item() == eta0
     by_batch = train(eh.FAFL(alpha=1.0, mu=0.0, eta0=eta0, sigma="batch"), engine, local=local)
     assert by_batch.state["eta"].item() < eta0

@@ -12,7 +12,7 @@ import torch
 
 import evenhand as eh
 from evenhand import files, tree
-from evenhand.engines.vmap import CALLS_BEFORE_TRACING, Replayed
+from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
 from evenhand.experiments.rundir import check
 from evenhand.experiments.spec import Spec
 from federations import METHODS, network, ragged

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 import evenhand as eh
 from evenhand.algorithm import normalised
 from evenhand.data import Batch
-from evenhand.engines import vmap, work
+from evenhand.engines import replay, work
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.simulator import BLOCK
+from evenhand.engines.pooled import BLOCK
 from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
 from evenhand.metrics import calibration, rates, sample_values, tally
@@ -366,7 +366,7 @@ def test_a_traced_tally_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     federation = ragged(sizes=(9, 9, 9, 9, 9, 9))
     model = check(Model(network()), federation)
     expected = exchanged(eh.Vmap(chunk=1, trace=False), Owned(), federation, model)
-    monkeypatch.setattr(vmap, "CALLS_BEFORE_TRACING", 2)
+    monkeypatch.setattr(replay, "CALLS_BEFORE_TRACING", 2)
     found = exchanged(eh.Vmap(chunk=1), Owned(), federation, model)
     assert all(np.array_equal(found[name], expected[name]) for name in expected)
 
@@ -375,7 +375,7 @@ def test_blocks_of_samples_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     federation = ragged()
     model = check(Model(network()), federation)
     expected = exchanged(eh.Loop(), eh.FedAvg(), federation, model, "train")
-    monkeypatch.setattr("evenhand.engines.simulator.BLOCK", 7)
+    monkeypatch.setattr("evenhand.engines.pooled.BLOCK", 7)
     assert BLOCK > 300
     same_tally(exchanged(eh.Loop(), eh.FedAvg(), federation, model, "train"), expected)
 

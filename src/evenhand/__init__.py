@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from evenhand.data import Batch, Census, Federation, Part, View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
+    from evenhand.fronts import Run, fit_many
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
@@ -88,6 +89,7 @@ _HOME = {
     "data": ["Batch", "Census", "Federation", "Part", "View"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
+    "fronts": ["Run", "fit_many"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
@@ -158,6 +160,7 @@ __all__ = [
     "Replies",
     "Reply",
     "Result",
+    "Run",
     "RunError",
     "SpecError",
     "Survey",
@@ -173,6 +176,7 @@ __all__ = [
     "deal",
     "engines",
     "fit",
+    "fit_many",
     "metrics",
     "models",
     "partitions",

@@ -2,6 +2,10 @@
 
 Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a tensor, no in-place change
 of an argument, no randomness of their own.
+
+Several runs can be trained together (:mod:`evenhand.fronts`). Settings that are numbers may then be tensors (), with a value for each run,
+and server functions are batched over runs where they keep to the same rules; where they do not, they are called run by run. What a method
+derives from its settings in ``__post_init__`` (a way to go, a flag) is the same for all runs that are stacked.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ class Survey(NamedTuple):
     shared: Tree  # the same for everyone
     own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
     who: str | int = "cohort"  # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
+    needed: Tensor | bool = True  # () whether it is asked this round; a tensor where that depends on the state
 
 
 class Certificate(NamedTuple):
@@ -109,7 +114,7 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
     # ---- what few methods need: a question before training, and a say in who trains, how and with which weight
 
     def survey(self, state: State) -> Survey | None:
-        """What to ask clients before this round; None asks nothing. May depend on the state: once, or every round."""
+        """What to ask clients before each round; None asks nothing. What is asked in some rounds says so in ``needed``."""
         return None
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
@@ -162,13 +167,13 @@ def mean_step(replies: Replies, key: str = "delta") -> Any:
 
 def step(params: Tree, replies: Replies) -> Tree:
     """params - mean step, computed in float64 and rounded once."""
-    return tree.map(lambda p, d: (p.double() - d).to(p.dtype), params, mean_step(replies))
+    return tree.map(lambda p, d: torch.sub(p, d).to(p.dtype), params, mean_step(replies))
 
 
 def normalised(weight: Tensor) -> Tensor:
     """``weight`` scaled to sum one; all zeros where it is zero."""
     total = weight.sum()
-    return weight / total if total > 0 else torch.zeros_like(weight)
+    return torch.where(total > 0, weight / torch.where(total > 0, total, 1), torch.zeros_like(weight))
 
 
 def as_rows(stacked: Tree) -> Tensor:
@@ -205,6 +210,15 @@ def next_average(state: State, model: Tree) -> State:
 def averaged_result(state: State) -> Tree:
     """The running mean of the models where one is kept (and a round has passed), else the last model."""
     model: Tree = state["model"]
-    if "average" not in state or not state["rounds"]:
+    if "average" not in state:
         return model
-    return tree.map(lambda mean, last: mean.to(last.dtype), state["average"], model)
+    passed = state["rounds"] > 0
+    return tree.map(lambda mean, last: torch.where(passed, mean.to(last.dtype), last), state["average"], model)
+
+
+def holds(condition: Tensor) -> bool:
+    """Whether a condition () holds, for a warning; False while several runs are stacked, where it has no single answer."""
+    try:
+        return bool(condition)
+    except RuntimeError:  # of torch.func
+        return False

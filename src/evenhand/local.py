@@ -9,15 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand import tree
 from evenhand.errors import require, require_number, require_whole
 from evenhand.tree import Tree
 
-GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 2^64 / golden ratio, as a signed 64-bit number
-LAST = torch.iinfo(torch.int64).max
+ONE, GOLDEN = np.uint64(1), np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
+LAST = np.uint64(2**63 - 1)
 
 
 class Schedule(NamedTuple):
@@ -63,44 +65,52 @@ class LocalSGD:
         """Step size of a round (the first is 0)."""
         return self.lr * self.decay**round
 
-    def schedule(self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int) -> Schedule:
+    def schedule(self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor) -> Schedule:
         """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit, each client's data padded to ``width``.
 
+        ``seed``: one for all, or one for each of them (K,).
         One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
         """
-        position = torch.arange(width)
         if self.batch_size is None:
+            position = torch.arange(width)
             valid = position < sizes[:, None]  # (K, W)
             index = torch.where(valid, position, 0)
             steps = torch.full_like(sizes, self.steps or self.epochs or 1)
             return Schedule(index[:, None], valid[:, None], steps)
-        batch = min(self.batch_size, width)
-        per_epoch = (sizes + batch - 1) // batch  # (K,)
-        steps = torch.full_like(sizes, self.steps) if self.steps else per_epoch * (self.epochs or 1)
-        epochs = int(((steps + per_epoch - 1) // per_epoch).max())
-        order = permutation(ids, sizes, width, epochs, round, seed)  # (K, E, width)
-        step = torch.arange(int(steps.max()))  # (S,)
-        epoch = (step // per_epoch[:, None]).clamp(max=epochs - 1)  # (K, S)
-        place = (step % per_epoch[:, None] * batch)[..., None] + torch.arange(batch)  # (K, S, B)
-        valid = (place < sizes[:, None, None]) & (step < steps[:, None])[..., None]
-        row = torch.arange(len(sizes))[:, None, None]
-        index = torch.where(valid, order[row, epoch[..., None], place.clamp(max=width - 1)], 0)
-        return Schedule(index, valid, steps)
+        batch, have = min(self.batch_size, width), sizes.numpy()
+        per_epoch = (have + batch - 1) // batch  # (K,)
+        steps_each = np.full_like(have, self.steps) if self.steps else per_epoch * (self.epochs or 1)
+        epochs = int(((steps_each + per_epoch - 1) // per_epoch).max())
+        order = permutation(ids, sizes, width, epochs, round, seed).numpy()  # (K, E, width)
+        step = np.arange(int(steps_each.max()))  # (S,)
+        epoch = np.minimum(step // per_epoch[:, None], epochs - 1)  # (K, S)
+        place = (step % per_epoch[:, None] * batch)[..., None] + np.arange(batch)  # (K, S, B)
+        inside = (place < have[:, None, None]) & (step < steps_each[:, None])[..., None]
+        row = np.arange(len(have))[:, None, None]
+        visited = np.where(inside, order[row, epoch[..., None], np.minimum(place, width - 1)], 0)
+        return Schedule(torch.from_numpy(visited), torch.from_numpy(inside), torch.from_numpy(steps_each))
 
     def update(self, variables: Tree, velocity: Tree, gradient: Tree, rates: dict[str, Tensor], active: Tensor | None) -> None:
         """One step of K clients, in place on stacked trees; clients that are not ``active`` (K,) stay where they are.
 
-        Products and differences are separate operations on purpose: a fused multiply-add rounds differently in vectorised
-        and scalar code, and a client's result would then depend on its neighbours.
+        ``velocity`` is also room for the step where there is no momentum; on a GPU it can then be empty. On a CPU, products and
+        differences are separate operations on purpose: a fused multiply-add rounds differently in vectorised and scalar code, and a
+        client's result would then depend on its neighbours.
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
-            parts = zip(*(tree.leaves({"": branch[name]}) for branch in (variables, velocity, gradient)), strict=True)
-            for value, speed, slope in parts:
+            values, slopes = (tree.leaves({"": branch[name]}) for branch in (variables, gradient))
+            speeds = tree.leaves({"": velocity[name]}) if velocity else values
+            for value, speed, slope in zip(values, speeds, slopes, strict=True):
                 shape = (-1,) + (1,) * (value.ndim - 1)
                 rate = rates[name].reshape(shape)
                 if self.weight_decay and is_model:
                     slope = slope + value * self.weight_decay
+                if value.is_cuda and active is None:  # one pass over memory, where it is memory that takes the time
+                    value.addcmul_(speed.mul_(self.momentum).add_(slope) if self.momentum else slope, rate, value=-1)
+                    continue
+                if not velocity:
+                    speed = torch.empty_like(value)
                 # without momentum, speed is only room for the step: a new array this large costs as much as the product
                 move = speed.mul_(self.momentum).add_(slope) * rate if self.momentum else torch.mul(slope, rate, out=speed)
                 if active is not None:
@@ -108,24 +118,29 @@ class LocalSGD:
                 value.sub_(move)
 
 
-def permutation(ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int) -> Tensor:
+def permutation(ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor) -> Tensor:
     """(K, E, width) for each client and epoch a random order of its samples; positions past its size come last."""
-    key = fold_key(torch.tensor(seed), torch.tensor(round))
-    key = fold_key(key, ids[:, None, None])
-    key = fold_key(key, torch.arange(epochs)[:, None])
-    key = fold_key(key, torch.arange(width))  # (K, E, width)
-    key = torch.where(torch.arange(width) < sizes[:, None, None], _shift(key, 1), LAST)
-    return key.argsort(dim=-1, stable=True)
+    key = _mix(_unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64))
+    key = _mix(key, _unsigned(ids)[:, None, None])
+    key = _mix(key, np.arange(epochs, dtype=np.uint64)[:, None])
+    place = np.arange(width, dtype=np.uint64)
+    key = _mix(key, place)  # (K, E, width)
+    key = np.where(place < _unsigned(sizes)[:, None, None], key >> np.uint64(1), LAST)
+    return torch.from_numpy(key.argsort(axis=-1, kind="stable"))
 
 
 def fold_key(key: Tensor, value: Tensor) -> Tensor:
     """Mix one more counter into a 64-bit key (the finaliser of SplitMix64; products wrap around)."""
-    z = key + (value + 1) * GOLDEN
-    z = (z ^ _shift(z, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
-    z = (z ^ _shift(z, 27)) * (0x94D049BB133111EB - (1 << 64))
-    return z ^ _shift(z, 31)
+    return torch.from_numpy(_mix(_unsigned(key), _unsigned(value)).view(np.int64)).reshape(key.shape)
 
 
-def _shift(z: Tensor, bits: int) -> Tensor:
-    """Logical right shift (torch shifts signed numbers arithmetically)."""
-    return (z >> bits) & ((1 << (64 - bits)) - 1)
+def _mix(key: NDArray[np.uint64], value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    z = key + (value + ONE) * GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return mixed
+
+
+def _unsigned(values: Tensor) -> NDArray[np.uint64]:
+    return np.atleast_1d(values.numpy()).view(np.uint64)

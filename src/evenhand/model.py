@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,8 +14,10 @@ from torch.func import functional_call
 
 from evenhand import losses, tree
 from evenhand.data import Batch, Federation, Part, Samples
-from evenhand.errors import first_line
+from evenhand.errors import first_line, require_choice
 from evenhand.tree import Tree
+
+PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 class Model:
@@ -34,6 +38,7 @@ class Model:
         self.dtype, self.device = first.dtype, first.device
         self.classifies = False  # whether outputs are scores of classes, so that accuracy means something; found out by check()
         self.stochastic = False  # whether training draws random numbers (dropout); found out by check()
+        self.precision = "fp32"  # of products; see with_precision
 
     @property
     def size(self) -> int:
@@ -50,10 +55,47 @@ class Model:
         moved._module, moved._threads, moved.device = copy.deepcopy(self._module).to(device), threading.local(), device
         return moved
 
+    def with_precision(self, precision: str) -> Model:
+        """The same model whose products are computed as "fp32", as the module's numbers are; on a GPU also "tf32", with inputs rounded
+        to 10 bits, or "bf16", with layers' inputs and outputs of 7 bits. Parameters, sums and losses stay as they are."""
+        require_choice("precision", precision, PRECISIONS)
+        twin = copy.copy(self)
+        twin.precision = precision
+        return twin
+
+    @contextmanager
+    def arithmetic(self) -> Iterator[None]:
+        """Products in the model's precision; torch's own settings come back afterwards."""
+        if self.device.type != "cuda":
+            yield
+            return
+        matmul, cudnn, wanted = torch.backends.cuda.matmul, torch.backends.cudnn, self.precision == "tf32"
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32 = cudnn.allow_tf32 = wanted
+        try:
+            yield
+        finally:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
+
     def training(self) -> Model:
         """The same model in training mode (dropout on); a new model is in evaluation mode."""
         twin = copy.copy(self)
         twin._module, twin._threads = copy.deepcopy(self._module).train(), threading.local()
+        return twin
+
+    def with_parameters_of(self, module: nn.Module) -> Model | None:
+        """The same model, starting at another module's parameters; None where layers or constants of that module are others."""
+        twin = Model(module, self.loss_function).to(self.device)
+        layers = [str(model._module) for model in (self, twin)]
+        forms = [{name: (leaf.shape, leaf.dtype) for name, leaf in model.init().items()} for model in (self, twin)]
+        constants = [{key: value for key, value in model._module.state_dict().items() if key not in model._names} for model in (self, twin)]
+        if layers[0] != layers[1] or forms[0] != forms[1] or constants[0].keys() != constants[1].keys():
+            return None
+        if not all(torch.equal(value, constants[1][key]) for key, value in constants[0].items()):
+            return None
+        for name, value in vars(self).items():
+            if name not in ("_module", "_threads"):
+                setattr(twin, name, value)  # what check() found out, and how it computes
         return twin
 
     def init(self) -> Tree:
@@ -66,8 +108,15 @@ class Model:
         # functional_call puts the parameters into the module while it runs, so each thread needs a module of its own
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
-        result: Tensor = functional_call(self._threads.module, params, (x,))
-        return result
+        from evenhand.engines.layers import fast_layers  # here: engines know models
+
+        with fast_layers(self._threads.module, self.device):
+            if self.precision != "bf16" or self.device.type != "cuda":
+                result: Tensor = functional_call(self._threads.module, params, (x,))
+                return result
+            with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
+                result = functional_call(self._threads.module, params, (x,))
+            return result.to(self.dtype)
 
     def losses(self, params: Tree, batch: Batch) -> Tensor:
         """(B,) one loss per sample, padding included."""

@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,16 +18,16 @@ from torch import Tensor, nn
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, Certificate, State, normalised
 from evenhand.cohort import Cohort, Draw, Full, Uniform
-from evenhand.data import Batch, Census, Federation
-from evenhand.engines import Engine, Exchange, choose
-from evenhand.engines.simulator import one_thread
-from evenhand.engines.work import Ask, Evaluate, Train
+from evenhand.data import Batch, Census, Federation, Part, Samples
+from evenhand.engines import Engine, Exchange, choose, processes
+from evenhand.engines.threads import one_thread
+from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import RunError, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.scores import Columns, Row, counts_of, rows_of, score_columns, summary
+from evenhand.metrics.scores import Columns, Row, counts_of, rows_of, score_columns, summaries, summary
 from evenhand.metrics.tally import Tally, dense, sample_values
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -101,6 +101,7 @@ class Result:
         return rows_of(self.weight_columns)
 
 
+@processes.together
 def fit(
     module: nn.Module,
     federation: Federation,
@@ -120,6 +121,7 @@ def fit(
     resume: bool = False,
     progress: Progress | None = None,
     track_weights: bool = False,
+    precision: str = "fp32",
 ) -> Result:
     """Train ``module`` on ``federation`` with ``algorithm``.
 
@@ -139,31 +141,36 @@ def fit(
         out: a directory for checkpoints and the history; None keeps nothing on disk.
         checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
         resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be those of the first call.
-        progress: called after every round with the number of rounds done and the history row.
+        progress: called after every round with the number of rounds done and the history row; of several processes, by the first.
         track_weights: keep the weight that each client effectively has after every evaluated round, for methods that can tell it; this
             takes a look at all training data each time.
+        precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see docs/speed.md. Parameters and sums are
+            the module's own numbers in any case.
     """
     local = local or LocalSGD(lr=0.1, epochs=1, batch_size=32)
     cohort = cohort or Full()
     check_arguments(rounds, seed, eval_every, checkpoint_every, progress)
     if out is None and (resume or checkpoint_every):
         raise ValueError("resume and checkpoint_every need out, the directory for checkpoints")
-    model, census, state = prepare(module, federation, algorithm, loss, local, cohort, weights, device)
-    exchange = choose(engine, model, federation).attach(model, federation, seed)
+    model, census, state = prepare(module, federation, algorithm, loss, local, cohort, weights, device, precision)
+    chosen = choose(engine, model, federation)
+    if isinstance(engine, str):  # by a measurement, perhaps: all processes take what the first has found
+        chosen = processes.from_first(lambda: chosen)
+    exchange = processes.split(chosen.attach(model, federation, seed), model, federation)
 
     store = None
     history: list[Row] = []
     tracked: dict[int, Tensor] = {}
     if out is not None:
-        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights)
-        store = Checkpoints(Path(out), repr((settings, _fingerprint(model, federation))), checkpoint_every or max(1, rounds // 10))
-        if resume and store.exists():
+        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights, precision)
+        identity = identify(model, federation, federation.fingerprint(), *settings)
+        store = Checkpoints(Path(out), identity, checkpoint_every or max(1, rounds // 10))
+        if store.has_one_to_resume(resume):
             state, exchange.memories, history, tracked = store.load()
-        elif store.exists():
-            raise RunError(f"{out} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory")
+            state = to_server(state, model.device)
 
     exchanges = _Exchanges(algorithm, local, cohort, census, exchange, seed)
-    judge = _Judge(algorithm, model, federation, census, exchange)
+    judge = Judge(algorithm, model, federation, census, exchange)
     eval_every = eval_every or max(1, rounds // 20)
     for t in range(len(history), rounds):
         draw, state, silent = exchanges.gather(state, t)
@@ -183,31 +190,12 @@ def fit(
         history.append(row)
         if store and ((t + 1) % store.every == 0 or t + 1 == rounds):
             store.save(state, exchange.memories, history, tracked)
-        if progress:
+        if progress and processes.is_first():
             progress(t + 1, row)
 
-    _tell_of_left_out(history)
+    tell_of_left_out(history)
     exchanges.finish(state, rounds)
-    certificate = judge.certificate(state, rounds)
-    params, personal = model.state_dict(algorithm.result(state)), judge.personal(state)
-    tally = judge.tally(state, rounds)
-    validated = judge.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
-    return Result(
-        algorithm=algorithm,
-        params=params,
-        personal=personal,
-        state=state,
-        history_rows=history,
-        score_columns=score_columns(tally, federation) | judge.shared_columns(state, rounds),
-        tally=tally,
-        values=judge.values(params, personal),
-        counts=counts_of(tally, federation),
-        validation=None if validated is None else score_columns(validated, federation),
-        certificate=certificate,
-        weight_columns={} if certificate is None else judge.weight_columns(certificate, state, rounds),
-        weight_rounds=list(tracked),
-        weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
-    )
+    return judge.result(state, rounds, history, tracked)
 
 
 class _Exchanges:
@@ -217,12 +205,13 @@ class _Exchanges:
         self.algorithm, self.local, self.cohort, self.census, self.exchange, self.seed = algorithm, local, cohort, census, exchange, seed
         self._ask = Ask(algorithm)
         self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
+        self._foreseen: tuple[int, Draw] | None = None
 
     def gather(self, state: State, t: int) -> tuple[Draw, State, set[int]]:
         """Who trains in round ``t``, the state after the method's question, and who gave no answer to it that is finite."""
         silent: set[int] = set()
         survey = self.algorithm.survey(state)
-        if survey is not None:
+        if survey is not None and survey.needed:
             asked = self._asked(survey.who, state, t)
             task = Task(survey.shared, tree.map(lambda leaf: leaf[asked.ids], survey.own))
             replies = self.exchange.exchange(self._ask, with_round(task, asked, self.local.rate(t)), asked.ids, t)
@@ -236,10 +225,21 @@ class _Exchanges:
             return Replies(draw.ids, {}, {})
         task = with_round(self.algorithm.task(state, draw.ids), draw, self.local.rate(t))
         if self.algorithm.snapshot:
-            moment = np.random.default_rng([self.seed, t, 1]).random()
-            task.shared["moment"] = torch.tensor(moment, dtype=torch.float64)
+            task.shared["moment"] = torch.tensor(moment(self.seed, t), dtype=torch.float64)
+        self.exchange.meanwhile = partial(self._foresee, t + 1)
+        return self.exchange.exchange(self._train(t), task, draw.ids, t)
+
+    def _train(self, t: int) -> Train:
         local = self.algorithm.local_solver(self.local, t)
-        return self.exchange.exchange(self._work.setdefault(local, Train(self.algorithm, local)), task, draw.ids, t)
+        return self._work.setdefault(local, Train(self.algorithm, local))
+
+    def _foresee(self, t: int) -> tuple[Work, Tensor, int] | None:
+        """The training of round ``t``, where it does not depend on what comes before it."""
+        kind = type(self.algorithm)
+        if kind.chances is not Algorithm.chances or kind.reweigh is not Algorithm.reweigh:
+            return None
+        self._foreseen = (t, self.cohort.draw(self.census, self.seed, t).ascending())
+        return self._train(t), self._foreseen[1].ids, t
 
     def finish(self, state: State, t: int) -> None:
         """Everyone's last local work, where the method has one."""
@@ -250,16 +250,27 @@ class _Exchanges:
             self.exchange.exchange(Train(last, last.local_solver(self.local, t)), task, everyone.ids, t)
 
     def _draw(self, state: State, t: int) -> Draw:
+        if self._foreseen is not None and self._foreseen[0] == t:
+            return self._foreseen[1]
         chances = self.algorithm.chances(state)
         census = self.census if chances is None else self.census._replace(weight=chances)
         return self.cohort.draw(census, self.seed, t).ascending()
 
     def _asked(self, who: str | int, state: State, t: int) -> Draw:
-        if who == "cohort":  # draws depend on (seed, round): this is the cohort that will train
-            return self._draw(state, t)
-        if who == "everyone":
-            return Full().draw(self.census, self.seed, t)
-        return Uniform(int(who)).draw(self.census, self.seed + SURVEY_STREAM, t).ascending()
+        # draws depend on (seed, round): the cohort that is asked is the one that will train
+        return self._draw(state, t) if who == "cohort" else asked_apart(who, self.census, self.seed, t)
+
+
+def asked_apart(who: str | int, census: Census, seed: int, round: int) -> Draw:
+    """Whom a survey is for that does not ask the cohort: everyone, or so many."""
+    if who == "everyone":
+        return Full().draw(census, seed, round)
+    return Uniform(int(who)).draw(census, seed + SURVEY_STREAM, round).ascending()
+
+
+def moment(seed: int, round: int) -> float:
+    """The moment of local work, as a share of it, that methods with a snapshot look at."""
+    return float(np.random.default_rng([seed, round, 1]).random())
 
 
 class Prepared(NamedTuple):
@@ -279,26 +290,26 @@ def prepare(
     cohort: Cohort,
     weights: str = "data",
     device: str | torch.device | None = None,
+    precision: str = "fp32",
 ) -> Prepared:
     """Check that these fit together, and make what training starts from; raises a one-line error where they do not."""
     require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_kind("local", local, LocalSGD, "LocalSGD(lr=0.1)")
     require_kind("cohort", cohort, Cohort, "Uniform(10)")
-    model = Model(module, loss)
+    model = Model(module, loss).with_precision(precision)
     if device is not None:
         model = model.to(_device(device))
     model.check(federation)
     census = federation.census(weights)
     cohort.check(census)
-    return Prepared(model, census, algorithm.init(tree.to(model.init(), "cpu"), census))
+    return Prepared(model, census, algorithm.init(model.init(), census))
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """The device, if it is there."""
+    """The device, if it is there, with its number: which one "cuda" is depends on the thread."""
     try:
-        chosen = torch.device(device)
-        torch.empty(0, device=chosen)
+        chosen = torch.empty(0, device=torch.device(device)).device
     except (RuntimeError, AssertionError, TypeError) as error:  # torch raises an AssertionError where it was built without CUDA
         known = "cpu" if not torch.cuda.is_available() else f"cpu, cuda (0 to {torch.cuda.device_count() - 1})"
         raise ValueError(f"device {str(device)!r} cannot be used here; there is {known}") from error
@@ -315,7 +326,7 @@ def check_arguments(rounds: Any, seed: Any, eval_every: Any, checkpoint_every: A
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
 
 
-def _tell_of_left_out(history: list[Row]) -> None:
+def tell_of_left_out(history: list[Row]) -> None:
     rounds = [row for row in history if row["left_out"]]
     if rounds:
         void = sum(row["void"] for row in rounds)
@@ -323,22 +334,34 @@ def _tell_of_left_out(history: list[Row]) -> None:
         log.warning(text, len(rounds), len(history), void)
 
 
-def with_round(task: Task, draw: Draw, lr: float) -> Task:
+def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
     """A method's task with what every method needs: the round's step size and the cohort's coefficients."""
-    shared = {**task.shared, "lr": torch.tensor(lr, dtype=torch.float64)}
+    shared = {**task.shared, "lr": torch.as_tensor(lr, dtype=torch.float64)}
     return Task(shared, {**task.own, "weight": draw.weight, "share": draw.share})
 
 
-def _fingerprint(model: Model, federation: Federation) -> tuple[object, ...]:
-    """Numbers that change when the initial model, the loss or the data do."""
+def to_server(state: State, device: torch.device) -> State:
+    """A state where servers keep it: trees shaped like the model on its device, numbers on the CPU."""
+    return {name: tree.to(value, device) if isinstance(value, dict) else value for name, value in state.items()}
+
+
+def identify(model: Model, federation: Federation, data: str, *settings: object) -> str:
+    """A text that changes when the settings of a run, its initial model, the loss or the ``data``, by their fingerprint, do."""
     parameters = [(name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()]
-    first = federation.train.samples(model.dtype, model.device)
-    few = torch.arange(min(8, len(first.x)), device=model.device)
+    first = first_samples(model, federation, 8)
+    few = torch.arange(len(first.y), device=model.device)
     loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
-    return loss, parameters, federation.fingerprint()
+    return repr((settings, (loss, parameters, data)))
 
 
-class _Judge:
+def first_samples(model: Model, federation: Federation, count: int) -> Samples:
+    """The first training samples, as the model takes them."""
+    part = federation.train
+    x, y, group = part.x[:count], part.y[:count], None if part.group is None else part.group[:count]
+    return Part(x, y, torch.tensor([0, len(y)]), group).samples(model.dtype, model.device)
+
+
+class Judge:
     """Evaluates the models that clients would use, by exchanges."""
 
     def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, census: Census, exchange: Exchange) -> None:
@@ -347,11 +370,33 @@ class _Judge:
         self.work = Evaluate(algorithm, federation.groups, self.part)
         self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
 
+    def result(self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]) -> Result:
+        """What a run of so many rounds that ends with ``state`` leaves."""
+        federation, certificate = self.federation, self.certificate(state, rounds)
+        params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
+        tally = self.tally(state, rounds)
+        validated = self.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
+        return Result(
+            algorithm=self.algorithm,
+            params=params,
+            personal=personal,
+            state=tree.to(state, "cpu"),
+            history_rows=history,
+            score_columns=score_columns(tally, federation) | self.shared_columns(state, rounds),
+            tally=tally,
+            values=self.values(params, personal),
+            counts=counts_of(tally, federation),
+            validation=None if validated is None else score_columns(validated, federation),
+            certificate=certificate,
+            weight_columns={} if certificate is None else self.weight_columns(certificate, state, rounds),
+            weight_rounds=list(tracked),
+            weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
+        )
+
     def numbers(self, state: State, round: int) -> Row:
         """Loss and accuracy over clients, for the history."""
-        sums = {key: values.sum(1).numpy() for key, values in self._judged(self.work, state, round).each.items()}
-        row: Row = {"loss": float((sums["loss"] / sums["count"]).mean())}
-        return row | (summary(sums["correct"] / sums["count"]) if self.model.classifies else {})
+        found = over_clients(self._judged(self.work, state, round).each, self.model.classifies)
+        return {name: float(value) for name, value in found.items()}
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
         """Full tallies of all clients on a part of their data, by default the one that the history is about."""
@@ -362,7 +407,7 @@ class _Judge:
     def shared_columns(self, state: State, round: int) -> Columns:
         """Accuracy and loss of the shared model, where clients use models of their own and there is a trained one beside them."""
         shared = self.algorithm.result(state)
-        if not self.algorithm.personal or all(map(torch.equal, tree.leaves(shared), tree.leaves(tree.to(self.model.init(), "cpu")))):
+        if not self.algorithm.personal or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init()))):
             return {}
         clients = self.federation.clients
         work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
@@ -404,9 +449,18 @@ class _Judge:
         """Each client's own model, where the method gives it one."""
         if not self.algorithm.personal:
             return None
-        shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(tree.to(self.model.init(), "cpu"))
-        memories = (self.exchange.memories.get(i, first) for i in range(self.federation.clients))
-        return [self.model.state_dict(self.algorithm.deployed(shared, memory)) for memory in memories]
+        shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(self.model.init())
+        memories = self.exchange.memories
+        return [
+            self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first))) for client in range(self.federation.clients)
+        ]
+
+
+def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
+    """Loss and accuracy over clients, from their plain tallies (..., K, A): (...) by name, a number for every run in front."""
+    sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
+    found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
+    return found | (summaries(sums["correct"] / sums["count"]) if classifies else {})
 
 
 class Checkpoints:
@@ -415,19 +469,32 @@ class Checkpoints:
     def __init__(self, directory: Path, settings: str, every: int) -> None:
         self.directory, self.every = directory, every
         self.settings = hashlib.sha256(settings.encode()).hexdigest()
-        directory.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written to shows now, not after hours
-        files.clear_partial(directory, (CHECKPOINT, HISTORY))
+        self._open()
 
-    def exists(self) -> bool:
-        return (self.directory / CHECKPOINT).exists()
+    @processes.on_first
+    def _open(self) -> None:
+        self.directory.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written to shows now, not after hours
+        files.clear_partial(self.directory, (CHECKPOINT, HISTORY))
 
+    @processes.on_first
+    def has_one_to_resume(self, resume: bool) -> bool:
+        """Whether there is a checkpoint; raises where there is one that nobody asked to resume."""
+        found = (self.directory / CHECKPOINT).exists()
+        if found and not resume:
+            raise RunError(
+                f"{self.directory} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory"
+            )
+        return found
+
+    @processes.on_first
     def save(self, state: State, memories: dict[int, Tree], history: list[Row], tracked: dict[int, Tensor]) -> None:
         files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
-        kept = {"state": state, "memory": {str(i): memories[i] for i in sorted(memories)}}
+        kept = {"state": tree.to(state, "cpu"), "memory": {str(i): memories[i] for i in sorted(memories)}}
         kept["weights"] = {str(round): weights for round, weights in tracked.items()}
         about = {"rounds": len(history), "settings": self.settings, "history": history}
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
+    @processes.on_first
     def load(self) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
         if about.get("settings") != self.settings:

@@ -15,29 +15,41 @@ from evenhand.errors import require, require_number
 
 ROUND_OFF = 1e-9  # bounds whose sum misses 1 by no more than this count as reaching it
 EPS = 2.0**-52
+BRANCHES = 32  # breaks of a projection that are looked at together
+MOST_AT_ONCE = 1 << 16  # numbers that this may take at once; with more of them, fewer breaks
 DAMPING = 2.0**-34  # of a Newton step: above rounding, so that it does not wander along flat directions; small, so that few are needed
 
 
-def project_simplex(v: Tensor, floor: float = 0.0) -> Tensor:
-    """The point of {x : sum x = 1, x_i >= floor} nearest to ``v`` (n,).
+def project_simplex(v: Tensor, floor: float | Tensor = 0.0, support: Tensor | None = None) -> Tensor:
+    """The point of {x : sum x = 1, x_i >= floor} nearest to ``v`` (n,); entries outside ``support`` (n,) are 0.
 
-    x_i = max(v_i - theta, floor), with theta from sorting (Held, Wolfe and Crowder, 1974).
+    x_i = max(v_i - theta, floor), with theta from sorting (Held, Wolfe and Crowder, 1974). A floor that is a tensor () is taken as it
+    is, unchecked: it stands for the floors of several runs side by side.
 
     >>> project_simplex(torch.tensor([1.0, 0.75, 0.0])).tolist()
     [0.625, 0.375, 0.0]
     """
     n = len(v)
-    if n * floor > 1:
+    if not isinstance(floor, Tensor) and support is None and n * floor > 1:
         raise ValueError(f"a floor of {floor} for each of {n} entries exceeds the mass 1; use at most {1 / n:g}")
-    return project_box(v, floor, math.inf)
+    low = torch.as_tensor(floor, dtype=torch.float64, device=v.device).expand(n)
+    high = low + 2 + n * low  # cannot bind
+    if support is not None:
+        low, high = torch.where(support, low, 0.0), torch.where(support, high, 0.0)
+    return _projected(v, low, high)
 
 
 def project_capped(v: Tensor, cap: float | Tensor) -> Tensor:
     """The point of {x : sum x = 1, 0 <= x_i <= cap_i} nearest to ``v`` (n,); one cap for all, or one each.
 
+    A tensor () is taken as it is, unchecked, as the floor of :func:`project_simplex`.
+
     >>> project_capped(torch.tensor([5.0, 1.0, 0.75]), 0.5).tolist()
     [0.5, 0.375, 0.125]
     """
+    if isinstance(cap, Tensor) and not cap.ndim:
+        high = cap.to(v.device, torch.float64).expand(len(v))
+        return _projected(v, torch.zeros_like(high), high)
     return project_box(v, 0.0, cap)
 
 
@@ -51,13 +63,7 @@ def project_box(v: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     >>> project_box(torch.tensor([5.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 0.25]), 0.5).tolist()
     [0.5, 0.25, 0.25]
     """
-    low, high = _box(len(v), low, high, v.device)
-    if not v.isfinite().all():
-        return torch.full_like(v, torch.nan)
-    x = min((_levelled(v, anchor, low, high) for anchor in _bracket(v.double(), low, high)), key=lambda x: abs(_excess(x, low, high)))
-    free = (low < x) & (x < high)
-    x = torch.where(free, x - _excess(x, low, high) / free.sum().clamp(min=1), x)
-    return x.clamp(low, high).to(v.dtype)
+    return _projected(v, *_box(len(v), low, high, v.device))
 
 
 def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
@@ -136,28 +142,46 @@ def _box(n: int, low: float | Tensor, high: float | Tensor, device: torch.device
     return low, torch.where(high.isinf(), low + 2 + abs(least), high)
 
 
+def _projected(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """:func:`project_box` for bounds that were checked. It never looks at a value, so torch.func can stack it over runs."""
+    both = _levelled(v.double(), _bracket(v.double(), low, high), low, high)  # (2, n)
+    miss = _excess(both, low, high).abs()
+    x = torch.where(miss[0] <= miss[1], both[0], both[1])
+    free = (low < x) & (x < high)
+    x = torch.where(free, x - _excess(x, low, high) / free.sum().clamp(min=1), x).clamp(low, high)
+    return torch.where(v.isfinite().all(), x, torch.nan).to(v.dtype)
+
+
 def _excess(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """By how much the sum exceeds 1 once ``v`` is cut to its bounds."""
-    return v.clamp(low, high).sum() - 1
+    """By how much the sum over the last dimension exceeds 1 once ``v`` is cut to its bounds."""
+    return v.clamp(low, high).sum(-1) - 1
 
 
-def _bracket(v: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
-    """The neighbours among v - high and v - low between which the sum of v - theta, cut to its bounds, falls to 1."""
-    breaks = torch.cat([v - high, v - low]).sort().values
-    first, last = 0, len(breaks)
-    while last - first > 1:
-        middle = (first + last) // 2
-        first, last = (middle, last) if _excess(v - breaks[middle], low, high) >= 0 else (first, middle)
-    return breaks[first], breaks[min(last, len(breaks) - 1)]
+def _bracket(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """(..., 2) for vectors (..., n): the neighbours among v - high and v - low between which the sum of v - theta, cut to its bounds,
+    falls to 1."""
+    breaks = torch.cat([v - high, v - low], -1).sort(-1).values
+    last = breaks.shape[-1] - 1
+    ways, stride = max(2, min(BRANCHES, MOST_AT_ONCE // v.shape[-1])), 1
+    while stride * ways <= last:
+        stride *= ways
+    first = torch.zeros(1, dtype=torch.int64, device=v.device)
+    while stride >= 1:  # the last of a few evenly spaced breaks where the sum is still 1 or more; then finer, from there on
+        place = first + stride * torch.arange(1, ways, device=v.device)  # (..., ways - 1)
+        theta = breaks.gather(-1, place.clamp(max=last).expand(*v.shape[:-1], -1))
+        there = (_excess(v[..., None, :] - theta[..., None], low, high) >= 0) & (place <= last)
+        first = first + stride * there.long().cumprod(-1).sum(-1, keepdim=True)
+        stride //= ways
+    return breaks.gather(-1, torch.cat([first, (first + 1).clamp(max=last)], -1))
 
 
-def _levelled(v: Tensor, anchor: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """v - theta, with theta counted from an ``anchor`` close to it: then no precision is lost, however large the entries are."""
+def _levelled(v: Tensor, anchors: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """(A, n) v - theta, with theta counted from ``anchors`` (A,) close to it: then no precision is lost, however large the entries are."""
     largest = torch.finfo(torch.float64).max
-    x = (v.double() - anchor).clamp(-largest, largest)
-    theta, _ = _bracket(x, low, high)
-    moving = ((x - high <= theta) & (x - low > theta)).sum()
-    return x - theta - _excess(x - theta, low, high) / moving.clamp(min=1)
+    x = (v - anchors[:, None]).clamp(-largest, largest)
+    theta = _bracket(x, low, high)[:, :1]
+    moving = ((x - high <= theta) & (x - low > theta)).sum(-1)
+    return x - theta - (_excess(x - theta, low, high) / moving.clamp(min=1))[:, None]
 
 
 # ---- min-norm weights

@@ -31,7 +31,13 @@ def map(function: Callable[..., Tensor], tree: Tree, *rest: Tree) -> Tree:
 
 def leaves(tree: Mapping[str, Any]) -> list[Tensor]:
     """The tensors of a tree, in the order of its keys."""
-    return [leaf for _, leaf in items(tree)]
+    found: list[Tensor] = []
+    for value in tree.values():
+        if isinstance(value, dict):
+            found += leaves(value)
+        else:
+            found.append(value)
+    return found
 
 
 def items(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:

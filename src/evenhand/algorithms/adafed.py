@@ -57,8 +57,8 @@ class AdaFed(Algorithm):
         length = updates.norm(dim=1, keepdim=True)
         directions = torch.where(length > 0, updates / length.clamp(min=1e-300), 0.0)
         aims = replies.each["loss_at_start"].double().clamp(min=0) ** self.gamma
-        inverse = torch.linalg.pinv(directions @ directions.T, rtol=INDEPENDENT, hermitian=True)
-        least = (inverse @ aims) @ directions
+        inverse = torch.linalg.pinv((directions @ directions.T).to(aims.device), rtol=INDEPENDENT, hermitian=True)
+        least = (inverse @ aims).to(updates.device) @ directions
         square = least @ least
         direction = torch.where(square > 0, least / square.clamp(min=1e-300), 0.0)
         model = descend(state["model"], state["server_lr"] * direction)

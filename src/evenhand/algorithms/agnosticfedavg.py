@@ -75,5 +75,6 @@ class AgnosticFedAvg(Algorithm):
         risk, share = risks["risk"], replies.total["group_share"]
         lam = normalised(state["lam"] * torch.exp(self.lr_lambda * (risk - risk.max())))
         recent = torch.cat([state["recent"][1:], normalised(share)[None]])
-        info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": risk[state["rho"] > 0].max()}
+        worst = torch.where(state["rho"] > 0, risk, -torch.inf).max()
+        info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": worst}
         return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, **risks}, info

@@ -59,9 +59,8 @@ class DRFA(Algorithm):
 
     def survey(self, state: State) -> Survey | None:
         """Losses at the last round's snapshot."""
-        if not state["started"]:
-            return None
-        return Survey({"model": state["snapshot"]}, who="everyone" if self.sample is None else self.sample)
+        who = "everyone" if self.sample is None else self.sample
+        return Survey({"model": state["snapshot"]}, who=who, needed=state["started"] > 0)
 
     def learn(self, state: State, replies: Replies) -> State:
         if not len(replies.ids):

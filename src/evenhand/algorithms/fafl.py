@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +76,8 @@ class FAFL(Algorithm):
     output: str = "last"
     short_first_round: bool = False
 
+    _smooth: ClassVar[bool]
+
     def __post_init__(self) -> None:
         for name, interval, hint in (("alpha", "(0, 1]", "1 gives the plain average"), ("floor", "[0, 1]", "0 asks for nothing")):
             value = getattr(self, name)
@@ -94,6 +96,7 @@ class FAFL(Algorithm):
         check_output(self.output)
         require(isinstance(self.short_first_round, bool), "short_first_round must be true or false, got {!r}", self.short_first_round)
         object.__setattr__(self, "whole_data", self.sigma == "local")
+        object.__setattr__(self, "_smooth", self.mu > 0)  # not asked of mu later: see Algorithm
 
     def init(self, params: Tree, census: Census) -> State:
         alpha, floor = (_levels(name, getattr(self, name), census.clients) for name in ("alpha", "floor"))
@@ -110,7 +113,7 @@ class FAFL(Algorithm):
         return state if at_once else {**state, "started": torch.zeros_like(eta)}
 
     def survey(self, state: State) -> Survey | None:
-        return Survey({"model": state["model"]}) if "started" in state and not state["started"] else None
+        return Survey({"model": state["model"]}, needed=state["started"] == 0) if "started" in state else None
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         loss, share = model.loss(task.shared["model"], data), task.own["share"]
@@ -138,17 +141,17 @@ class FAFL(Algorithm):
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         excess = model.loss(variables["model"], batch) - variables["eta"]
         if self.sigma == "batch":
-            raised = smooth_positive_part(excess, self.mu)
+            raised = smooth_positive_part(excess, self.mu) if self._smooth else positive_part(excess)
         else:  # the slope from the whole local loss, the direction from the batch
             with torch.no_grad():
                 far = model.loss(variables["model"], batch.whole) - variables["eta"]
-            raised = positive_slope(far.detach(), self.mu) * excess
+            raised = self._slope(far.detach()) * excess
         floor = task.own["floor"]
         value: Tensor = floor * excess + (1 / task.own["alpha"] - floor) * raised + variables["eta"]
         return value
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        return {} if self.lr_eta is None else {"eta": torch.full_like(task.shared["lr"], self.lr_eta)}
+        return {} if self.lr_eta is None else {"eta": torch.zeros_like(task.shared["lr"]) + self.lr_eta}
 
     def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
         return dataclasses.replace(local, epochs=None, steps=1) if self.short_first_round and round == 0 else local
@@ -169,24 +172,26 @@ class FAFL(Algorithm):
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         risk = self._risk(state, torch.arange(census.clients), self.mu)
-        slope = state["floor"] + (1 / state["alpha"] - state["floor"]) * positive_slope(losses - state["eta"], self.mu)
+        slope = state["floor"] + (1 / state["alpha"] - state["floor"]) * self._slope(losses - state["eta"])
         gap = risk.duality_gap(losses, census.weight, state["eta"])
         return Certificate(risk.value(losses, census.weight), census.weight * slope, gap)
+
+    def _slope(self, x: Tensor) -> Tensor:
+        """The derivative of the smoothed positive part."""
+        return torch.sigmoid(x / self.mu) if self._smooth else (x >= 0).to(x.dtype)
 
     def _risk(self, state: State, ids: Tensor, mu: float) -> HCVaR:
         return HCVaR(tuple(state["alpha"][ids].tolist()), mu, tuple(state["floor"][ids].tolist()))
 
 
 def smooth_positive_part(x: Tensor, mu: float) -> Tensor:
-    """mu log(1 + e^(x/mu)), and (x)_+ with slope 1 at 0 where mu is 0."""
-    if mu == 0:
-        return torch.where(x >= 0, x, torch.zeros_like(x))
+    """mu log(1 + e^(x/mu))"""
     return -mu * F.logsigmoid(-x / mu)  # exact in both tails, where softplus switches to a line at x/mu = 20
 
 
-def positive_slope(x: Tensor, mu: float) -> Tensor:
-    """The derivative of :func:`smooth_positive_part`."""
-    return (x >= 0).to(x.dtype) if mu == 0 else torch.sigmoid(x / mu)
+def positive_part(x: Tensor) -> Tensor:
+    """(x)_+, with slope 1 at 0."""
+    return torch.where(x >= 0, x, torch.zeros_like(x))
 
 
 def _one_or_more(value: Any) -> tuple[Any, ...]:

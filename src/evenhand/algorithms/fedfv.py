@@ -78,7 +78,12 @@ class FedFV(Algorithm):
         """Updates by how many rounds ago a client was last heard: those of this round have age 0."""
         kept = ~torch.isin(state["heard"], ids) & (state["age"] < self.tau)
         heard, age = torch.cat([state["heard"][kept], ids]), torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
-        return {"rounds": state["rounds"] + 1, "heard": heard, "age": age, "past": torch.cat([state["past"][kept], updates])}
+        return {
+            "rounds": state["rounds"] + 1,
+            "heard": heard,
+            "age": age,
+            "past": torch.cat([state["past"][kept].to(updates.device), updates]),
+        }
 
     def seen(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")

@@ -62,8 +62,8 @@ class FedMGDA(Algorithm):
             updates = torch.where(length > 0, updates / length.clamp(min=1e-300), 0.0)
         prior = normalised(weight if self.prior == "weights" else torch.ones_like(weight))
         low, high = (prior - self.epsilon).clamp(min=0), (prior + self.epsilon).clamp(max=1)
-        lam = prior if self.epsilon == 0 else min_norm_weights(updates @ updates.T, low, high)
-        direction = lam @ updates
+        lam = prior if self.epsilon == 0 else min_norm_weights((updates @ updates.T).to(prior.device), low, high)
+        direction = lam.to(updates.device) @ updates
         info = {"direction_norm": direction.norm(), "largest_lam": lam.max()}
         model = descend(state["model"], state["server_lr"] * direction)
         return {"model": model, "server_lr": state["server_lr"] * self.decay}, info

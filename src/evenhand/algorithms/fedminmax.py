@@ -70,9 +70,9 @@ class FedMinMax(Algorithm):
         risks = group_risks(state, replies)
         risk = risks["risk"]
         present = state["rho"] > 0  # a group seen in test data alone has no risk to raise
-        raised = project_simplex((state["mu"] + self.lr_mu * risk)[present], self.floor)
-        mu = torch.zeros_like(state["mu"]).index_put((present,), raised)
-        info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": risk[present].max()}
+        mu = project_simplex(state["mu"] + self.lr_mu * risk, self.floor, present)
+        worst = torch.where(present, risk, -torch.inf).max()
+        info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": worst}
         return {**state, "model": model, "mu": mu, **risks, **next_average(state, model)}, info
 
     def result(self, state: State) -> Tree:

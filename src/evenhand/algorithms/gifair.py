@@ -102,8 +102,9 @@ class GIFAIR(Algorithm):
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         if not self.exact_losses:
             state = _heard(state, replies)
-        means = (state["loss"] / state["heard"].clamp(min=1))[state["heard"] > 0]
-        info = {"largest_team_loss": means.max(), "smallest_team_loss": means.min()}
+        means, heard = state["loss"] / state["heard"].clamp(min=1), state["heard"] > 0
+        extremes = torch.where(heard, means, -torch.inf).max(), torch.where(heard, means, torch.inf).min()
+        info = dict(zip(("largest_team_loss", "smallest_team_loss"), extremes, strict=True))
         return {**state, "model": step(state["model"], replies)}, info
 
     def memory(self, params: Tree) -> Memory:
@@ -148,8 +149,8 @@ def _heard(state: State, replies: Replies) -> State:
 def rank(loss: Tensor, heard: Tensor) -> Tensor:
     """(d,) number of heard teams with lower mean loss minus those with higher; 0 for a team not heard from."""
     means = loss / heard.clamp(min=1)
-    ordered = means[heard > 0].sort().values
+    ordered = torch.where(heard > 0, means, torch.inf).sort().values  # those not heard from are past the end
     tie = 1e-12 * means.abs().max()  # equal losses have means that differ by rounding
     lower = torch.searchsorted(ordered, means - tie, right=False)
-    higher = len(ordered) - torch.searchsorted(ordered, means + tie, right=True)
+    higher = (heard > 0).sum() - torch.searchsorted(ordered, means + tie, right=True)
     return torch.where(heard > 0, lower - higher, 0).double()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, Info, State, normalised
@@ -60,11 +61,11 @@ class LossGuard(Wrapper):
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
         draw = self.inner.reweigh(state, draw)
-        share, cap = normalised(draw.weight), max(self.cap, 1 / max(len(draw.ids), 1))
-        if not bool((share > cap).any()):
+        if not len(draw.ids):
             return draw
-        weight = project_capped(share, cap)
-        return Draw(draw.ids, weight, weight)
+        share, cap = normalised(draw.weight), self._cap(draw.weight).clamp(min=1 / len(draw.ids))
+        over, capped = (share > cap).any(), project_capped(share, cap)
+        return Draw(draw.ids, *(torch.where(over, capped, values) for values in (draw.weight, draw.share)))
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         return self.inner.certificate(state, losses, census) if "lam" in state else None  # other weights are taken without the cap
@@ -80,6 +81,10 @@ class LossGuard(Wrapper):
         return replies._replace(each=each)
 
     def _capped(self, state: State) -> State:
-        if "lam" not in state or not bool((state["lam"] > self.cap).any()):
+        if "lam" not in state:
             return state
-        return {**state, "lam": project_capped(state["lam"], self.cap)}
+        lam: Tensor = state["lam"]
+        return {**state, "lam": torch.where((lam > self.cap).any(), project_capped(lam, self._cap(lam)), lam)}
+
+    def _cap(self, like: Tensor) -> Tensor:
+        return torch.as_tensor(self.cap, dtype=torch.float64, device=like.device)

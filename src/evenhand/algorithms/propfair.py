@@ -53,7 +53,8 @@ class PropFair(Algorithm):
         if self.continuation == "paper":
             return loss / self.M
         slope = 1 / self.M if self.continuation == "linear" else 1 / self.epsilon
-        return slope * (loss - (self.M - self.epsilon)) - math.log(self.epsilon)
+        level = self.epsilon.log() if isinstance(self.epsilon, Tensor) else math.log(self.epsilon)
+        return slope * (loss - (self.M - self.epsilon)) - level
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses >= self.M).any()):

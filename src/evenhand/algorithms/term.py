@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, mean_step, normalised, step, weighted
+from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, holds, mean_step, normalised, step, weighted
 from evenhand.cohort import Draw
 from evenhand.data import Batch, Census
 from evenhand.errors import require, require_choice, require_number
@@ -50,6 +51,10 @@ class TERM(Algorithm):
     sample_t: float = 0.0
     exact: bool | None = None
 
+    _asks: ClassVar[bool]  # whether the cohort is asked for its losses
+    _tilts: ClassVar[bool]
+    _tilts_samples: ClassVar[bool]
+
     def __post_init__(self) -> None:
         require_number("t", self.t, "(-inf, inf)", "0 gives FedAvg")
         require_choice("level", self.level, ("client", "team", "sample"))
@@ -57,6 +62,10 @@ class TERM(Algorithm):
         same = self.level != "sample" or self.sample_t in (0, self.t)
         require(self.exact is None or isinstance(self.exact, bool), "exact must be true or false, got {!r}", self.exact)
         require(same, 'level="sample" tilts samples by t; leave out sample_t, got {!r}', self.sample_t)
+        asks = self.level != "team" and (abs(self.t) > LARGE if self.exact is None else self.exact)
+        tilt = self.t if self.level == "sample" else self.sample_t
+        for name, value in (("_asks", asks), ("_tilts", self.t != 0), ("_tilts_samples", tilt != 0)):  # not asked of t later: see Algorithm
+            object.__setattr__(self, name, value)
 
     def init(self, params: Tree, census: Census) -> State:
         zero, nobody = torch.zeros((), dtype=torch.float64), torch.zeros_like(census.weight)
@@ -71,10 +80,6 @@ class TERM(Algorithm):
         return {"model": params, "shift": zero, "started": zero}
 
     @property
-    def _asks(self) -> bool:
-        return self.level != "team" and (abs(self.t) > LARGE if self.exact is None else self.exact)
-
-    @property
     def _by_risk(self) -> bool:
         """Whether the server sets the weights, by the risk of each client or of its team."""
         return self._asks or self.level == "team"
@@ -82,7 +87,7 @@ class TERM(Algorithm):
     def survey(self, state: State) -> Survey | None:
         if self.level == "team":
             return Survey({"model": state["model"], "index": state["index"]}, {"team": state["team"]})
-        return Survey({"model": state["model"]}) if self._asks or not state["started"] else None  # once, for a first shift
+        return Survey({"model": state["model"]}, needed=self._asks or state["started"] == 0)  # once, for a first shift
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         loss, share = self._loss(model, task.shared["model"], data), task.own["share"]
@@ -134,9 +139,10 @@ class TERM(Algorithm):
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         state = {**state, "model": step(state["model"], replies)}
-        if self._by_risk or self.t == 0:
+        if self._by_risk or not self._tilts:
             return state, {}
-        if replies.total["above"] > 1 or (len(replies.ids) > 1 and replies.total["above"] + replies.total["within"] == 0):
+        above, within = replies.total["above"], replies.total["within"]
+        if holds((above > 1) | ((above + within == 0) & (len(replies.ids) > 1))):
             warnings.warn(
                 f"t = {self.t:g} takes the tilt of several clients out of range, and they count alike; use exact=True", stacklevel=2
             )
@@ -153,9 +159,9 @@ class TERM(Algorithm):
 
     def _loss(self, model: Model, params: Tree, batch: Batch) -> Tensor:
         """The client's loss: the mean over its samples, or their tilted mean."""
-        tilt = self.t if self.level == "sample" else self.sample_t
-        if tilt == 0:
+        if not self._tilts_samples:
             return model.loss(params, batch)
+        tilt = self.t if self.level == "sample" else self.sample_t
         losses = model.losses(params, batch)
         out = torch.finfo(losses.dtype).min / 2
         scaled = torch.where(batch.weight > 0, tilt * losses, torch.full_like(losses, out))  # padding adds nothing

@@ -69,10 +69,11 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
     RUN is its directory. The outcome is byte for byte that of a run that was never interrupted.
     """
     with stopping_cleanly(quiet) as begun:
+        from evenhand.engines import processes
         from evenhand.experiments.comparing import check_comparison
         from evenhand.experiments.rundir import check, load_spec
 
-        spec, begun.directory = load_spec(directory), directory
+        spec, begun.directory = processes.from_first(lambda: load_spec(directory), "the spec"), directory
         check_view(spec, view)
         if spec.seeds:
             carry_out(check_comparison(spec), directory, quiet, view)

@@ -126,6 +126,11 @@ def spec_options(
             "--engine", type=click.Choice(["auto", "loop", "vmap"]), help="One client at a time, or side by side; auto takes the faster."
         ),
         click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; by default a GPU if there is one."),
+        click.option(
+            "--precision",
+            type=click.Choice(["fp32", "tf32", "bf16"]),
+            help="Of products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
+        ),
         click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for the results.  [default: runs/NAME]"),
         click.option("--no-reference", is_flag=True, help=references),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
@@ -149,6 +154,7 @@ def planned(
     seed: int | None,
     engine: str | None,
     device: str | None,
+    precision: str | None,
     **source: Any,
 ) -> Spec:
     """The spec that these options ask for."""
@@ -171,6 +177,6 @@ def planned(
     plan = dataclasses.replace(plan, data=table if data else plan.data | table)
     if algorithms:
         plan = plan.with_methods(parse_method(text) for text in algorithms)
-    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "engine": engine, "device": device}
+    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "engine": engine, "device": device, "precision": precision}
     given |= {"model": parse_table(model) if model else None, "data": {**plan.data, "clients": clients} if clients else None}
     return dataclasses.replace(plan, **{key: value for key, value in given.items() if value is not None})

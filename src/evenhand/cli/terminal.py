@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ class Begun:
     """What there is to resume after an interruption."""
 
     directory: Path | None = None
+    speaks: bool = True  # of several processes, the first
 
 
 @contextmanager
@@ -40,17 +41,37 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
     if quiet:
         logging.getLogger("evenhand").setLevel(logging.ERROR)
     try:
-        yield begun
+        with _among_others(begun):
+            yield begun
     except KeyboardInterrupt:
         hint = f"; continue with: evenhand resume {shlex.quote(str(begun.directory))}" if begun.directory else ""
-        click.echo(f"stopped{hint}", err=True)
+        if begun.speaks:
+            click.echo(f"stopped{hint}", err=True)
         sys.exit(130)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (ValueError, TypeError, OSError, RuntimeError, ImportError, evenhand.EvenhandError) as error:
-        click.echo(f"evenhand: {error}", err=True)
+        if begun.speaks:  # an error of one process is an error of all
+            click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
+
+
+@contextmanager
+def _among_others(begun: Begun) -> Iterator[None]:
+    """Where torchrun has started several processes, join them; all but the first are silent."""
+    if int(os.environ.get("WORLD_SIZE", 1)) < 2:
+        yield
+        return
+    from evenhand.engines import processes
+
+    with processes.join():
+        begun.speaks = processes.is_first()
+        if begun.speaks:
+            yield
+            return
+        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+            yield
 
 
 def results_console(quiet: bool = False, width: int = WIDTH_IN_FILES) -> Console:
@@ -72,12 +93,13 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 
 @contextmanager
-def bars(spec: Spec, quiet: bool) -> Iterator[Callable[[int, Method], AfterRound]]:
-    """Progress on standard error: a bar for all of it, with the time left, and one for the method that is trained."""
+def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
+    """Progress on standard error: a bar for all of it, with the time left, and one for the method, or the runs, being trained."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    times = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    columns = (TextColumn("{task.description}"), BarColumn(), *times)
     each, seeds = len(spec.methods), spec.seeds or (spec.seed,)
     total = len(seeds) * each * spec.rounds
     labels = [method.label for method in spec.methods]
@@ -85,30 +107,47 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[[int, Method], AfterRound
     hidden = quiet or not console.is_terminal  # bars in a file say nothing
     with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
         counts = [f"{count} {what}{'s' * (count != 1)}" for count, what in ((each, "method"), (len(spec.seeds), "seed")) if count]
-        everything = shown.add_task(f"{' x '.join(counts)}, rounds", total=total)
-        current = shown.add_task("", total=spec.rounds, visible=False)
+        everything = shown.add_task(f"{' x '.join(counts)}, rounds", total=total, note="")
+        current = shown.add_task("", total=spec.rounds, visible=False, note="")
         at = 0  # rounds done, of all
 
-        def go_to(done: int) -> None:
+        def go_to(done: int, together: int) -> None:
             nonlocal at
-            if done > at + 1:  # finished earlier: no measure of this machine's speed
+            if done > at + together:  # finished earlier: no measure of this machine's speed
                 shown.reset(everything, completed=done, total=total)
             shown.update(everything, completed=done)
             at = done
 
-        def watch(seed: int, method: Method) -> AfterRound:
-            before = (seeds.index(seed) * each + labels.index(method.label)) * spec.rounds
-            go_to(before)
-            shown.reset(
-                current, total=spec.rounds, description=f"seed {seed}: {method.label}" if spec.seeds else method.label, visible=True
-            )
+        def watch(seed: int, method: Method, together: int = 1, finished: int | None = None) -> AfterRound:
+            """For a run, the first of several that are trained ``together``, after so many that are ``finished``."""
+            runs = seeds.index(seed) * each + labels.index(method.label) if finished is None else finished
+            before = runs * spec.rounds
+            go_to(before, together)
+            one = f"seed {seed}: {method.label}" if spec.seeds else method.label
+            shown.reset(current, total=spec.rounds, description=one if together == 1 else f"{together} runs together", visible=True)
 
             def after_round(done: int, _: dict[str, Any]) -> None:
-                go_to(before + done)
+                go_to(before + together * done, together)
                 shown.update(current, completed=done)
 
             return after_round
 
-        yield watch
+        with _engine_notes(lambda text: shown.update(current, note=text)):
+            yield watch
         shown.update(current, visible=False)
         shown.update(everything, completed=total)
+
+
+@contextmanager
+def _engine_notes(show: Callable[[str], None]) -> Iterator[None]:
+    """Show what engines log, such as that they compile, while it is the last that they said."""
+    log, handler = logging.getLogger("evenhand.engines"), logging.Handler()
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(min(before or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)

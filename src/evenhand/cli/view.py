@@ -164,6 +164,7 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
     """Train what is not trained yet of a single run, then write and print the tables."""
     from functools import partial
 
+    from evenhand.engines import processes
     from evenhand.experiments.rundir import execute
     from evenhand.experiments.study import Study
     from evenhand.experiments.tables import show_data
@@ -173,12 +174,15 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
     show_data(console, ready)
     with bars(ready.spec, quiet) as watch:
         execute(ready, directory, partial(watch, ready.spec.seed))
-    _conclude(Study.load([directory]), directory, console, view)
+    if processes.is_first():
+        _conclude(Study.load([directory]), directory, console, view)
 
 
 def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
+    from evenhand.engines import processes
     from evenhand.experiments.comparing import execute_comparison
+    from evenhand.experiments.study import Study
     from evenhand.experiments.sweeping import Sweep
     from evenhand.experiments.tables import show_data
 
@@ -186,8 +190,10 @@ def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
     show_data(console, plan.first)
     with bars(plan.spec, quiet) as watch:
-        study = execute_comparison(plan, directory, watch)
-    _conclude(study, directory, console, view, Sweep.of(study, plan.spec) if plan.spec.select else None)
+        execute_comparison(plan, directory, watch)
+    if processes.is_first():
+        study = Study.load([directory])
+        _conclude(study, directory, console, view, Sweep.of(study, plan.spec) if plan.spec.select else None)
 
 
 def _conclude(study: Study, directory: Path, console: Console, view: View, sweep: Sweep | None = None) -> None:

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from evenhand import tree
 from evenhand.data import Batch, Federation
+from evenhand.engines import choices
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.loop import HEAVY_LAYERS, Loop
+from evenhand.engines.convolution import BLOCK
+from evenhand.engines.loop import HEAVY_LAYERS, RECURRENT_LAYERS, Loop
+from evenhand.engines.replay import traced
+from evenhand.engines.threads import one_thread
 from evenhand.engines.vmap import Vmap
 from evenhand.errors import first_line
 from evenhand.model import Model
 
 __all__ = ["Engine", "Exchange", "Loop", "Vmap", "choose"]
 
+BATCH = 32  # samples of the step that is measured
+
 
 def choose(engine: str | Engine, model: Model, federation: Federation) -> Engine:
-    """The engine for a name; "auto" takes the one that was measured to be faster for this kind of model and device.
+    """The engine for a name; "auto" takes the one that is faster for this model and device.
 
-    docs/engines.md has the measurements: stacking loses on a CPU where convolutions or recurrent layers do the work.
+    That is stacking wherever it works, but for convolutional and recurrent models on a CPU: there a step of both is measured, once for
+    a model and machine (see :mod:`evenhand.engines.choices`). Since engines agree up to rounding only, the last bits of such a run may
+    be others on another machine; name the engine to rule that out.
     """
     if isinstance(engine, Engine):
         return engine
@@ -31,13 +42,50 @@ def choose(engine: str | Engine, model: Model, federation: Federation) -> Engine
     if engine != "auto":
         raise ValueError(f'unknown engine {engine!r}; use "auto", "loop", "vmap" or an engine object')
     if model.device.type == "cpu" and model.has(HEAVY_LAYERS):
-        return Loop()
+        return Vmap() if _faster(model, federation) == "vmap" else Loop()
     try:
         _try_stacking(model, federation)
     except Exception as error:
-        warnings.warn(f"this module cannot be stacked over clients, training them one by one: {first_line(error)}", stacklevel=3)
+        warnings.warn(f"this module cannot be stacked over clients, training them one by one: {first_line(error)}", stacklevel=4)
         return Loop()
     return Vmap()
+
+
+def _faster(model: Model, federation: Federation) -> str:
+    """The engine that takes less time for a local step of this model, one that cannot do it left out."""
+    batch = min(BATCH, len(federation.train.x))
+    form = hashlib.sha256(str([(name, list(leaf.shape)) for name, leaf in model.init().items()]).encode()).hexdigest()[:16]
+    question = f"engine for {model.size} parameters, {form}, {batch} samples of {list(federation.train.x.shape[1:])}, {model.dtype}"
+    return choices.remembered(question, model.device, lambda: _measured(model, federation, batch))
+
+
+def _measured(model: Model, federation: Federation, batch: int) -> str:
+    samples, training = federation.train.samples(model.dtype, model.device), model.training()
+    weight = torch.ones(batch, device=model.device, dtype=model.dtype)
+    params = tree.map(lambda leaf: torch.stack([leaf] * BLOCK), model.init())
+    index = torch.arange(batch, device=model.device).expand(BLOCK, batch)
+
+    def loss(params: tree.Tree, index: Tensor) -> Tensor:
+        return training.loss(params, Batch(samples, index, weight))
+
+    def one_by_one() -> None:
+        for client in range(BLOCK):
+            variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), tree.row(params, client))
+            torch.autograd.grad(loss(variables, index[client]), tree.leaves(variables), allow_unused=True)
+
+    stacked = torch.func.vmap(torch.func.grad(loss), randomness="different")
+    operations: list[Callable[..., object]] = []
+
+    def side_by_side() -> None:
+        if model.has(RECURRENT_LAYERS):  # as it is: to trace all steps of a sequence takes too long
+            stacked(params, index)
+            return
+        if not operations:
+            operations.append(traced(lambda params, inputs: stacked(params, inputs["index"]), params, {"index": index})[0])
+        operations[0](*tree.leaves(params), index)
+
+    with torch.random.fork_rng(devices=[]), one_thread():
+        return choices.race(model.device, {"vmap": side_by_side, "loop": one_by_one})
 
 
 def _try_stacking(model: Model, federation: Federation) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from torch import Tensor
@@ -18,6 +19,7 @@ class Exchange(Protocol):
     """An engine at work: it owns batches, padding, devices, client memories, summing and stacking."""
 
     memories: dict[int, Tree]  # what clients remember, by id; a client not in it has its first memory
+    meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None  # may be asked, while clients work, for the next work, ids and round
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect their replies."""

@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.data import Federation
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.simulator import Batching, Chunk, ChunkFunction, ClientFunction, Simulator
+from evenhand.engines.simulator import Batching, ChunkFunction, ClientFunction, Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
 from evenhand.models.recurrent import LSTM
 from evenhand.tree import Tree
 
-HEAVY_LAYERS = (nn.modules.conv._ConvNd, nn.RNNBase, nn.RNNCellBase, LSTM)
+RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase, LSTM)
+HEAVY_LAYERS = (nn.modules.conv._ConvNd, *RECURRENT_LAYERS)
 LARGE = 200_000  # parameters; a step of a dense model this large keeps a core busy for a millisecond
 
 
@@ -44,13 +45,16 @@ class Loop(Engine):
 class OneByOne(Batching):
     """Chunks of one client, as long as its data."""
 
-    def plan(self, part: str, sizes: Tensor, all_sizes: Tensor, bytes_of: Callable[[int], int]) -> list[Chunk]:
-        return [Chunk(torch.tensor([row]), size) for row, size in enumerate(sizes.tolist())]
+    def widths(self, part: str, sizes: Tensor, all_sizes: Tensor) -> Tensor:
+        return sizes
+
+    def plan(self, kinds: Tensor, bytes_of: Callable[[int], int]) -> list[Tensor]:
+        return list(torch.arange(len(kinds))[:, None])
 
     def map(self, function: ClientFunction) -> ChunkFunction:
         def call(shared: Tree, inputs: Tree) -> Tree:
             with torch.no_grad():
-                return tree.map(lambda leaf: leaf[None], function(shared, tree.row(inputs, 0)))
+                return tree.map(lambda leaf: leaf[None], function(tree.row(shared, 0), tree.row(inputs, 0)))
 
         return call
 
@@ -59,7 +63,7 @@ class OneByOne(Batching):
             inputs = tree.row(inputs, 0)
             variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
             with torch.enable_grad():
-                value = objective(shared, {**inputs, "variables": variables})
+                value = objective(tree.row(shared, 0), {**inputs, "variables": variables})
                 slopes = iter(torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True))
             return tree.map(lambda leaf: next(slopes)[None], variables)
 

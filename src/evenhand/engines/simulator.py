@@ -1,7 +1,8 @@
 """All clients in this process: what the loop and the vmap engine have in common.
 
 Both work on chunks of clients whose values are stacked; they differ in how large a chunk is and in how a function written for
-one client is applied to a chunk (:class:`Batching`).
+one client is applied to a chunk (:class:`Batching`). Several runs can be trained together: a run is one more property of a row, and what
+is shared is then shared by the rows of a run.
 
 A client's result never depends on its neighbours: its padded shapes are fixed by its own size, a chunk's arithmetic runs on
 one thread (chunks may run side by side), and sums are folded client by client in a fixed order, in float64. So chunk sizes,
@@ -12,10 +13,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,33 +24,33 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data import Batch, Federation, Samples
+from evenhand.engines.fold import Fold, finite, summed
+from evenhand.engines.memory import Memories
+from evenhand.engines.pooled import Pooled
+from evenhand.engines.threads import one_thread
+from evenhand.engines.visits import Members, Visits
 from evenhand.engines.work import Work
 from evenhand.errors import ClientError, first_line
-from evenhand.local import LocalSGD, Schedule, fold_key
+from evenhand.local import fold_key
 from evenhand.messages import Replies, Task
-from evenhand.metrics.tally import BLOCK, Addend
 from evenhand.model import Model
 from evenhand.tree import Tree
 
 ClientFunction = Callable[[Tree, Tree], Tree]  # (shared, one client's inputs) -> outputs
-ChunkFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
-
-
-class Chunk(NamedTuple):
-    """Clients that are worked on together."""
-
-    rows: Tensor  # (k,) which rows of the cohort
-    width: int  # length that each client's data are padded to
+ChunkFunction = Callable[
+    [Tree, Tree], Tree
+]  # (shared, stacked inputs) -> stacked outputs; what is shared has one row, or one for each client
 
 
 class ChunkReply(NamedTuple):
     """Stacked replies and memories of a chunk, and which of its clients count."""
 
-    rows: Tensor
+    rows: Tensor  # of the cohort
     good: list[bool]
     total: Tree
     each: Tree
     memory: Memory
+    sums: Tree | None = None  # of total, where they are known
 
 
 class Batching(ABC):
@@ -62,11 +63,14 @@ class Batching(ABC):
         self._pool: ThreadPoolExecutor | None = None
 
     @abstractmethod
-    def plan(self, part: str, sizes: Tensor, all_sizes: Tensor, bytes_of: Callable[[int], int]) -> list[Chunk]:
-        """Chunks for a cohort with ``sizes`` (K,), in the order in which they are folded.
+    def widths(self, part: str, sizes: Tensor, all_sizes: Tensor) -> Tensor:
+        """To which lengths the data of clients with ``sizes`` are padded; ``all_sizes`` (n,) are those of the whole federation."""
 
-        ``all_sizes`` (n,) are those of the whole federation in this part of the data, ``bytes_of`` estimates a client's memory
-        from its width.
+    @abstractmethod
+    def plan(self, kinds: Tensor, bytes_of: Callable[[int], int]) -> list[Tensor]:
+        """Rows of a cohort that form a chunk, in the order in which chunks are folded.
+
+        Only rows of the same of ``kinds`` (M,), widths, can be in one; ``bytes_of`` estimates a client's memory from its kind.
         """
 
     @abstractmethod
@@ -76,6 +80,18 @@ class Batching(ABC):
     @abstractmethod
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
         """The gradient of ``objective(shared, inputs)`` with respect to ``inputs["variables"]``, for a whole chunk."""
+
+    def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
+        """``function``, in a form that costs less when it is called again. ``often``: it is what most calls are of."""
+        return function
+
+    def copy(self, values: Tree, name: str) -> Tree:
+        """``values`` in memory that functions may change in place; it is used again for the next chunk with the same name."""
+        return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
+
+    def fixed(self, values: Tree, name: str) -> Tree:
+        """``values``, where a replayed function finds them without a copy."""
+        return values
 
     def run(self, jobs: Iterable[Callable[[], ChunkReply]], parallel: bool) -> Iterator[ChunkReply]:
         """Results of the jobs, in order. ``parallel``: they may run side by side."""
@@ -93,15 +109,68 @@ class Batching(ABC):
             yield running.popleft().result()
 
 
-class _Prepared(NamedTuple):
+class _Prepared:
     """What is made once for a kind of work, so that an engine can trace its functions once."""
 
-    work: Work
-    start: ChunkFunction  # the variables where they start, and their step sizes
-    gradient: ChunkFunction
-    reply: ChunkFunction
-    first_memory: Memory  # of a client that has not worked yet
-    bytes: dict[int, int]  # estimated memory that a client needs, by width
+    def __init__(self, work: Work, model: Model, samples: Samples, batching: Batching) -> None:
+        self.work, self._model, self._samples = work, model, samples
+        self.first_memory = work.first_memory(model.init())  # of a client that has not worked yet
+        self.bytes: dict[int, int] = {}  # estimated memory that a client needs, by width
+        self.reads_data: bool | None = None  # whether a reply looks at the client's data; found out with the first
+        training_model, local = model.training(), work.local
+
+        def start(shared: Tree, inputs: Tree) -> Tree:
+            task = Task(shared, inputs["own"])
+            variables = work.start(task, inputs["memory"])
+            return {"variables": variables, "rates": {**dict.fromkeys(variables, shared["lr"]), **work.rates(task)}}
+
+        def objective(shared: Tree, inputs: Tree) -> Tensor:
+            whole = self._batch(inputs["whole"]) if "whole" in inputs else None
+            here = Batch(samples, inputs["batch"]["index"], inputs["batch"]["weight"], whole)
+            return work.objective(training_model, inputs["variables"], here, Task(shared, inputs["own"]))
+
+        gradient = batching.gradient(objective)
+
+        def step(shared: Tree, inputs: Tree) -> Tree:
+            if local is not None:
+                local.update(inputs["variables"], inputs["velocity"], gradient(shared, inputs), inputs["rates"], inputs.get("active"))
+            return {}
+
+        self.start = batching.replayed(batching.map(start))  # the variables where they start, and their step sizes
+        self.step = batching.replayed(step, often=True)  # one step, in place
+        replies = batching.map(lambda shared, inputs: self._reply(shared, inputs, self._batch(inputs.get("data"))))
+        on_gpu = model.device.type == "cuda"
+
+        def reply(shared: Tree, inputs: Tree) -> Tree:
+            out = replies(shared, inputs)
+            return {**out, "sums": summed(out)} if on_gpu and len(tree.leaves(shared)[0]) == 1 else out
+
+        self.reply = batching.replayed(reply, often=True)  # stacked, and on a GPU their sums, where all are of one run
+
+    def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
+        """Find out whether a reply looks at the client's data, by the reply of one client."""
+        noticed = _Noticed(self._batch(data))
+        self._reply(shared, inputs, noticed)
+        self.reads_data = noticed.touched
+
+    def _reply(self, shared: Tree, inputs: Tree, data: Any) -> Tree:
+        task = Task(shared, inputs["own"])
+        answer, memory = self.work.reply(self._model, inputs["start"], inputs["end"], data, task, inputs["memory"])
+        return {"total": answer.total, "each": answer.each, "memory": memory}
+
+    def _batch(self, inputs: Tree | None) -> Batch | None:
+        return None if inputs is None else Batch(self._samples, inputs["index"], inputs["weight"])
+
+
+class _Noticed:
+    """A batch that remembers whether anyone looked at it."""
+
+    def __init__(self, batch: Batch | None) -> None:
+        self._batch, self.touched = batch, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.touched = True
+        return getattr(self._batch, name)
 
 
 class Simulator:
@@ -109,151 +178,265 @@ class Simulator:
 
     def __init__(self, model: Model, federation: Federation, seed: int, batching: Batching) -> None:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching
-        self.memories: dict[int, Tree] = {}
-        self._training_model = model.training()
+        self._memories: Memories | None = None  # of all runs, see _keys
         self._samples: dict[str, Samples] = {}
         self._prepared: dict[int, _Prepared] = {}  # by identity: a method may have fields that cannot be hashed
+        self._pooled: dict[str, Pooled] = {}
+        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None  # tells, while clients work, what comes next
+        self._ahead: tuple[Work, int, Tensor, Visits] | None = None
+
+    # ---- one run
+
+    @property
+    def memories(self) -> dict[int, Tree]:
+        """What clients remember, by their number; a client not in it has its first memory."""
+        return self.memories_of(0)
+
+    @memories.setter
+    def memories(self, memories: dict[int, Tree]) -> None:
+        self.remember_runs([memories])
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Let clients ``ids`` work on ``task``; see :class:`evenhand.engines.base.Exchange`."""
-        part = getattr(self.federation, work.part)
-        sizes = part.sizes
+        lifted = Task(*(tree.map(lambda leaf: leaf[None], values) for values in task))
+        replies, good = self.exchange_runs(work, lifted, ids[None], round, torch.tensor([self.seed]))
+        total, each = (_at_home(tree.row(values, 0)) for values in (replies.total, replies.each))
+        kept = good[0]
+        if bool(kept.all()):
+            return Replies(ids, total, each)
+        if not bool(kept.any()):
+            return Replies(ids[:0], {}, {})
+        return Replies(ids[kept], total, tree.map(lambda leaf: leaf[kept.to(leaf.device)], each))
+
+    # ---- several runs together
+
+    def memories_of(self, run: int) -> dict[int, Tree]:
+        """What clients remember in one of the runs."""
+        clients = self.federation.clients
+        return {} if self._memories is None else self._memories.one_by_one(run * clients, clients)
+
+    def remember_runs(self, memories: list[dict[int, Tree]]) -> None:
+        """Take over what clients remember in each of the runs."""
+        clients = self.federation.clients
+        self._memories = Memories(clients * len(memories), self.model.device)
+        self._memories.load({run * clients + client: kept for run, known in enumerate(memories) for client, kept in known.items()})
+
+    def exchange_runs(
+        self, work: Work, task: Task, ids: Tensor, round: int, seeds: Tensor, numbers: Tensor | None = None
+    ) -> tuple[Replies, Tensor]:
+        """The exchanges of R runs at once: every tensor has one more dimension in front, a row for each run.
+
+        Args:
+            task: shared (R, ...), own (R, K, ...).
+            ids: (R, K), ascending for each run.
+            seeds: (R,) the runs' seeds.
+            numbers: (R,) which of all runs they are, for their memories; None for the first R.
+
+        Returns:
+            Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and which replies are finite (R, K):
+            the others are not in the totals and are not remembered.
+        """
+        part, (runs, count) = getattr(self.federation, work.part), ids.shape
         if work.part not in self._samples:
             self._samples[work.part] = part.samples(self.model.dtype, self.model.device)
         shared, own = (tree.floating(t, self.model.dtype, self.model.device) for t in task)
-        if work.pooled:
-            return self._pooled(work, Task(shared, own), ids)
-        run = self._prepare(work)
-        chunks = self.batching.plan(work.part, sizes[ids], sizes, lambda width: self._bytes_of_a_client(run, width))
-        jobs = [lambda chunk=chunk: self._chunk(run, shared, own, ids, sizes[ids], chunk, round) for chunk in chunks]
-        fold = _Fold()
+        with self.model.arithmetic():
+            if work.pooled:
+                return self._judge(work, shared, ids), torch.ones(runs, count, dtype=torch.bool)
+            run = torch.arange(runs).repeat_interleave(count)
+            everyone = self._members(work, ids.reshape(-1), run, run if numbers is None else numbers[run], seeds[run])
+            own = tree.map(lambda leaf: leaf.reshape(runs * count, *leaf.shape[2:]), own)
+            total, each, good = self._work(self._prepare(work), shared, own, everyone, round, runs)
+        each = tree.map(lambda leaf: leaf.reshape(runs, count, *leaf.shape[1:]), each)
+        return Replies(ids, total, each), good.reshape(runs, count)
+
+    def _judge(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
+        if work.part not in self._pooled:
+            self._pooled[work.part] = Pooled(self.model, getattr(self.federation, work.part), self._samples[work.part])
+        return self._pooled[work.part].sums(work, shared, ids)
+
+    def _work(self, run: _Prepared, shared: Tree, own: Tree, everyone: Members, round: int, runs: int) -> tuple[Tree, Tree, Tensor]:
+        """Totals of each run, what is seen one by one, and who counts."""
+        kinds, local = self._kinds(run.work, everyone), run.work.local
+        fold, good = Fold(runs, len(everyone.ids)), torch.zeros(len(everyone.ids), dtype=torch.bool)
+        chunks = self.batching.plan(kinds, lambda width: self._bytes_of_a_client(run, width))
+        jobs = [lambda rows=rows: self._chunk(run, shared, own, everyone.pick(rows), rows, round, runs) for rows in chunks]
         with one_thread():
             for result in self.batching.run(jobs, parallel=len(jobs) > 1 and not self.model.stochastic):
-                fold.add(result, ids)
-                if work.local is not None:
-                    self._remember(ids[result.rows], result)
-        return fold.replies()
+                rows = result.rows
+                fold.add(result.total, result.each, rows, everyone.run[rows], result.good, result.sums)
+                good[rows] = torch.tensor(result.good)
+                if local is not None and result.memory:
+                    self._remember(everyone.pick(rows), result, runs)
+        return *fold.sums(), good
 
-    def _pooled(self, work: Work, task: Task, ids: Tensor) -> Replies:
-        """Sums over samples by client and group, taken in blocks that do not care whose samples they hold."""
-        part, cells = getattr(self.federation, work.part), max(work.groups, 1)
+    def _members(self, work: Work, ids: Tensor, run: Tensor, memory: Tensor, seed: Tensor) -> Members:
+        part = getattr(self.federation, work.part)
         sizes = part.sizes[ids]
-        owner = torch.repeat_interleave(torch.arange(len(ids)), sizes)  # (N,)
-        index = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
-        group = torch.zeros_like(index) if part.group is None else part.group[index]
-        total: Tree = {}
-        each: Tree = {}
-        with torch.no_grad(), one_thread():
-            for rows, groups, places in zip(*(torch.split(v, BLOCK) for v in (index, group, owner * cells + group)), strict=True):
-                batch = Batch(self._samples[work.part], **self._indices(rows, torch.ones_like(rows)))
-                found = work.by_sample(self.model, task, batch)
-                _add_samples(total, found.total, (cells,), groups)
-                _add_samples(each, found.each, (len(ids), cells), places)
-        return Replies(ids, total, each)
+        return Members(ids, run, memory, seed, sizes, self.batching.widths(work.part, sizes, part.sizes))
 
-    def _chunk(self, run: _Prepared, shared: Tree, own: Tree, ids: Tensor, sizes: Tensor, chunk: Chunk, round: int) -> ChunkReply:
-        work, (rows, width) = run.work, chunk
+    def _kinds(self, work: Work, members: Members) -> Tensor:
+        """Widths of what clients work on: only those of the same can be stacked."""
+        if work.local is None or work.local.batch_size is None or work.whole_data:
+            return members.widths
+        return members.widths.clamp(max=work.local.batch_size)  # steps are on batches: clients of all sizes can be stacked
+
+    def _chunk(self, run: _Prepared, shared: Tree, own: Tree, members: Members, rows: Tensor, round: int, runs: int) -> ChunkReply:
+        work = run.work
         stage = "start"
         try:
-            with torch.no_grad(), self._randomness(round, int(ids[rows[0]])):
-                inputs = {"own": tree.map(lambda leaf: leaf[rows.to(leaf.device)], own), "memory": self._recall(run, ids[rows])}
-                offsets = getattr(self.federation, work.part).offsets[ids[rows]]
-                position = torch.arange(width)
-                valid = position < sizes[rows][:, None]  # (k, W)
-                data = self._indices(torch.where(valid, position, 0) + offsets[:, None], valid)
+            with torch.no_grad(), self._randomness(round, members):
+                if runs > 1:
+                    shared = tree.map(lambda leaf: leaf[members.run.to(leaf.device)], shared)
+                own = tree.map(lambda leaf: leaf if leaf.shape[0] == len(rows) else leaf[rows.to(leaf.device)], own)
+                shared, own = self.batching.fixed(shared, "shared"), self.batching.fixed(own, "own")
+                inputs = {"own": own, "memory": self._recall(run, members, runs)}
                 start: Tree = {}
                 end: Tree = {}
                 if work.local is not None:
                     begin = run.start(shared, inputs)
                     start = begin["variables"]
                     stage = "training"
-                    schedule = work.local.schedule(ids[rows], sizes[rows], width, round, self.seed)
-                    given = {**inputs, "whole": data} if work.whole_data else inputs
-                    end = self._descend(work.local, run, shared, given, begin, schedule, offsets)
+                    end = self._descend(run, shared, inputs["own"], begin, members, round)
                 stage = "reply"
-                out = run.reply(shared, {**inputs, "start": start, "end": end, "data": data})
+                out = self._replies(run, shared, {**inputs, "start": start, "end": end}, members)
         except Exception as error:
-            names = ", ".join(self.federation.name(int(i)) for i in ids[rows][:5]) + ("..." if len(rows) > 5 else "")
+            names = ", ".join(self.federation.name(int(i)) for i in members.ids[:5]) + ("..." if len(rows) > 5 else "")
             raise ClientError(
                 f"client {names}, round {round + 1}, {work.name} ({stage}): {first_line(error)}{self.batching.hint}"
             ) from error
-        good = _finite(out, len(rows)) if work.must_be_finite else [True] * len(rows)
-        return ChunkReply(rows, good, out["total"], out["each"], out["memory"])
+        self._look_ahead()
+        sums = out.get("sums") if runs == 1 else None
+        fine = not work.must_be_finite or (sums is not None and bool(sums["fine"]))
+        good = [True] * len(rows) if fine else finite(out, len(rows))
+        return ChunkReply(rows, good, out["total"], out["each"], out["memory"], sums["total"] if sums is not None and all(good) else None)
 
-    def _descend(
-        self, local: LocalSGD, run: _Prepared, shared: Tree, inputs: Tree, begin: Tree, schedule: Schedule, offsets: Tensor
-    ) -> Tree:
+    def _descend(self, run: _Prepared, shared: Tree, own: Tree, begin: Tree, members: Members, round: int) -> Tree:
         """Where the clients' variables are after their local steps, and, where wanted, at one moment of them."""
-        if not begin["variables"]:
+        local, work = run.work.local, run.work
+        if local is None or not begin["variables"]:
             return {}
-        variables = tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), begin["variables"])
-        velocity = tree.zeros_like(variables)
-        positions, valid, steps = schedule
-        batches = [self._indices(positions[:, s] + offsets[:, None], valid[:, s]) for s in range(positions.shape[1])]
-        fewest, most = int(steps.min()), int(steps.max())
-        steps = steps.to(self.model.device)
-        snapshot: Tree = {}
-        if run.work.snapshot:
-            moment = 1 + (shared["moment"] * steps).floor().clamp(max=steps - 1)  # (k,) after how many steps
-            snapshot = {"snapshot": tree.map(torch.clone, variables)}
-        for s in range(most):
-            gradient = run.gradient(shared, {**inputs, "variables": variables, "batch": batches[s if len(batches) > 1 else 0]})
-            local.update(variables, velocity, gradient, begin["rates"], None if s < fewest else s < steps)
-            if snapshot and bool((now := moment == s + 1).any()):
-                for kept, value in zip(tree.leaves(snapshot["snapshot"]), tree.leaves(variables), strict=True):
-                    kept[now] = value[now]
-        return {**variables, **snapshot}
+        visits, count = self._visits(work, members, round), len(members.ids)
+        if visits.order is not None:
+            order = visits.order.to(self.model.device)
+            members = members.ordered(visits.order)
+            shared, own, begin = (tree.map(lambda leaf: leaf if leaf.shape[0] != count else leaf[order], t) for t in (shared, own, begin))
+            shared, own = self.batching.fixed(shared, "shared in order"), self.batching.fixed(own, "own in order")
+        variables = self.batching.copy(begin["variables"], "variables")
+        velocity = {} if self._on_gpu and not local.momentum else tree.zeros_like(variables)
+        whole = {"whole": self._data(members)} if work.whole_data else {}
+        inputs = self.batching.fixed({"velocity": velocity, "rates": begin["rates"], **whole}, "inputs") | {
+            "own": own,
+            "variables": variables,
+        }
+        snapshot = _Snapshot(variables, shared["moment"], visits.steps) if work.snapshot else None
+        part = {"shared": shared, "inputs": inputs}  # of the clients that are stacked, at first all
+        for number, (index, weight, taking_part) in enumerate(visits, 1):
+            stacked = len(index)
+            if stacked != len(tree.leaves(part["inputs"]["own"])[0]):
+                everything = {"shared": shared, "inputs": inputs}
+                part = tree.map(lambda leaf, stacked=stacked: leaf if leaf.shape[0] != count else leaf[:stacked], everything)
+            now = {**part["inputs"], "batch": {"index": index, "weight": weight}}
+            if stacked != taking_part:
+                now["active"] = (torch.arange(stacked) < taking_part).to(self.model.device)
+            run.step(part["shared"], now)
+            if snapshot is not None:
+                snapshot.take(variables, number)
+        end = variables if snapshot is None else {**variables, "snapshot": snapshot.values}
+        if visits.back is None:
+            return end
+        back = visits.back.to(self.model.device)
+        return tree.map(lambda leaf: leaf[back], end)
 
-    def _prepare(self, work: Work) -> _Prepared:
-        if id(work) not in self._prepared:
-            samples, model, training_model = self._samples[work.part], self.model, self._training_model
+    def _visits(self, work: Work, members: Members, round: int) -> Visits:
+        """The samples that clients visit, made ready while the GPU was at work on the round before, if that was to be foreseen."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is work and ahead[1] == round and torch.equal(ahead[2], members.ids):
+            return ahead[3]
+        if work.local is None:
+            raise ValueError("there are no visits without local work")
+        return Visits(work.local, members, getattr(self.federation, work.part), round, self.model.device, self.model.dtype)
 
-            def batch(inputs: Tree) -> Batch:
-                return Batch(samples, inputs["index"], inputs["weight"])
+    def _look_ahead(self) -> None:
+        """Get ready for the next exchange, while the GPU works on this one and the host would wait."""
+        upcoming = self.meanwhile() if self.meanwhile is not None and self._on_gpu else None
+        self.meanwhile = None
+        if upcoming is not None:
+            work, ids, round = upcoming
+            members = self._members(work, ids, torch.zeros_like(ids), torch.zeros_like(ids), torch.full_like(ids, self.seed))
+            if len(set(self._kinds(work, members).tolist())) == 1:
+                self._ahead = (work, round, ids, self._visits(work, members, round))
 
-            def start(shared: Tree, inputs: Tree) -> Tree:
-                task = Task(shared, inputs["own"])
-                variables = work.start(task, inputs["memory"])
-                return {"variables": variables, "rates": {**dict.fromkeys(variables, shared["lr"]), **work.rates(task)}}
+    def _replies(self, run: _Prepared, shared: Tree, inputs: Tree, members: Members) -> Tree:
+        """Stacked replies; those that look at the clients' data by width."""
+        if run.reads_data is None:
+            one = self._data(members.pick(torch.tensor([0])) if len(members.ids) > 1 else members, run.work.part)
+            run.probe(tree.row(shared, 0), tree.row(inputs, 0), tree.row(one, 0))
+        if not run.reads_data:
+            return run.reply(shared, inputs)
+        kinds = sorted(set(members.widths.tolist()))
+        if len(kinds) == 1:
+            return run.reply(shared, {**inputs, "data": self._data(members, run.work.part)})
+        groups = [(members.widths == kind).nonzero().flatten() for kind in kinds]
+        answers = []
+        count = len(members.ids)
+        for rows in groups:
+            here = rows.to(self.model.device)
+            few, some = (tree.map(lambda leaf, here=here: leaf if leaf.shape[0] != count else leaf[here], t) for t in (shared, inputs))
+            answer = run.reply(few, {**some, "data": self._data(members.pick(rows), run.work.part)})
+            answers.append(tree.map(torch.clone, answer) if self._on_gpu else answer)  # the next one may take the same memory
+            answers[-1].pop("sums", None)
+        back = torch.cat(groups).argsort().to(self.model.device)
+        return tree.map(lambda *pieces: torch.cat(pieces)[back], *answers)
 
-            def objective(shared: Tree, inputs: Tree) -> Tensor:
-                whole = batch(inputs["whole"]) if "whole" in inputs else None
-                here = Batch(samples, inputs["batch"]["index"], inputs["batch"]["weight"], whole)
-                return work.objective(training_model, inputs["variables"], here, Task(shared, inputs["own"]))
-
-            def reply(shared: Tree, inputs: Tree) -> Tree:
-                task, data = Task(shared, inputs["own"]), batch(inputs["data"])
-                answer, memory = work.reply(model, inputs["start"], inputs["end"], data, task, inputs["memory"])
-                return {"total": answer.total, "each": answer.each, "memory": memory}
-
-            first_memory = tree.to(work.first_memory(model.init()), "cpu")
-            batched = (self.batching.map(start), self.batching.gradient(objective), self.batching.map(reply))
-            self._prepared[id(work)] = _Prepared(work, *batched, first_memory, {})
-        return self._prepared[id(work)]
+    def _data(self, members: Members, part: str = "train") -> Tree:
+        """All samples of clients that are padded to the same width."""
+        position = torch.arange(int(members.widths[0]))
+        valid = position < members.sizes[:, None]  # (k, W)
+        offsets = getattr(self.federation, part).offsets[members.ids]
+        return self._indices(torch.where(valid, position, 0) + offsets[:, None], valid)
 
     def _indices(self, index: Tensor, valid: Tensor) -> Tree:
         return {"index": index.to(self.model.device), "weight": valid.to(self.model.device, self.model.dtype)}
 
-    def _recall(self, run: _Prepared, ids: Tensor) -> Memory:
-        return tree.to(tree.stack([self.memories.get(i, run.first_memory) for i in ids.tolist()]), self.model.device)
+    @property
+    def _on_gpu(self) -> bool:
+        return self.model.device.type == "cuda"
 
-    def _remember(self, ids: Tensor, result: ChunkReply) -> None:
-        if not result.memory:
-            return
-        for row, (i, good) in enumerate(zip(ids.tolist(), result.good, strict=True)):
-            if good:
-                self.memories[i] = tree.map(lambda leaf, row=row: leaf[row].to("cpu", copy=True), result.memory)
+    def _prepare(self, work: Work) -> _Prepared:
+        if id(work) not in self._prepared:
+            self._prepared[id(work)] = _Prepared(work, self.model, self._samples[work.part], self.batching)
+        return self._prepared[id(work)]
+
+    def _recall(self, run: _Prepared, members: Members, runs: int) -> Memory:
+        if self._memories is None:
+            if not run.first_memory:
+                return {}
+            self._memories = Memories(self.federation.clients * runs, self.model.device)
+        return self._memories.recall(self._keys(members), run.first_memory)
+
+    def _remember(self, members: Members, result: ChunkReply, runs: int) -> None:
+        if self._memories is None:
+            self._memories = Memories(self.federation.clients * runs, self.model.device)
+        self._memories.remember(self._keys(members), result.memory, result.good)
+
+    def _keys(self, members: Members) -> list[int]:
+        """A number for each client of each run."""
+        keys: list[int] = (members.memory * self.federation.clients + members.ids).tolist()
+        return keys
 
     @contextmanager
-    def _randomness(self, round: int, client: int) -> Iterator[None]:
-        """Random numbers of the module (dropout) from (seed, round, client); the caller's generators stay untouched."""
+    def _randomness(self, round: int, members: Members) -> Iterator[None]:
+        """Random numbers of the module (dropout) from (seed, round, first client); the caller's generators stay untouched."""
         if not self.model.stochastic:
             yield
             return
         device = self.model.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            key = fold_key(fold_key(torch.tensor(self.seed), torch.tensor(round)), torch.tensor(client))
-            torch.manual_seed(int(key))
+            key = int(fold_key(fold_key(members.seed[0], torch.tensor(round)), members.ids[0]))
+            torch.default_generator.manual_seed(key)  # torch.manual_seed takes a millisecond, for kinds of devices that are not there
+            if device.type == "cuda":
+                torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index].manual_seed(key)
             yield
 
     def _bytes_of_a_client(self, run: _Prepared, width: int) -> int:
@@ -263,7 +446,7 @@ class Simulator:
         return run.bytes[width]
 
     def _measure_bytes(self, work: Work, width: int) -> int:
-        model, samples, local = self._training_model, self._samples[work.part], work.local
+        model, samples, local = self.model.training(), self._samples[work.part], work.local
         batch_width = width if local is None or local.batch_size is None else min(width, local.batch_size)
         probe = min(batch_width, len(samples.x))
         saved = [0]
@@ -274,7 +457,8 @@ class Simulator:
 
         params = tree.map(lambda leaf: leaf.requires_grad_(), model.init())
         index, ones = torch.arange(probe, device=model.device), torch.ones(probe, device=model.device, dtype=model.dtype)
-        with self._randomness(0, 0), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), suppress(Exception):
+        everyone = Members(*[torch.zeros(1, dtype=torch.int64)] * len(Members._fields))
+        with self._randomness(0, everyone), torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor), suppress(Exception):
             model.loss(params, Batch(samples, index, ones))  # where it fails, training will say so, and of which client
         parameters = sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(params))
         sample = samples.x[:1].numel() * samples.x.element_size()
@@ -282,62 +466,21 @@ class Simulator:
         return 8 * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
 
 
-class _Fold:
-    """Sums replies client by client, in the order they come, in float64; keeps what is seen one by one."""
+class _Snapshot:
+    """Clients' variables at one moment: at the same share (1,) or (k,) of everyone's ``steps`` (k,), after at least one."""
 
-    def __init__(self) -> None:
-        self._total: Tree | None = None
-        self._each: list[Tree] = []
-        self._ids: list[Tensor] = []
+    def __init__(self, variables: Tree, share: Tensor, steps: Tensor) -> None:
+        self.values = tree.map(torch.clone, variables)
+        self._moments: list[int] = (1 + (share.to(steps.device) * steps).floor().clamp(max=steps - 1)).long().tolist()
 
-    def add(self, result: ChunkReply, ids: Tensor) -> None:
-        kept = [row for row, good in enumerate(result.good) if good]
-        if not kept:
-            return
-        if self._total is None:
-            self._total = tree.map(lambda leaf: torch.zeros(leaf.shape[1:], dtype=torch.float64, device=leaf.device), result.total)
-        for total, stacked in zip(tree.leaves(self._total), tree.leaves(result.total), strict=True):
-            rows = stacked.unbind(0)
-            for row in kept:
-                total.add_(rows[row])
-        self._ids.append(ids[result.rows[kept]])
-        self._each.append(tree.map(lambda leaf: leaf[kept], result.each))
-
-    def replies(self) -> Replies:
-        if self._total is None:
-            return Replies(torch.empty(0, dtype=torch.int64), {}, {})
-        ids = torch.cat(self._ids)
-        order = ids.argsort()
-        each = tree.map(lambda *parts: torch.cat(parts).cpu()[order], *self._each) if self._each[0] else {}
-        return Replies(ids[order], tree.to(self._total, "cpu"), each)
+    def take(self, variables: Tree, step: int) -> None:
+        """Keep the variables of those whose moment it is after this step."""
+        if step in self._moments:
+            for kept, value in zip(tree.leaves(self.values), tree.leaves(variables), strict=True):
+                now = torch.tensor([row for row, moment in enumerate(self._moments) if moment == step], device=value.device)
+                kept[now] = value[now]
 
 
-def _add_samples(sums: Tree, addends: Mapping[str, Addend], shape: tuple[int, ...], cell: Tensor) -> None:
-    """Add a block of samples to sums over cells of this shape; ``cell`` (B,) says to which of them each sample belongs."""
-    for name, addend in addends.items():
-        if name not in sums:
-            sums[name] = torch.zeros(*shape, *addend.shape, dtype=torch.float64)
-        addend.add_to(sums[name], cell)
-
-
-def _finite(out: Tree, clients: int) -> list[bool]:
-    """For each client of a chunk, whether all it sends and remembers is finite."""
-    leaves = [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
-    if not leaves:
-        return [True] * clients
-    sums = torch.stack([leaf.sum(1).double() for leaf in leaves])
-    if not bool(torch.isfinite(sums).all()):  # a sum of finite numbers can overflow: look at the numbers themselves
-        sums = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
-    good: list[bool] = torch.isfinite(sums).all(0).tolist()
-    return good
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for each operation: splitting one over threads changes the order of its sums."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _at_home(values: Tree) -> Tree:
+    """Numbers on the CPU, where servers work with them; trees shaped like the model stay where it is."""
+    return {name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()}

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evenhand import files
+from evenhand.engines import processes
 from evenhand.errors import RunError, SpecError
-from evenhand.experiments.rundir import Ready, check, execute
-from evenhand.experiments.spec import Method, Spec
-from evenhand.experiments.study import Study
+from evenhand.experiments.rundir import Ready, check, execute, execute_together, pays
+from evenhand.experiments.spec import Spec
 from evenhand.run import Progress
 
 VALIDATION = 0.2  # share of the training samples that a sweep sets aside where the data have no validation part
@@ -55,17 +55,28 @@ def _without_validation(ready: Ready) -> bool:
     return ready.federation.val is None or not len(ready.federation.val.x)
 
 
-def execute_comparison(planned: Planned, directory: Path, watch: Callable[[int, Method], Progress]) -> Study:
-    """Run, or go on with, every seed of a comparison in ``directory``, and read what came out."""
+def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., Progress]) -> None:
+    """Run, or go on with, every seed of a comparison in ``directory``, runs that are alike together where that is faster.
+
+    ``watch(seed, method)`` gives what is called after every round of a run. For several runs together it is asked once, with the first of
+    them, their number as ``together``, and the number of runs that are done as ``finished``.
+    """
     spec, first = planned
     claim(spec, directory)
-    for seed in spec.seeds:
-        # data are read once where all seeds share them
-        ready = first if seed == first.spec.seed else check(spec.for_seed(seed), None if spec.resplit else first.federation)
-        execute(ready, directory / f"seed-{seed}", partial(watch, seed))
-    return Study.load([directory])
+    together = pays(first)
+
+    def ready(seed: int) -> Ready:  # data are read once where all seeds share them
+        return first if seed == first.spec.seed else check(spec.for_seed(seed), None if spec.resplit else first.federation)
+
+    for seeds in [[seed] for seed in spec.seeds] if spec.resplit or not together else [list(spec.seeds)]:
+        places = [(ready(seed), directory / f"seed-{seed}") for seed in seeds]
+        if together:
+            execute_together(places, watch, spec.seeds.index(seeds[0]) * len(spec.methods))
+        else:
+            execute(*places[0], partial(watch, seeds[0]))
 
 
+@processes.on_first
 def claim(spec: Spec, directory: Path) -> None:
     """Write what the comparison is about; refuse a directory that is about something else.
 

@@ -26,7 +26,7 @@ import json
 import platform
 import shlex
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,19 +36,22 @@ from torch import nn
 
 from evenhand import files
 from evenhand.data import Federation
-from evenhand.engines import choose
+from evenhand.engines import Vmap, choose, processes
 from evenhand.errors import RunError, SpecError
 from evenhand.experiments.measure import Measure, measure_of
 from evenhand.experiments.spec import RESERVED, Method, Spec
+from evenhand.fronts import Run, fit_each
 from evenhand.metrics.scores import rows_of
 from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
 
 SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
 VALIDATION, TALLY, VALUES, WEIGHT_HISTORY = "validation.csv", "tally.safetensors", "values.safetensors", "weights.safetensors"
 ABOUT, ENCODING, SAMPLES = "about.json", "encoding.json", "samples.safetensors"
+SMALL = 1_000_000  # parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
 METHOD_FILES = (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS, VALIDATION, TALLY, VALUES, WEIGHT_HISTORY)
 
 
+@processes.on_first
 def new_directory(wanted: Path, numbered: bool) -> Path:
     """A directory for a new run; never one that holds something. ``numbered``: append -2, -3, ... to a name that is taken."""
     path, count = wanted, 1
@@ -98,7 +101,7 @@ def check(spec: Spec, federation: Federation | None = None) -> Ready:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training will say it again
         for algorithm, local in methods:
-            model = prepare(module, federation, algorithm, spec.loss, local, cohort, spec.weights, device).model
+            model = prepare(module, federation, algorithm, spec.loss, local, cohort, spec.weights, device, spec.precision).model
         choose(spec.engine, model, federation)
     return Ready(spec, federation, module, device)
 
@@ -107,18 +110,9 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
     """Run, or go on with, every method of a spec in ``directory``."""
     spec, federation, module, device = ready
     _claim(spec, federation, directory, device)
-    if federation.encoding is not None:
-        files.write_json(directory / ENCODING, federation.encoding.to_json())
-    if not (directory / SAMPLES).exists():
-        part = federation.judged
-        group = torch.zeros_like(part.owners) if part.group is None else part.group
-        files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
     for method in spec.methods:
         folder = directory / method.label
-        files.clear_partial(folder, METHOD_FILES)
-        if (folder / SCORES).exists():
-            (folder / CHECKPOINT).unlink(missing_ok=True)
-        else:
+        if not _finished(folder):
             result = fit(
                 module,
                 federation,
@@ -137,8 +131,56 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
                 resume=True,
                 progress=watch(method),
                 track_weights=spec.track_weights,
+                precision=spec.precision,
             )
             save(result, folder)
+
+
+def pays(ready: Ready) -> bool:
+    """Whether runs that are alike are better trained together than one after another: on a GPU, and on a CPU for small models."""
+    spec, federation, module, device = ready
+    method = spec.methods[0]
+    local, cohort = spec.build_local(method), spec.build_cohort()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # training will say it again
+        model = prepare(module, federation, method.algorithm(), spec.loss, local, cohort, spec.weights, device).model
+        stacks = isinstance(choose(spec.engine, model, federation), Vmap) and not model.stochastic and not processes.several()
+    return stacks and (model.device.type != "cpu" or model.size <= SMALL)
+
+
+def execute_together(places: Sequence[tuple[Ready, Path]], watch: Callable[..., Progress], finished: int = 0) -> None:
+    """Run, or go on with, every method of several specs that share their data, each in its directory; see :func:`evenhand.fit_many`."""
+    first = places[0][0]
+    pairs: list[tuple[int, Method, Path]] = []
+    runs: list[Run] = []
+    done: list[Run] = []
+    for ready, directory in places:
+        spec = ready.spec
+        _claim(spec, ready.federation, directory, ready.device)
+        for method in spec.methods:
+            folder = directory / method.label
+            run = Run(method.algorithm(), spec.seed, spec.build_local(method), ready.module, folder)
+            if _finished(folder):
+                done.append(run)
+            else:
+                runs.append(run)
+                pairs.append((spec.seed, method, folder))
+    finished += len(done)
+    watched: dict[int, Progress] = {}
+
+    def progress(numbers: Sequence[int], rounds: int) -> None:
+        seed, method, _ = pairs[numbers[0]]
+        if numbers[0] not in watched:
+            watched[numbers[0]] = watch(seed, method, together=len(numbers), finished=finished)
+        watched[numbers[0]](rounds, {})
+
+    common = {
+        name: getattr(first.spec, name) for name in ("loss", "rounds", "engine", "precision", "weights", "eval_every", "checkpoint_every")
+    }
+    common |= {"cohort": first.spec.build_cohort(), "device": first.device, "track_weights": first.spec.track_weights}
+    for number, result in fit_each(first.module, first.federation, runs, beside=done, progress=progress, resume=True, **common):
+        save(result, pairs[number][2])
+        finished += 1
 
 
 def read_measure(about: Mapping[str, Any], spec: Spec) -> Measure:
@@ -146,6 +188,17 @@ def read_measure(about: Mapping[str, Any], spec: Spec) -> Measure:
     return measure_of(spec.loss, about.get("label_scale", 1.0), about.get("judged_on", "test") == "test")
 
 
+@processes.on_first
+def _finished(folder: Path) -> bool:
+    """Whether a method is done; what a killed process left beside its files is removed."""
+    files.clear_partial(folder, METHOD_FILES)
+    done = (folder / SCORES).exists()
+    if done:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
+    return done
+
+
+@processes.on_first
 def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> None:
     """Write what the run is about; refuse a directory whose results belong to another spec or to other data."""
     files.clear_partial(directory, RESERVED)
@@ -171,8 +224,15 @@ def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> 
         "versions": versions,
     }
     files.write_json(path, about)
+    if federation.encoding is not None:
+        files.write_json(directory / ENCODING, federation.encoding.to_json())
+    if not (directory / SAMPLES).exists():
+        part = federation.judged
+        group = torch.zeros_like(part.owners) if part.group is None else part.group
+        files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
 
 
+@processes.on_first
 def save(result: Result, folder: Path) -> None:
     """Write a finished method; scores last, since they mark it as finished."""
     files.write_rows(folder / HISTORY, result.history_rows)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 KINDS: dict[str, type] = {
-    **dict.fromkeys(("name", "loss", "engine", "device", "weights"), str),
+    **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights"), str),
     **dict.fromkeys(("rounds", "seed", "eval_every", "checkpoint_every"), int),
     **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
@@ -74,6 +74,7 @@ class Spec:
     loss: str = "cross_entropy"
     engine: str = "auto"
     device: str = "auto"
+    precision: str = "fp32"  # of products: "fp32", "tf32" or "bf16"
     weights: str = "data"
     eval_every: int | None = None
     checkpoint_every: int | None = None

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from evenhand.data import Federation
 from evenhand.metrics import calibration, rates, spread
@@ -88,8 +88,13 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     >>> summary([0.5, 1.0, 0.75, 0.75])
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}
     """
+    return {name: float(value) for name, value in summaries(values).items()}
+
+
+def summaries(values: ArrayLike) -> dict[str, Floats]:
+    """:func:`summary` of (..., n) values: (...) by name."""
     kinds = {"mean": spread.mean, "worst10": spread.worst, "best10": spread.best, "worst": spread.smallest, "std": spread.std}
-    return {name: float(function(values)) for name, function in kinds.items()}
+    return {name: function(values) for name, function in kinds.items()}
 
 
 def _by_level(values: NDArray[Any], federation: Federation) -> list[NDArray[Any] | None]:

@@ -43,7 +43,9 @@ class LSTM(nn.Module):
         x = x.transpose(0, 1)  # time first: a step is then contiguous
         for weight_ih, weight_hh, bias_ih, bias_hh in zip(*(weights[kind::4] for kind in range(4)), strict=True):
             shares = F.linear(x, weight_ih, bias_ih + bias_hh)  # of all steps at once
-            x = _Recurrence.apply(shares, weight_hh)  # type: ignore[no-untyped-call]
+            weight_hh = weight_hh.to(shares.dtype)  # with precision="bf16" the product has that of the shares
+            recurrence = _FusedRecurrence if x.is_cuda else _Recurrence
+            x = recurrence.apply(shares, weight_hh)[0]  # type: ignore[no-untyped-call]
         return x.transpose(0, 1)
 
     def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
@@ -67,7 +69,7 @@ class _Recurrence(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(shares: Tensor, weight: Tensor) -> Tensor:
+    def forward(shares: Tensor, weight: Tensor) -> tuple[Tensor]:
         state = cell = torch.zeros_like(shares[0].chunk(4, -1)[0])
         states = []
         for share in shares.unbind(0):
@@ -75,11 +77,11 @@ class _Recurrence(torch.autograd.Function):
             cell = i * g + f * cell
             state = o * cell.tanh()
             states.append(state)
-        return torch.stack(states)
+        return (torch.stack(states),)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs, output)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor]) -> None:
+        ctx.save_for_backward(*inputs, *output)
 
     @staticmethod
     def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,6 +105,96 @@ class _Recurrence(torch.autograd.Function):
             of_state, of_cell = of_gates[-1] @ weight, of_cell * kept
         of_shares = torch.stack(of_gates[::-1])
         return of_shares, of_shares.flatten(0, 1).t() @ before.flatten(0, 1)
+
+
+class _FusedRecurrence(torch.autograd.Function):
+    """The same on a GPU, where a step is one product and one kernel of torch's own LSTM cell: its time is that of starting kernels.
+
+    Gives states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the derivative, which exists once.
+    """
+
+    @staticmethod
+    def forward(shares: Tensor, weight: Tensor) -> tuple[Tensor, ...]:
+        return tuple(values[:, 0] for values in _run_cells(shares[:, None], weight[None]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(inputs[1], *output)
+
+    @staticmethod
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, Tensor]:
+        of_shares, of_weight = _FusedBackward.apply(slopes[0], *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return of_shares, of_weight
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], shares: Tensor, weight: Tensor) -> tuple[Any, Any]:
+        shares, weight = _stacked(shares, in_dims[0], info.batch_size, 1), _stacked(weight, in_dims[1], info.batch_size, 0)
+        return _run_cells(shares, weight), (1, 1, 1)
+
+
+class _FusedBackward(torch.autograd.Function):
+    """Slopes of the shares and of the weights, from those of the states."""
+
+    @staticmethod
+    def forward(slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+        of_shares, of_weight = _run_cells_back(slopes[:, None], weight[None], states[:, None], cells[:, None], gates[:, None])
+        return of_shares[:, 0], of_weight[0]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Tensor) -> tuple[Any, Any]:
+        places = (1, 0, 1, 1, 1)
+        stacked = [_stacked(value, dim, info.batch_size, at) for value, dim, at in zip(values, in_dims, places, strict=True)]
+        return _run_cells_back(*stacked), (1, 0)
+
+
+def _stacked(value: Tensor, dim: int | None, clients: int, place: int) -> Tensor:
+    """With the dimension of the clients in this place."""
+    return value.unsqueeze(place).expand(*value.shape[:place], clients, *value.shape[place:]) if dim is None else value.movedim(dim, place)
+
+
+def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """States and cells (T, K, B, H) and gates (T, K, B, 4H) from shares (T, K, B, 4H) and weights (K, 4H, H) of K clients.
+
+    Where weights are of low precision, products are; what is added up over time is not.
+    """
+    steps, clients, batch, width = shares.shape
+    turned, exact = weight.transpose(1, 2).contiguous(), _exact(weight.dtype)
+    state = cell = shares.new_zeros(clients * batch, width // 4, dtype=exact)
+    found = []
+    with torch.autocast(shares.device.type, enabled=False):  # which would make the cells' numbers those of the products
+        for share in shares.to(exact).contiguous().flatten(1, 2).unbind(0):
+            product = torch.bmm(state.view(clients, batch, -1).to(weight.dtype), turned).to(exact).flatten(0, 1)
+            state, cell, gates = torch.ops.aten._thnn_fused_lstm_cell(share, product, cell)
+            found.append((state, cell, gates))
+    states, cells, kept = (torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True))
+    return states.to(shares.dtype), cells, kept
+
+
+def _run_cells_back(slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+    """Slopes of shares (T, K, B, 4H) and weights (K, 4H, H) from those of the states."""
+    steps, clients, batch, units = states.shape
+    weight, exact = weight.contiguous(), _exact(weight.dtype)
+    of_state, of_cell, of_gates = slopes[-1].to(exact), None, []
+    before = _delayed(cells)
+    for t in reversed(range(steps)):
+        pieces = (value.reshape(clients * batch, -1) for value in (before[t], cells[t], gates[t]))
+        slope, of_cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(of_state.reshape(-1, units), of_cell, *pieces, False)
+        of_gates.append(slope.view(clients, batch, -1).to(weight.dtype))
+        if t:
+            of_state = torch.baddbmm(slopes[t - 1].to(weight.dtype), of_gates[-1], weight).to(exact)
+    of_shares = torch.stack(of_gates[::-1])  # (T, K, B, 4H)
+    rows, past = (value.transpose(0, 1).flatten(1, 2) for value in (of_shares, _delayed(states).to(weight.dtype)))  # (K, T B, .)
+    return of_shares, torch.bmm(rows.transpose(1, 2), past)
+
+
+def _exact(dtype: torch.dtype) -> torch.dtype:
+    """What numbers of this kind are added up as."""
+    return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -219,7 +219,16 @@ class Recorder(Engine):
 
 class _Recording:
     def __init__(self, inner: Exchange, sent: list[Sent]) -> None:
-        self.inner, self.sent, self.memories = inner, sent, inner.memories
+        self.inner, self.sent = inner, sent
+        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+
+    @property
+    def memories(self) -> dict[int, Tree]:
+        return self.inner.memories
+
+    @memories.setter
+    def memories(self, memories: dict[int, Tree]) -> None:
+        self.inner.memories = memories
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         before = dict(self.memories)
@@ -384,7 +393,7 @@ class Subject:
     ) -> tuple[Replies, dict[int, Tree]]:
         """A training exchange once more, with some ``rows`` of its cohort or on another engine; also what clients then remember."""
         exchange = (engine or Loop(workers=1)).attach(self.model(), federation or self.federation, SEED)
-        exchange.memories.update(sent.memories)
+        exchange.memories = sent.memories
         rows = torch.arange(len(sent.ids)) if rows is None else rows
         task = Task(sent.task.shared, tree.map(lambda leaf: leaf[rows], sent.task.own))
         replies = exchange.exchange(Train(self.algorithm, sent.work.local or WHOLE), task, sent.ids[rows], sent.round)

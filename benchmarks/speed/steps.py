@@ -1,0 +1,127 @@
+"""Milliseconds of one local step of all clients of a round: convolutional and recurrent models, beside a plain loop and pfl.
+
+A round has many local steps, so that a step is what counts; what happens once a round (start, reply, averaging) is divided among
+them. Rounds of evenhand and of its peers alternate in one process; medians.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+import evenhand as eh
+from benchmarks.speed import floors, peers
+from benchmarks.speed.figures import Figure, Options
+from benchmarks.speed.ours import federation_of, images, run_rounds
+from evenhand.models import CNN, CharLSTM
+
+LR = 0.01
+
+
+class PlainCharLSTM(nn.Module):
+    """CharLSTM as one writes it with torch's own layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.lstm, self.last = nn.Embedding(80, 8), nn.LSTM(8, 256, 2, batch_first=True), nn.Linear(256, 80)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.last(self.lstm(self.embedding(x))[0][:, -1])
+        return scores
+
+
+class Case(NamedTuple):
+    """A model, its data, and the bars against a plain loop and pfl."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    clients: int
+    batch: int
+    steps: int  # of evenhand in a round
+    plain_steps: int  # of the plain loop between two rounds
+    least: float
+    data: Callable[[int], tuple[Tensor, Tensor]]
+    plain: Callable[[], nn.Module] | None = None  # the peer's model, where it is another one
+    pfl: bool = False
+
+
+def _digits(count: int) -> tuple[Tensor, Tensor]:
+    return images(count, (1, 28, 28), 62)
+
+
+def _text(count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 80, (count, 80), generator=generator), torch.randint(0, 80, (count,), generator=generator)
+
+
+def _small() -> CNN:
+    return CNN(channels=(8, 16), hidden=(64,))
+
+
+def femnist(options: Options) -> Iterator[Figure]:
+    """The FEMNIST network for 10 and 100 clients, batches of 32."""
+    for clients, least in ((10, 15.0), (100, 12.0)):
+        name = f"FEMNIST CNN, {clients} clients x 32"
+        yield from measure(Case(name, CNN, clients, 32, 50, 10 if clients == 10 else 3, least, _digits), options)
+
+
+def charlstm(options: Options) -> Iterator[Figure]:
+    """The Shakespeare network for 31 clients, batches of 10 texts of 80 characters; on a CPU for 10 clients, never slower."""
+    clients, steps, least = (31, 20, 8.0) if options.cuda else (10, 2, 1.0)
+    name = f"CharLSTM 2 x 256, {clients} clients x 10 x 80"
+    yield from measure(Case(name, CharLSTM, clients, 10, steps, 2, least, _text, PlainCharLSTM), options)
+
+
+def cnn(options: Options) -> Iterator[Figure]:
+    """A small and a larger convolutional network for 10 clients, batches of 32, on a CPU."""
+    yield from measure(Case("CNN 8/16, dense 64, 10 clients x 32", _small, 10, 32, 5, 5, 1.5, _digits, pfl=True), options)
+    yield from measure(Case("CNN 32/64, dense 128, 10 clients x 32", CNN, 10, 32, 5, 5, 1.0, _digits, pfl=True), options)
+
+
+def measure(case: Case, options: Options) -> Iterator[Figure]:
+    """Evenhand in every precision, each beside its peers."""
+    torch.manual_seed(0)
+    batches = max(case.steps if not options.cuda else 10, case.plain_steps)
+    fed = federation_of(*case.data(case.clients * case.batch * batches), case.clients)
+    module = case.build()
+    loop = peers.PlainLoop((case.plain or (lambda: module))(), LR, options.device)
+    of_peer = [
+        list(zip(*(values.to(options.device).split(case.batch) for values in fed.train.client(i)[:2]), strict=True))[: case.plain_steps]
+        for i in range(case.clients)
+    ]
+    pfl = None
+    if case.pfl and options.peers and peers.have("pfl"):
+        pfl = peers.Pfl(module, fed, cohort=case.clients, lr=LR, batch=case.batch, device=options.device)
+    local = eh.LocalSGD(lr=LR, steps=case.steps, batch_size=case.batch)
+    warm_up, measured = (3, 5) if options.quick else (4, 12)
+    for precision in options.precisions:
+        turns = [peers.Turns(lambda: [loop.round(of_peer)], options.device)]
+        if pfl is not None:
+            turns.append(peers.Turns(lambda: pfl.rounds(1), options.device))
+
+        ours = run_rounds(
+            module,
+            fed,
+            eh.FedAvg(),
+            options,
+            warm_up=warm_up,
+            measured=measured,
+            between=[peer.take for peer in turns] if options.peers else (),
+            local=local,
+            precision=precision,
+        )
+        floor = floors.of_round(module, fed.train.x[: case.batch], case.clients, case.steps, options.device, precision)
+        figure = Figure(
+            f"{case.name}, {precision}",
+            "ms a step",
+            1e3 * ours.median / case.steps,
+            floor=1e3 * floor / case.steps,
+            memory=ours.memory,
+            warm_up=ours.warm_up,
+        )
+        for peer, turn, steps in zip(("plain loop", "pfl"), turns, (case.plain_steps, batches), strict=False):
+            yield replace(figure, peer=peer, theirs=None if turn.median is None else 1e3 * turn.median / steps, least=case.least)

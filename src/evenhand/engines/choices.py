@@ -1,0 +1,157 @@
+"""Choices by measurement, remembered in the process and in a small file.
+
+What is fastest depends on the machine, so it is found out by trying, once for each question. The file lies in the user's cache
+directory, or in the directory that the environment variable EVENHAND_CACHE names. A file that cannot be read or written is as good
+as none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from evenhand.files import write_atomic
+
+REPETITIONS = 7  # at most; the best of them counts, since everything that disturbs makes a trial longer
+PATIENCE = 0.3  # seconds for all trials of one question, after which the best so far is taken
+
+_locks: dict[str, threading.Lock] = {}  # by question: who asks while another finds out waits for the answer
+
+
+def fastest(question: str, device: torch.device, ways: Mapping[str, Callable[[], object]]) -> str:
+    """The name of the way that takes the least time on this device; one that raises an error is out.
+
+    Asked again, the same question gets the same answer, also by another process: see :func:`remembered`.
+    """
+    return remembered(question, device, lambda: race(device, ways))
+
+
+def remembered(question: str, device: torch.device, find: Callable[[], str]) -> str:
+    """The answer that was found before to a question about this machine; else the one that ``find`` gives, in a thread of its own.
+
+    That thread knows nothing of transforms and traces that may be under way here, so it computes with plain tensors.
+    """
+    with _locks.setdefault(f"{device} {question}", threading.Lock()):
+        path, machine = home() / "choices.json", _machine(device)
+        known = _known(path)
+        if question not in known.setdefault(machine, {}):
+            known[machine][question] = _elsewhere(find)
+            with suppress(OSError):
+                current = _read(path)  # other processes may have added theirs
+                current[machine] = {**current.get(machine, {}), **known[machine]}
+                write_atomic(path, json.dumps(current, indent=1, sort_keys=True).encode())
+        return known[machine][question]
+
+
+def known(question: str, device: torch.device) -> str | None:
+    """The answer that was found before, if one was."""
+    return _known(home() / "choices.json").get(_machine(device), {}).get(question)
+
+
+def home() -> Path:
+    """The directory for what can be found out again."""
+    from pooch import os_cache
+
+    return Path(os.environ.get("EVENHAND_CACHE") or os_cache("evenhand"))
+
+
+@cache
+def _known(path: Path) -> dict[str, dict[str, str]]:
+    return _read(path)
+
+
+def _read(path: Path) -> dict[str, dict[str, str]]:
+    """What a file says, nothing where it is damaged."""
+    try:
+        content = json.loads(path.read_text())
+        return {
+            str(machine): {question: answer for question, answer in answers.items() if isinstance(answer, str)}
+            for machine, answers in content.items()
+        }
+    except (OSError, ValueError, AttributeError):
+        return {}
+
+
+@cache
+def _machine(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    return f"torch {torch.__version__}, {name}"
+
+
+def _processor() -> str:
+    with suppress(OSError), open("/proc/cpuinfo") as lines:
+        for line in lines:
+            if line.startswith("model name"):
+                return f"{line.partition(':')[2].strip()}, {torch.backends.cpu.get_cpu_capability()}"
+    return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def _elsewhere(find: Callable[[], str]) -> str:
+    found: list[str] = []
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(find())
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+    return found[0]
+
+
+def race(device: torch.device, ways: Mapping[str, Callable[[], object]], handicaps: Mapping[str, float] | None = None) -> str:
+    """Every way in turn, several times: what disturbs one trial disturbs its neighbours as well. Handicaps multiply times."""
+    best: dict[str, float] = {}
+    problem: Exception | None = None
+    for name, way in ways.items():
+        try:
+            way()  # the first time is longer
+            best[name] = float("inf")
+        except Exception as error:
+            problem = error
+    if not best:
+        raise RuntimeError("none of the ways to do this works") from problem
+    begin = time.perf_counter()
+    for _ in range(REPETITIONS if len(best) > 1 else 0):
+        for name in best:
+            best[name] = min(best[name], _seconds(device, ways[name]))
+        if time.perf_counter() - begin > PATIENCE:
+            break
+    return min(best, key=lambda name: best[name] * (handicaps or {}).get(name, 1.0))
+
+
+def _seconds(device: torch.device, way: Callable[[], object]) -> float:
+    """How long it takes: on a CPU the time of its one thread, whatever else the machine is doing."""
+    if device.type == "cuda":
+        return _kernel_seconds(way)
+    begin = time.thread_time()
+    way()
+    return time.thread_time() - begin
+
+
+def _kernel_seconds(way: Callable[[], object], replays: int = 5) -> float:
+    """How long its kernels take on a GPU, as part of a CUDA graph: engines replay them so, and the host does not count."""
+    graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        way()
+    graph.replay()
+    begin.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / replays / 1e3

@@ -1,0 +1,83 @@
+"""Sums of clients' replies, for one or several runs that are trained together."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.tree import Tree
+
+
+class Fold:
+    """Adds replies up in float64 and keeps what is seen one by one.
+
+    On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a chunk at a time.
+    """
+
+    def __init__(self, runs: int, rows: int) -> None:
+        self._runs, self._rows = runs, rows
+        self._total: Tree | None = None
+        self._each: Tree | None = None
+
+    def add(self, total: Tree, each: Tree, rows: Tensor, run: Tensor, good: list[bool], known: Tree | None = None) -> None:
+        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those that are not good do not count.
+
+        ``known``: the sums of total, where they have been taken already, all of one run.
+        """
+        if known is not None and self._total is None and not each:  # the common case on a GPU: one chunk, and nothing but sums
+            self._total, self._each = tree.map(lambda leaf: leaf[None].clone(), known), {}
+            return
+        if self._total is None or self._each is None:
+            self._total = tree.map(lambda leaf: torch.zeros(self._runs, *leaf.shape[1:], dtype=torch.float64, device=leaf.device), total)
+            self._each = tree.map(lambda leaf: leaf.new_zeros(self._rows, *leaf.shape[1:]), each)
+        for table, stacked in zip(tree.leaves(self._each), tree.leaves(each), strict=True):
+            table[rows.to(table.device)] = stacked
+        if known is not None:
+            for sums, more in zip(tree.leaves(self._total), tree.leaves(known), strict=True):
+                sums[0].add_(more)
+            return
+        kept = None if all(good) else torch.tensor(good)
+        for sums, stacked in zip(tree.leaves(self._total), tree.leaves(total), strict=True):
+            if stacked.is_cuda:
+                _add_chunk(sums, stacked, run, good)
+            elif kept is None:
+                sums.index_add_(0, run, stacked.double())  # row after row
+            else:
+                sums.index_add_(0, run[kept], stacked[kept].double())
+
+    def sums(self) -> tuple[Tree, Tree]:
+        """total (R, ...) and each (M, ...), a row for every member of the cohort."""
+        return self._total or {}, self._each or {}
+
+
+def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: list[bool]) -> None:
+    """Add stacked values (k, ...) to the sums of their runs (R, ...), as one product or sum."""
+    if not all(good):
+        fine = torch.tensor(good, device=stacked.device)
+        stacked = torch.where(fine.reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0)
+    if len(sums) == 1:
+        sums[0].add_(stacked.sum(0, dtype=torch.float64))
+        return
+    belongs = torch.zeros(len(sums), len(run), dtype=torch.float64)
+    belongs[run, torch.arange(len(run))] = 1
+    sums.view(len(sums), -1).add_(belongs.to(sums.device) @ stacked.reshape(len(run), -1).double())
+
+
+def summed(out: Tree) -> Tree:
+    """Sums of a chunk's totals, and whether all that its clients send and remember is finite: nothing that is not gets lost in a sum."""
+    leaves = [leaf for leaf in tree.leaves(out) if leaf.is_floating_point()]
+    fine = torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite() if leaves else torch.ones((), dtype=torch.bool)
+    return {"total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]), "fine": fine}
+
+
+def finite(out: Tree, clients: int) -> list[bool]:
+    """For each client of a chunk, whether all it sends and remembers is finite."""
+    leaves = [leaf.reshape(clients, -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
+    if not leaves:
+        return [True] * clients
+    if bool(torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite()):
+        return [True] * clients  # nothing that is not finite gets lost in a sum
+    ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
+    good: list[bool] = torch.isfinite(ends).all(0).tolist()
+    return good

@@ -1,0 +1,145 @@
+"""Evaluation of models that all clients share: samples in large blocks that do not care whose they are, and sums by client and group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.data import Batch, Part, Samples
+from evenhand.engines.threads import one_thread
+from evenhand.engines.work import Work
+from evenhand.messages import Replies, Reply, Task
+from evenhand.metrics.tally import BLOCK, Addend
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+GPU_BLOCK = 8192  # samples judged at once on a GPU: kernels of this many are long enough to hide how they are started
+MOST_AT_ONCE = 1 << 16  # samples times runs, there
+
+
+class _Order(NamedTuple):
+    """Samples of some clients, by client and group, and where they are counted."""
+
+    ids: Tensor  # (K,) the clients
+    samples: Tensor  # (N,) their numbers
+    group: Tensor  # (N,)
+    cell: Tensor  # (N,) client and group in one number, ascending
+    counts: Tensor  # (K * groups,) samples of each cell, on the device
+
+
+class Pooled:
+    """Sums over samples of one part of the data by run, client and group."""
+
+    def __init__(self, model: Model, part: Part, samples: Samples) -> None:
+        self._model, self._part, self._samples = model, part, samples
+        self._last: _Order | None = None
+
+    def sums(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
+        """What the samples of clients ``ids`` (R, K) add up to under each run's ``shared`` (R, ...)."""
+        runs, groups = len(ids), max(work.groups, 1)
+        if bool((ids == ids[:1]).all()):
+            found = self._of_clients(work, shared, self._ordered(ids[0], groups), groups)
+        else:
+            each_run = [self._of_clients(work, _only(shared, run), self._ordered(ids[run], groups), groups) for run in range(runs)]
+            found = tree.map(lambda *pieces: torch.cat(pieces), *each_run)
+        return Replies(ids, found["total"], found["each"])
+
+    def _of_clients(self, work: Work, shared: Tree, order: _Order, groups: int) -> Tree:
+        runs, clients = len(tree.leaves(shared)[0]), len(order.ids)
+        sums = _Sums(runs)
+        with torch.no_grad(), one_thread():
+            for found, group, cell in self._judged(work, shared, order):
+                sums.add("total", found.total, group, groups)
+                sums.add("each", found.each, cell, clients * groups)
+        shapes = {"total": (runs, groups), "each": (runs, clients, groups)}
+        return {kind: sums.tables(kind, shape, order.counts) for kind, shape in shapes.items()}
+
+    def _ordered(self, ids: Tensor, groups: int) -> _Order:
+        last = self._last
+        if last is not None and torch.equal(last.ids, ids) and len(last.counts) == len(ids) * groups:
+            return last
+        part = self._part
+        sizes = part.sizes[ids]
+        owner = torch.repeat_interleave(torch.arange(len(ids)), sizes)  # (N,)
+        index = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
+        group = torch.zeros_like(index) if part.group is None else part.group[index]
+        cell = owner * groups + group
+        order = cell.argsort(stable=True)
+        counts = torch.bincount(cell, minlength=len(ids) * groups)
+        self._last = _Order(ids, index[order].to(self._model.device), group[order], cell[order], counts.to(self._model.device))
+        return self._last
+
+    def _judged(self, work: Work, shared: Tree, order: _Order) -> Iterator[tuple[Reply, Tensor, Tensor]]:
+        """Blocks of samples: what each adds under every run's model (values are (R, B)), its group and its cell."""
+        model, runs = self._model, len(tree.leaves(shared)[0])
+        block = BLOCK
+        if model.device.type == "cuda":  # on a CPU a block's size would change bits, and runs must not depend on their company
+            block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
+        for index, group, cell in zip(*(torch.split(v, block) for v in (order.samples, order.group, order.cell)), strict=True):
+            batch = Batch(self._samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device))
+            if runs == 1:
+                found = work.by_sample(model, Task(tree.row(shared, 0), {}), batch)
+                yield Reply(*({name: _lifted(addend) for name, addend in found_part.items()} for found_part in found)), group, cell
+            else:
+                yield self._all_runs(work, shared, batch), group, cell
+
+    def _all_runs(self, work: Work, shared: Tree, batch: Batch) -> Reply:
+        forms: list[Reply] = []
+
+        def one(shared: Tree) -> tuple[Tree, Tree]:
+            found = work.by_sample(self._model, Task(shared, {}), batch)
+            forms.append(found)
+            return tuple(  # type: ignore[return-value]
+                {name: {"value": a.value, **({} if a.place is None else {"place": a.place})} for name, a in part.items()} for part in found
+            )
+
+        stacked = torch.func.vmap(one)(shared)
+        runs = len(tree.leaves(shared)[0])
+        return Reply(
+            *(
+                {name: Addend(values["value"].expand(runs, -1), values.get("place"), form[name].shape) for name, values in part.items()}
+                for part, form in zip(stacked, forms[0], strict=True)
+            )
+        )
+
+
+class _Sums:
+    """Sums by run and cell. Plain numbers of a GPU are summed there, cell after cell; tables and what is on a CPU, sample after sample."""
+
+    def __init__(self, runs: int) -> None:
+        self._runs = runs
+        self._tables: dict[str, Tree] = {"total": {}, "each": {}}
+        self._waiting: dict[str, dict[str, list[Tensor]]] = {"total": {}, "each": {}}
+
+    def add(self, kind: str, addends: Mapping[str, Addend], cell: Tensor, cells: int) -> None:
+        for name, addend in addends.items():
+            if addend.value.is_cuda and addend.place is None and kind == "each":
+                self._waiting[kind].setdefault(name, []).append(addend.value)
+                continue
+            if name not in self._tables[kind]:
+                self._tables[kind][name] = torch.zeros(self._runs, cells, *addend.shape, dtype=torch.float64)
+            first = torch.arange(self._runs)[:, None] * cells  # (R, 1) of each run
+            place = None if addend.place is None else addend.place.flatten()
+            Addend(addend.value.flatten(), place, addend.shape).add_to(self._tables[kind][name], (first + cell).flatten())
+
+    def tables(self, kind: str, shape: tuple[int, ...], counts: Tensor) -> Tree:
+        """By name, (*shape, ...)."""
+        found = {name: table.reshape(*shape, *table.shape[2:]) for name, table in self._tables[kind].items()}
+        for name, blocks in self._waiting[kind].items():
+            values = torch.cat(blocks, dim=1)  # (R, N), cells in order
+            summed = torch.segment_reduce(values.T.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)  # (cells, R)
+            found[name] = summed.T.reshape(shape).cpu()
+        return found
+
+
+def _lifted(addend: Addend) -> Addend:
+    """With one run in front."""
+    return Addend(addend.value[None], None if addend.place is None else addend.place[None], addend.shape)
+
+
+def _only(shared: Tree, run: int) -> Tree:
+    return tree.map(lambda leaf: leaf[run : run + 1], shared)

@@ -1,0 +1,75 @@
+"""Who works on what: the clients of a cohort or chunk, and the samples that they visit at each of their local steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evenhand.data import Part
+from evenhand.engines.widths import stacked_clients
+from evenhand.local import LocalSGD
+
+
+class Members(NamedTuple):
+    """Clients that are worked on, all of a cohort or those of a chunk."""
+
+    ids: Tensor  # (k,)
+    run: Tensor  # (k,) which row of the runs trained together each belongs to
+    memory: Tensor  # (k,) the number of that run, under which it remembers
+    seed: Tensor  # (k,) of that run
+    sizes: Tensor  # (k,) samples
+    widths: Tensor  # (k,) samples after padding
+
+    def pick(self, rows: Tensor) -> Members:
+        """Those of ascending ``rows``."""
+        return self if len(rows) == len(self.ids) else self.ordered(rows)
+
+    def ordered(self, rows: Tensor) -> Members:
+        """Those of ``rows``, in their order."""
+        return Members(*(values[rows] for values in self))
+
+
+class Step(NamedTuple):
+    """One local step of the clients that are not done yet: the first ones of a chunk."""
+
+    samples: Tensor  # (s, B) their numbers
+    weight: Tensor  # (s, B) 1 for a sample, 0 for padding
+    taking_part: int  # how many of the s clients; the others are done, and are there so that few sizes of stacks come up
+
+
+class Visits:
+    """The samples that clients visit. Clients are in the order of falling steps, so that those who are done fall out of the stack.
+
+    Args:
+        part: the data.
+        device, dtype: where and as which numbers indices and weights are wanted.
+    """
+
+    def __init__(self, local: LocalSGD, members: Members, part: Part, round: int, device: torch.device, dtype: torch.dtype) -> None:
+        schedule = local.schedule(members.ids, members.sizes, int(members.widths.max()), round, members.seed)
+        self.steps, positions, valid, offsets = schedule.steps, schedule.positions, schedule.valid, part.offsets[members.ids]
+        self.order: Tensor | None = None  # from the chunk's order
+        self.back: Tensor | None = None  # to it
+        if bool((np.diff(self.steps.numpy()) > 0).any()):
+            self.order = self.steps.argsort(descending=True, stable=True)
+            self.back = self.order.argsort()
+            self.steps, positions, valid, offsets = (values[self.order] for values in (self.steps, positions, valid, offsets))
+        index = (positions + offsets[:, None, None]).transpose(0, 1).contiguous()  # steps first
+        weight = valid.transpose(0, 1).contiguous()
+        if device.type == "cuda":  # from pinned memory a copy waits for nothing
+            index, weight = index.pin_memory(), weight.to(dtype).pin_memory()
+        self._index, self._weight = (values.to(device, non_blocking=True) for values in (index, weight.to(dtype)))
+
+    def __iter__(self) -> Iterator[Step]:
+        steps = self.steps.tolist()
+        taking_part = len(steps)
+        for s in range(steps[0]):
+            while steps[taking_part - 1] <= s:
+                taking_part -= 1
+            stacked = min(len(steps), stacked_clients(taking_part))
+            row = min(s, len(self._index) - 1)  # whole batches are the same at every step
+            yield Step(self._index[row, :stacked], self._weight[row, :stacked], taking_part)
