@@ -75,10 +75,13 @@ def test_every_sample_is_visited_once_an_epoch_and_little_work_is_for_nothing() 
     visits = Visits(eh.LocalSGD(lr=0.1, epochs=2, batch_size=8), members(sizes), part, 0, CPU, torch.float32)
     seen = torch.zeros(sum(sizes))
     work, idle = 0, 0
-    for samples, weight, taking_part in visits:
-        seen.index_add_(0, samples[weight > 0], torch.ones(int(weight.sum())))
-        assert not bool(weight[taking_part:].any())
-        work, idle = work + len(samples), idle + len(samples) - taking_part
+    for batches, stacked, taking_part in visits.in_turn():
+        for batch in batches:
+            samples, weight = batch["index"], batch["weight"]
+            assert samples.shape == weight.shape == (stacked, 8)
+            seen.index_add_(0, samples[weight > 0], torch.ones(int(weight.sum())))
+            assert not bool(weight[taking_part:].any())
+            work, idle = work + stacked, idle + stacked - taking_part
     assert torch.equal(seen, torch.full((sum(sizes),), 2.0))
     assert idle <= MOST_PADDING * work
     assert visits.order is not None

@@ -34,6 +34,9 @@ class Draw(NamedTuple):
 
     def ascending(self) -> Draw:
         """The same cohort by client number: sums are taken in this order, however the clients were listed."""
+        ids = self.ids.numpy()
+        if bool((ids[1:] > ids[:-1]).all()):
+            return self
         order = self.ids.argsort()
         return Draw(*(values[order] for values in self))
 

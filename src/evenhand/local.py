@@ -82,6 +82,13 @@ class LocalSGD:
         steps_each = np.full_like(have, self.steps) if self.steps else per_epoch * (self.epochs or 1)
         epochs = int(((steps_each + per_epoch - 1) // per_epoch).max())
         order = permutation(ids, sizes, width, epochs, round, seed).numpy()  # (K, E, width)
+        if epochs == 1 and not self.steps:  # the order itself, cut into batches
+            most = int(per_epoch.max())
+            places = np.arange(most * batch)
+            inside = places < have[:, None]
+            visited = np.where(inside, order[:, 0, np.minimum(places, width - 1)], 0)
+            index, valid = (torch.from_numpy(values.reshape(-1, most, batch)) for values in (visited, inside))
+            return Schedule(index, valid, torch.from_numpy(steps_each))
         step = np.arange(int(steps_each.max()))  # (S,)
         epoch = np.minimum(step // per_epoch[:, None], epochs - 1)  # (K, S)
         place = (step % per_epoch[:, None] * batch)[..., None] + np.arange(batch)  # (K, S, B)

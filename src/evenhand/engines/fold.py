@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -76,7 +78,11 @@ def finite(out: Tree, clients: int) -> list[bool]:
     leaves = [leaf.reshape(clients, -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
     if not leaves:
         return [True] * clients
-    if bool(torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite()):
+    if leaves[0].is_cuda:
+        fine = bool(torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite())
+    else:
+        fine = all(math.isfinite(leaf.sum()) for leaf in leaves)
+    if fine:
         return [True] * clients  # nothing that is not finite gets lost in a sum
     ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
     good: list[bool] = torch.isfinite(ends).all(0).tolist()

@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 CALLS_BEFORE_TRACING = 120  # tracing takes a quarter of a second and saves two milliseconds a call
 CALLS_BEFORE_CAPTURE = 2  # a capture takes about as long as three calls
 CALLS_BEFORE_COMPILING = 1000  # compiling takes ten seconds and more, and saves a fraction of a millisecond a call
+MOST_AT_ONCE = 16  # steps that are run in one call
 MOST_SHAPES = 64
 LARGEST_CONSTANT = 1 << 16  # numbers; larger ones are made when they are needed, to save memory
 MOST_OPERATIONS = 1000  # of a function that is compiled; torch's compiler takes minutes for more
@@ -57,6 +58,7 @@ class Replayed:
         self.function, self.calls_before = function, calls_before
         self.calls: dict[Any, int] = {}
         self.traces: dict[Any, tuple[Callable[..., Sequence[Tensor]], Tree]] = {}
+        self.series: dict[Any, Callable[..., Tensor]] = {}
         self.enabled = True
         self.tracing = threading.Lock()
 
@@ -78,6 +80,24 @@ class Replayed:
         operations, form = self.traces[key]
         results = iter(operations(*values))
         return tree.map(lambda _: next(results), form)
+
+    def repeat(self, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
+        """Call the function, which changes ``inputs`` in place, once for each of ``batches``; many at a time once it is traced."""
+        fixed = tree.leaves(shared) + tree.leaves(inputs)
+        changing = [tree.leaves(batch) for batch in batches]
+        trace = self.traces.get(shapes(fixed + changing[0])) if self.enabled and len(batches) > 1 else None
+        if trace is None or not isinstance(trace[0], torch.jit.ScriptFunction):
+            for batch in batches:
+                self(shared, {**inputs, "batch": batch})
+            return
+        for first in range(0, len(changing), MOST_AT_ONCE):
+            some = changing[first : first + MOST_AT_ONCE]
+            key = (id(trace[0]), len(some))
+            values = fixed + [leaf for leaves in some for leaf in leaves]
+            if key not in self.series:
+                with self.tracing:
+                    self.series[key] = _repeated(trace[0], len(fixed), len(some[0]), values)
+            self.series[key](*values)
 
     def _trace(self, key: Any, shared: Tree, inputs: Tree, values: list[Tensor]) -> bool:
         try:
@@ -127,6 +147,20 @@ def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequ
         log.info("replaying operations from Python: %s", first_line(error))
         return graph.forward
     return scripted
+
+
+def _repeated(step: Callable[..., Sequence[Tensor]], fixed: int, changing: int, values: list[Tensor]) -> Callable[..., Tensor]:
+    """Several calls of a traced ``step`` in one, the last ``changing`` of its arguments each time others."""
+
+    def many(*leaves: Tensor) -> Tensor:
+        for first in range(fixed, len(leaves), changing):
+            step(*leaves[:fixed], *leaves[first : first + changing])
+        return leaves[0]
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        together: Callable[..., Tensor] = torch.jit.trace(many, tuple(map(_twin, values)), check_trace=False)  # type: ignore[no-untyped-call]
+    return together
 
 
 def _twin(leaf: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
@@ -88,6 +88,11 @@ class Batching(ABC):
     def copy(self, values: Tree, name: str) -> Tree:
         """``values`` in memory that functions may change in place; it is used again for the next chunk with the same name."""
         return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
+
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
+        """Take a step, which changes ``inputs`` in place, on each of ``batches``."""
+        for batch in batches:
+            step(shared, {**inputs, "batch": batch})
 
     def fixed(self, values: Tree, name: str) -> Tree:
         """``values``, where a replayed function finds them without a copy."""
@@ -331,15 +336,15 @@ class Simulator:
         }
         snapshot = _Snapshot(variables, shared["moment"], visits.steps) if work.snapshot else None
         part = {"shared": shared, "inputs": inputs}  # of the clients that are stacked, at first all
-        for number, (index, weight, taking_part) in enumerate(visits, 1):
-            stacked = len(index)
-            if stacked != len(tree.leaves(part["inputs"]["own"])[0]):
+        for number, (batches, stacked, taking_part) in enumerate(visits.in_turn(one_by_one=snapshot is not None), 1):
+            if stacked != part["inputs"]["own"]["weight"].shape[0]:
                 everything = {"shared": shared, "inputs": inputs}
                 part = tree.map(lambda leaf, stacked=stacked: leaf if leaf.shape[0] != count else leaf[:stacked], everything)
-            now = {**part["inputs"], "batch": {"index": index, "weight": weight}}
-            if stacked != taking_part:
-                now["active"] = (torch.arange(stacked) < taking_part).to(self.model.device)
-            run.step(part["shared"], now)
+            if stacked == taking_part:
+                self.batching.repeat(run.step, part["shared"], part["inputs"], batches)
+            else:
+                active = (torch.arange(stacked) < taking_part).to(self.model.device)
+                self.batching.repeat(run.step, part["shared"], {**part["inputs"], "active": active}, batches)
             if snapshot is not None:
                 snapshot.take(variables, number)
         end = variables if snapshot is None else {**variables, "snapshot": snapshot.values}

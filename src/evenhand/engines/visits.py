@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand import tree
 from evenhand.data import Part
 from evenhand.engines.widths import stacked_clients
 from evenhand.local import LocalSGD
+from evenhand.tree import Tree
 
 
 class Members(NamedTuple):
@@ -33,12 +35,12 @@ class Members(NamedTuple):
         return Members(*(values[rows] for values in self))
 
 
-class Step(NamedTuple):
-    """One local step of the clients that are not done yet: the first ones of a chunk."""
+class Steps(NamedTuple):
+    """Local steps that the same clients take one after another: those that are not done yet, the first ones of a chunk."""
 
-    samples: Tensor  # (s, B) their numbers
-    weight: Tensor  # (s, B) 1 for a sample, 0 for padding
-    taking_part: int  # how many of the s clients; the others are done, and are there so that few sizes of stacks come up
+    batches: list[Tree]  # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for padding
+    stacked: int  # s
+    taking_part: int  # how many of these; the others are done, and are there so that few sizes of stacks come up
 
 
 class Visits:
@@ -62,14 +64,20 @@ class Visits:
         weight = valid.transpose(0, 1).contiguous()
         if device.type == "cuda":  # from pinned memory a copy waits for nothing
             index, weight = index.pin_memory(), weight.to(dtype).pin_memory()
-        self._index, self._weight = (values.to(device, non_blocking=True) for values in (index, weight.to(dtype)))
+        both = (values.to(device, non_blocking=True).unbind(0) for values in (index, weight.to(dtype)))
+        self._batches = [{"index": samples, "weight": real} for samples, real in zip(*both, strict=True)]
 
-    def __iter__(self) -> Iterator[Step]:
-        steps = self.steps.tolist()
-        taking_part = len(steps)
-        for s in range(steps[0]):
-            while steps[taking_part - 1] <= s:
-                taking_part -= 1
-            stacked = min(len(steps), stacked_clients(taking_part))
-            row = min(s, len(self._index) - 1)  # whole batches are the same at every step
-            yield Step(self._index[row, :stacked], self._weight[row, :stacked], taking_part)
+    def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
+        """All steps; ``one_by_one``: each for itself."""
+        ends = self.steps.numpy()
+        done = 0
+        while done < ends[0]:
+            taking_part = int((ends > done).sum())
+            until = done + 1 if one_by_one else int(ends[taking_part - 1])
+            stacked = min(len(ends), stacked_clients(taking_part))
+            last = len(self._batches) - 1  # whole batches are the same at every step
+            rows = [self._batches[min(step, last)] for step in range(done, until)]
+            if stacked != len(ends):
+                rows = [tree.map(lambda leaf, stacked=stacked: leaf[:stacked], batch) for batch in rows]
+            yield Steps(rows, stacked, taking_part)
+            done = until

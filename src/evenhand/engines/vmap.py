@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -121,6 +121,12 @@ class SideBySide(Batching):
 
     def copy(self, values: Tree, name: str) -> Tree:
         return super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
+
+    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
+        if isinstance(step, Replayed):
+            step.repeat(shared, inputs, batches)
+        else:
+            super().repeat(step, shared, inputs, batches)
 
     def fixed(self, values: Tree, name: str) -> Tree:
         return values if self._graphs is None else self._graphs.copy(values, name)
