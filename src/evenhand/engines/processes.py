@@ -140,7 +140,7 @@ def from_first(function: Callable[[], Found], name: str = "a question") -> Found
     _meet(name, failure)
     with _carried():
         dist.broadcast_object_list(message, src=0)
-    found: Found = pickle.loads(message[0])
+    found: Found = pickle.loads(message[0])  # from a process of the same job, as everything that torch.distributed sends as an object
     return found
 
 
