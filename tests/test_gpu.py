@@ -49,6 +49,16 @@ def texts(clients: int = 5) -> eh.Federation:
     )
 
 
+class Litter:
+    """Fills memory that was freed too early with what is no number."""
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def __call__(self, *_: object) -> None:
+        self.kept += [torch.full((size,), torch.nan, device="cuda") for size in (1, 6, 60, 150, 600) for _ in range(20)]
+
+
 MODELS = {
     "cnn": (lambda: CNN((1, 12, 12), 3, channels=(4, 8), kernel=3, hidden=(16,)), images),
     "lstm": (lambda: CharLSTM(20, 4, 16, 2), texts),
@@ -62,9 +72,10 @@ def test_images_and_texts_end_near_the_cpu_loop(kind: str, compile: bool, precis
     build, federation = MODELS[kind]
     torch.manual_seed(0)
     module = build()
-    settings = {"rounds": 20, "local": eh.LocalSGD(lr=0.05, epochs=1, batch_size=4), "cohort": eh.Uniform(4), "eval_every": 20}
+    settings = {"rounds": 20, "local": eh.LocalSGD(lr=0.05, epochs=1, batch_size=4), "cohort": eh.Uniform(4), "eval_every": 3}
     reference = eh.fit(module, federation(), eh.FedAvg(), engine="loop", **settings)
-    result = eh.fit(module, federation(), eh.FedAvg(), engine=eh.Vmap(compile=compile), device="cuda", precision=precision, **settings)
+    settings |= {"device": "cuda", "precision": precision, "progress": Litter()}
+    result = eh.fit(module, federation(), eh.FedAvg(), engine=eh.Vmap(compile=compile), **settings)
     moved = max(float((reference.params[key] - value).abs().max()) for key, value in module.state_dict().items())
     assert moved > 3 * 1e-3
     for key, value in reference.params.items():
@@ -80,3 +91,33 @@ def test_several_runs_together_equal_separate_ones() -> None:
         for key, value in alone.params.items():
             torch.testing.assert_close(found.params[key], value, rtol=1e-4, atol=1e-5)
         assert [row["answered"] for row in found.history_rows] == [row["answered"] for row in alone.history_rows]
+
+
+def breaks_at_99(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    error = (output.squeeze(-1) - target) ** 2
+    return error + torch.where(target == 99, torch.inf, 0.0) * error
+
+
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+@pytest.mark.parametrize("k", [3, 1])  # with one client a round, rounds are void
+@pytest.mark.parametrize("method", [eh.FedAvg(), eh.FedAvgM(), eh.PropFair(), eh.QFFL(q=1.0), eh.Ditto(lam=0.1)], ids=repr)
+def test_who_diverges_is_left_out_though_nobody_waits_to_know_it(method: eh.Algorithm, k: int, engine: str) -> None:
+    torch.manual_seed(0)
+    module = torch.nn.Linear(1, 1).double()
+    targets = {"calm": 1.0, "wild": 99.0, "low": -4.0, "high": 3.0}
+    fed = eh.Federation.from_arrays([{"x": torch.ones(4, 1), "y": torch.full((4,), t), "name": name} for name, t in targets.items()])
+    calls: list[tuple[int, str]] = []
+
+    def fit(**settings: object) -> eh.Result:
+        local = eh.LocalSGD(lr=0.01, steps=2)
+        return eh.fit(module, fed, method, loss=breaks_at_99, rounds=12, local=local, cohort=eh.Uniform(k), eval_every=6, **settings)
+
+    reference = fit(engine="loop")
+    result = fit(engine=engine, device="cuda", progress=lambda done, row: calls.append((done, row["left_out"])))
+    missing = [(row["answered"], row["left_out"], row["void"]) for row in reference.history_rows]
+    assert [(row["answered"], row["left_out"], row["void"]) for row in result.history_rows] == missing
+    assert any(left_out for _, left_out, _ in missing)
+    assert any(void for _, _, void in missing) == (k == 1)
+    assert calls == [(t + 1, left_out) for t, (_, left_out, _) in enumerate(missing)]
+    for name, value in reference.params.items():
+        torch.testing.assert_close(result.params[name], value, rtol=1e-9, atol=1e-9)

@@ -94,7 +94,7 @@ def test_memories_are_kept_by_client_and_first_ones_given_to_the_others() -> Non
     first = {"v": torch.tensor([7.0, 7.0]), "n": {"m": torch.tensor(0)}}
     assert memories.recall([3, 5], first)["v"].tolist() == [[7.0, 7.0]] * 2
     stacked = {"v": torch.arange(200.0).reshape(100, 2), "n": {"m": torch.arange(100)}}
-    good = [row != 4 for row in range(100)]
+    good = torch.arange(100) != 4
     memories.remember(list(range(100, 200)), stacked, good)  # more than there is room for at first
     found = memories.recall([199, 104, 100, 2], first)
     assert found["v"].tolist() == [[198.0, 199.0], [7.0, 7.0], [0.0, 1.0], [7.0, 7.0]]
@@ -102,7 +102,7 @@ def test_memories_are_kept_by_client_and_first_ones_given_to_the_others() -> Non
     copy = Memories(1000, CPU)
     copy.load(memories.one_by_one())
     assert copy.recall([150], first)["v"].tolist() == memories.recall([150], first)["v"].tolist() == [[100.0, 101.0]]
-    memories.remember([100], {"other": torch.ones(1, 3)}, [True])  # a last work that leaves something else
+    memories.remember([100], {"other": torch.ones(1, 3)}, torch.tensor([True]))  # a last work that leaves something else
     assert memories.recall([100], {})["other"].tolist() == [[1.0, 1.0, 1.0]]
 
 
@@ -112,11 +112,11 @@ def test_folding_sums_the_replies_of_each_run_that_are_finite() -> None:
     total["d"][5, 0, 0] = float("nan")
     run = torch.tensor([0, 0, 1, 1, 2, 2, 2])
     good = finite({"total": total, "each": each}, 7)
-    assert good == [True] * 5 + [False, True]
+    assert good.tolist() == [True] * 5 + [False, True]
     fold = Fold(3, 7)
     for rows in (torch.arange(0, 4), torch.arange(4, 7)):
         pick = {"d": total["d"][rows]}, {"loss": each["loss"][rows]}
-        fold.add(*pick, rows, run[rows], [good[row] for row in rows.tolist()])
+        fold.add(*pick, rows, run[rows], good[rows])
     sums, kept = fold.sums()
     for number in range(3):
         rows = [row for row in range(7) if run[row] == number and good[row]]
@@ -124,15 +124,20 @@ def test_folding_sums_the_replies_of_each_run_that_are_finite() -> None:
     assert torch.equal(kept["loss"], each["loss"])
 
 
-def test_known_sums_take_the_place_of_adding_up_and_tell_of_what_is_not_finite() -> None:
+def test_known_sums_take_the_place_of_adding_up_and_are_over_those_that_are_finite() -> None:
     out = {"total": {"d": torch.arange(6.0).reshape(3, 2)}, "each": {"loss": torch.ones(3)}, "memory": {}}
-    sums = summed(out)
-    assert bool(sums["fine"])
+    sums = summed(out, must_be_finite=True)
+    assert sums["good"].tolist() == [True, True, True]
     fold = Fold(1, 3)
-    fold.add(out["total"], out["each"], torch.arange(3), torch.zeros(3, dtype=torch.int64), [True] * 3, sums["total"])
+    fold.add(out["total"], out["each"], torch.arange(3), torch.zeros(3, dtype=torch.int64), sums["good"], sums["total"])
     assert fold.sums()[0]["d"].tolist() == [[6.0, 9.0]]
     out["each"]["loss"][1] = float("inf")
-    assert not bool(summed(out)["fine"])
+    sums = summed(out, must_be_finite=True)
+    assert sums["good"].tolist() == [True, False, True]
+    assert sums["total"]["d"].tolist() == [4.0, 6.0]
+    out["total"]["d"][2] = 3e38  # finite, though not its sum in float32
+    assert summed(out, must_be_finite=True)["good"].tolist() == [True, False, True]
+    assert summed(out, must_be_finite=False)["good"].tolist() == [True, True, True]
 
 
 def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:

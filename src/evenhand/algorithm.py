@@ -159,9 +159,9 @@ def weighted(delta: Tree, task: Task) -> Tree:
 
 def mean_step(replies: Replies, key: str = "delta") -> Any:
     """The summed steps divided by the summed weights; zero where all weights are zero (nobody counts, the model stays)."""
-    weight = replies.total["weight"]
+    sums = replies.sums if isinstance(replies.sums[key], dict) else replies.total
+    weight, total = sums["weight"], sums[key]
     factor = torch.where(weight > 0, 1 / weight.clamp(min=torch.finfo(weight.dtype).tiny), torch.zeros_like(weight))
-    total = replies.total[key]
     return tree.scale(total, factor) if isinstance(total, dict) else total * factor
 
 

@@ -34,3 +34,17 @@ class Replies(NamedTuple):
     ids: Tensor  # (k,) clients that answered, ascending
     total: Tree  # already summed, in float64
     each: Tree  # stacked, row i is from ids[i]
+
+    @property
+    def sums(self) -> Tree:
+        """``total``, with numbers still where they were summed: to look at it never waits for a GPU."""
+        return self.total
+
+    @property
+    def underway(self) -> bool:
+        """Whether to look at anything but ``sums`` may have to wait for clients that are still at work."""
+        return False
+
+    def unless_void(self, before: Tree, after: Tree) -> Tree:
+        """The state ``after`` these replies, or the one ``before`` if there is none among them that counts."""
+        return after if len(self.ids) else before

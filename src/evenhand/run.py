@@ -172,30 +172,46 @@ def fit(
     exchanges = _Exchanges(algorithm, local, cohort, census, exchange, seed)
     judge = Judge(algorithm, model, federation, census, exchange)
     eval_every = eval_every or max(1, rounds // 20)
-    for t in range(len(history), rounds):
-        draw, state, silent = exchanges.gather(state, t)
-        replies = exchanges.train(state, draw, t)
-        info: dict[str, Any] = {}
-        if len(replies.ids):
-            state, info = algorithm.server(state, replies)
+    unwritten: Callable[[], None] | None = None  # writes down the round before, where it was not known yet who had answered
+
+    def write_down(t: int, draw: Draw, silent: set[int], replies: Replies, info: Row, numbers: Row) -> None:
         missing = silent | (set(draw.ids.tolist()) - set(replies.ids.tolist()))
-        left_out = [federation.name(i) for i in sorted(missing)]
         row: Row = {"round": t + 1, "lr": local.rate(t), "asked": len(draw.ids), "answered": len(replies.ids)}
-        row |= {"left_out": ", ".join(left_out), "void": not len(replies.ids)}
-        row |= {key: value.item() if isinstance(value, Tensor) else value for key, value in info.items()}
-        if (t + 1) % eval_every == 0 or t + 1 == rounds:
-            row |= judge.numbers(state, t)
-            if track_weights and (certificate := judge.certificate(state, t)) is not None:
-                tracked[t + 1] = normalised(certificate.weights)
+        row |= {"left_out": ", ".join(federation.name(i) for i in sorted(missing)), "void": not len(replies.ids)}
+        row |= (info if len(replies.ids) else {}) | numbers
         history.append(row)
         if store and ((t + 1) % store.every == 0 or t + 1 == rounds):
             store.save(state, exchange.memories, history, tracked)
         if progress and processes.is_first():
             progress(t + 1, row)
 
+    for t in range(len(history), rounds):
+        draw, state, silent = exchanges.gather(state, t)
+        replies = exchanges.train(state, draw, t)
+        if unwritten is not None:
+            unwritten()
+        state, info = after_replies(algorithm, state, replies)
+        numbers: Row = {}
+        if (t + 1) % eval_every == 0 or t + 1 == rounds:
+            numbers = judge.numbers(state, t)
+            if track_weights and (certificate := judge.certificate(state, t)) is not None:
+                tracked[t + 1] = normalised(certificate.weights)
+        unwritten = partial(write_down, t, draw, silent, replies, info, numbers)
+        if numbers or not replies.underway or (store and (t + 1) % store.every == 0):
+            unwritten()
+            unwritten = None
+
     tell_of_left_out(history)
     exchanges.finish(state, rounds)
     return judge.result(state, rounds, history, tracked)
+
+
+def after_replies(algorithm: Algorithm, state: State, replies: Replies) -> tuple[State, Row]:
+    """The next state and what the method tells of the round; the same state where nobody has answered."""
+    if not replies.underway and not len(replies.ids):
+        return state, {}
+    after, info = algorithm.server(state, replies)
+    return replies.unless_void(state, after), {key: value.item() if isinstance(value, Tensor) else value for key, value in info.items()}
 
 
 class _Exchanges:
@@ -368,6 +384,7 @@ class Judge:
         self.algorithm, self.model, self.federation, self.census, self.exchange = algorithm, model, federation, census, exchange
         self.part = "train" if federation.judged is federation.train else "test"
         self.work = Evaluate(algorithm, federation.groups, self.part)
+        self._training_work = Evaluate(Algorithm(), federation.groups, "train")  # one of each kind: engines prepare a kind of work once
         self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
 
     def result(self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]) -> Result:
@@ -440,7 +457,7 @@ class Judge:
         if self._losses is None or self._losses[0] is not state:
             everyone = torch.arange(self.federation.clients)
             task = Task(shared={"model": self.algorithm.result(state)})
-            each = self.exchange.exchange(Evaluate(Algorithm(), self.federation.groups, "train"), task, everyone, round).each
+            each = self.exchange.exchange(self._training_work, task, everyone, round).each
             total: Tensor = each["loss"].sum(1)
             self._losses = (state, total if self.model.summed else total / each["count"].sum(1))
         return self._losses[1]

@@ -92,7 +92,14 @@ def to(a: Tree, *args: Any, **kwargs: Any) -> Tree:
 
 def floating(a: Tree, dtype: torch.dtype, device: torch.device) -> Tree:
     """Every leaf on ``device``, floating-point leaves as ``dtype``."""
-    return map(lambda leaf: leaf.to(device, dtype if leaf.is_floating_point() else leaf.dtype), a)
+    return map(lambda leaf: there(leaf.to(dtype) if leaf.is_floating_point() else leaf, device), a)
+
+
+def there(leaf: Tensor, device: torch.device) -> Tensor:
+    """``leaf`` on ``device``. On the way to a GPU through pinned memory: the host then need not wait for what the GPU is at."""
+    if device.type != "cuda" or leaf.is_cuda:
+        return leaf.to(device)
+    return leaf.pin_memory().to(device, non_blocking=True)
 
 
 def stack(trees: list[Tree]) -> Tree:

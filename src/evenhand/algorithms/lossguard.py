@@ -77,6 +77,8 @@ class LossGuard(Wrapper):
             middle = loss.quantile(0.5)
             return loss.clamp(max=middle + self.mads * (loss - middle).abs().quantile(0.5))
 
+        if not replies.each:
+            return replies
         each = {name: clip(value) if name.startswith("loss") and len(value) else value for name, value in replies.each.items()}
         return replies._replace(each=each)
 

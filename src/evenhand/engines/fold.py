@@ -22,27 +22,25 @@ class Fold:
         self._total: Tree | None = None
         self._each: Tree | None = None
 
-    def add(self, total: Tree, each: Tree, rows: Tensor, run: Tensor, good: list[bool], known: Tree | None = None) -> None:
-        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those that are not good do not count.
+    def add(self, total: Tree, each: Tree, rows: Tensor, run: Tensor, good: Tensor, known: Tree | None = None) -> None:
+        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those that are not ``good`` (k,) do not count.
 
-        ``known``: the sums of total, where they have been taken already, all of one run.
+        ``known``: the sums of total over those that do, where they have been taken already, all of one run; total is then empty.
         """
-        if known is not None and self._total is None and not each:  # the common case on a GPU: one chunk, and nothing but sums
-            self._total, self._each = tree.map(lambda leaf: leaf[None].clone(), known), {}
-            return
         if self._total is None or self._each is None:
-            self._total = tree.map(lambda leaf: torch.zeros(self._runs, *leaf.shape[1:], dtype=torch.float64, device=leaf.device), total)
+            shapes = tree.map(lambda leaf: leaf[0], total) if known is None else known
+            self._total = tree.map(lambda leaf: torch.zeros(self._runs, *leaf.shape, dtype=torch.float64, device=leaf.device), shapes)
             self._each = tree.map(lambda leaf: leaf.new_zeros(self._rows, *leaf.shape[1:]), each)
         for table, stacked in zip(tree.leaves(self._each), tree.leaves(each), strict=True):
             table[rows.to(table.device)] = stacked
         if known is not None:
             for sums, more in zip(tree.leaves(self._total), tree.leaves(known), strict=True):
-                sums[0].add_(more)
+                sums[int(run[0])].add_(more)
             return
-        kept = None if all(good) else torch.tensor(good)
+        kept = None if bool(good.all()) else good
         for sums, stacked in zip(tree.leaves(self._total), tree.leaves(total), strict=True):
             if stacked.is_cuda:
-                _add_chunk(sums, stacked, run, good)
+                _add_chunk(sums, stacked, run, kept)
             elif kept is None:
                 sums.index_add_(0, run, stacked.double())  # row after row
             else:
@@ -53,11 +51,10 @@ class Fold:
         return self._total or {}, self._each or {}
 
 
-def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: list[bool]) -> None:
+def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) -> None:
     """Add stacked values (k, ...) to the sums of their runs (R, ...), as one product or sum."""
-    if not all(good):
-        fine = torch.tensor(good, device=stacked.device)
-        stacked = torch.where(fine.reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0)
+    if good is not None:
+        stacked = torch.where(good.to(stacked.device).reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0)
     if len(sums) == 1:
         sums[0].add_(stacked.sum(0, dtype=torch.float64))
         return
@@ -66,24 +63,31 @@ def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: list[bool]) -> 
     sums.view(len(sums), -1).add_(belongs.to(sums.device) @ stacked.reshape(len(run), -1).double())
 
 
-def summed(out: Tree) -> Tree:
-    """Sums of a chunk's totals, and whether all that its clients send and remember is finite: nothing that is not gets lost in a sum."""
-    leaves = [leaf for leaf in tree.leaves(out) if leaf.is_floating_point()]
-    fine = torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite() if leaves else torch.ones((), dtype=torch.bool)
-    return {"total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]), "fine": fine}
+def summed(out: Tree, must_be_finite: bool) -> Tree:
+    """Sums of a chunk's totals over the clients that count, and (k,) which do: all they send and remember is finite, if it must be."""
+    leaves = [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point()] if must_be_finite else []
+    if not leaves:
+        first = tree.leaves(out)[0]
+        good = torch.ones(len(first), dtype=torch.bool, device=first.device)
+        return {"total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]), "good": good}
+    good = torch.stack([leaf.sum(1, dtype=torch.float64) for leaf in leaves]).sum(0).isfinite()  # nothing that is not gets lost in a sum
+
+    def over_good(leaf: Tensor) -> Tensor:
+        return torch.where(good.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0).sum(0, dtype=torch.float64)
+
+    return {"total": tree.map(over_good, out["total"]), "good": good}
 
 
-def finite(out: Tree, clients: int) -> list[bool]:
-    """For each client of a chunk, whether all it sends and remembers is finite."""
+def finite(out: Tree, clients: int) -> Tensor:
+    """(k,) for each client of a chunk, whether all it sends and remembers is finite."""
     leaves = [leaf.reshape(clients, -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
     if not leaves:
-        return [True] * clients
+        return torch.ones(clients, dtype=torch.bool)
     if leaves[0].is_cuda:
         fine = bool(torch.stack([leaf.sum().double() for leaf in leaves]).sum().isfinite())
     else:
         fine = all(math.isfinite(leaf.sum()) for leaf in leaves)
     if fine:
-        return [True] * clients  # nothing that is not finite gets lost in a sum
+        return torch.ones(clients, dtype=torch.bool)  # nothing that is not finite gets lost in a sum
     ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
-    good: list[bool] = torch.isfinite(ends).all(0).tolist()
-    return good
+    return torch.isfinite(ends).all(0).cpu()

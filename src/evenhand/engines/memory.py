@@ -6,6 +6,7 @@ import os
 from itertools import repeat
 
 import torch
+from torch import Tensor
 
 from evenhand import tree
 from evenhand.tree import Tree
@@ -39,9 +40,9 @@ class Memories:
         known = (index >= 0).to(self.device)
         return tree.map(lambda old, new: torch.where(known.reshape(-1, *[1] * new.ndim), old, new.to(old)), found, first)
 
-    def remember(self, clients: list[int], stacked: Tree, good: list[bool]) -> None:
-        """Keep the rows of ``stacked`` that are good."""
-        kept = [row for row, fine in enumerate(good) if fine]
+    def remember(self, clients: list[int], stacked: Tree, good: Tensor) -> None:
+        """Keep the rows of ``stacked`` that are ``good`` (k,)."""
+        kept: list[int] = good.nonzero().flatten().tolist()
         if not stacked or not kept:
             return
         if not self._table or self._table.keys() != stacked.keys():  # a method's last work may leave something else
@@ -69,7 +70,7 @@ class Memories:
         self._table, self._rows = {}, {}
         clients = sorted(memories)
         if clients:
-            self.remember(clients, tree.stack([memories[client] for client in clients]), [True] * len(clients))
+            self.remember(clients, tree.stack([memories[client] for client in clients]), torch.ones(len(clients), dtype=torch.bool))
 
     def _empty(self, stacked: Tree) -> Tree:
         needed = self.clients * sum(leaf[0].numel() * leaf.element_size() for leaf in tree.leaves(stacked))

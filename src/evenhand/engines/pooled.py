@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data import Batch, Part, Samples
+from evenhand.engines.replay import TreeFunction
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Work
 from evenhand.messages import Replies, Reply, Task
@@ -18,6 +19,7 @@ from evenhand.model import Model
 from evenhand.tree import Tree
 
 GPU_BLOCK = 8192  # samples judged at once on a GPU: kernels of this many are long enough to hide how they are started
+TIMES_AS_IT_IS = 2  # before it is replayed: at the end of a run there are evaluations that do not come again
 MOST_AT_ONCE = 1 << 16  # samples times runs, there
 
 
@@ -34,9 +36,10 @@ class _Order(NamedTuple):
 class Pooled:
     """Sums over samples of one part of the data by run, client and group."""
 
-    def __init__(self, model: Model, part: Part, samples: Samples) -> None:
-        self._model, self._part, self._samples = model, part, samples
+    def __init__(self, model: Model, part: Part, samples: Samples, replayed: Callable[[TreeFunction], TreeFunction]) -> None:
+        self._model, self._part, self._samples, self._replayed = model, part, samples, replayed
         self._last: _Order | None = None
+        self._judges: dict[int, _Judge] = {}  # by the work's identity
 
     def sums(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
         """What the samples of clients ``ids`` (R, K) add up to under each run's ``shared`` (R, ...)."""
@@ -79,32 +82,48 @@ class Pooled:
         block = BLOCK
         if model.device.type == "cuda":  # on a CPU a block's size would change bits, and runs must not depend on their company
             block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
+        if id(work) not in self._judges:
+            self._judges[id(work)] = _Judge(work, model, self._samples, self._replayed)
+        judge = self._judges[id(work)]
+        judge.times += 1
         for index, group, cell in zip(*(torch.split(v, block) for v in (order.samples, order.group, order.cell)), strict=True):
-            batch = Batch(self._samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device))
-            if runs == 1:
-                found = work.by_sample(model, Task(tree.row(shared, 0), {}), batch)
-                yield Reply(*({name: _lifted(addend) for name, addend in found_part.items()} for found_part in found)), group, cell
-            else:
-                yield self._all_runs(work, shared, batch), group, cell
+            yield judge(shared, index), group, cell
 
-    def _all_runs(self, work: Work, shared: Tree, batch: Batch) -> Reply:
-        forms: list[Reply] = []
 
-        def one(shared: Tree) -> tuple[Tree, Tree]:
-            found = work.by_sample(self._model, Task(shared, {}), batch)
-            forms.append(found)
-            return tuple(  # type: ignore[return-value]
-                {name: {"value": a.value, **({} if a.place is None else {"place": a.place})} for name, a in part.items()} for part in found
-            )
+class _Judge:
+    """What samples add, of one kind of work, under every run's model: as (R, B), in a form that costs less when it comes again."""
 
-        stacked = torch.func.vmap(one)(shared)
-        runs = len(tree.leaves(shared)[0])
-        return Reply(
-            *(
-                {name: Addend(values["value"].expand(runs, -1), values.get("place"), form[name].shape) for name, values in part.items()}
-                for part, form in zip(stacked, forms[0], strict=True)
-            )
-        )
+    def __init__(self, work: Work, model: Model, samples: Samples, replayed: Callable[[TreeFunction], TreeFunction]) -> None:
+        self.work, self._model, self._samples = work, model, samples
+        self._form = Reply()
+        self._replayed = replayed(self._stacked)
+        self.times = 0  # that all clients were judged
+
+    def __call__(self, shared: Tree, index: Tensor) -> Reply:
+        judge = self._replayed if self.times > TIMES_AS_IT_IS else self._stacked
+        values, runs = judge(shared, {"index": index}), len(tree.leaves(shared)[0])
+        keep = torch.clone if index.is_cuda else lambda value: value  # a graph's next replay writes to the same memory
+        parts = []
+        for kind, addends in zip(Reply._fields, self._form, strict=True):
+            found = {name: {key: keep(value) for key, value in values[kind][name].items()} for name in addends}
+            parts.append({name: Addend(v["value"].expand(runs, -1), v.get("place"), addends[name].shape) for name, v in found.items()})
+        return Reply(*parts)
+
+    def _stacked(self, shared: Tree, inputs: Tree) -> Tree:
+        index = inputs["index"]
+        batch = Batch(self._samples, index, torch.ones(len(index), dtype=self._model.dtype, device=index.device))
+
+        def one(shared: Tree) -> Tree:
+            self._form = self.work.by_sample(self._model, Task(shared, {}), batch)
+            return {
+                kind: {name: {"value": a.value, **({} if a.place is None else {"place": a.place})} for name, a in addends.items()}
+                for kind, addends in zip(Reply._fields, self._form, strict=True)
+            }
+
+        if len(tree.leaves(shared)[0]) > 1:
+            stacked: Tree = torch.func.vmap(one)(shared)
+            return stacked
+        return tree.map(lambda leaf: leaf[None], one(tree.row(shared, 0)))
 
 
 class _Sums:
@@ -129,16 +148,14 @@ class _Sums:
     def tables(self, kind: str, shape: tuple[int, ...], counts: Tensor) -> Tree:
         """By name, (*shape, ...)."""
         found = {name: table.reshape(*shape, *table.shape[2:]) for name, table in self._tables[kind].items()}
-        for name, blocks in self._waiting[kind].items():
-            values = torch.cat(blocks, dim=1)  # (R, N), cells in order
-            summed = torch.segment_reduce(values.T.contiguous(), "sum", lengths=counts, axis=0, initial=0.0)  # (cells, R)
-            found[name] = summed.T.reshape(shape).cpu()
+        waiting = self._waiting[kind]
+        if waiting:
+            values = torch.cat([torch.cat(blocks, dim=1) for blocks in waiting.values()])  # (names * R, N), cells in order
+            # unsafe: without checks of the lengths, each of which would wait for the GPU
+            summed = torch.segment_reduce(values.T.contiguous(), "sum", lengths=counts, axis=0, unsafe=True, initial=0.0)
+            tables = summed.T.cpu().reshape(len(waiting), *shape)
+            found |= dict(zip(waiting, tables, strict=True))
         return found
-
-
-def _lifted(addend: Addend) -> Addend:
-    """With one run in front."""
-    return Addend(addend.value[None], None if addend.place is None else addend.place[None], addend.shape)
 
 
 def _only(shared: Tree, run: int) -> Tree:

@@ -254,8 +254,9 @@ class GraphMemory:
 class _Capture:
     """A CUDA graph, where it reads its inputs and where it leaves its results."""
 
-    def __init__(self, graph: torch.cuda.CUDAGraph, inputs: list[Tensor], outputs: Tree) -> None:
+    def __init__(self, graph: torch.cuda.CUDAGraph, function: TreeFunction, inputs: list[Tensor], outputs: Tree) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
+        self.function = function  # its constants are read by the graph, and must not be freed before it
         self.addresses = [leaf.data_ptr() for leaf in inputs]
         self.replays = 0
         self.compiled = False
@@ -328,7 +329,7 @@ class Captured:
             return None
         for leaf in tree.leaves(outputs):
             self.memory.hold(leaf)
-        capture = _Capture(graph, places, outputs)
+        capture = _Capture(graph, function, places, outputs)
         capture.compiled = compile
         self.captures[key] = capture
         return capture

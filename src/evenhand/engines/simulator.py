@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ from evenhand.engines.fold import Fold, finite, summed
 from evenhand.engines.memory import Memories
 from evenhand.engines.pooled import Pooled
 from evenhand.engines.threads import one_thread
+from evenhand.engines.underway import Underway, numbers_at_home
 from evenhand.engines.visits import Members, Visits
 from evenhand.engines.work import Work
 from evenhand.errors import ClientError, first_line
@@ -46,11 +48,15 @@ class ChunkReply(NamedTuple):
     """Stacked replies and memories of a chunk, and which of its clients count."""
 
     rows: Tensor  # of the cohort
-    good: list[bool]
-    total: Tree
+    good: Tensor  # (k,), perhaps on the device
+    total: Tree  # empty where there are sums
     each: Tree
     memory: Memory
-    sums: Tree | None = None  # of total, where they are known
+    sums: Tree | None = None  # of what is summed, over those that count
+
+    @property
+    def nothing_but_sums(self) -> bool:
+        return self.sums is not None and not self.each and not self.memory
 
 
 class Batching(ABC):
@@ -144,13 +150,15 @@ class _Prepared:
         self.start = batching.replayed(batching.map(start))  # the variables where they start, and their step sizes
         self.step = batching.replayed(step, often=True)  # one step, in place
         replies = batching.map(lambda shared, inputs: self._reply(shared, inputs, self._batch(inputs.get("data"))))
-        on_gpu = model.device.type == "cuda"
 
-        def reply(shared: Tree, inputs: Tree) -> Tree:
+        def with_sums(shared: Tree, inputs: Tree) -> Tree:
             out = replies(shared, inputs)
-            return {**out, "sums": summed(out)} if on_gpu and len(tree.leaves(shared)[0]) == 1 else out
+            return {"each": out["each"], "memory": out["memory"], "sums": summed(out, work.must_be_finite)}
 
-        self.reply = batching.replayed(reply, often=True)  # stacked, and on a GPU their sums, where all are of one run
+        self.reply = batching.replayed(replies, often=True)  # stacked
+        self.summed_reply = batching.replayed(
+            with_sums, often=True
+        )  # the same with sums in place of what is summed, for clients of one run
 
     def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
         """Find out whether a reply looks at the client's data, by the reply of one client."""
@@ -204,9 +212,12 @@ class Simulator:
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Let clients ``ids`` work on ``task``; see :class:`evenhand.engines.base.Exchange`."""
         lifted = Task(*(tree.map(lambda leaf: leaf[None], values) for values in task))
-        replies, good = self.exchange_runs(work, lifted, ids[None], round, torch.tensor([self.seed]))
-        total, each = (_at_home(tree.row(values, 0)) for values in (replies.total, replies.each))
+        replies, good = self.exchange_runs(work, lifted, ids[None], round, torch.tensor([self.seed]), wait=False)
+        total, each = (tree.row(values, 0) for values in (replies.total, replies.each))
         kept = good[0]
+        if kept.is_cuda:
+            return Underway(ids, total, kept)
+        total, each = numbers_at_home(total), numbers_at_home(each)
         if bool(kept.all()):
             return Replies(ids, total, each)
         if not bool(kept.any()):
@@ -227,7 +238,7 @@ class Simulator:
         self._memories.load({run * clients + client: kept for run, known in enumerate(memories) for client, kept in known.items()})
 
     def exchange_runs(
-        self, work: Work, task: Task, ids: Tensor, round: int, seeds: Tensor, numbers: Tensor | None = None
+        self, work: Work, task: Task, ids: Tensor, round: int, seeds: Tensor, numbers: Tensor | None = None, wait: bool = True
     ) -> tuple[Replies, Tensor]:
         """The exchanges of R runs at once: every tensor has one more dimension in front, a row for each run.
 
@@ -236,6 +247,7 @@ class Simulator:
             ids: (R, K), ascending for each run.
             seeds: (R,) the runs' seeds.
             numbers: (R,) which of all runs they are, for their memories; None for the first R.
+            wait: for a GPU, to know which replies are finite. Otherwise, where there is nothing but sums, that may be still on the GPU.
 
         Returns:
             Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and which replies are finite (R, K):
@@ -251,16 +263,20 @@ class Simulator:
             run = torch.arange(runs).repeat_interleave(count)
             everyone = self._members(work, ids.reshape(-1), run, run if numbers is None else numbers[run], seeds[run])
             own = tree.map(lambda leaf: leaf.reshape(runs * count, *leaf.shape[2:]), own)
-            total, each, good = self._work(self._prepare(work), shared, own, everyone, round, runs)
+            total, each, good = self._work(self._prepare(work), shared, own, everyone, round, runs, wait)
         each = tree.map(lambda leaf: leaf.reshape(runs, count, *leaf.shape[1:]), each)
         return Replies(ids, total, each), good.reshape(runs, count)
 
     def _judge(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
         if work.part not in self._pooled:
-            self._pooled[work.part] = Pooled(self.model, getattr(self.federation, work.part), self._samples[work.part])
+            # on a CPU evaluation is not replayed: all engines judge alike, to the bit
+            replayed = partial(self.batching.replayed, often=True) if self._on_gpu else lambda function: function
+            self._pooled[work.part] = Pooled(self.model, getattr(self.federation, work.part), self._samples[work.part], replayed)
         return self._pooled[work.part].sums(work, shared, ids)
 
-    def _work(self, run: _Prepared, shared: Tree, own: Tree, everyone: Members, round: int, runs: int) -> tuple[Tree, Tree, Tensor]:
+    def _work(
+        self, run: _Prepared, shared: Tree, own: Tree, everyone: Members, round: int, runs: int, wait: bool
+    ) -> tuple[Tree, Tree, Tensor]:
         """Totals of each run, what is seen one by one, and who counts."""
         kinds, local = self._kinds(run.work, everyone), run.work.local
         fold, good = Fold(runs, len(everyone.ids)), torch.zeros(len(everyone.ids), dtype=torch.bool)
@@ -269,10 +285,12 @@ class Simulator:
         with one_thread():
             for result in self.batching.run(jobs, parallel=len(jobs) > 1 and not self.model.stochastic):
                 rows = result.rows
-                fold.add(result.total, result.each, rows, everyone.run[rows], result.good, result.sums)
-                good[rows] = torch.tensor(result.good)
+                if result.nothing_but_sums and len(jobs) == 1 and not wait:
+                    return tree.map(lambda leaf: leaf[None].clone(), result.sums or {}), {}, result.good.clone()
+                good[rows] = result.good.cpu()
+                fold.add(result.total, result.each, rows, everyone.run[rows], good[rows], result.sums)
                 if local is not None and result.memory:
-                    self._remember(everyone.pick(rows), result, runs)
+                    self._remember(everyone.pick(rows), result, good[rows], runs)
         return *fold.sums(), good
 
     def _members(self, work: Work, ids: Tensor, run: Tensor, memory: Tensor, seed: Tensor) -> Members:
@@ -304,17 +322,19 @@ class Simulator:
                     stage = "training"
                     end = self._descend(run, shared, inputs["own"], begin, members, round)
                 stage = "reply"
-                out = self._replies(run, shared, {**inputs, "start": start, "end": end}, members)
+                reply = run.summed_reply if self._on_gpu and runs == 1 else run.reply
+                out = self._replies(run, reply, shared, {**inputs, "start": start, "end": end}, members)
         except Exception as error:
             names = ", ".join(self.federation.name(int(i)) for i in members.ids[:5]) + ("..." if len(rows) > 5 else "")
             raise ClientError(
                 f"client {names}, round {round + 1}, {work.name} ({stage}): {first_line(error)}{self.batching.hint}"
             ) from error
         self._look_ahead()
-        sums = out.get("sums") if runs == 1 else None
-        fine = not work.must_be_finite or (sums is not None and bool(sums["fine"]))
-        good = [True] * len(rows) if fine else finite(out, len(rows))
-        return ChunkReply(rows, good, out["total"], out["each"], out["memory"], sums["total"] if sums is not None and all(good) else None)
+        sums = out.get("sums")
+        if sums is not None:
+            return ChunkReply(rows, sums["good"], {}, out["each"], out["memory"], sums["total"])
+        good = finite(out, len(rows)) if work.must_be_finite else torch.ones(len(rows), dtype=torch.bool)
+        return ChunkReply(rows, good, out["total"], out["each"], out["memory"])
 
     def _descend(self, run: _Prepared, shared: Tree, own: Tree, begin: Tree, members: Members, round: int) -> Tree:
         """Where the clients' variables are after their local steps, and, where wanted, at one moment of them."""
@@ -372,27 +392,30 @@ class Simulator:
             if len(set(self._kinds(work, members).tolist())) == 1:
                 self._ahead = (work, round, ids, self._visits(work, members, round))
 
-    def _replies(self, run: _Prepared, shared: Tree, inputs: Tree, members: Members) -> Tree:
+    def _replies(self, run: _Prepared, reply: ChunkFunction, shared: Tree, inputs: Tree, members: Members) -> Tree:
         """Stacked replies; those that look at the clients' data by width."""
         if run.reads_data is None:
             one = self._data(members.pick(torch.tensor([0])) if len(members.ids) > 1 else members, run.work.part)
             run.probe(tree.row(shared, 0), tree.row(inputs, 0), tree.row(one, 0))
         if not run.reads_data:
-            return run.reply(shared, inputs)
+            return reply(shared, inputs)
         kinds = sorted(set(members.widths.tolist()))
         if len(kinds) == 1:
-            return run.reply(shared, {**inputs, "data": self._data(members, run.work.part)})
+            return reply(shared, {**inputs, "data": self._data(members, run.work.part)})
         groups = [(members.widths == kind).nonzero().flatten() for kind in kinds]
         answers = []
         count = len(members.ids)
         for rows in groups:
             here = rows.to(self.model.device)
             few, some = (tree.map(lambda leaf, here=here: leaf if leaf.shape[0] != count else leaf[here], t) for t in (shared, inputs))
-            answer = run.reply(few, {**some, "data": self._data(members.pick(rows), run.work.part)})
+            answer = reply(few, {**some, "data": self._data(members.pick(rows), run.work.part)})
             answers.append(tree.map(torch.clone, answer) if self._on_gpu else answer)  # the next one may take the same memory
-            answers[-1].pop("sums", None)
         back = torch.cat(groups).argsort().to(self.model.device)
-        return tree.map(lambda *pieces: torch.cat(pieces)[back], *answers)
+        totals = [answer["sums"].pop("total") for answer in answers if "sums" in answer]
+        joined = tree.map(lambda *pieces: torch.cat(pieces)[back], *answers)
+        if totals:
+            joined["sums"]["total"] = tree.map(lambda *sums: torch.stack(sums).sum(0), *totals)
+        return joined
 
     def _data(self, members: Members, part: str = "train") -> Tree:
         """All samples of clients that are padded to the same width."""
@@ -420,10 +443,10 @@ class Simulator:
             self._memories = Memories(self.federation.clients * runs, self.model.device)
         return self._memories.recall(self._keys(members), run.first_memory)
 
-    def _remember(self, members: Members, result: ChunkReply, runs: int) -> None:
+    def _remember(self, members: Members, result: ChunkReply, good: Tensor, runs: int) -> None:
         if self._memories is None:
             self._memories = Memories(self.federation.clients * runs, self.model.device)
-        self._memories.remember(self._keys(members), result.memory, result.good)
+        self._memories.remember(self._keys(members), result.memory, good)
 
     def _keys(self, members: Members) -> list[int]:
         """A number for each client of each run."""
@@ -484,8 +507,3 @@ class _Snapshot:
             for kept, value in zip(tree.leaves(self.values), tree.leaves(variables), strict=True):
                 now = torch.tensor([row for row, moment in enumerate(self._moments) if moment == step], device=value.device)
                 kept[now] = value[now]
-
-
-def _at_home(values: Tree) -> Tree:
-    """Numbers on the CPU, where servers work with them; trees shaped like the model stay where it is."""
-    return {name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()}

@@ -62,9 +62,7 @@ class Visits:
             self.steps, positions, valid, offsets = (values[self.order] for values in (self.steps, positions, valid, offsets))
         index = (positions + offsets[:, None, None]).transpose(0, 1).contiguous()  # steps first
         weight = valid.transpose(0, 1).contiguous()
-        if device.type == "cuda":  # from pinned memory a copy waits for nothing
-            index, weight = index.pin_memory(), weight.to(dtype).pin_memory()
-        both = (values.to(device, non_blocking=True).unbind(0) for values in (index, weight.to(dtype)))
+        both = (tree.there(values, device).unbind(0) for values in (index, weight.to(dtype)))
         self._batches = [{"index": samples, "weight": real} for samples, real in zip(*both, strict=True)]
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:

@@ -13,7 +13,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
-from evenhand.engines.replay import Replayed
+from evenhand.engines.replay import Captured, GraphMemory, Replayed
 from evenhand.errors import first_line
 from evenhand.fronts.knobs import numbers_of, with_numbers
 from evenhand.messages import Replies
@@ -82,8 +82,8 @@ class Server:
         known = self.batched.setdefault(name, [])
         batched = next((one for one in known if one.form == form), None)
         if batched is None:
-            known.append(batched := _Batched(self.form, name, form))
-        return batched(some_rows(rows, self.knobs), [value.to(self.device) for value in given])
+            known.append(batched := _Batched(self.form, name, form, self.device))
+        return batched(some_rows(rows, self.knobs), [tree.there(value, self.device) for value in given])
 
     def _run_by_run(self, name: str, rows: Rows, *rest: Any) -> list[Any]:
         listed = range(self.runs) if rows is None else rows.tolist()
@@ -130,17 +130,20 @@ class Server:
 class _Batched:
     """A server function of a method for several runs at once, replayed without Python where it is called often."""
 
-    def __init__(self, method: Algorithm, name: str, form: TreeSpec) -> None:
+    def __init__(self, method: Algorithm, name: str, form: TreeSpec, device: torch.device) -> None:
         self.method, self.name, self.form = method, name, form
         self._found: dict[Any, tuple[list[Any], TreeSpec]] = {}  # by shapes: an answer with what is no tensor in it
-        self._replayed = Replayed(self._all)
+        on_gpu = device.type == "cuda"
+        self._replayed = Captured(self._all, GraphMemory(), compile=False) if on_gpu else Replayed(self._all)
+        self._keep = torch.clone if on_gpu else lambda value: value  # a graph's next replay writes to the same memory
 
     def __call__(self, knobs: Tree, values: list[Tensor]) -> Any:
         """The answer to stacked arguments, flat, with a row for each run."""
         inputs = {str(place): value for place, value in enumerate(values)}
         results = self._replayed(knobs, inputs)
         leaves, form = self._found[self._shapes(inputs)]
-        return tree_unflatten([results[str(place)] if isinstance(leaf, Tensor) else leaf for place, leaf in enumerate(leaves)], form)
+        answer = [self._keep(results[str(place)]) if isinstance(leaf, Tensor) else leaf for place, leaf in enumerate(leaves)]
+        return tree_unflatten(answer, form)
 
     def _all(self, knobs: Tree, inputs: Tree) -> Tree:
         key = self._shapes(inputs)
