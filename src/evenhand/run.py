@@ -432,7 +432,9 @@ class Judge:
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
     def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
-        """(N,) how each sample of the judged part is served; as evaluation, with one thread for each operation."""
+        """(N,) how each sample of the judged part is served, where samples are here; as evaluation, with one thread for each operation."""
+        if not self.exchange.here:
+            return np.zeros(0)
         with one_thread():
             return sample_values(self.model, self.federation.judged, params, personal)
 
@@ -464,7 +466,7 @@ class Judge:
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
         """Each client's own model, where the method gives it one."""
-        if not self.algorithm.personal:
+        if not self.algorithm.personal or not self.exchange.here:
             return None
         shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(self.model.init())
         memories = self.exchange.memories

@@ -14,6 +14,7 @@ from evenhand.cli.audit import audit
 from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
+from evenhand.cli.flower import flower
 from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
@@ -56,6 +57,7 @@ def algorithms(name: str | None) -> None:
 
 
 main.add_command(run)
+main.add_command(flower)
 main.add_command(compare)
 main.add_command(sweep)
 main.add_command(resume)

@@ -18,6 +18,7 @@ from evenhand.tree import Tree
 class Exchange(Protocol):
     """An engine at work: it owns batches, padding, devices, client memories, summing and stacking."""
 
+    here: bool  # whether clients' samples and memories are in this process
     memories: dict[int, Tree]  # what clients remember, by id; a client not in it has its first memory
     meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None  # may be asked, while clients work, for the next work, ids and round
 

@@ -170,6 +170,8 @@ def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
 class Split:
     """An exchange whose clients are divided among processes."""
 
+    here = True
+
     def __init__(self, inner: Exchange, model: Model, federation: Federation) -> None:
         self.inner, self.model, self.federation = inner, model, federation
         self.rank, self.world = dist.get_rank(), dist.get_world_size()

@@ -189,6 +189,8 @@ class _Noticed:
 class Simulator:
     """Exchanges with clients whose data and memories are in this process."""
 
+    here = True
+
     def __init__(self, model: Model, federation: Federation, seed: int, batching: Batching) -> None:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching
         self._memories: Memories | None = None  # of all runs, see _keys

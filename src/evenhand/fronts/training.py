@@ -371,6 +371,8 @@ class Training:
 class OneOf:
     """One run of a stack, for its judge: what it asks for is found for all runs at once."""
 
+    here = True
+
     def __init__(self, training: Training, row: int) -> None:
         self.training, self.row = training, row
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None

@@ -218,6 +218,8 @@ class Recorder(Engine):
 
 
 class _Recording:
+    here = True
+
     def __init__(self, inner: Exchange, sent: list[Sent]) -> None:
         self.inner, self.sent = inner, sent
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None

@@ -1,0 +1,154 @@
+"""evenhand flower: federations of real processes."""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+from evenhand.cli.terminal import stopping_cleanly
+
+if TYPE_CHECKING:
+    from evenhand.flower.loopback import Loopback
+
+
+@click.group()
+def flower() -> None:
+    """Run methods in a real federation, with Flower."""
+
+
+@flower.command()
+@click.argument("app", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--nodes", default=4, show_default=True, type=click.IntRange(min=1), help="Number of SuperNodes.")
+@click.option("--tls/--insecure", default=True, help="TLS and node keys (the default), or neither: anything on this machine may join then.")
+@click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="Where to keep everything. [default: temporary]")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), help="The SuperLink's port. [default: a free one]")
+@click.option(
+    "--data", multiple=True, type=click.Path(exists=True, path_type=Path), help="A directory of .csv files or, repeated, one for each node."
+)
+@click.option("--run/--no-run", "start", default=True, help="Start a run of APP at once (the default), or only print how.")
+@click.option("-c", "--run-config", default="", help="""Settings of the run, such as 'num-rounds=5 name="trial"'.""")
+def up(
+    app: Path | None, nodes: int, tls: bool, directory: Path | None, port: int, data: tuple[Path, ...], start: bool, run_config: str
+) -> None:
+    """Start a SuperLink and SuperNodes on this machine for a try-out.
+
+    They are real processes on 127.0.0.1, with fresh certificates and node keys. With APP, the directory of a Flower app, a run of it starts
+    and its log is shown; when it ends everything stops, and the exit code tells whether it completed. Without APP, or with --no-run, they
+    run until Ctrl-C.
+    """
+    with stopping_cleanly(), _terminated_cleanly(), _place(directory) as place:
+        from evenhand.flower.loopback import Loopback
+
+        files = data[0] if len(data) == 1 else data or None
+        if app is not None and not (app / "pyproject.toml").is_file():
+            raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
+        click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)} ...", err=True)
+        with Loopback(place, nodes, tls, files, port=port) as federation:
+            click.echo(_what_runs(federation, app), err=True)
+            if app is not None and start:
+                _carry_out(federation, app, run_config)
+            else:
+                _wait(federation)
+
+
+def _what_runs(federation: Loopback, app: Path | None) -> str:
+    from evenhand.flower.loopback import CONNECTION, QUIET_FLOWER
+
+    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in {"FLWR_HOME": str(federation.home), **QUIET_FLOWER}.items())
+    protection = "TLS and node keys" if federation.tls else "INSECURE: no TLS, no node keys"
+    return "\n".join(
+        (
+            f"SuperLink on {federation.address} and {len(federation.nodes)} nodes are online ({protection})",
+            f"logs, keys, database and what nodes remember are in {federation.directory}",
+            "to start a run from another terminal:",
+            f"  export {settings}",
+            f"  flwr run {shlex.quote(str(app.absolute())) if app else 'APP'} {CONNECTION} --stream",
+            "Ctrl-C stops everything",
+        )
+    )
+
+
+def _carry_out(federation: Loopback, app: Path, settings: str) -> None:
+    """A run from start to end, with its log; exits with 1 unless it completes."""
+    run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
+    while True:
+        finished = run.status().startswith("finished")  # asked before the log, so that the log is whole after it
+        log = run.log().rstrip("\n")
+        click.echo(log[len(shown) :], nl=False)
+        shown = log
+        if finished:
+            break
+        _report_ended(federation, reported)
+        time.sleep(0.5)
+    click.echo()
+    status, details = run.status(), run.details()
+    click.echo(f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""), err=True)
+    if status != "finished:completed":
+        sys.exit(1)
+
+
+def _wait(federation: Loopback) -> None:
+    reported = set[str]()
+    while True:
+        _report_ended(federation, reported)
+        time.sleep(0.5)
+
+
+def _report_ended(federation: Loopback, reported: set[str]) -> None:
+    """Say it once where a node has ended; without the SuperLink nothing goes on."""
+    from evenhand.flower.loopback import FederationError
+
+    federation.link.check()
+    for member in federation.ended():
+        if member.name not in reported:
+            reported.add(member.name)
+            try:
+                member.check()
+            except FederationError as error:
+                click.echo(f"evenhand: {error}", err=True)
+
+
+@contextlib.contextmanager
+def _place(directory: Path | None) -> Iterator[Path]:
+    """The directory asked for, or a temporary one of which the logs are kept where something went wrong."""
+    if directory is not None:
+        yield directory
+        return
+    temporary = Path(tempfile.mkdtemp(prefix="evenhand-flower-"))
+    try:
+        yield temporary
+    except KeyboardInterrupt:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except BaseException:
+        for name in ("tls", "keys", "flwr", "state"):
+            shutil.rmtree(temporary / name, ignore_errors=True)
+        click.echo(f"logs are kept in {temporary}", err=True)
+        raise
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _terminated_cleanly() -> Iterator[None]:
+    """Leave by the same way when the process is told to end or its terminal closes."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

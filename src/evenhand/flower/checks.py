@@ -1,0 +1,222 @@
+"""What is checked before a client's reply counts, and before a client sends one.
+
+Flower's own averaging takes what comes: one NaN, and the model is NaN from then on. Here a reply is compared with what the server expects
+(names and their order, shapes, types) and its values with what they can be. A reply with a fault is left out of the round. Reasons name
+the client, entries the server knows of, and what it expected; never a value, or a name that only the client knows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenhand.errors import EvenhandError
+from evenhand.messages import Reply
+from evenhand.metrics.tally import COUNTS
+from evenhand.tree import Tree
+
+# Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32 (up to 3.4e38).
+LARGEST = 1e30
+MOST = 2**53  # whole numbers up to here are added exactly in float64
+
+# Entries of a reply that are sums of counts or weights, by their names at the top of a compartment. Tensors of a model
+# lie deeper and may be called what they like.
+NOT_NEGATIVE = frozenset({*COUNTS, "weight", "share", "untilted", "above", "within", "team_weight", "team_heard", "group_share"})
+
+Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
+
+
+class BadReply(EvenhandError):
+    """A client's reply cannot count; ``reasons`` has a line for each fault."""
+
+    def __init__(self, reasons: list[str]) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+class NotFinite(EvenhandError):
+    """A client's work has ended in infinity or NaN, and nothing is sent."""
+
+
+class RollCall:
+    """Who has answered in one exchange. A reply that is not an answer to what was asked is refused before its tensors are looked at.
+
+    Args:
+        clients: those that were asked.
+        round, work: what they were asked.
+        name: gives a client's name; None means its number.
+    """
+
+    def __init__(self, clients: Collection[int], round: int, work: str, name: Callable[[int], str] | None = None) -> None:
+        self._missing, self._heard = set(clients), set[int]()
+        self._round, self._work, self._name = round, work, name
+
+    @property
+    def missing(self) -> list[int]:
+        """Clients not heard from yet, ascending."""
+        return sorted(self._missing)
+
+    def answer(self, client: int, about: Mapping[str, Any]) -> list[str]:
+        """What is wrong with the reply to the task that was sent to ``client``, from what goes with it: client, round and work.
+
+        The first reply is the client's only one, whatever is wrong with it.
+        """
+        who = label(client, self._name)
+        if client in self._heard:
+            return [f"{who} has replied already; its second reply is left out"]
+        if client not in self._missing:
+            return [f"{who} has replied and was not asked"]
+        self._missing.remove(client)
+        self._heard.add(client)
+        reasons = []
+        if about.get("client") != client:
+            reasons.append(f"{who} replies under another client's number")
+        if about.get("round") != self._round:
+            reasons.append(f"{who} replies to another round than {self._round}; the reply is late")
+        if about.get("work") != self._work:
+            reasons.append(f"{who} replies to other work than {self._work}")
+        return reasons
+
+
+def label(client: int, name: Callable[[int], str] | None = None) -> str:
+    """A client in words: its number, and its name where it has another."""
+    called = str(client) if name is None else name(client)
+    return f"client {client}" if called == str(client) else f"client {client} ({called})"
+
+
+def check_reply(
+    reply: Reply,
+    expected: Reply,
+    who: str,
+    *,
+    must_be_finite: bool = True,
+    largest: float = LARGEST,
+    not_negative: Collection[str] = NOT_NEGATIVE,
+    known: Mapping[Path, Tensor] | None = None,
+) -> list[str]:
+    """What is wrong with a reply, in one line for each kind of fault; nothing where it can be counted.
+
+    Args:
+        expected: a reply of the right names, shapes and types; its values do not matter.
+        who: the client, see :func:`label`.
+        must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses of a model that has
+            diverged may be any of these when it is evaluated; counts never.
+        not_negative: names at the top of a compartment whose values are at least zero.
+        known: what entries must be equal to: sample counts that the census has told.
+    """
+    found, wanted = _entries(reply), _entries(expected)
+    faults = _structure(found, wanted)
+    if not faults:
+        tensors = {path: leaf for path, leaf in found.items() if leaf is not None}
+        for path, leaf in tensors.items():
+            name = path[1] if len(path) == 2 else ""
+            limit = largest if leaf.is_floating_point() and name not in COUNTS else MOST
+            fault = _value_fault(leaf, name in not_negative, must_be_finite, limit)
+            if fault:
+                faults.setdefault(fault, []).append(path)
+        for path, value in (known or {}).items():
+            if path not in tensors or not _equal(tensors[path], value):
+                faults.setdefault("not what the server knows", []).append(path)
+    return [f"{who}: {fault}" + (f": {_listed(paths)}" if paths else "") for fault, paths in faults.items()]
+
+
+def require_good(reasons: list[str]) -> None:
+    """Raise :class:`BadReply` where there are reasons."""
+    if reasons:
+        raise BadReply(reasons)
+
+
+def require_finite(reply: Reply, memory: Tree | None = None) -> None:
+    """On a client: raise :class:`NotFinite` unless all it is about to send and remember is finite."""
+    bad = [path for path, leaf in _entries(reply, memory or {}).items() if leaf is not None and not all(map(math.isfinite, _ends(leaf)))]
+    if bad:
+        raise NotFinite(f"nothing is sent, because it is not finite: {_listed(bad)}; is the learning rate too large?")
+
+
+def _entries(reply: Reply, memory: Tree | None = None) -> dict[Path, Tensor | None]:
+    """Tensors by path, in their order; None for a branch with nothing in it."""
+    return {
+        path: leaf
+        for name, part in (("total", reply.total), ("each", reply.each), ("memory", memory or {}))
+        for path, leaf in _walk(part, (name,))
+    }
+
+
+def _walk(branch: Tree, prefix: Path) -> Iterator[tuple[Path, Tensor | None]]:
+    if not branch and len(prefix) > 1:
+        yield prefix, None
+    for key, value in branch.items():
+        if isinstance(value, dict):
+            yield from _walk(value, (*prefix, key))
+        else:
+            yield (*prefix, key), value
+
+
+def _structure(found: dict[Path, Tensor | None], wanted: dict[Path, Tensor | None]) -> dict[str, list[Path]]:
+    """Faults in names, order, shapes and types."""
+    faults: dict[str, list[Path]] = {}
+    lacking = [path for path in wanted if path not in found]
+    more = sum(path not in wanted for path in found)
+    if lacking:
+        faults["missing"] = lacking
+    if more:
+        faults[f"{more} {'entry' if more == 1 else 'entries'} that nobody asked for"] = []
+    if not faults and list(found) != list(wanted):
+        faults["entries in another order than expected"] = []  # sums go by the order
+    shapes, types = [], []
+    for path, expected in wanted.items():
+        given = found.get(path)
+        if given is None or expected is None:
+            if path in found and given is not expected:
+                faults.setdefault("a tensor on one side, an empty branch on the other", []).append(path)
+        elif given.shape != expected.shape:
+            shapes.append(path)
+        elif given.dtype != expected.dtype:
+            types.append(path)
+    for wrong, say in ((shapes, _shape), (types, _type)):
+        if wrong:
+            faults[f"{say(found[wrong[0]])}, expected {say(wanted[wrong[0]])}"] = wrong
+    return faults
+
+
+def _value_fault(leaf: Tensor, counts: bool, must_be_finite: bool, limit: float) -> str:
+    """What is wrong with the values of an entry; nothing where they can be right."""
+    low, high = _ends(leaf)
+    if (must_be_finite or counts) and not (math.isfinite(low) and math.isfinite(high)):
+        return "not finite"
+    if counts and low < 0:
+        return "negative"
+    if (must_be_finite or counts) and max(-low, high) > limit:
+        return f"values beyond {limit:g}"
+    return ""
+
+
+def _ends(leaf: Tensor) -> tuple[float, float]:
+    """The least and the largest value, NaN where there is one among them; one pass, and no copy."""
+    if not leaf.numel():
+        return 0.0, 0.0
+    low, high = leaf.aminmax()
+    return low.item(), high.item()
+
+
+def _equal(found: Tensor, value: Tensor) -> bool:
+    return found.shape == value.shape and torch.equal(found.double(), value.double())
+
+
+def _type(leaf: Tensor | None) -> str:
+    return "nothing" if leaf is None else f"type {str(leaf.dtype).removeprefix('torch.')}"
+
+
+def _shape(leaf: Tensor | None) -> str:
+    if leaf is None:
+        return "nothing"
+    return f"shape {tuple(leaf.shape)}" if leaf.ndim < 10 else f"a shape of {leaf.ndim} dimensions"
+
+
+def _listed(paths: list[Path]) -> str:
+    first = "/".join(paths[0])
+    return first if len(paths) == 1 else f"{first} and {len(paths) - 1} more"

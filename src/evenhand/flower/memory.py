@@ -1,0 +1,166 @@
+"""What a client remembers between rounds, on its own disk.
+
+A node may execute a task twice, or one whose reply never counts: the server gave up and asked again, the node stopped between writing
+and replying, the server was resumed from an earlier round. So memory is a function of the run and of the last round whose reply of this
+client the server has **counted**. It says so in every task, and
+
+- training in round r starts from the memory after round ``counted``, and writes the memory after round r beside it;
+- questions and evaluation only read the memory after round ``counted``.
+
+To execute a task again then gives the same reply and the same memory, and a reply that was late leaves no trace in later rounds, as in
+the simulator. One file holds the memory after one round. Files are removed while a later round is trained, never while reading: of those
+before ``counted`` (a server that is resumed from its last checkpoint may ask for one again) and of those after it (late replies) the
+newest few stay. A server that goes back further than that gets an error which names the rounds.
+
+An error's text reaches the server with Flower's reply, so it names no path of the node; the cause, in the node's log, does.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.errors import RunError, require_whole
+from evenhand.files import clear_partial, read_tensors, write_tensors
+from evenhand.tree import Tree
+
+FIRST = -1  # counted, where no reply of the client has been counted yet
+SPARE = 2  # memories kept on either side of the one that counts
+PATIENCE = 60.0  # seconds to wait for another process of this node; reading and writing take moments
+
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it names a folder, and comes from the server
+_FILE = re.compile(r"after-(\d+)\.safetensors")
+
+
+class MemoryLost(RunError):
+    """The server asks for a memory that the node does not have: it went back too far, or the node has lost its disk."""
+
+
+class NodeMemory:
+    """One client's memory of one run. Other runs, and other clients with the same ``directory``, have their own folders.
+
+    Args:
+        directory: a folder of the node's own that outlasts its processes.
+        run: names the run; a run that is resumed keeps its name.
+        client: the client's number.
+        spare: how many memories are kept before, and after, the one that counts.
+    """
+
+    def __init__(self, directory: Path, run: str, client: int, spare: int = SPARE) -> None:
+        if not _RUN.fullmatch(run):
+            raise ValueError(f"run must be a name of at most 100 letters, digits, '.', '_' and '-', got {run[:120]!r}")
+        require_whole("client", client, 0)
+        require_whole("spare", spare, 0)
+        self._folder = directory / run / f"client-{client}"
+        self._run, self._client, self._spare = run, client, spare
+
+    def recall(self, first: Tree, counted: int) -> Tree:
+        """The memory after round ``counted``; ``first``, which later ones must fit, where that is :data:`FIRST`."""
+        require_whole("counted", counted, FIRST)
+        if counted == FIRST or (not first and not self._folder.exists()):  # many methods remember nothing
+            return first
+        with self._alone():
+            rounds = self._rounds()
+            if not first and not rounds:
+                return first
+            if counted not in rounds:
+                held = ", ".join(map(str, rounds)) or "none"
+                raise MemoryLost(
+                    f"client {self._client} has no memory after round {counted} of run {self._run}; it has those after rounds: {held}. "
+                    "Start a new run, or resume from a checkpoint after one of these"
+                )
+            flat = self._read(counted)
+        found = tree.unflatten(flat)
+        if first and not found.keys() & first.keys():
+            return found  # a method's work after the last round may leave something else
+        if not first:
+            return found
+        self._check_fits(flat, tree.flatten(first), counted)
+        return _with_empty_branches(found, first)
+
+    def remember(self, round: int, counted: int, memory: Tree) -> None:
+        """Keep the memory after training in ``round``, which started from that after round ``counted``."""
+        require_whole("counted", counted, FIRST)
+        require_whole("round", round, counted + 1)
+        if not memory:
+            return
+        with self._alone():
+            clear_partial(self._folder, (self._path(known).name for known in (*self._rounds(), round)))
+            about = {"run": self._run, "client": self._client, "round": round, "counted": counted}
+            write_tensors(self._path(round), memory, about)
+            self._remove_old(round, counted)
+
+    def forget(self) -> None:
+        """Remove all that this client remembers of this run."""
+        if self._folder.exists():
+            with self._alone():
+                shutil.rmtree(self._folder)
+
+    def _remove_old(self, round: int, counted: int) -> None:
+        rounds = self._rounds()
+        before = [known for known in rounds if known < counted]
+        late = [known for known in rounds if counted < known < round]
+        for group in (before, late):
+            for known in group[: max(len(group) - self._spare, 0)]:
+                self._path(known).unlink()
+
+    def _rounds(self) -> list[int]:
+        """Rounds after which there is a memory, ascending."""
+        names = (_FILE.fullmatch(path.name) for path in self._folder.iterdir())
+        return sorted(int(name[1]) for name in names if name)
+
+    def _path(self, round: int) -> Path:
+        return self._folder / f"after-{round}.safetensors"
+
+    def _read(self, round: int) -> dict[str, Tensor]:
+        who = f"client {self._client} cannot use its memory after round {round} of run {self._run}"
+        try:
+            flat, about = read_tensors(self._path(round))
+        except RunError as error:
+            raise RunError(f"{who}: the file is damaged; put a copy of it back, or start a new run") from error
+        owner = tuple(about.get(name) for name in ("run", "client", "round"))
+        if owner != (self._run, self._client, round):
+            raise RunError(f"{who}: the file belongs to another run, client or round; put the right one back, or start a new run")
+        return flat
+
+    def _check_fits(self, flat: dict[str, Tensor], first: dict[str, Tensor], counted: int) -> None:
+        who = f"what client {self._client} remembers after round {counted} of run {self._run} does not fit the model"
+        if flat.keys() != first.keys():
+            raise RunError(f"{who}: it has other entries; start a new run")
+        for key, leaf in first.items():
+            if (flat[key].shape, flat[key].dtype) != (leaf.shape, leaf.dtype):
+                raise RunError(f"{who}: {key} is {_kind(flat[key])}, expected {_kind(leaf)}; start a new run")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other process of this node reads or writes meanwhile. One that dies gives way."""
+        from filelock import FileLock, Timeout
+
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self._folder / ".lock", timeout=PATIENCE):
+                yield
+        except Timeout as error:
+            raise RunError(f"another process of client {self._client} has held its memory for {PATIENCE:g} s; stop one of them") from error
+        except OSError as error:
+            way_out = "make room on its disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see its log"
+            raise RunError(f"client {self._client} cannot use the folder of its memory, nothing there is lost; {way_out}") from error
+
+
+def _kind(leaf: Tensor) -> str:
+    return f"{str(leaf.dtype).removeprefix('torch.')} {tuple(leaf.shape)}"
+
+
+def _with_empty_branches(found: Tree, first: Tree) -> Tree:
+    """Branches without tensors, of which a file says nothing, are those of the first memory."""
+    for key, value in first.items():
+        if isinstance(value, dict):
+            found[key] = _with_empty_branches(found.get(key, {}), value)
+    return found

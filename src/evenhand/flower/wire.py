@@ -1,0 +1,103 @@
+"""What a client is asked to do, in words that travel: plain values from which the node makes the same work again.
+
+A method travels by its name and settings, never as code: a node carries out nothing but evenhand's own methods, and those that its
+owner has given to :func:`evenhand.flower.client_app`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from evenhand.algorithm import Algorithm
+from evenhand.engines.work import Ask, Evaluate, Train, Work
+from evenhand.errors import SpecError
+from evenhand.experiments.spec import algorithm_table, build_algorithm
+from evenhand.local import LocalSGD
+
+OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
+
+
+def described(work: Work, method: Algorithm) -> str:
+    """``work`` of a run of ``method`` as text."""
+    if isinstance(work, Train):
+        told: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
+    elif isinstance(work, Evaluate):
+        told = {"kind": work.name, "groups": work.groups, "full": work.full, "clients": work.clients}
+    elif isinstance(work, Ask):
+        told = {"kind": work.name}
+    else:
+        raise TypeError(f"{type(work).__name__} is no kind of work that travels")
+    return json.dumps(told | {"part": work.part, **_method(work.algorithm, method)})
+
+
+def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
+    """The method whose functions the work uses: the run's own, the one that follows its last round, or none in particular."""
+    if type(algorithm) is Algorithm:
+        return {"plain": True}
+    last = algorithm != method and algorithm == method.finish()
+    try:
+        table: Any = algorithm_table(method if last else algorithm)
+    except SpecError:
+        table = OWN
+    return {"method": table, "last": last}
+
+
+def made(text: str, own: Algorithm | None = None) -> Work:
+    """The work that :func:`described` has put into words; raises a SpecError of one line where a node should not do it.
+
+    ``own``: the method that the node's owner has given.
+    """
+    told = _parsed(text)
+    algorithm, part, kind = _algorithm(told, own), told.get("part"), told.get("kind")
+    if part not in PARTS:
+        raise SpecError("the server names no part of the data that there is; install the same evenhand on all sides")
+    if kind == Train.name:
+        return Train(algorithm, build_local(told.get("local")), part)
+    if kind == Evaluate.name:
+        full = told.get("full")
+        if type(full) is not bool:
+            raise SpecError(f"full must be true or false; {SAME}")
+        return Evaluate(algorithm, _number(told, "groups", 0), part, full, _number(told, "clients", 1))
+    if kind == Ask.name:
+        return Ask(algorithm, part)
+    raise SpecError(f"the server asks for a kind of work that this evenhand does not know; {SAME}")
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+        raise SpecError(f"what the server asks for cannot be read; {SAME}") from error
+    if not isinstance(told, dict):
+        raise SpecError(f"what the server asks for cannot be read; {SAME}")
+    return told
+
+
+def _number(told: Mapping[str, Any], name: str, least: int) -> int:
+    value = told.get(name)
+    if type(value) is not int or not least <= value <= MOST:
+        raise SpecError(f"{name} must be a whole number from {least} to {MOST}; {SAME}")
+    return value
+
+
+def _algorithm(told: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
+    if told.get("plain") is True:
+        return Algorithm()
+    method, after_last = told.get("method"), told.get("last")
+    if type(after_last) is not bool:
+        raise SpecError(f"last must be true or false; {SAME}")
+    if method == OWN:
+        if own is None:
+            raise SpecError("the run's method is not one of evenhand's; give it to client_app(algorithm=...) on every node")
+        algorithm = own
+    else:
+        algorithm = build_algorithm(method)
+    if not after_last:
+        return algorithm
+    last = algorithm.finish()
+    if last is None:
+        raise SpecError(f"{type(algorithm).__name__} has no work after the last round")
+    return last

@@ -1,0 +1,78 @@
+"""Every method through Flower's messages and apps: what the simulator's loop gives, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+import evenhand as eh
+from evenhand import tree
+from evenhand.flower import apps
+from federations import METHODS, network, ragged
+from flower_grid import InProcessGrid
+
+SIZES = (1, 30, 7, 40, 12)
+SETTINGS: dict[str, Any] = {"local": eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5), "seed": 3, "eval_every": 2}
+COHORTS = {"everyone": eh.Full(), "some": eh.Uniform(3)}
+
+
+def one_client(federation: eh.Federation, client: int) -> eh.Federation:
+    """The data of one client by itself, with only the groups that it has."""
+
+    def arrays(part: Any) -> dict[str, Any]:
+        x, y, group = part.client(client)
+        return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
+
+    team = {"team": federation.team_names[int(federation.teams[client])]}
+    return eh.Federation.from_arrays([arrays(federation.train) | team], test=[arrays(federation.test)])
+
+
+class Setting:
+    """A federation of nodes in this process."""
+
+    def __init__(self, directory: Path, federation: eh.Federation, module: nn.Module, **changes: Any) -> None:
+        self.directory, self.module, self.federation = directory, module, federation
+        data = [one_client(federation, client) for client in range(federation.clients)]
+        app = apps.client_app(module, lambda config: data[int(config["partition-id"])])
+        configs = [{"partition-id": i, "state-dir": str(directory / f"state{i}")} for i in range(federation.clients)]
+        self.grid = InProcessGrid(app, configs, **changes)
+
+    def run(self, method: eh.Algorithm, rounds: int = 5, **settings: Any) -> eh.Result:
+        found: list[eh.Result] = []
+        options = {**SETTINGS, "clients": self.federation.clients, "out": self.directory / "run", "rounds": rounds, **settings}
+        app = apps.server_app(method, self.module, finished=found.append, **options)
+        app(self.grid, self.grid.contexts[1])
+        return found[0]
+
+
+def flat(result: eh.Result) -> dict[str, torch.Tensor]:
+    return tree.flatten({"params": result.params, "state": result.state})
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_what_the_simulator_gives_to_the_bit(method: str, cohort: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="loop", cohort=COHORTS[cohort], **SETTINGS)
+    result = Setting(tmp_path, federation, module).run(METHODS[method], cohort=COHORTS[cohort])
+    for key, value in flat(reference).items():
+        assert torch.equal(flat(result)[key], value), key
+    assert [row["answered"] for row in result.history_rows] == [row["answered"] for row in reference.history_rows]
+    for name in ("count", "accuracy"):  # of personal models too, which are on the nodes alone
+        assert result.score_columns[name].tolist() == pytest.approx(reference.score_columns[name].tolist(), nan_ok=True), name
+    assert result.personal is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto", "gifair_per"])
+def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float32)
+    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="vmap", **SETTINGS)
+    result = Setting(tmp_path, federation, module).run(METHODS[method])
+    for key, value in reference.params.items():
+        torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
