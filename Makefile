@@ -12,7 +12,7 @@ run: .venv/ready
 	$(BIN)/evenhand run
 
 test: lint
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

@@ -13,7 +13,7 @@ pytest.importorskip("flwr", reason="Flower is not installed")
 
 import evenhand as eh
 from evenhand import tree
-from evenhand.flower import apps
+from evenhand.flower import apps, records
 from federations import METHODS, network, ragged
 from flower_grid import InProcessGrid
 
@@ -45,7 +45,14 @@ class Setting:
 
     def run(self, method: eh.Algorithm, rounds: int = 5, **settings: Any) -> eh.Result:
         found: list[eh.Result] = []
-        options = {**SETTINGS, "clients": self.federation.clients, "out": self.directory / "run", "rounds": rounds, **settings}
+        options = {
+            **SETTINGS,
+            "clients": self.federation.clients,
+            "out": self.directory / "run",
+            "rounds": rounds,
+            "by_client": True,
+            **settings,
+        }
         app = apps.server_app(method, self.module, finished=found.append, **options)
         app(self.grid, self.grid.contexts[1])
         return found[0]
@@ -76,3 +83,66 @@ def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
     result = Setting(tmp_path, federation, module).run(METHODS[method])
     for key, value in reference.params.items():
         torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "afl"])
+def test_without_leave_the_server_sees_sums_alone(method: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    reference = eh.fit(module, federation, METHODS[method], rounds=4, engine="loop", **SETTINGS)
+    setting = Setting(tmp_path, federation, module)
+    arrived: list[tuple[str, set[str]]] = []
+    setting.grid.spoil = lambda node, reply: arrived.append(kind_and_each(reply)) or [reply]
+    result = setting.run(METHODS[method], rounds=4, by_client=False)
+    needs_each = method == "afl"  # whose server looks at each client's loss
+    assert {kind for kind, each in arrived if each} == ({"train", "evaluate"} if needs_each else set())
+    by = ["client"] * len(SIZES) if needs_each else ["everyone"]
+    assert result.score_columns["by"] == [*by, *["group"] * 3, *(["team"] * 2 if needs_each else [])]
+    groups = {row["name"]: row["accuracy"] for row in reference.score_rows if row["by"] == "group"}
+    assert {row["name"]: row["accuracy"] for row in result.score_rows if row["by"] == "group"} == pytest.approx(groups)
+    assert result.summary == pytest.approx(reference.summary, abs=6e-4)
+    for mine, theirs in zip(result.history_rows, reference.history_rows, strict=True):
+        assert {name: mine.get(name) for name in ("mean", "std", "loss")} == pytest.approx(
+            {name: theirs.get(name) for name in ("mean", "std", "loss")}
+        )
+
+
+def kind_and_each(reply: Any) -> tuple[str, set[str]]:
+    """The kind of work that a reply is about, and the names of what it shows of a single client."""
+    if reply.has_error() or "about" not in reply.content or "work" not in reply.content["about"]:
+        return "", set()
+    found, about = records.read_reply(reply.content)
+    return str(about["work"]), set(found.each)
+
+
+def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_all_or_none(tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    setting = Setting(tmp_path, federation, module)
+
+    def lose(node: int, reply: Any) -> list[Any]:
+        kind, _ = kind_and_each(reply)
+        return [] if kind == "evaluate" and node == 2 else [reply]
+
+    setting.grid.spoil = lose
+    result = setting.run(METHODS["afl"], rounds=2, deadline=0.3)
+    assert result.score_columns["count"].tolist()[:5] == [*[int(federation.test.sizes[0]), 0], *federation.test.sizes.tolist()[2:]]
+    assert result.certificate is None
+    setting.grid.spoil = lambda node, reply: [] if kind_and_each(reply)[0] == "evaluate" else [reply]
+    with pytest.raises(eh.RunError, match="no client has answered the last evaluation"):
+        setting.run(METHODS["fedavg"], rounds=2, deadline=0.3, out=tmp_path / "other")
+
+
+def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    setting = Setting(tmp_path, federation, module)
+
+    def more(node: int, reply: Any) -> list[Any]:
+        if kind_and_each(reply)[0] == "evaluate" and node == 2:
+            found, about = records.read_reply(reply.content)
+            found.each["count"][0] += 1
+            reply.content = records.reply_content(found, about)
+        return [reply]
+
+    setting.grid.spoil = more
+    result = setting.run(METHODS["fedavg"], rounds=1)
+    assert result.score_columns["count"].tolist()[:5] == [*[int(federation.test.sizes[0]), 0], *federation.test.sizes.tolist()[2:]]
+    assert "client 1: not what the server knows: each/count; left out" in caplog.text

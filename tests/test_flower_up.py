@@ -26,6 +26,8 @@ from evenhand.flower.guard import __file__ as guard_file
 from evenhand.flower.guard import marked
 from evenhand.flower.loopback import FederationError, Loopback, Member, data_files, reason
 
+pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker
+
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 
 PROJECT = """

@@ -623,6 +623,7 @@ class Watched(Engine):
         attached, asked = eh.Loop().attach(model, federation, seed), self.asked
 
         class Watching:
+            here, by_client = True, True
             memories: dict[int, Tree] = attached.memories
 
             def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:

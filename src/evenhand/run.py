@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -26,6 +27,7 @@ from evenhand.errors import RunError, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
+from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, Row, counts_of, rows_of, score_columns, summaries, summary
 from evenhand.metrics.tally import Tally, dense, sample_values
@@ -60,6 +62,7 @@ class Result:
     counts: Counts | None = field(default=None, repr=False)  # the tally's confusion counts, with names
     validation: Columns | None = field(default=None, repr=False)  # as score_columns, on the validation data where there are any
     certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
+    over_clients: dict[str, float] | None = field(default=None, repr=False)  # the summary, where no client is seen by itself
     weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
     weight_rounds: list[int] = field(default_factory=list, repr=False)  # (T,) after which rounds weights were tracked
     weight_history: Floats | None = field(default=None, repr=False)  # (T, n) each client's effective weight then; rows sum to one
@@ -88,6 +91,8 @@ class Result:
     @property
     def summary(self) -> dict[str, float]:
         """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy (NaN for regression)."""
+        if self.over_clients is not None:
+            return self.over_clients
         return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])
 
     @cached_property
@@ -201,7 +206,7 @@ def fit(
             unwritten()
             unwritten = None
 
-    tell_of_left_out(history)
+    tell_of_left_out(history, exchange.here)
     exchanges.finish(state, rounds)
     return judge.result(state, rounds, history, tracked)
 
@@ -342,12 +347,14 @@ def check_arguments(rounds: Any, seed: Any, eval_every: Any, checkpoint_every: A
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
 
 
-def tell_of_left_out(history: list[Row]) -> None:
+def tell_of_left_out(history: list[Row], here: bool = True) -> None:
+    """Warn of rounds that some clients were left out of. ``here``: the only reason can be that they diverged."""
     rounds = [row for row in history if row["left_out"]]
     if rounds:
         void = sum(row["void"] for row in rounds)
-        text = "in %d of %d rounds clients were left out because their updates were not finite; %d rounds are void. Is lr too large?"
-        log.warning(text, len(rounds), len(history), void)
+        why = "because their updates were not finite" if here else "for the reasons that are logged above"
+        text = "in %d of %d rounds clients were left out %s; %d rounds are void.%s"
+        log.warning(text, len(rounds), len(history), why, void, " Is lr too large?" if here else "")
 
 
 def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
@@ -383,7 +390,7 @@ class Judge:
     def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, census: Census, exchange: Exchange) -> None:
         self.algorithm, self.model, self.federation, self.census, self.exchange = algorithm, model, federation, census, exchange
         self.part = "train" if federation.judged is federation.train else "test"
-        self.work = Evaluate(algorithm, federation.groups, self.part)
+        self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
         self._training_work = Evaluate(Algorithm(), federation.groups, "train")  # one of each kind: engines prepare a kind of work once
         self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
 
@@ -392,6 +399,7 @@ class Judge:
         federation, certificate = self.federation, self.certificate(state, rounds)
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
+        over_clients = None if self.exchange.by_client else _split_off(tally)
         validated = self.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
         return Result(
             algorithm=self.algorithm,
@@ -405,6 +413,7 @@ class Judge:
             counts=counts_of(tally, federation),
             validation=None if validated is None else score_columns(validated, federation),
             certificate=certificate,
+            over_clients=over_clients,
             weight_columns={} if certificate is None else self.weight_columns(certificate, state, rounds),
             weight_rounds=list(tracked),
             weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
@@ -412,19 +421,30 @@ class Judge:
 
     def numbers(self, state: State, round: int) -> Row:
         """Loss and accuracy over clients, for the history."""
-        found = over_clients(self._judged(self.work, state, round).each, self.model.classifies)
-        return {name: float(value) for name, value in found.items()}
+        replies = self._judged(self.work, state, round)
+        if not len(replies.ids):  # of a real federation, where all can be away
+            return {"loss": math.nan}
+        if not self.work.by_client:
+            return dict(from_client_sums(replies.total))
+        return {name: float(value) for name, value in over_clients(replies.each, self.model.classifies).items()}
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
         """Full tallies of all clients on a part of their data, by default the one that the history is about."""
         clients = self.federation.clients
-        work = Evaluate(self.algorithm, self.federation.groups, part or self.part, full=True, clients=clients)
-        return dense(self._judged(work, state, round), clients)
+        work = Evaluate(self.algorithm, self.federation.groups, part or self.part, True, clients, self.exchange.by_client)
+        replies = self._judged(work, state, round)
+        if not len(replies.ids):
+            raise RunError("no client has answered the last evaluation; start the run again, it goes on from its last round")
+        return dense(replies, clients)
 
     def shared_columns(self, state: State, round: int) -> Columns:
         """Accuracy and loss of the shared model, where clients use models of their own and there is a trained one beside them."""
         shared = self.algorithm.result(state)
-        if not self.algorithm.personal or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init()))):
+        if (
+            not self.algorithm.personal
+            or not self.exchange.by_client
+            or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init())))
+        ):
             return {}
         clients = self.federation.clients
         work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
@@ -444,9 +464,10 @@ class Judge:
 
     def certificate(self, state: State, round: int) -> Certificate | None:
         """Which weight each client has at its training loss; None where the method cannot tell."""
-        if type(self.algorithm).certificate is Algorithm.certificate:
+        if type(self.algorithm).certificate is Algorithm.certificate or not self.exchange.by_client:
             return None  # that takes no look at the training data
-        return self.algorithm.certificate(state, self.training_losses(state, round), self.census)
+        losses = self.training_losses(state, round)
+        return None if bool(losses.isnan().all()) else self.algorithm.certificate(state, losses, self.census)
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""
@@ -455,13 +476,19 @@ class Judge:
         return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
 
     def training_losses(self, state: State, round: int) -> Tensor:
-        """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum"."""
+        """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum".
+
+        All are NaN where one has not answered: weights are about everyone's losses.
+        """
         if self._losses is None or self._losses[0] is not state:
             everyone = torch.arange(self.federation.clients)
             task = Task(shared={"model": self.algorithm.result(state)})
-            each = self.exchange.exchange(self._training_work, task, everyone, round).each
-            total: Tensor = each["loss"].sum(1)
-            self._losses = (state, total if self.model.summed else total / each["count"].sum(1))
+            replies = self.exchange.exchange(self._training_work, task, everyone, round)
+            if len(replies.ids) < len(everyone):
+                self._losses = (state, torch.full((len(everyone),), math.nan, dtype=torch.float64))
+                return self._losses[1]
+            total: Tensor = replies.each["loss"].sum(1)
+            self._losses = (state, total if self.model.summed else total / replies.each["count"].sum(1))
         return self._losses[1]
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
@@ -473,6 +500,13 @@ class Judge:
         return [
             self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first))) for client in range(self.federation.clients)
         ]
+
+
+def _split_off(tally: Tally) -> dict[str, float]:
+    """Take the sums over clients out of a tally, and tell what they tell."""
+    sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in NAMES if name in tally}
+    found = from_client_sums(sums) if sums else {}
+    return {name: value for name, value in found.items() if name != "loss"}
 
 
 def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:

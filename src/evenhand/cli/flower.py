@@ -19,12 +19,61 @@ import click
 from evenhand.cli.terminal import stopping_cleanly
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from evenhand.flower.codebook import Codebook
     from evenhand.flower.loopback import Loopback
 
 
 @click.group()
 def flower() -> None:
     """Run methods in a real federation, with Flower."""
+
+
+@flower.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--method", default="qffl:q=1", show_default=True, metavar="NAME[:KEY=VALUE,...]", help="As in evenhand run --algorithm.")
+@click.option("--table", type=click.Path(path_type=Path), help="A table that looks like the nodes'; its columns go into the codebook.")
+@click.option("--label", metavar="COLUMN", help='The column to predict, or a condition on one: "stage > 2".  [default: disease]')
+@click.option("--group", "groups", multiple=True, metavar="COLUMN", help="Groups to compare; repeat for intersections.  [default: sex]")
+@click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Table: this column is no feature; repeat for several.")
+@click.option("--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes.")
+def new(
+    directory: Path, method: str, table: Path | None, label: str | None, groups: tuple[str, ...], dropped: tuple[str, ...], clients: int
+) -> None:
+    """Write a Flower app into the new directory DIR.
+
+    Without --table it comes with the tables of made-up hospitals and runs as it is. With --table, a codebook is made from that file: its
+    column names and categories, and means and spreads with two digits. All nodes will see the codebook, so take made-up rows, or those of
+    a node that agrees. The table itself is not copied.
+    """
+    with stopping_cleanly():
+        from evenhand.flower.project import write_project
+
+        codebook, tables = _tables(table, label, groups, dropped, clients)
+        write_project(directory, codebook, method, clients, tables)
+        place = shlex.quote(str(directory))
+        data, nodes = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES", "" if clients == 4 else f" --nodes {clients}"
+        click.echo(f"written to {directory}; README.md there says how to run it with real nodes. To try it on this machine:")
+        click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
+
+
+def _tables(
+    table: Path | None, label: str | None, groups: tuple[str, ...], dropped: tuple[str, ...], clients: int
+) -> tuple[Codebook, dict[str, DataFrame]]:
+    """The codebook of a new app, and tables for a try-out where they can be made up."""
+    from evenhand.errors import SpecError
+    from evenhand.flower.codebook import Codebook
+    from evenhand.flower.project import example
+    from evenhand.tables import read_table
+
+    if table is not None:
+        if label is None:
+            raise SpecError("which column is to be predicted? give it with --label COLUMN")
+        return Codebook.of_table(read_table(table), label, groups, dropped), {}
+    if dropped or len(groups) > 1:
+        raise SpecError("--drop and several groups are about a table of yours; give it with --table FILE")
+    return example(label or "disease", groups[0] if groups else "sex", clients)
 
 
 @flower.command()

@@ -19,6 +19,7 @@ class Exchange(Protocol):
     """An engine at work: it owns batches, padding, devices, client memories, summing and stacking."""
 
     here: bool  # whether clients' samples and memories are in this process
+    by_client: bool  # whether the server may see how single clients fare
     memories: dict[int, Tree]  # what clients remember, by id; a client not in it has its first memory
     meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None  # may be asked, while clients work, for the next work, ids and round
 

@@ -170,7 +170,7 @@ def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
 class Split:
     """An exchange whose clients are divided among processes."""
 
-    here = True
+    here, by_client = True, True
 
     def __init__(self, inner: Exchange, model: Model, federation: Federation) -> None:
         self.inner, self.model, self.federation = inner, model, federation

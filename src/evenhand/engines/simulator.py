@@ -189,7 +189,7 @@ class _Noticed:
 class Simulator:
     """Exchanges with clients whose data and memories are in this process."""
 
-    here = True
+    here, by_client = True, True
 
     def __init__(self, model: Model, federation: Federation, seed: int, batching: Batching) -> None:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching

@@ -12,6 +12,7 @@ from evenhand.algorithm import Algorithm, Memory
 from evenhand.data import Batch
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
+from evenhand.metrics.client_sums import client_sums
 from evenhand.metrics.tally import MOST_CELLS, judge, tally
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -152,6 +153,8 @@ class Evaluate(_Looking):
     Args:
         full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct predictions and losses.
         clients: how many reply; a table that is too large to be kept for each of them is summed over them.
+        by_client: whether the server sees each client's tally; otherwise nothing but sums over clients, see
+            :mod:`evenhand.metrics.client_sums`.
     """
 
     algorithm: Algorithm
@@ -159,6 +162,7 @@ class Evaluate(_Looking):
     part: str = "test"
     full: bool = False
     clients: int = 1
+    by_client: bool = True
     name: ClassVar[str] = "evaluate"
     must_be_finite: ClassVar[bool] = False
 
@@ -167,11 +171,13 @@ class Evaluate(_Looking):
 
     def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
         found = tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups, self.full)
+        if not self.by_client:
+            return Reply(found | client_sums(found)), memory
         return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
 
     @property
     def pooled(self) -> bool:
-        return not self.algorithm.personal
+        return self.by_client and not self.algorithm.personal  # a client's accuracy is no sum over samples
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         found = judge(model, self.algorithm.deployed(task.shared, {}), batch, self.full)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -15,7 +15,7 @@ from torch import nn
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
 from evenhand.data import Federation
-from evenhand.errors import EvenhandError, first_line
+from evenhand.errors import EvenhandError, RunError, SpecError, first_line
 from evenhand.flower import records, roster, wire
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.exchange import Limits, Link, Remote, census, fault_content
@@ -27,6 +27,8 @@ from evenhand.model import Model
 from evenhand.run import Result, fit
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 Data = Federation | Mapping[str, Any]  # one client's: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
@@ -51,29 +53,27 @@ def client_app(
     """
     app = ClientApp()
 
-    def module() -> nn.Module:
-        return model if isinstance(model, nn.Module) else model()
-
     def tell(message: Message, context: Context) -> Message:
-        data = _data(load_data(context.node_config))
-        name = str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
-        return Message(records.reply_content(*roster.told(data, name), limit), reply_to=message)
+        return Message(_or_fault(_told, message.content, context), reply_to=message)
 
     def work(message: Message, context: Context) -> Message:
-        try:
-            content = _worked(message.content, context)
-        except NotFinite as error:
-            content = fault_content(str(error))
-        except Exception as error:  # its text would go to the server, and may tell of data or paths
-            log.exception("a task could not be done")
-            content = fault_content(_harmless(error))
-        return Message(content, reply_to=message)
+        return Message(_or_fault(_worked, message.content, context), reply_to=message)
+
+    def module() -> nn.Module:
+        return model if isinstance(model, nn.Module) else _by_owner("model", model)
+
+    def data_of(context: Context) -> Federation:
+        return _by_owner("load_data", lambda: _data(load_data(context.node_config)))
+
+    def _told(content: RecordDict, context: Context) -> RecordDict:
+        name = str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
+        return records.reply_content(*roster.told(data_of(context), name), limit)
 
     def _worked(content: RecordDict, context: Context) -> RecordDict:
         task, about = records.read_task(content, limit)
         client, round, counted = (records.whole(about, name) for name in ("client", "round", "counted"))
         kind = wire.made(records.text(about, "how"), algorithm)
-        data = with_groups(_data(load_data(context.node_config)), tuple(about["groups"]))
+        data = with_groups(data_of(context), tuple(about["groups"]))
         trained = Model(module(), loss or records.text(about, "loss"))
         trained.check(data)
         first = kind.first_memory(trained.init())
@@ -109,6 +109,7 @@ def server_app(
     deadline: float = Limits.deadline,
     patience: float = 600.0,
     limit: int = records.LIMIT,
+    by_client: bool = False,
     finished: Callable[[Result], None] | None = None,
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -121,6 +122,8 @@ def server_app(
         deadline: seconds that clients have for an exchange; who takes longer is left out of it.
         patience: seconds to wait for the nodes at the start.
         limit: bytes of a message.
+        by_client: let the server see how each client fares, for a row per client in the scores. Otherwise evaluation sends nothing but
+            sums over clients and groups, unless the method itself has the server look at single clients.
         finished: called with the result.
 
     The other arguments are those of :func:`evenhand.fit`.
@@ -141,7 +144,7 @@ def server_app(
             local=local,
             cohort=cohort,
             seed=seed,
-            engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss),
+            engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss, by_client or bool(algorithm.seen(federation.census(weights)))),
             weights=weights,
             eval_every=eval_every,
             out=out,
@@ -174,8 +177,25 @@ def _data(found: Data) -> Federation:
     return Federation.from_arrays([train], test=None if test is None else [test])
 
 
-def _harmless(error: Exception) -> str:
-    """A reason that tells nothing of the client: evenhand's own words, else the kind of error alone."""
-    if isinstance(error, EvenhandError):
-        return first_line(error)
-    return f"{type(error).__name__} on the node; its log says more"
+class _OwnersError(EvenhandError):
+    """A function of the node's owner has failed; the cause is for the node's log alone."""
+
+
+def _by_owner(name: str, function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except Exception as error:
+        raise _OwnersError(f"{name} has failed on the node; its log says more") from error
+
+
+def _or_fault(answer: Callable[[RecordDict, Context], RecordDict], content: RecordDict, context: Context) -> RecordDict:
+    """A reply; where there is none, a reason: Flower itself would send the error's text, which may tell of data or paths."""
+    try:
+        return answer(content, context)
+    except NotFinite as error:
+        return fault_content(first_line(error))
+    except Exception as error:
+        log.exception("a task could not be done")
+        # of the others only these have words that are evenhand's alone: about the task, or about memory without a path
+        told = isinstance(error, RunError | SpecError | _OwnersError)
+        return fault_content(first_line(error) if told else f"{type(error).__name__} on the node; its log says more")

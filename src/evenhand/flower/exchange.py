@@ -20,11 +20,12 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm
-from evenhand.data import Federation
+from evenhand.data import PARTS, Federation, Part
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.fold import Fold
 from evenhand.engines.underway import numbers_at_home
-from evenhand.engines.work import Train, Work
+from evenhand.engines.work import Evaluate, Train, Work
+from evenhand.errors import RunError
 from evenhand.flower import records, roster
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.memory import FIRST
@@ -37,6 +38,7 @@ from evenhand.tree import Tree
 log = logging.getLogger(__name__)
 
 CENSUS = "query.census"
+ERRORS = {3: "it has not answered in time", 5: "its node is gone"}  # with which Flower itself replies
 KINDS = {"train": MessageType.TRAIN, "survey": "query.survey", "evaluate": MessageType.EVALUATE}  # of work
 
 
@@ -65,7 +67,10 @@ class Link:
         """Pairs of a node and its reply, until all have answered or the time is over."""
         ttl = self.limits.deadline
         messages = [Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl) for node, content in contents.items()]
-        asked = dict(zip(self.grid.push_messages(messages), contents, strict=True))
+        names: list[str | None] = list(self.grid.push_messages(messages))
+        if len(names) < len(messages):  # Flower's way to say it
+            raise RunError("the SuperLink, or a proxy before it, takes no messages as large as this model's; raise its limit")
+        asked = {name: node for name, node in zip(names, contents, strict=True) if name}  # without a name: the node has just left
         end = time.monotonic() + ttl
         while asked:
             for reply in list(self.grid.pull_messages(list(asked))):
@@ -73,6 +78,8 @@ class Link:
                 node = asked.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     yield node, reply
+                else:
+                    log.warning("a reply that nobody waits for has come, a second one or a late one; it is not counted")
             if not asked or time.monotonic() > end:
                 return
             time.sleep(self.limits.poll)
@@ -108,6 +115,8 @@ def _heard(link: Link, nodes: list[int]) -> dict[int, roster.Entry]:
         try:
             if reply.has_error():
                 raise ValueError(f"Flower's error {reply.error.code}")
+            if fault := fault_in(reply.content):
+                raise ValueError(fault)
             found[node] = roster.heard(*records.read_reply(reply.content, link.limits.message))
         except ValueError as error:
             log.warning("node %s cannot take part: %s", node, error)
@@ -123,6 +132,7 @@ class Remote(Engine):
         method: the run's.
         run: a name that stays when the run is resumed; nodes keep their clients' memories under it.
         loss: its name.
+        by_client: whether the server sees how single clients fare, not only sums over them.
     """
 
     link: Link
@@ -130,6 +140,7 @@ class Remote(Engine):
     method: Algorithm
     run: str
     loss: str
+    by_client: bool = False
 
     def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
         return GridExchange(self, model, federation, seed)
@@ -141,8 +152,10 @@ class GridExchange:
     here = False
 
     def __init__(self, settings: Remote, model: Model, federation: Federation, seed: int) -> None:
+        self.by_client = settings.by_client
         self.settings, self.model, self.federation, self.seed = settings, model, federation, seed
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+        self._nodes = Whereabouts(settings.link, settings.nodes, federation)
         self._counted: dict[int, int] = {}  # the last round whose training of a client counts
         self._expected: dict[str, Reply] = {}
 
@@ -159,15 +172,17 @@ class GridExchange:
         """Send ``task`` to clients ``ids`` and add up what they reply."""
         clients, how = ids.tolist(), described(work, self.settings.method)
         shared = records.pack(task.shared)
-        contents = {
-            self.settings.nodes[client]: self._content(work, how, task, shared, place, client, round)
-            for place, client in enumerate(clients)
-        }
-        client_of = {self.settings.nodes[client]: client for client in clients}
+        client_of = self._nodes.find(clients)
+        place_of = {client: place for place, client in enumerate(clients)}
+        contents = {node: self._content(work, how, task, shared, place_of[client], client, round) for node, client in client_of.items()}
         expected = self._form(work, how, task)
-        roll, fold = RollCall(clients, round, work.name, self.federation.name), _InTurn(clients)
+        roll, fold = RollCall(list(client_of.values()), round, work.name, self.federation.name), _InTurn(clients)
+        for client in sorted(set(clients) - set(client_of.values())):
+            log.warning("%s has no node any more and is left out of round %d", self._label(client), round + 1)
+            fold.without(client)
         answered: list[int] = []
         link = self.settings.link
+        self._nodes.silent -= set(clients)
         for node, message in link.ask(contents, KINDS[work.name], f"{round}"):
             client = client_of[node]
             reply = self._checked(client, message, roll, expected, work)
@@ -179,6 +194,7 @@ class GridExchange:
         for client in roll.missing:
             log.warning("%s has not answered within %g s and is left out of round %d", self._label(client), link.limits.deadline, round + 1)
             fold.without(client)
+        self._nodes.silent |= set(roll.missing)
         answered.sort()
         if isinstance(work, Train):
             self._counted |= dict.fromkeys(answered, round)
@@ -203,7 +219,9 @@ class GridExchange:
         who = self._label(client)
         try:
             if message.has_error():
-                raise ValueError(f"its node has failed (Flower's error {message.error.code}); the node's log says why")
+                self._nodes.silent.add(client)
+                code = message.error.code
+                raise ValueError(f"{ERRORS.get(code, 'its node has failed, see its log')} (Flower's error {code})")
             fault = fault_in(message.content)
             if fault:
                 raise ValueError(fault)
@@ -212,10 +230,20 @@ class GridExchange:
             roll.answer(client, {})
             log.warning("%s is left out: %s", who, error)
             return None
-        reasons = roll.answer(client, about) or check_reply(reply, expected, who, must_be_finite=work.must_be_finite)
+        known = self._known(work, client)
+        reasons = roll.answer(client, about) or check_reply(reply, expected, who, must_be_finite=work.must_be_finite, known=known)
         for reason in reasons:
             log.warning("%s; left out", reason)
         return None if reasons else reply
+
+    def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
+        """What a reply must say of itself: when it evaluates, as many samples of each group as its node told at the start."""
+        if not isinstance(work, Evaluate):
+            return {}
+        part = getattr(self.federation, work.part)
+        rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
+        codes = torch.zeros(rows.stop - rows.start, dtype=torch.int64) if part.group is None else part.group[rows]
+        return {("each" if work.by_client else "total", "count"): torch.bincount(codes, minlength=max(1, work.groups))}
 
     def _form(self, work: Work, how: str, task: Task) -> Reply:
         """A reply of the right form: one client's to made-up samples."""
@@ -229,6 +257,40 @@ class GridExchange:
 
     def _label(self, client: int) -> str:
         return label(client, self.federation.name)
+
+
+class Whereabouts:
+    """The node of each client; a node that restarts without a key comes back under another number.
+
+    Where a client's node is gone, or did not answer when it was last asked (Flower takes a minute to notice that a node is gone), nodes
+    that are no client's are asked for the census. One that tells the same name and counts is the client's from then on.
+    """
+
+    def __init__(self, link: Link, nodes: Mapping[int, int], federation: Federation) -> None:
+        self.silent: set[int] = set()  # clients that did not answer when they were last asked
+        self._link, self._node_of, self._federation = link, dict(nodes), federation
+        self._strangers: dict[int, roster.Entry] = {}  # nodes that are no client's, and what they have told
+
+    def find(self, clients: list[int]) -> dict[int, int]:
+        """Nodes that are there now, and the client of each; clients without a node are missing."""
+        present = set(self._link.grid.get_node_ids())
+        lost = [client for client in clients if client in self.silent or self._node_of[client] not in present]
+        if lost:
+            known = {*self._node_of.values(), *self._strangers}
+            self._strangers |= _heard(self._link, sorted(present - known))
+        for client in lost:
+            found = [node for node, entry in self._strangers.items() if node in present and self._is(entry, client)]
+            if found:
+                log.warning("%s has a new node", label(client, self._federation.name))
+                self._node_of[client] = found[-1]
+                del self._strangers[found[-1]]
+        return {self._node_of[client]: client for client in clients if self._node_of[client] in present}
+
+    def _is(self, entry: roster.Entry, client: int) -> bool:
+        """Whether a node tells the name and the counts that the client had at the start."""
+        return entry.name == self._federation.name(client) and all(
+            _counts(getattr(self._federation, kind), client, self._federation.group_names) == _told_counts(entry, kind) for kind in PARTS
+        )
 
 
 class _InTurn:
@@ -272,6 +334,21 @@ def _nobody(federation: Federation) -> roster.Entry:
     )
 
 
+def _counts(part: Part | None, client: int, groups: tuple[str, ...]) -> dict[str, int]:
+    """Samples of each of the client's groups; all under no name where there are no groups."""
+    if part is None:
+        return {}
+    rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
+    if part.group is None:
+        return {"": rows.stop - rows.start} if rows.stop > rows.start else {}
+    found = torch.bincount(part.group[rows], minlength=len(groups)).tolist()
+    return {name: count for name, count in zip(groups, found, strict=True) if count}
+
+
+def _told_counts(entry: roster.Entry, kind: str) -> dict[str, int]:
+    return {name: count for name, count in zip(entry.groups or ("",), entry.counts[kind].tolist(), strict=True) if count}
+
+
 def fault_content(fault: str) -> RecordDict:
     """The reply of a client that cannot do what it is asked, with a reason that tells nothing of its data."""
     return RecordDict({"fault": ConfigRecord({"reason": fault})})
@@ -281,4 +358,4 @@ def fault_in(content: RecordDict) -> str:
     """The reason in a reply of :func:`fault_content`; empty where it is another reply."""
     record = content.get("fault")
     reason = record.get("reason") if isinstance(record, ConfigRecord) else None
-    return reason[:200] if isinstance(reason, str) else ""
+    return "".join(filter(str.isprintable, reason))[:200] if isinstance(reason, str) else ""

@@ -18,6 +18,7 @@ from evenhand.engines.simulator import Simulator
 from evenhand.engines.threads import one_thread
 from evenhand.engines.visits import Members
 from evenhand.engines.work import Train, Work
+from evenhand.errors import RunError
 from evenhand.local import LocalSGD, Schedule
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
@@ -84,7 +85,7 @@ def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
         return federation
     unknown = set(federation.group_names) - set(names)
     if unknown or not federation.group_names:
-        raise ValueError("the data of this node have other groups than it told at the start; start the run anew")
+        raise RunError("the data of this node have other groups than it told at the start; start the run anew")
     codes = torch.tensor([names.index(name) for name in federation.group_names])
 
     def part(old: Part | None) -> Part | None:

@@ -7,6 +7,7 @@ the same zero, so that methods, scores and reports work with it as they do in th
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,16 @@ from torch import Tensor
 from evenhand.data import PARTS, Federation, Part, View
 from evenhand.messages import Reply
 
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.float16, torch.uint8, torch.int64)}
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    )
+}
+# A node's word is taken for its counts, and the server keeps a number for each sample's group: more than this is a mistake.
+MOST_SAMPLES = 1 << 28
+MOST_VALUES = 1 << 28  # of one sample
 
 
 @dataclass(frozen=True)
@@ -52,24 +62,56 @@ def told(federation: Federation, name: str) -> tuple[Reply, dict[str, Any]]:
 def heard(reply: Reply, about: Mapping[str, Any]) -> Entry:
     """What a node has told; raises a ValueError of one line where that cannot be."""
     try:
-        groups, form = tuple(about["groups"]), []
-        for field in ("x", "y"):
-            form += [tuple(int(length) for length in about[f"{field}_shape"]), DTYPES[about[f"{field}_type"]]]
-        entry = Entry(str(about["name"]), str(about["team"]), groups, tuple(about["labels"]), tuple(form), dict(reply.each))
-        fine = set(entry.counts) == set(PARTS) and all(
-            counts.shape == (max(1, len(groups)),) and counts.dtype == torch.int64 and bool((counts >= 0).all())
-            for counts in entry.counts.values()
-        )
+        form = tuple(told for field in ("x", "y") for told in (_shape(about[f"{field}_shape"]), DTYPES[about[f"{field}_type"]]))
+        groups, labels = (_names(about[field]) for field in ("groups", "labels"))
+        entry = Entry(_name(about["name"]), _name(about["team"]), groups, labels, form, dict(reply.each))
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("a node tells of its data in a form that cannot be read; install the same evenhand on all sides") from error
-    if not fine or not int(entry.counts["train"].sum()):
-        raise ValueError("a node has no training samples, or tells counts that cannot be; it is left out")
+    if not entry.name:
+        raise ValueError("a node has no name; give it one in its node config")
+    cells = (max(1, len(groups)),)
+    if entry.counts.keys() != set(PARTS) or not all(_countable(counts, cells) for counts in entry.counts.values()):
+        raise ValueError(f"a node tells counts of samples that cannot be; they are whole numbers for each group, {MOST_SAMPLES} at most")
+    if not int(entry.counts["train"].sum()):
+        raise ValueError("a node has no training samples; it is left out")
     return entry
+
+
+def _name(value: Any) -> str:
+    """A name that fits into one line of a log or a table."""
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        raise ValueError("no name")
+    return value
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    names = tuple(_name(value) for value in values)
+    if len(set(names)) != len(names):
+        raise ValueError("a name twice")
+    return names
+
+
+def _shape(lengths: Any) -> tuple[int, ...]:
+    shape = tuple(lengths)
+    if not all(type(length) is int and length >= 0 for length in shape) or math.prod(shape) > MOST_VALUES:
+        raise ValueError("no shape")
+    return shape
+
+
+def _countable(counts: Any, cells: tuple[int, ...]) -> bool:
+    if not isinstance(counts, Tensor) or counts.shape != cells or counts.dtype != torch.int64:
+        return False
+    return all(0 <= count <= MOST_SAMPLES for count in counts.tolist()) and int(counts.sum()) <= MOST_SAMPLES
 
 
 def in_order(names: Sequence[str]) -> list[str]:
     """Names as people sort them: site 2 before site 10."""
-    return sorted(names, key=lambda name: [(0, int(piece), "") if piece.isdigit() else (1, 0, piece) for piece in re.split(r"(\d+)", name)])
+
+    def key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+        pieces = re.split(r"([0-9]{1,18})", name)
+        return [(0, int(piece), "") if place % 2 else (1, 0, piece) for place, piece in enumerate(pieces)], name  # "1" is not "01"
+
+    return sorted(names, key=key)
 
 
 def federation_of(entries: Sequence[Entry]) -> Federation:
@@ -104,7 +146,7 @@ def _part(kind: str, entries: Sequence[Entry], groups: tuple[str, ...]) -> Part 
     if not total and kind != "train":
         return None
     x_shape, x_type, y_shape, y_type = entries[0].form
-    x = View(torch.zeros(1, *x_shape, dtype=x_type), torch.zeros(total, dtype=torch.int64))
+    x = View(torch.zeros(1, *x_shape, dtype=x_type), torch.zeros((), dtype=torch.int64).expand(total))
     y = torch.zeros((), dtype=y_type).expand(total, *y_shape)
     codes = None
     if groups:

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenhand.algorithm import Algorithm
+from evenhand.data import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.experiments.spec import algorithm_table, build_algorithm
 from evenhand.local import LocalSGD
 
 OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
+MOST = 1 << 31  # clients, and groups
+SAME = "install the same evenhand on all sides"
 
 
 def described(work: Work, method: Algorithm) -> str:
@@ -25,7 +28,7 @@ def described(work: Work, method: Algorithm) -> str:
     if isinstance(work, Train):
         told: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
     elif isinstance(work, Evaluate):
-        told = {"kind": work.name, "groups": work.groups, "full": work.full, "clients": work.clients}
+        told = {"kind": work.name, "groups": work.groups, "full": work.full, "clients": work.clients, "by_client": work.by_client}
     elif isinstance(work, Ask):
         told = {"kind": work.name}
     else:
@@ -53,14 +56,14 @@ def made(text: str, own: Algorithm | None = None) -> Work:
     told = _parsed(text)
     algorithm, part, kind = _algorithm(told, own), told.get("part"), told.get("kind")
     if part not in PARTS:
-        raise SpecError("the server names no part of the data that there is; install the same evenhand on all sides")
+        raise SpecError(f"the server names no part of the data that there is; {SAME}")
     if kind == Train.name:
-        return Train(algorithm, build_local(told.get("local")), part)
+        return Train(algorithm, _local(told.get("local")), part)
     if kind == Evaluate.name:
-        full = told.get("full")
-        if type(full) is not bool:
-            raise SpecError(f"full must be true or false; {SAME}")
-        return Evaluate(algorithm, _number(told, "groups", 0), part, full, _number(told, "clients", 1))
+        full, by_client = told.get("full"), told.get("by_client")
+        if type(full) is not bool or type(by_client) is not bool:
+            raise SpecError(f"full and by_client must be true or false; {SAME}")
+        return Evaluate(algorithm, _number(told, "groups", 0), part, full, _number(told, "clients", 1), by_client)
     if kind == Ask.name:
         return Ask(algorithm, part)
     raise SpecError(f"the server asks for a kind of work that this evenhand does not know; {SAME}")
@@ -74,6 +77,20 @@ def _parsed(text: str) -> dict[str, Any]:
     if not isinstance(told, dict):
         raise SpecError(f"what the server asks for cannot be read; {SAME}")
     return told
+
+
+def _local(settings: Any) -> LocalSGD:
+    try:
+        return LocalSGD(**settings)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SpecError(f"the server sends settings that make no local solver; {SAME}") from error
+
+
+def _built(table: Any) -> Algorithm:
+    try:
+        return build_algorithm(table)
+    except (OverflowError, RecursionError) as error:
+        raise SpecError(f"the server sends settings that make no method; {SAME}") from error
 
 
 def _number(told: Mapping[str, Any], name: str, least: int) -> int:
@@ -94,7 +111,7 @@ def _algorithm(told: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
             raise SpecError("the run's method is not one of evenhand's; give it to client_app(algorithm=...) on every node")
         algorithm = own
     else:
-        algorithm = build_algorithm(method)
+        algorithm = _built(method)
     if not after_last:
         return algorithm
     last = algorithm.finish()

@@ -371,7 +371,7 @@ class Training:
 class OneOf:
     """One run of a stack, for its judge: what it asks for is found for all runs at once."""
 
-    here = True
+    here, by_client = True, True
 
     def __init__(self, training: Training, row: int) -> None:
         self.training, self.row = training, row

@@ -26,8 +26,10 @@ def score_columns(tally: Tally, federation: Federation) -> Columns:
     accuracy, precision and recall (of class 1; with more classes their mean over the classes that have samples, where one that is never
     predicted has precision 0), auc for two classes, brier and calibration_error (NaN where the model has no probabilities); and for a
     regression rmse and mae. A client without samples has a count of 0 and NaN scores; a team pools the samples of its clients.
+    Where tallies are known in sum alone, one row for everyone takes the place of those of clients and teams.
     """
-    levels = {name: _by_level(values, federation) for name, values in tally.items()}
+    seen = len(tally["count"]) == federation.clients
+    levels = {name: _by_level(values, federation, seen) for name, values in tally.items()}
 
     def score(function: Callable[..., Floats], *names: str) -> Floats:
         """One number for every row; NaN where a table is not there, or was not kept client by client."""
@@ -35,15 +37,18 @@ def score_columns(tally: Tally, federation: Federation) -> Columns:
         rows = [np.full(n, np.nan) if any(t is None for t in tables) else function(*tables) for n, tables in zip(sizes, kept, strict=True)]
         return np.concatenate(rows)
 
-    sizes = (federation.clients, federation.groups, len(federation.team_names))
-    by = [kind for kind, n in zip(("client", "group", "team"), sizes, strict=True) for _ in range(n)]
-    names = [federation.name(client) for client in range(federation.clients)]
-    teams = [""] * sizes[0] if federation.teams is None else [federation.team_names[code] for code in federation.teams.tolist()]
+    team_names = federation.team_names if seen else ()
+    sizes = (federation.clients if seen else 1, federation.groups, len(team_names))
+    by = [kind for kind, n in zip(("client" if seen else "everyone", "group", "team"), sizes, strict=True) for _ in range(n)]
+    names = [federation.name(client) for client in range(federation.clients)] if seen else ["everyone"]
+    teams = [""] * sizes[0]
+    if seen and federation.teams is not None:
+        teams = [federation.team_names[code] for code in federation.teams.tolist()]
     columns: Columns = {
         "by": by,
-        "name": [*names, *federation.group_names, *federation.team_names],
+        "name": [*names, *federation.group_names, *team_names],
         "team": teams + [""] * sum(sizes[1:]),
-        "train_count": _train_counts(federation),
+        "train_count": _train_counts(federation, seen),
         "count": score(lambda count: count, "count").astype(np.int64),
         "accuracy": score(_mean, "correct", "count"),
         "loss": score(_mean, "loss", "count"),
@@ -97,9 +102,14 @@ def summaries(values: ArrayLike) -> dict[str, Floats]:
     return {name: function(values) for name, function in kinds.items()}
 
 
-def _by_level(values: NDArray[Any], federation: Federation) -> list[NDArray[Any] | None]:
-    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table (1, A, ...) kept by group alone."""
+def _by_level(values: NDArray[Any], federation: Federation, seen: bool) -> list[NDArray[Any] | None]:
+    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table (1, A, ...) kept by group alone.
+
+    Where clients are not ``seen``, everyone is the only client, and there are no teams.
+    """
     by_group = values.sum(0)[: federation.groups]
+    if not seen:
+        return [values.sum(1), by_group, values[:0].sum(1)]
     if len(values) != federation.clients:
         return [None, by_group, None]
     by_client = values.sum(1)
@@ -109,15 +119,15 @@ def _by_level(values: NDArray[Any], federation: Federation) -> list[NDArray[Any]
     return [by_client, by_group, by_team.numpy()]
 
 
-def _train_counts(federation: Federation) -> NDArray[np.int64]:
-    """Training samples of every client, group and team."""
+def _train_counts(federation: Federation, seen: bool) -> NDArray[np.int64]:
+    """Training samples of every client, group and team; of everyone and every group where clients are not ``seen``."""
     train = federation.train
     groups, teams = (torch.zeros(len(names), dtype=torch.int64) for names in (federation.group_names, federation.team_names))
     if train.group is not None:
         groups.index_add_(0, train.group, torch.ones_like(train.group))
     if federation.teams is not None:
         teams.index_add_(0, federation.teams, train.sizes)
-    return torch.cat([train.sizes, groups, teams]).numpy()
+    return torch.cat([train.sizes, groups, teams] if seen else [train.sizes.sum()[None], groups]).numpy()
 
 
 def _mean(total: Floats, count: Floats) -> Floats:

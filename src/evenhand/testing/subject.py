@@ -218,7 +218,7 @@ class Recorder(Engine):
 
 
 class _Recording:
-    here = True
+    here, by_client = True, True
 
     def __init__(self, inner: Exchange, sent: list[Sent]) -> None:
         self.inner, self.sent = inner, sent
