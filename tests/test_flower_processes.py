@@ -285,6 +285,7 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 
 @needs_proc
+@pytest.mark.slow
 @FEDERATION
 @pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])  # sums only, needs each client's loss, has client memories
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federation: Loopback, trial: Trial, tmp_path: Path) -> None:
