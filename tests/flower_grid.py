@@ -31,6 +31,8 @@ class InProcessGrid(Grid):
     def set_run(self, run: Any) -> None:
         pass
 
+    # Flower's class wants these three as well; a server of ours that used one would fail here
+
     @property
     def run(self) -> Any:
         raise NotImplementedError
