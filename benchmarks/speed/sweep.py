@@ -27,17 +27,18 @@ CLIENTS, SAMPLES, TESTED, ROUNDS, TURNS = 100, 50, 10, 100, 3
 def sweep(options: Options) -> Iterator[Figure]:
     """Logistic regression, and a small CNN."""
     torch.manual_seed(0)
-    yield measure("logistic 784 -> 10", nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 10, options)
-    yield measure("CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, options)
+    for precision in options.precisions:
+        yield measure("logistic 784 -> 10", nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 10, options, precision)
+        yield measure("CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, options, precision)
 
 
-def measure(name: str, module: nn.Module, classes: int, options: Options) -> Figure:
+def measure(name: str, module: nn.Module, classes: int, options: Options, precision: str) -> Figure:
     """Seconds of a call for all runs, and of one for a single run."""
     shape, rounds = (1, 28, 28), 10 if options.quick else ROUNDS
     fed = federation_of(*images(CLIENTS * SAMPLES, shape, classes), CLIENTS, test=images(CLIENTS * TESTED, shape, classes, seed=2))
     local = eh.LocalSGD(lr=0.05, epochs=1, batch_size=10)
     settings: dict[str, Any] = {"rounds": rounds, "cohort": eh.Uniform(10), "eval_every": rounds // 10, "device": options.device}
-    settings |= {"engine": eh.Vmap() if options.cuda else options.engine}
+    settings |= {"engine": eh.Vmap() if options.cuda else options.engine, "precision": precision}
     values = [0.1 * (i + 1) for i in range(VALUES)]
     runs = [eh.Run(eh.QFFL(q=q), seed=seed, local=local) for q in values for seed in range(SEEDS)]
 
@@ -54,7 +55,7 @@ def measure(name: str, module: nn.Module, classes: int, options: Options) -> Fig
     times = [(seconds(together, options.device), seconds(one, options.device)) for _ in range(1 if options.quick else TURNS)]
     many, single = (statistics.median(column) for column in zip(*times, strict=True))
     return Figure(
-        f"sweep of {VALUES} values x {SEEDS} seeds, {name}, {rounds} rounds",
+        f"sweep of {VALUES} values x {SEEDS} seeds, {name}, {rounds} rounds, {precision}",
         "s",
         many,
         peer="one run",
