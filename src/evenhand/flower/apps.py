@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -24,7 +24,9 @@ from evenhand.flower.node import Node, with_groups
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.model import Model
-from evenhand.run import Result, fit
+
+if TYPE_CHECKING:
+    from evenhand.run import Result
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +134,8 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        from evenhand.run import fit  # here: a node starts anew for every message, and does without it
+
         link = Link(grid, Limits(deadline=deadline, message=limit))
         federation, nodes = census(link, clients, patience)
         module = model if isinstance(model, nn.Module) else model()
