@@ -136,6 +136,15 @@ def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
     assert series.learning(study, "fedavg", "nothing of the sort") is None
 
 
+def test_scores_of_models_before_a_round_stand_where_these_models_do() -> None:
+    study = make_study(seeds=1, rounds=3, evaluations=3)
+    history = study.trials["fedavg", 0].history
+    history["mean"], history["scores_after"] = np.array([0.1, np.nan, 0.5]), np.array([0.0, np.nan, 2.0])
+    found = series.learning(study, "fedavg", "mean")
+    assert found is not None
+    assert found.rounds.tolist() == [0, 2]
+
+
 def test_weights_are_in_multiples_of_an_equal_share_and_worst_served_first() -> None:
     study = with_merits({"fedavg": [[0.9, 0.1, 0.5]], "afl": [[0.5, 0.5, 0.5]]})
     trial = study.trials["afl", 0]

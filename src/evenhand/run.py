@@ -21,9 +21,10 @@ from evenhand.algorithm import Algorithm, Certificate, State, normalised
 from evenhand.cohort import Cohort, Draw, Full, Uniform
 from evenhand.data import Batch, Census, Federation, Part, Samples
 from evenhand.engines import Engine, Exchange, choose, processes
+from evenhand.engines.base import Look, exchange_with
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Ask, Evaluate, Train, Work
-from evenhand.errors import RunError, require_kind, require_whole
+from evenhand.errors import RunError, require_choice, require_kind, require_whole
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 
 CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
+EVALUATE = ("after training", "with training")
 SURVEY_STREAM = 1 << 62  # keeps the draw of clients to ask apart from the draw of clients to train
 
 Floats = NDArray[np.float64]
@@ -127,6 +129,7 @@ def fit(
     progress: Progress | None = None,
     track_weights: bool = False,
     precision: str = "fp32",
+    evaluate: str = "after training",
 ) -> Result:
     """Train ``module`` on ``federation`` with ``algorithm``.
 
@@ -151,7 +154,11 @@ def fit(
             takes a look at all training data each time.
         precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see docs/speed.md. Parameters and sums are
             the module's own numbers in any case.
+        evaluate: "after training", everyone evaluates the model of a round; or "with training", the round's cohort evaluates the model it
+            starts from, which in a real federation takes no messages of its own. The history then says in ``scores_after`` after how
+            many rounds the model was that its numbers are about; those at the end are about the last model in any case.
     """
+    require_choice("evaluate", evaluate, EVALUATE)
     local = local or LocalSGD(lr=0.1, epochs=1, batch_size=32)
     cohort = cohort or Full()
     check_arguments(rounds, seed, eval_every, checkpoint_every, progress)
@@ -167,7 +174,7 @@ def fit(
     history: list[Row] = []
     tracked: dict[int, Tensor] = {}
     if out is not None:
-        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights, precision)
+        settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights, precision, evaluate)
         identity = identify(model, federation, federation.fingerprint(), *settings)
         store = Checkpoints(Path(out), identity, checkpoint_every or max(1, rounds // 10))
         if store.has_one_to_resume(resume):
@@ -192,13 +199,15 @@ def fit(
 
     for t in range(len(history), rounds):
         draw, state, silent = exchanges.gather(state, t)
-        replies = exchanges.train(state, draw, t)
+        due = (t + 1) % eval_every == 0 or t + 1 == rounds
+        look = judge.look(state, draw.ids) if due and evaluate == "with training" else None
+        seen, replies = exchanges.train(state, draw, t, look)
         if unwritten is not None:
             unwritten()
         state, info = after_replies(algorithm, state, replies)
         numbers: Row = {}
-        if (t + 1) % eval_every == 0 or t + 1 == rounds:
-            numbers = judge.numbers(state, t)
+        if due:
+            numbers = judge.numbers(state, t) if evaluate == "after training" else {"scores_after": t, **judge.read(seen)}
             if track_weights and (certificate := judge.certificate(state, t)) is not None:
                 tracked[t + 1] = normalised(certificate.weights)
         unwritten = partial(write_down, t, draw, silent, replies, info, numbers)
@@ -240,15 +249,18 @@ class _Exchanges:
             state = self.algorithm.learn(state, replies)
         return self.algorithm.reweigh(state, self._draw(state, t)), state, silent
 
-    def train(self, state: State, draw: Draw, t: int) -> Replies:
-        """What the cohort replies after its local work."""
+    def train(self, state: State, draw: Draw, t: int, look: Look | None = None) -> tuple[Replies, Replies]:
+        """What the cohort sees of the models before its local work, if it is asked to look, and what it replies after it."""
+        nothing = Replies(draw.ids[:0], {}, {})
         if not len(draw.ids):
-            return Replies(draw.ids, {}, {})
+            return nothing, nothing
         task = with_round(self.algorithm.task(state, draw.ids), draw, self.local.rate(t))
         if self.algorithm.snapshot:
             task.shared["moment"] = torch.tensor(moment(self.seed, t), dtype=torch.float64)
         self.exchange.meanwhile = partial(self._foresee, t + 1)
-        return self.exchange.exchange(self._train(t), task, draw.ids, t)
+        if look is None:
+            return nothing, self.exchange.exchange(self._train(t), task, draw.ids, t)
+        return exchange_with(self.exchange, look, self._train(t), task, draw.ids, t)
 
     def _train(self, t: int) -> Train:
         local = self.algorithm.local_solver(self.local, t)
@@ -421,7 +433,15 @@ class Judge:
 
     def numbers(self, state: State, round: int) -> Row:
         """Loss and accuracy over clients, for the history."""
-        replies = self._judged(self.work, state, round)
+        return self.read(self._judged(self.work, state, round))
+
+    def look(self, state: State, ids: Tensor) -> Look | None:
+        """The same question to those of clients ``ids`` that have something to judge on, in company with other work."""
+        ids = ids[getattr(self.federation, self.part).sizes[ids] > 0]
+        return Look(self.work, self._task(state), ids) if len(ids) else None
+
+    def read(self, replies: Replies) -> Row:
+        """Numbers over the clients that have evaluated."""
         if not len(replies.ids):  # of a real federation, where all can be away
             return {"loss": math.nan}
         if not self.work.by_client:
@@ -460,7 +480,10 @@ class Judge:
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
         ids = getattr(self.federation, work.part).sizes.nonzero().flatten()  # clients with something to judge on
-        return self.exchange.exchange(work, Task(shared={"model": self.algorithm.result(state)}), ids, round)
+        return self.exchange.exchange(work, self._task(state), ids, round)
+
+    def _task(self, state: State) -> Task:
+        return Task(shared={"model": self.algorithm.result(state)})
 
     def certificate(self, state: State, round: int) -> Certificate | None:
         """Which weight each client has at its training loss; None where the method cannot tell."""
@@ -482,8 +505,7 @@ class Judge:
         """
         if self._losses is None or self._losses[0] is not state:
             everyone = torch.arange(self.federation.clients)
-            task = Task(shared={"model": self.algorithm.result(state)})
-            replies = self.exchange.exchange(self._training_work, task, everyone, round)
+            replies = self.exchange.exchange(self._training_work, self._task(state), everyone, round)
             if len(replies.ids) < len(everyone):
                 self._losses = (state, torch.full((len(everyone),), math.nan, dtype=torch.float64))
                 return self._losses[1]

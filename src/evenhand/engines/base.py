@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -25,6 +25,30 @@ class Exchange(Protocol):
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect their replies."""
+
+
+class Look(NamedTuple):
+    """What some clients are asked about models in company with other work, before they begin with it."""
+
+    work: Work
+    task: Task
+    ids: Tensor
+
+
+@runtime_checkable
+class Messenger(Protocol):
+    """An exchange that sends messages, which cost something each: a look and other work go in one."""
+
+    def exchange_with(self, look: Look, work: Work, task: Task, ids: Tensor, round: int) -> tuple[Replies, Replies]:
+        """What was seen, and what the work has given. Clients of ``look`` are among ``ids``."""
+
+
+def exchange_with(exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int) -> tuple[Replies, Replies]:
+    """What clients see of models, and what they reply to the work that they do then."""
+    if isinstance(exchange, Messenger):
+        return exchange.exchange_with(look, work, task, ids, round)
+    seen = exchange.exchange(look.work, look.task, look.ids, round)
+    return seen, exchange.exchange(work, task, ids, round)
 
 
 class Engine(ABC):

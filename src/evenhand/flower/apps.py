@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -16,7 +16,7 @@ from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
 from evenhand.data import Federation
 from evenhand.errors import EvenhandError, RunError, SpecError, first_line
-from evenhand.flower import records, roster, wire
+from evenhand.flower import company, records, roster, wire
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.exchange import Limits, Link, Remote, census, fault_content
 from evenhand.flower.memory import NodeMemory
@@ -24,7 +24,9 @@ from evenhand.flower.node import Node, with_groups
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.model import Model
-from evenhand.run import Result, fit
+
+if TYPE_CHECKING:
+    from evenhand.run import Result
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +75,23 @@ def client_app(
         task, about = records.read_task(content, limit)
         client, round, counted = (records.whole(about, name) for name in ("client", "round", "counted"))
         kind = wire.made(records.text(about, "how"), algorithm)
+        task, looked_at = company.apart(task)
         data = with_groups(data_of(context), tuple(about["groups"]))
         trained = Model(module(), loss or records.text(about, "loss"))
         trained.check(data)
         first = kind.first_memory(trained.init())
         memory = NodeMemory(Path(str(context.node_config.get("state-dir", ".evenhand"))), records.text(about, "run"), client)
         node = Node(trained, data, records.whole(about, "seed"), client)
-        reply, remembered = node.answer(kind, task, round, memory.recall(first, counted))
+        remembered = memory.recall(first, counted)
+        look = wire.made(records.text(about, "look"), algorithm) if "look" in about else None
+        seen = None if look is None else node.answer(look, looked_at, round, remembered)[0]
+        reply, remembered = node.answer(kind, task, round, remembered)
         if kind.must_be_finite:
             require_finite(reply, remembered)
         if kind.local is not None:
             memory.remember(round, counted, remembered)
+        if seen is not None:
+            reply = company.joined(reply, seen)
         return records.reply_content(reply, {"client": client, "round": round, "work": kind.name}, limit)
 
     app.query("census")(tell)
@@ -106,6 +114,7 @@ def server_app(
     seed: int = 0,
     weights: str = "data",
     eval_every: int | None = None,
+    evaluate: str = "after training",
     deadline: float = Limits.deadline,
     patience: float = 600.0,
     limit: int = records.LIMIT,
@@ -132,6 +141,8 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        from evenhand.run import fit  # here: a node starts anew for every message, and does without it
+
         link = Link(grid, Limits(deadline=deadline, message=limit))
         federation, nodes = census(link, clients, patience)
         module = model if isinstance(model, nn.Module) else model()
@@ -147,6 +158,7 @@ def server_app(
             engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss, by_client or bool(algorithm.seen(federation.census(weights)))),
             weights=weights,
             eval_every=eval_every,
+            evaluate=evaluate,
             out=out,
             checkpoint_every=1,
             resume=True,

@@ -21,12 +21,12 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.data import PARTS, Federation, Part
-from evenhand.engines.base import Engine, Exchange
+from evenhand.engines.base import Engine, Exchange, Look
 from evenhand.engines.fold import Fold
 from evenhand.engines.underway import numbers_at_home
 from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.errors import RunError
-from evenhand.flower import records, roster
+from evenhand.flower import company, records, roster
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.memory import FIRST
 from evenhand.flower.node import Node
@@ -170,11 +170,23 @@ class GridExchange:
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
         """Send ``task`` to clients ``ids`` and add up what they reply."""
+        return self._exchange(work, task, ids, round, None)
+
+    def exchange_with(self, look: Look, work: Work, task: Task, ids: Tensor, round: int) -> tuple[Replies, Replies]:
+        """The same, and in the same messages what they see of models before they work."""
+        how = described(look.work, self.settings.method)
+        beside = _Beside(look, how, self._form(look.work, how, look.task))
+        replies = self._exchange(work, task, ids, round, beside)
+        return beside.replies(), replies
+
+    def _exchange(self, work: Work, task: Task, ids: Tensor, round: int, beside: _Beside | None) -> Replies:
         clients, how = ids.tolist(), described(work, self.settings.method)
-        shared = records.pack(task.shared)
+        shared = records.pack(task.shared if beside is None else company.with_model(task.shared, beside.look.task.shared["model"]))
         client_of = self._nodes.find(clients)
         place_of = {client: place for place, client in enumerate(clients)}
-        contents = {node: self._content(work, how, task, shared, place_of[client], client, round) for node, client in client_of.items()}
+        contents = {
+            node: self._content(work, how, task, shared, place_of[client], client, round, beside) for node, client in client_of.items()
+        }
         expected = self._form(work, how, task)
         roll, fold = RollCall(list(client_of.values()), round, work.name, self.federation.name), _InTurn(clients)
         for client in sorted(set(clients) - set(client_of.values())):
@@ -185,7 +197,7 @@ class GridExchange:
         self._nodes.silent -= set(clients)
         for node, message in link.ask(contents, KINDS[work.name], f"{round}"):
             client = client_of[node]
-            reply = self._checked(client, message, roll, expected, work)
+            reply = self._checked(client, message, roll, expected, work, beside)
             if reply is None:
                 fold.without(client)
             else:
@@ -203,7 +215,9 @@ class GridExchange:
         total, each = fold.sums(answered)
         return Replies(torch.tensor(answered), numbers_at_home(total), numbers_at_home(each))
 
-    def _content(self, work: Work, how: str, task: Task, shared: Any, place: int, client: int, round: int) -> RecordDict:
+    def _content(
+        self, work: Work, how: str, task: Task, shared: Any, place: int, client: int, round: int, beside: _Beside | None
+    ) -> RecordDict:
         own = tree.map(lambda leaf: leaf[place : place + 1], task.own)
         about: dict[str, Any] = {"run": self.settings.run, "client": client, "round": round, "work": work.name, "how": how}
         about |= {
@@ -212,9 +226,11 @@ class GridExchange:
             "groups": list(self.federation.group_names),
             "loss": self.settings.loss,
         }
+        if beside is not None and client in beside.clients:
+            about["look"] = beside.how
         return records.task_content(Task(task.shared, own), about, shared, self.settings.link.limits.message)
 
-    def _checked(self, client: int, message: Message, roll: RollCall, expected: Reply, work: Work) -> Reply | None:
+    def _checked(self, client: int, message: Message, roll: RollCall, expected: Reply, work: Work, beside: _Beside | None) -> Reply | None:
         """A reply that can be counted; None, and a line in the log, where it cannot."""
         who = self._label(client)
         try:
@@ -226,15 +242,24 @@ class GridExchange:
             if fault:
                 raise ValueError(fault)
             reply, about = records.read_reply(message.content, self.settings.link.limits.message)
+            looks = beside is not None and client in beside.clients
+            reply, seen = company.parted(reply) if looks else (reply, None)
         except ValueError as error:
             roll.answer(client, {})
             log.warning("%s is left out: %s", who, error)
             return None
-        known = self._known(work, client)
-        reasons = roll.answer(client, about) or check_reply(reply, expected, who, must_be_finite=work.must_be_finite, known=known)
+        reasons = roll.answer(client, about) or self._faults(client, reply, expected, work)
+        if beside is not None and seen is not None and not reasons:
+            reasons = self._faults(client, seen, beside.expected, beside.look.work)
+            if not reasons:
+                beside.heard[client] = seen
         for reason in reasons:
             log.warning("%s; left out", reason)
         return None if reasons else reply
+
+    def _faults(self, client: int, reply: Reply, expected: Reply, work: Work) -> list[str]:
+        known = self._known(work, client)
+        return check_reply(reply, expected, self._label(client), must_be_finite=work.must_be_finite, known=known)
 
     def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
         """What a reply must say of itself: when it evaluates, as many samples of each group as its node told at the start."""
@@ -257,6 +282,25 @@ class GridExchange:
 
     def _label(self, client: int) -> str:
         return label(client, self.federation.name)
+
+
+class _Beside:
+    """A look that goes with other work, and what has been seen so far."""
+
+    def __init__(self, look: Look, how: str, expected: Reply) -> None:
+        self.look, self.how, self.expected, self.clients = look, how, expected, set(look.ids.tolist())
+        self.heard: dict[int, Reply] = {}
+
+    def replies(self) -> Replies:
+        """Added up in the order of the clients' numbers."""
+        answered = sorted(self.heard)
+        if not answered:
+            return Replies(self.look.ids[:0], {}, {})
+        fold = _InTurn(answered)
+        for client in answered:
+            fold.add(client, self.heard[client])
+        total, each = fold.sums(answered)
+        return Replies(torch.tensor(answered), numbers_at_home(total), numbers_at_home(each))
 
 
 class Whereabouts:

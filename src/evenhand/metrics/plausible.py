@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import digamma, gammaln, ndtr, polygamma
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -107,10 +106,14 @@ class Squares:
 
     @property
     def place(self) -> Floats:
+        from scipy.special import digamma  # here and below: takes longer to load than all of evenhand, which seldom needs it
+
         return np.asarray(np.log(self.mean) + np.log(self.shape) - digamma(self.shape))
 
     @property
     def error(self) -> Floats:
+        from scipy.special import polygamma
+
         return np.asarray(np.sqrt(polygamma(1, self.shape)))
 
     @property
@@ -122,6 +125,8 @@ class Squares:
         return np.arange(len(self.mean))
 
     def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:
+        from scipy.special import gammaln
+
         mean, shape = self.mean[first, None], self.shape[first, None]
         size = 1 / np.where(width == 0, 0.1, width) ** 2
         spread = size * (np.log(size) + centre) - (shape + size) * np.log(shape * mean + size * np.exp(centre))
@@ -188,6 +193,8 @@ def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -
 
 def _edges(place: Floats, error: Floats, times: Ints) -> Floats:
     """Edges of cells for centres of kinds: narrow where clients are, in steps of a fraction of their errors."""
+    from scipy.special import ndtr
+
     low, high = (place - 4 * error).min(), (place + 4 * error).max()
     some = slice(None, None, max(1, len(place) // 200))
     fine = np.unique(np.concatenate([np.linspace(low, high, 101), (place[some, None] + error[some, None] * np.linspace(-4, 4, 9)).ravel()]))
@@ -207,4 +214,6 @@ def _beta(mean: Floats, width: Floats) -> tuple[Floats, Floats]:
 
 
 def _log_beta(a: Floats, b: Floats) -> Floats:
+    from scipy.special import gammaln
+
     return np.asarray(gammaln(a) + gammaln(b) - gammaln(a + b))

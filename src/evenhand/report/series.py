@@ -75,7 +75,8 @@ def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> 
         return None
     at = at[thinned(len(at), most)]
     values = values[:, at]
-    rounds = np.asarray(histories[0]["round"], np.int64)[at]
+    after = histories[0].get("scores_after", histories[0]["round"])  # scores may be of the model that a round starts from
+    rounds = np.asarray(after)[at].astype(np.int64)
     return Learning(rounds, values.mean(0), values.min(0), values.max(0))
 
 
