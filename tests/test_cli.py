@@ -94,6 +94,8 @@ def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(f
     about = json.loads((directory / "about.json").read_text())
     assert about["seed"] == 3
     assert {"python", "evenhand", "torch", "numpy"} <= about["versions"].keys()
+    nothing = {"sees": [], "stays": []}
+    assert about["server"] == {"fedavg": nothing, "qffl": nothing, "ditto": {"sees": [], "stays": ["personal"]}}
 
 
 def test_the_spec_in_a_run_directory_says_what_was_asked_for_and_parses_back(first: First) -> None:

@@ -237,7 +237,7 @@ def test_a_new_project_trains_through_flowers_messages(app: Path, capsys: pytest
         local=eh.LocalSGD(lr=0.2, epochs=1, batch_size=32),
         engine="loop",
     )
-    found, _ = read_tensors(Path("runs/sample-fair-app/model.safetensors"))
+    found, _ = read_tensors(Path("runs/sample-fair-app/afl/model.safetensors"))
     for name, value in reference.params.items():
         assert torch.equal(found[name], value), name
     printed = capsys.readouterr().out
@@ -381,4 +381,4 @@ def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
     up = subprocess.run([*command, *printed[2:], "-c", "num-rounds=2"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert up.returncode == 0, up.stdout + up.stderr
     assert up.stderr.strip().endswith("finished:completed")
-    assert {path.name for path in (tmp_path / "runs/my-app").iterdir()} >= {"checkpoint.safetensors", "history.csv", "model.safetensors"}
+    assert {path.name for path in (tmp_path / "runs/my-app/qffl").iterdir()} >= {"history.csv", "model.safetensors", "scores.csv"}

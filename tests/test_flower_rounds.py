@@ -23,23 +23,31 @@ COHORTS = {"everyone": eh.Full(), "some": eh.Uniform(3)}
 
 
 def one_client(federation: eh.Federation, client: int) -> eh.Federation:
-    """The data of one client by itself, with only the groups that it has."""
+    """The data of one client by itself, with only the groups that it has, and its team where there are teams."""
 
     def arrays(part: Any) -> dict[str, Any]:
         x, y, group = part.client(client)
         return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
 
-    team = {"team": federation.team_names[int(federation.teams[client])]}
+    team = {} if federation.teams is None else {"team": federation.team_names[int(federation.teams[client])]}
     return eh.Federation.from_arrays([arrays(federation.train) | team], test=[arrays(federation.test)])
 
 
 class Setting:
     """A federation of nodes in this process."""
 
-    def __init__(self, directory: Path, federation: eh.Federation, module: nn.Module, **changes: Any) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        federation: eh.Federation,
+        module: nn.Module,
+        data: list[eh.Federation] | None = None,
+        algorithm: eh.Algorithm | None = None,
+        **changes: Any,
+    ) -> None:
         self.directory, self.module, self.federation = directory, module, federation
-        data = [one_client(federation, client) for client in range(federation.clients)]
-        app = apps.client_app(module, lambda config: data[int(config["partition-id"])])
+        held = data or [one_client(federation, client) for client in range(federation.clients)]
+        app = apps.client_app(module, lambda config: held[int(config["partition-id"])], algorithm=algorithm)
         configs = [{"partition-id": i, "state-dir": str(directory / f"state{i}")} for i in range(federation.clients)]
         self.grid = InProcessGrid(app, configs, **changes)
 

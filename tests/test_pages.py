@@ -14,7 +14,10 @@ from click.testing import CliRunner
 
 import evenhand as eh
 from evenhand.cli import main
+from evenhand.experiments.methods import INNER, NOTHING, learned, learned_table
 from evenhand.experiments.spec import build_algorithm, parse_method
+from federations import METHODS as METHODS_IN_ALL_FORMS
+from federations import ragged
 
 HEADINGS = [
     "Formula",
@@ -152,12 +155,59 @@ def test_pages_promise_nothing_that_a_measure_cannot_show() -> None:
 # ---- the command line and the index
 
 
-def test_algorithms_lists_every_method_with_one_line() -> None:
+def test_algorithms_lists_every_method_with_one_line_and_what_the_server_sees() -> None:
     code, out = call("algorithms")
     assert code == 0
-    lines = dict(line.split(maxsplit=1) for line in out.splitlines())
+    listed, _, legend = out.partition("\n\n")
+    lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in listed.splitlines()}
     assert list(lines) == list(eh.ALGORITHMS)
-    assert all(line.endswith((".", ")")) for line in lines.values())
+    assert all(line.endswith((".", ")")) for _, line in lines.values())
+    seen = {name: word for name, (word, _) in lines.items()}
+    assert {name: seen[name] for name in ("fedavg", "afl", "gifair", "term", "fedprox")} == {
+        "fedavg": "sums",
+        "afl": "single",
+        "gifair": "either",
+        "term": "either",
+        "fedprox": "either",
+    }
+    assert all(word in legend for word in set(seen.values()))
+
+
+# ---- what the server learns of a single client
+
+
+def test_the_index_says_what_the_server_learns_as_the_methods_do() -> None:
+    text = INDEX.read_text()
+    begin = text.index("| method | when | the server learns of one client |")
+    assert text[begin : text.index("\n\n", begin) + 1] == learned_table()
+
+
+@pytest.mark.parametrize("teams", [True, False])
+def test_the_table_has_a_case_for_every_form_of_a_method(teams: bool) -> None:
+    census = ragged(teams=teams).census()
+    rows: dict[str, set[str]] = {}
+    for row in learned():
+        rows.setdefault(row.method, set()).add(row.seen)
+        assert row.secure == {NOTHING: "yes", INNER: "as the inner method"}.get(row.seen, "no")
+    assert list(rows) == list(eh.ALGORITHMS)
+    more = [eh.TERM(exact=True), eh.TERM(t=-25.0), eh.TERM(t=30.0, level="team"), eh.TERM(t=25.0, exact=False), eh.FAFL(eta0="quantile")]
+    for method in (*METHODS_IN_ALL_FORMS.values(), *more):
+        name = type(method).__name__.lower()
+        seen = ", ".join(method.seen(census)) or NOTHING
+        assert rows[name] == {INNER} or seen in rows[name], method
+        if rows[name] == {INNER}:
+            assert method.seen(census) == method.inner.seen(census)  # type: ignore[attr-defined]
+
+
+def test_the_readme_says_what_the_server_learns_as_the_methods_do() -> None:
+    text = (INDEX.parent.parent / "README.md").read_text()
+    told = dict(re.findall(r"^\| `(\w+)\([^`]*\)` \|.*\| ([^|]+) \|$", text, re.MULTILINE))
+    assert len(told) == 10
+    for name, words in told.items():
+        seen = {row.seen for row in learned() if row.method == name.lower()}
+        assert ("nothing" in words) == (NOTHING in seen), name
+        assert all(what in words for what in seen - {NOTHING}), name
+        assert ("its" in words) == bool(seen - {NOTHING}), name
 
 
 @pytest.mark.parametrize("name", ["fafl", "FAFL", "lossguard"])

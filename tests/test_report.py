@@ -273,6 +273,23 @@ def test_page_of_odd_studies_is_sound(kind: str) -> None:
     assert not re.search(r"\bnan\b", re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.DOTALL), re.IGNORECASE)
 
 
+def test_page_of_a_simulation_says_what_a_server_would_learn() -> None:
+    study = make_study()
+    assert 'id="server"' not in written(study)  # of runs that do not say it
+    server = {"fedavg": {"sees": [], "stays": []}, "qffl": {"sees": [], "stays": ["personal"]}, "afl": {"sees": ["its loss"], "stays": []}}
+    text = written(replace(study, about=tuple({**run, "server": server} for run in study.about)))
+    assert "What the server would learn about single clients" in text
+    assert "This was a simulation, with everything in one process." in text
+    table = text.partition('<table id="server-table">')[2].partition("</table>")[0]
+    rows = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in re.findall(r"<tr data-method.*?</tr>", table)]
+    sums = "nothing by name: sums, and how many clients have which accuracy"
+    assert rows == [
+        ["fedavg", "nothing: sums only", sums, "-", "yes"],
+        ["qffl", "nothing: sums only", sums, "personal", "yes"],
+        ["afl", "its loss", "how it fares: its predictions counted by label and group, its losses", "-", "no"],
+    ]
+
+
 def test_page_asks_for_nothing_from_a_network() -> None:
     reader = Reader(written(make_study(FIVE)))
     addresses = [attributes[name] for _, attributes in reader.tags for name in ("src", "href") if name in attributes]

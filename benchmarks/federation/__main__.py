@@ -6,8 +6,8 @@ One SuperLink and four SuperNodes, real processes with TLS and node keys on this
 of 22,210 parameters, 500 samples a node, one epoch of batches of 32. A round is the time from one sending of training tasks to the next,
 as either server sees it; the first round is left out. Compared are rounds with the same exchanges: training alone, and training
 followed by evaluation. --check fails where evenhand's rounds take more than 1.10 times those of Flower's FedAvg with a client that uses
-torch.optim, as its users write it; beside it, without a bar, stands one that makes its steps by hand. "CPU s of a message" is the processor time of
-all processes at the nodes in a run by the number of its messages, of every kind.
+torch.optim, as its users write it; beside it, without a bar, stands one that makes its steps by hand. "CPU s of a message" is the
+processor time of all processes at the nodes in a run by the number of its messages, of every kind.
 """
 
 from __future__ import annotations

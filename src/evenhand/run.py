@@ -64,7 +64,7 @@ class Result:
     counts: Counts | None = field(default=None, repr=False)  # the tally's confusion counts, with names
     validation: Columns | None = field(default=None, repr=False)  # as score_columns, on the validation data where there are any
     certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
-    over_clients: dict[str, float] | None = field(default=None, repr=False)  # the summary, where no client is seen by itself
+    over_clients: dict[str, float] | None = field(default=None, repr=False)  # the summary and how many it is of, where sums are all
     weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
     weight_rounds: list[int] = field(default_factory=list, repr=False)  # (T,) after which rounds weights were tracked
     weight_history: Floats | None = field(default=None, repr=False)  # (T, n) each client's effective weight then; rows sum to one
@@ -94,7 +94,7 @@ class Result:
     def summary(self) -> dict[str, float]:
         """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy (NaN for regression)."""
         if self.over_clients is not None:
-            return self.over_clients
+            return {name: value for name, value in self.over_clients.items() if name != "clients"}
         return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])
 
     @cached_property
@@ -527,7 +527,7 @@ class Judge:
 def _split_off(tally: Tally) -> dict[str, float]:
     """Take the sums over clients out of a tally, and tell what they tell."""
     sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in NAMES if name in tally}
-    found = from_client_sums(sums) if sums else {}
+    found = {"clients": float(sums["clients"]), **from_client_sums(sums)} if sums else {}
     return {name: value for name, value in found.items() if name != "loss"}
 
 

@@ -31,12 +31,12 @@ def main() -> None:
 def algorithms(name: str | None) -> None:
     """List the methods, or print the page of one.
 
-    NAME is a method's name as in --algorithm; without it all are listed with one line each.
+    NAME is a method's name as in --algorithm; without it all are listed with one line each, and with what the server sees of the clients.
     """
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from evenhand.experiments.methods import one_line, page
+    from evenhand.experiments.methods import kinds, one_line, page
 
     console = Console()
     try:
@@ -47,13 +47,15 @@ def algorithms(name: str | None) -> None:
             else:
                 click.echo(text)
             return
-        lines = one_line()
+        lines, seen = one_line(), kinds()
     except evenhand.EvenhandError as error:
         click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
     width = max(map(len, lines))
     for method, line in lines.items():
-        click.echo(f"{method:{width}}  {line}")
+        click.echo(f"{method:{width}}  {seen[method]:6}  {line}")
+    click.echo("\nThe server sees: sums, over clients alone, so the method is fit for secure sums; single, something of each client;")
+    click.echo("either, as settings, teams or the inner method have it. The method's page says what.")
 
 
 main.add_command(run)

@@ -57,7 +57,7 @@ class Difference(NamedTuple):
 class Comparison:
     """Numbers across clients for every method."""
 
-    over: str  # what intervals are over: "seeds", "samples", "clients" or "both"
+    over: str  # what intervals are over: "seeds", "samples", "clients" or "both"; "nothing" where they cannot be told
     level: float
     rows: Mapping[str, Mapping[str, Interval]]  # by label, then statistic (a merit: accuracy in 0..1, or minus an RMSE)
     differences: Mapping[str, Mapping[str, Difference]]  # to the reference, by label, then statistic; empty without a reference
@@ -99,27 +99,44 @@ def statistics(study: Study, merits: Floats, counts: Floats) -> dict[str, Floats
     return {name: found[name] for name in STATISTICS}
 
 
+def across_clients(study: Study, label: str, seed: int, part: str = "test") -> dict[str, Floats]:
+    """:func:`statistics` of one trial; of clients that share nothing but sums, those that follow from sums, the others NaN."""
+    trial = study.trials[label, seed]
+    if trial.by_client:
+        return statistics(study, study.merits(label, seed, part=part), study.column(label, seed, "count"))
+    found = dict(trial.over_clients or {})
+    known = {"pooled": float(study.merits(label, seed, "everyone", part)[0])}
+    if "mean" in found and part == "test":
+        mean, std = found["mean"], found["std"]
+        known |= {name: found[name] for name in ("mean", "worst10", "best10", "std")} | {"min": found["worst"], "variance": std**2}
+        jain = mean**2 / (mean**2 + std**2) if mean else 1.0
+        known |= {"variation": std / mean if mean else 0.0, "jain": jain, "cosine": math.sqrt(jain)}
+    return {name: np.asarray(known.get(name, np.nan)) for name in STATISTICS}
+
+
 def compare(study: Study, over: str = "auto", level: float = 0.95, draws: int = 1000, seed: int = 0) -> Comparison:
     """Numbers across clients with intervals.
 
     Args:
         over: what intervals are over. "seeds": Student's over the seeds, each standing for another training (and another split of the data
             where they were dealt anew). "samples": other test samples of the same clients; "clients": other clients like these;
-            "both": one and the other, all for the models at hand. "auto": seeds where there are at least two, else samples.
+            "both": one and the other, all for the models at hand. "auto": seeds where there are at least two, else samples; where the
+            values of single samples are not known either, as in a real federation, there are no intervals.
         draws: of the resampling, for all but seeds.
     """
     require_choice("over", over, ("auto", "seeds", *OVER))
     require_number("level", level, "(0, 1)")
     if over == "auto":
-        over = "seeds" if len(study.seeds) > 1 else "samples"
+        over = "seeds" if len(study.seeds) > 1 else "samples" if _sampled(study) else "nothing"
     if over == "seeds" and len(study.seeds) < 2:
         raise ValueError("intervals over seeds need at least two of them")
-    by_seed = {
-        label: [statistics(study, study.merits(label, s), study.sizes(seed=s).astype(np.float64)) for s in study.seeds]
-        for label in study.labels
-    }
+    by_seed = {label: [across_clients(study, label, s) for s in study.seeds] for label in study.labels}
     numbers = {label: {name: np.array([one[name] for one in found]) for name in STATISTICS} for label, found in by_seed.items()}  # (S,)
-    uncertain: _Uncertain = _Seeds(numbers, level) if over == "seeds" else _Samples(study, over, level, draws, seed)
+    uncertain: _Uncertain
+    if over == "nothing":
+        uncertain = _Unknown(numbers)
+    else:
+        uncertain = _Seeds(numbers, level) if over == "seeds" else _Samples(study, over, level, draws, seed)
     rows = {label: {name: _possible(study, name, uncertain.interval(label, name)) for name in STATISTICS} for label in study.labels}
     return Comparison(over, level, rows, _differences(study, uncertain, level), _best(study, numbers, uncertain, level))
 
@@ -158,6 +175,24 @@ class _Seeds:
 
     def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
         return paired(self.numbers[label][name].tolist(), self.numbers[other][name].tolist(), self.level)
+
+
+class _Unknown:
+    """One training, and nothing known of single samples: numbers without intervals."""
+
+    def __init__(self, numbers: Mapping[str, Mapping[str, Floats]]) -> None:
+        self.numbers = numbers
+
+    def interval(self, label: str, name: str) -> Interval:
+        return Interval(float(self.numbers[label][name][0]), math.nan, math.nan)
+
+    def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
+        return Interval(float(self.numbers[label][name][0] - self.numbers[other][name][0]), math.nan, math.nan), math.nan
+
+
+def _sampled(study: Study) -> bool:
+    """Whether the values of single samples are known."""
+    return all(trial.values is not None for trial in study.trials.values())
 
 
 class _Samples:
@@ -224,9 +259,12 @@ def _best(study: Study, numbers: Mapping[str, Mapping[str, Floats]], uncertain: 
 def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
     """Every client, group and team against FedAvg and against staying alone.
 
-    Where data were dealt anew with each seed, clients are others with each, and the ledger is that of the first seed.
+    Where data were dealt anew with each seed, clients are others with each, and the ledger is that of the first seed. Without the values of
+    single samples there is none: nobody could say which gains are chance.
     """
     entries: list[Entry] = []
+    if not _sampled(study):
+        return entries
     seeds = study.judged_seeds
     for against in dict.fromkeys(label for label in (study.reference, study.alone) if label is not None):
         for label in study.labels:
@@ -339,10 +377,7 @@ def _calibration(study: Study, trial: Trial, by: str, level: float, least: int, 
 def front(study: Study, fairness: str = "worst10", part: str = "test") -> list[Point]:
     """Every method by its mean and a fairness number ("worst10", "std", "min", ...), means over seeds."""
     require_choice("fairness", fairness, STATISTICS)
-    found = {
-        label: [statistics(study, study.merits(label, s, part=part), study.sizes(seed=s).astype(np.float64)) for s in study.seeds]
-        for label in study.labels
-    }
+    found = {label: [across_clients(study, label, s, part) for s in study.seeds] for label in study.labels}
     x, y = (np.array([np.mean([one[name] for one in found[label]]) for label in study.labels]) for name in ("mean", fairness))
     beaten = dominated(x, -y if fairness in SMALLER_IS_BETTER else y)
     return [Point(*values) for values in zip(study.labels, x.tolist(), y.tolist(), beaten.tolist(), strict=True)]

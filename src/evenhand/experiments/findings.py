@@ -29,8 +29,10 @@ class Findings:
     @property
     def clients(self) -> str:
         """How many clients, in words."""
-        found = len(self.study.names("client"))
-        return f"{found:,} client{'s' * (found != 1)}"
+        found, summed = self.study.clients, [trial.over_clients for trial in self.study.trials.values() if trial.over_clients]
+        heard = min((int(numbers["clients"]) for numbers in summed), default=found)
+        of = f"{heard:,} of " if heard < found else ""  # the others have no test samples, or gave no last answer
+        return f"{of}{found:,} client{'s' * (found != 1)}"
 
     def number(self, merit: float) -> str:
         """A merit with its unit."""
@@ -65,7 +67,7 @@ class Findings:
             ],
             "clients": [
                 {"method": label, "seed": seed, "client": name, "team": team, "samples": count, study.measure.column: value}
-                for label in study.labels
+                for label in (() if study.sums_only else study.labels)
                 for seed in study.seeds
                 for name, team, count, value in zip(
                     study.names("client"),

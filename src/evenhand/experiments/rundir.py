@@ -10,6 +10,7 @@ runs/digits/
     history.csv        a row per round
     scores.csv         a row per client, group and team
     validation.csv     the same on validation data, where there are any
+    over_clients.json  numbers over clients, where the server of a real federation saw sums alone
     tally.safetensors  what the scores are made of: counts and sums by client and group
     values.safetensors     of each test sample, whether it was predicted right, or its squared error
     weights.json       which weight each client effectively had at the end, for methods with an objective
@@ -35,11 +36,12 @@ import torch
 from torch import nn
 
 from evenhand import files
+from evenhand.algorithm import Algorithm
 from evenhand.data import Federation
 from evenhand.engines import Vmap, choose, processes
 from evenhand.errors import RunError, SpecError
 from evenhand.experiments.measure import Measure, measure_of
-from evenhand.experiments.spec import RESERVED, Method, Spec
+from evenhand.experiments.spec import NODES, RESERVED, Method, Spec
 from evenhand.fronts import Run, fit_each
 from evenhand.metrics.scores import rows_of
 from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
@@ -47,8 +49,10 @@ from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments,
 SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
 VALIDATION, TALLY, VALUES, WEIGHT_HISTORY = "validation.csv", "tally.safetensors", "values.safetensors", "weights.safetensors"
 ABOUT, ENCODING, SAMPLES = "about.json", "encoding.json", "samples.safetensors"
+OVER_CLIENTS = "over_clients.json"
+PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
 SMALL = 1_000_000  # parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
-METHOD_FILES = (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS, VALIDATION, TALLY, VALUES, WEIGHT_HISTORY)
+METHOD_FILES = (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS, VALIDATION, TALLY, VALUES, WEIGHT_HISTORY, OVER_CLIENTS)
 
 
 @processes.on_first
@@ -86,6 +90,8 @@ def check(spec: Spec, federation: Federation | None = None) -> Ready:
 
     ``federation``: the spec's data, where they have been built already.
     """
+    if spec.data.get("name") == NODES:
+        raise SpecError("the data of this run are with the nodes of a federation; start its Flower app to run it, or to go on with it")
     if not spec.methods:
         raise SpecError("the spec names no method; add a [[methods]] entry")
     check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
@@ -109,7 +115,7 @@ def check(spec: Spec, federation: Federation | None = None) -> Ready:
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
     """Run, or go on with, every method of a spec in ``directory``."""
     spec, federation, module, device = ready
-    _claim(spec, federation, directory, device)
+    _claim(ready, directory)
     for method in spec.methods:
         folder = directory / method.label
         if not _finished(folder):
@@ -156,7 +162,7 @@ def execute_together(places: Sequence[tuple[Ready, Path]], watch: Callable[..., 
     done: list[Run] = []
     for ready, directory in places:
         spec = ready.spec
-        _claim(spec, ready.federation, directory, ready.device)
+        _claim(ready, directory)
         for method in spec.methods:
             folder = directory / method.label
             run = Run(method.algorithm(), spec.seed, spec.build_local(method), ready.module, folder)
@@ -199,10 +205,11 @@ def _finished(folder: Path) -> bool:
 
 
 @processes.on_first
-def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> None:
+def _claim(ready: Ready, directory: Path) -> None:
     """Write what the run is about; refuse a directory whose results belong to another spec or to other data."""
     files.clear_partial(directory, RESERVED)
-    identity, data = hashlib.sha256(spec.to_toml().encode()).hexdigest(), federation.fingerprint()
+    spec, federation, module, device = ready
+    identity, data = spec_identity(spec), federation.fingerprint()
     path = directory / ABOUT
     begun = json.loads(path.read_text()) if path.exists() else {}
     if begun.get("spec", identity) != identity:
@@ -210,20 +217,8 @@ def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> 
     if begun.get("data", data) != data:
         raise RunError(f"the data have changed since {directory} was begun; run them in a directory of their own")
     files.write_atomic(directory / "spec.toml", spec.to_toml().encode())
-    packages = ("evenhand", "torch", "numpy", "scikit-learn")
-    versions = {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}}
-    about = {
-        "spec": identity,
-        "data": data,
-        "judged_on": "test" if federation.judged is federation.test else "training",
-        "labels": list(federation.label_names),
-        "label_scale": federation.encoding.label_std if federation.encoding else 1.0,
-        "seed": spec.seed,
-        "device": device,
-        "machine": platform.platform(),
-        "versions": versions,
-    }
-    files.write_json(path, about)
+    methods = {method.label: method.algorithm() for method in spec.methods}
+    files.write_json(path, about_run(spec, federation, methods, module, device))
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
     if not (directory / SAMPLES).exists():
@@ -232,8 +227,40 @@ def _claim(spec: Spec, federation: Federation, directory: Path, device: str) -> 
         files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
 
 
+def spec_identity(spec: Spec) -> str:
+    """A text that changes when the settings do."""
+    return hashlib.sha256(spec.to_toml().encode()).hexdigest()
+
+
+def about_run(
+    spec: Spec,
+    federation: Federation,
+    methods: Mapping[str, Algorithm],
+    module: nn.Module,
+    device: str,
+    packages: Sequence[str] = PACKAGES,
+) -> dict[str, Any]:
+    """What a run says about itself: data, machine, versions, and what a server learns of a single client with each method, by label."""
+    census, params = federation.census(spec.weights), dict(module.named_parameters())
+    return {
+        "spec": spec_identity(spec),
+        "data": federation.fingerprint(),
+        "judged_on": "test" if federation.judged is federation.test else "training",
+        "labels": list(federation.label_names),
+        "label_scale": federation.encoding.label_std if federation.encoding else 1.0,
+        "seed": spec.seed,
+        "device": device,
+        "machine": platform.platform(),
+        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "server": {
+            label: {"sees": list(method.seen(census)), "stays": list(method.memory(params)) or ["model"] * method.personal}
+            for label, method in methods.items()
+        },
+    }
+
+
 @processes.on_first
-def save(result: Result, folder: Path) -> None:
+def save(result: Result, folder: Path, keep_checkpoint: bool = False) -> None:
     """Write a finished method; scores last, since they mark it as finished."""
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
@@ -248,7 +275,11 @@ def save(result: Result, folder: Path) -> None:
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
     files.write_tensors(folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()})
-    values = torch.from_numpy(result.values)
-    files.write_tensors(folder / VALUES, {"value": values.to(torch.uint8) if "correct" in result.tally else values})
+    if len(result.values):  # of a real federation, samples are with its nodes
+        values = torch.from_numpy(result.values)
+        files.write_tensors(folder / VALUES, {"value": values.to(torch.uint8) if "correct" in result.tally else values})
+    if result.over_clients is not None:
+        files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)
-    (folder / CHECKPOINT).unlink(missing_ok=True)
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)

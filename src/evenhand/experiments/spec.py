@@ -36,6 +36,7 @@ KINDS: dict[str, type] = {
 }
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 RESERVED = ("spec.toml", "about.json", "encoding.json", "samples.safetensors")
+NODES = "nodes"  # the name of data that stay with the nodes of a real federation
 KIND_NAMES = {dict: "a table", int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
@@ -96,8 +97,7 @@ class Spec:
     def for_data(cls, name: str) -> Spec:
         """A run that leaves to be settled what depends on the data."""
         local = {"lr": 0.1, "epochs": 1, "batch_size": "auto"}
-        plain = re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"
-        return cls(name=plain, loss="auto", model={"name": "auto"}, local=local, methods=(Method("auto", "auto"),))
+        return cls(name=plain_name(name), loss="auto", model={"name": "auto"}, local=local, methods=(Method("auto", "auto"),))
 
     @classmethod
     def load(cls, path: Path) -> Spec:
@@ -263,6 +263,11 @@ class Spec:
         arguments = {key: value for key, value in self.cohort.items() if key != "name"}
         cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
         return cohort
+
+
+def plain_name(name: str) -> str:
+    """A name for a run that can be a file's."""
+    return re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"
 
 
 def suitable_model(federation: Federation) -> str:

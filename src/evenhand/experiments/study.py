@@ -17,7 +17,7 @@ from evenhand import files
 from evenhand.errors import RunError
 from evenhand.experiments import rundir
 from evenhand.experiments.measure import Measure
-from evenhand.experiments.spec import Method, Spec
+from evenhand.experiments.spec import NODES, Method, Spec
 from evenhand.metrics.counts import Counts
 from evenhand.run import HISTORY
 
@@ -35,7 +35,7 @@ class Trial:
     method: Method
     seed: int
     folder: Path
-    scores: Columns = field(repr=False)  # a row per client, then one per group: by, name, team, train_count, count, accuracy, loss, ...
+    scores: Columns = field(repr=False)  # a row per client, or one for everyone, then one per group: by, name, team, count, accuracy, ...
     history: Columns = field(repr=False)  # a row per round; NaN where a round was not evaluated
     validation: Columns | None = field(default=None, repr=False)  # as scores, on validation data
     counts: Counts | None = field(default=None, repr=False)  # confusion counts by client and group on test data
@@ -46,6 +46,12 @@ class Trial:
     weight_rounds: Ints | None = field(default=None, repr=False)  # (T,)
     weights: Floats | None = field(default=None, repr=False)  # (T, n) each client's effective weight, summing to one
     certificate: Mapping[str, Any] | None = field(default=None, repr=False)  # at the end: objective, gap, and a row per client
+    over_clients: Mapping[str, float] | None = field(default=None, repr=False)  # numbers over clients, where sums are all that there is
+
+    @property
+    def by_client(self) -> bool:
+        """Whether there is a row per client."""
+        return "client" in self.scores["by"]
 
 
 @dataclass(frozen=True)
@@ -111,6 +117,21 @@ class Study:
         """The label of training without others, where it took part."""
         return self._named("localonly")
 
+    @cached_property
+    def sums_only(self) -> tuple[str, ...]:
+        """Methods of which single clients did not share how they fare."""
+        return tuple(dict.fromkeys(label for (label, _), trial in self.trials.items() if not trial.by_client))
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are; of those who shared nothing but sums it is known, too."""
+        return max(len(self.names("client")), *(len(run["federation"]["clients"]) for run in self.about if "federation" in run), 0)
+
+    @property
+    def samples(self) -> int:
+        """How many samples methods are judged on."""
+        return int(_column(self.first.scores, "count", "client" if self.first.by_client else "everyone").sum())
+
     @property
     def judged_seeds(self) -> tuple[int, ...]:
         """Seeds whose clients are the same: all, or, where data were dealt anew with each, the first."""
@@ -132,7 +153,9 @@ class Study:
 
     @cached_property
     def teams(self) -> tuple[str, ...]:
-        """(n,) the team of each client; "" where there are none."""
+        """(n,) the team of each client; "" where there are none; () where some method has no rows of clients."""
+        if self.sums_only:
+            return ()
         scores = self.first.scores
         return tuple(team for team, by in zip(scores["team"], scores["by"], strict=True) if by == "client")
 
@@ -149,9 +172,11 @@ class Study:
         return ("client", "group") if sizes[0] == sizes[1] else ("client", "group", "team")
 
     def names(self, by: str) -> tuple[str, ...]:
-        """Names of the clients, groups or teams (by = "client", "group" or "team")."""
+        """Names of the clients, groups or teams (by = "client", "group" or "team"); of those that every method has rows of."""
         if by == "team":
             return tuple(sorted({team for team in self.teams if team}))
+        if by == "client" and self.sums_only:
+            return ()
         scores = self.first.scores
         return tuple(name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by)
 
@@ -208,6 +233,10 @@ class _Run:
         unfinished = [method.label for method in spec.methods if not (directory / method.label / rundir.SCORES).exists()]
         if unfinished or "data" not in about:
             what = f": {', '.join(unfinished)}" if unfinished else ""
+            if spec.data.get("name") == NODES:
+                done = [_rounds_done(directory / label) for label in unfinished]
+                what = f": it has done {done[0]} of {spec.rounds} rounds" if done else ""
+                resume = "start its Flower app again with the same out, and it goes on from there"
             raise RunError(f"{directory} is not finished{what}; {resume}")
         return cls(directory, spec, about, _tensors(directory / rundir.SAMPLES))
 
@@ -244,17 +273,19 @@ class _Run:
             weights.get("round"),
             weights.get("weight"),
             _json(folder / rundir.WEIGHTS),
+            _json(folder / rundir.OVER_CLIENTS),
         )
 
     def _counts(self, scores: Columns, table: Any) -> Counts | None:
         if table is None or len(table) < list(scores["by"]).count("client"):  # of very many clients, counts are kept by group alone
             return None
         named = {
-            by: tuple(name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by) for by in ("client", "group")
+            by: tuple(name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by)
+            for by in ("client", "everyone", "group")
         }
         known = dict(enumerate(self.about["labels"]))
         labels = tuple(known.get(code, str(code)) for code in range(table.shape[2]))
-        return Counts(table, named["client"], named["group"] or ("",), labels)
+        return Counts(table, named["client"] or named["everyone"], named["group"] or ("",), labels)
 
 
 def run_directories(path: Path) -> list[Path]:
@@ -273,6 +304,10 @@ def _refuse_mixed(runs: list[_Run]) -> None:
         other = by_seed.setdefault(run.spec.seed, run)
         if other.about["data"] != run.about["data"]:
             raise RunError(f"{other.directory} and {run.directory} have different data; look at them one by one")
+
+
+def _rounds_done(folder: Path) -> int:
+    return len(files.read_rows(folder / HISTORY)) if (folder / HISTORY).exists() else 0
 
 
 def _columns(path: Path) -> Columns:

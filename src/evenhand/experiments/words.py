@@ -25,11 +25,11 @@ def sentences(study: Study, comparison: Comparison, entries: Sequence[Entry], le
     if reference is not None:
         lines += [_lift(study, comparison, label, least) for label in _worth_a_sentence(comparison, fair)]
         lines += [_served_worst(study, reference, by, least) for by in ("client", "group") if len(study.names(by)) > 1]
-    if reference is not None and alone is not None:
+    if reference is not None and alone is not None and entries:
         lines.append(_alone(study, entries, least))
     lines += [line for label in fair if (line := _moved(study, entries, label, least))]
     lines += [_own_models(study, label) for label in study.labels if "shared_loss" in study.trials[label, study.seeds[0]].scores]
-    return [*lines, _what_intervals_are(study, comparison)]
+    return [*lines, *([_not_shared(study)] if study.sums_only else []), _what_intervals_are(study, comparison)]
 
 
 def _worth_a_sentence(comparison: Comparison, labels: Sequence[str]) -> list[str]:
@@ -43,10 +43,21 @@ def _worth_a_sentence(comparison: Comparison, labels: Sequence[str]) -> list[str
     ]
 
 
+def _not_shared(study: Study) -> str:
+    """That single clients told nothing of how they fare."""
+    them = "" if len(study.sums_only) == len(study.labels) else f" of {', '.join(study.sums_only)}"
+    rounded = ", the worst and the best to 0.05 points" if study.measure.percent else ""
+    return f"How single clients{them} fare was not shared with the server; numbers over clients are made of sums{rounded}."
+
+
 def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
     """A method's effect on the worst tenth, and what it costs in the mean."""
     worst, mean = (comparison.differences[label][name] for name in ("worst10", "mean"))
     what, better, other = study.measure.words
+    if comparison.over == "nothing":
+        of_worst, of_mean = (f"{_signed(study, one.interval.value)} {study.measure.points}".rstrip() for one in (worst, mean))
+        changes = f"{of_worst} for the worst 10 % of clients and {of_mean} in the mean"
+        return f"Against FedAvg, {label} changes {what} by {changes}. One training without values of samples cannot tell that from chance."
     moved, paid = worst.better or worst.worse, mean.better or mean.worse
     warning = _few_among_the_worst(study, label, least)
     if not moved and not paid:
@@ -68,6 +79,8 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
 
 def _few_among_the_worst(study: Study, label: str, least: int) -> str:
     """A warning where the worst tenth of a method, or of FedAvg, are clients with few samples."""
+    if study.sums_only:
+        return ""
     samples, names = study.sizes(), study.names("client")
     found: dict[int, None] = {}
     for known in (study.reference, label):
@@ -149,6 +162,8 @@ def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
 
 def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     samples, several = f"{study.measure.part} samples", len(study.seeds) > 1
+    if comparison.over == "nothing":
+        return "There is one seed, and samples are with the nodes: numbers across clients have no intervals. Runs with more seeds have."
     about = {
         "seeds": f"over {len(study.seeds)} seeds (Student's)",
         "samples": f"over other {samples} of the same clients",

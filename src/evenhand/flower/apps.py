@@ -127,7 +127,8 @@ def server_app(
 
     Args:
         clients: nodes to wait for before the first round.
-        out: a directory for the checkpoint of every round and the history.
+        out: the run directory, with the checkpoint of every round, the history, and at the end model and scores; ``evenhand report``
+            reads it.
         deadline: seconds that clients have for an exchange; who takes longer is left out of it.
         patience: seconds to wait for the nodes at the start.
         limit: bytes of a message.
@@ -141,11 +142,17 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        from evenhand.run import fit  # here: a node starts anew for every message, and does without it
+        # here: a node starts anew for every message, and does without them
+        from evenhand.flower.directory import Directory, run_spec
+        from evenhand.run import fit
 
         link = Link(grid, Limits(deadline=deadline, message=limit))
         federation, nodes = census(link, clients, patience)
         module = model if isinstance(model, nn.Module) else model()
+        settings = {"rounds": rounds, "seed": seed, "loss": loss, "weights": weights, "eval_every": eval_every}
+        spec = run_spec(Path(out), algorithm, module, local=local, cohort=cohort, **settings)
+        directory, seen = Directory(Path(out), spec, algorithm, module), by_client or bool(algorithm.seen(federation.census(weights)))
+        directory.begin(federation, seen)
         result = fit(
             module,
             federation,
@@ -155,14 +162,15 @@ def server_app(
             local=local,
             cohort=cohort,
             seed=seed,
-            engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss, by_client or bool(algorithm.seen(federation.census(weights)))),
+            engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss, seen),
             weights=weights,
             eval_every=eval_every,
             evaluate=evaluate,
-            out=out,
+            out=directory.folder,
             checkpoint_every=1,
             resume=True,
         )
+        directory.finish(result, federation, seen)
         if finished is not None:
             finished(result)
 

@@ -66,10 +66,7 @@ app = client_app(make_model, load_data)
 SERVER_APP = '''\
 """What the server does: the rounds of a fair method. It never sees a row."""
 
-from pathlib import Path
-
 import evenhand as eh
-from evenhand.files import write_tensors
 from evenhand.flower.apps import server_app
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -85,10 +82,8 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     settings = context.run_config
-    out = Path(str(settings["out"]))
 
     def finished(result: eh.Result) -> None:
-        write_tensors(out / "model.safetensors", result.params)
         print(result.scores.query("by != 'client'").dropna(axis=1).to_string(index=False))
 
     run = server_app(
@@ -98,7 +93,7 @@ def main(grid: Grid, context: Context) -> None:
         rounds=int(settings["num-rounds"]),
         deadline=float(settings["deadline"]),
         local=LOCAL,
-        out=out,
+        out=str(settings["out"]),
         finished=finished,
     )
     run(grid, context)
@@ -127,8 +122,14 @@ $up
 starts a SuperLink and $clients SuperNodes as real processes, with TLS and node keys, trains, shows the server's log, and stops
 everything. $about_data
 
-The model and the history of rounds are then in `runs/$project`. A run that finds an earlier one there goes on from its last round, so
-give one with other settings or other tables a directory of its own:
+`runs/$project` is then a run directory with the model, the history of rounds and the scores, and
+
+```bash
+evenhand report runs/$project
+```
+
+writes a page about it that also says what the server has learned about single clients (it needs `pip install "evenhand[plots]"`). A run
+that finds an earlier one there goes on from its last round, so give one with other settings or other tables a directory of its own:
 
 ```bash
 $up -c 'num-rounds=20 out="runs/second"'

@@ -18,6 +18,8 @@ def ledger(findings: Findings) -> str:
     study, entries = findings.study, findings.entries
     if not entries:
         why = "Only one method took part." if len(study.labels) < 2 else "Neither FedAvg nor training alone took part."
+        if any(trial.values is None for trial in study.trials.values()):
+            why = "How single samples are predicted was not shared, and without it nobody can say which gains are chance."
         return f"<p>There is no ledger: gains and losses are counted against FedAvg and against staying alone. {why}</p>"
     unit = "points of accuracy" if study.measure.percent else "decrease (+) or increase (-) of the error"
     seeds = " and over seeds" if len(study.judged_seeds) > 1 else f" with seed {study.seeds[0]}" if len(study.seeds) > 1 else ""

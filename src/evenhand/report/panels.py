@@ -121,7 +121,7 @@ def front(findings: Findings) -> Panel:
     caption = (
         "Every method by its mean over clients and by how it serves those who are served worst, or how evenly. A hollow marker is "
         "dominated: another method is at least as good in both numbers and better in one. The dotted line joins the others. "
-        f"Bars are {comparison.level:.0%} intervals {text(over_words(study, comparison.over))}."
+        + (f"Bars are {comparison.level:.0%} intervals {text(over_words(study, comparison.over))}." if comparison.over != "nothing" else "")
     )
     return Panel("front", caption, tuple(variants), "Set the mean against")
 
@@ -245,15 +245,16 @@ def verdicts(findings: Findings) -> Panel | None:
 
 
 def all_panels(findings: Findings) -> Iterator[Panel]:
-    """The figures of the page, in its order."""
-    yield distribution(findings)
-    yield sorted_clients(findings)
+    """The figures of the page, in its order. Those of single clients are left out where single clients shared nothing."""
+    if not findings.study.sums_only:
+        yield distribution(findings)
+        yield sorted_clients(findings)
     yield front(findings)
     for by in ("group", "team"):
         if len(findings.study.names(by)) > 1 and by in findings.study.kinds:
             yield from gaps(findings, by)
     yield learning_curves(findings)
-    for panel in (client_weights(findings), verdicts(findings)):
+    for panel in (None if findings.study.sums_only else client_weights(findings), verdicts(findings)):
         if panel is not None:
             yield panel
 
@@ -289,6 +290,7 @@ def over_words(study: Study, over: str) -> str:
         "samples": "over other test samples of the same clients",
         "clients": "over other clients like these",
         "both": "over other clients like these and other test samples",
+        "nothing": "",
     }[over]
 
 

@@ -13,7 +13,7 @@ from evenhand.experiments.spec import Spec
 from evenhand.experiments.study import Study
 from evenhand.metrics.uncertainty import Interval
 from evenhand.plots import looks
-from evenhand.report import figures, panels
+from evenhand.report import figures, panels, server
 from evenhand.report.ledger import ledger
 from evenhand.report.markup import Cell, hidden, table, text
 from evenhand.report.panels import Panel
@@ -57,14 +57,15 @@ def sections(findings: Findings, found: Mapping[str, Panel], command: str) -> li
 
     sections = [
         ("methods", "Methods compared", _comparison(findings)),
-        ("distribution", "How clients are served", drawn("distribution")),
+        ("distribution", "How clients are served", drawn("distribution") or _not_shared(study)),
         ("sorted", "From the worst to the best served", drawn("sorted")),
         ("front", "Accuracy and fairness" if study.measure.column == "accuracy" else "Error and fairness", drawn("front")),
         ("groups", "Groups", drawn("gaps-group", "members-group")),
         ("teams", "Teams of clients", drawn("gaps-team", "members-team")),
         ("learning", "Learning curves", drawn("learning")),
-        ("weights", "Who counted for how much", drawn("weights") or "<p>The runs kept no weights.</p>"),
+        ("weights", "Who counted for how much", drawn("weights") or _not_shared(study) or "<p>The runs kept no weights.</p>"),
         ("ledger", "Harm ledger", drawn("verdicts") + ledger(findings)),
+        ("server", server.heading(study), server.learned(study)),
         ("reproduce", "How to reproduce", _reproduce(study, command)),
     ]
     return [section for section in sections if section[2]]
@@ -77,11 +78,11 @@ def facts(findings: Findings) -> str:
     facts = [
         (len(study.labels), "method", "methods"),
         (len(study.seeds), "seed", "seeds"),
-        (len(study.names("client")), "client", "clients"),
+        (study.clients, "client", "clients"),
         (groups, "group", "groups"),
         (teams, "team", "teams"),
         (rounds[-1], "round", "rounds"),
-        (int(study.sizes().sum()), f"{study.measure.part} sample", f"{study.measure.part} samples"),
+        (study.samples, f"{study.measure.part} sample", f"{study.measure.part} samples"),
     ]
     return "".join(f"<li><b>{count:,}</b> {one if count == 1 else many}</li>" for count, one, many in facts if count)
 
@@ -108,9 +109,11 @@ def _comparison(findings: Findings) -> str:
     over = panels.over_words(study, comparison.over)
     intervals = f"{comparison.level:.0%} intervals {over} in brackets"
     if all(math.isnan(interval.low) for row in comparison.rows.values() for interval in row.values()):
-        intervals = "one seed and no values of single samples: intervals cannot be told"
+        intervals = "one seed and no values of single samples, so intervals cannot be told"
     marks = ""
-    if reference is not None and len(study.labels) > 1:
+    if comparison.over == "nothing":
+        pass
+    elif reference is not None and len(study.labels) > 1:
         marks = (
             f" ▲ and ▼: significantly better and worse than {text(reference)}, paired {text(over)}, after Holm's correction over the "
             "methods, for each number by itself. Bold: significantly better than every other method."
@@ -130,6 +133,15 @@ def _comparison(findings: Findings) -> str:
     return body
 
 
+def _not_shared(study: Study) -> str:
+    """Why there are no figures of single clients; empty where there can be."""
+    if not study.sums_only:
+        return ""
+    several = len(study.sums_only) < len(study.labels)
+    other = " A page about the other methods alone has these figures." if several else ""
+    return f"<p>Not shared: with {text(', '.join(study.sums_only))} the server saw sums over clients, nothing of single ones.{other}</p>"
+
+
 def _kept(comparison: Comparison) -> list[list[str]]:
     """Columns of the first and of the second table: those that have numbers."""
     there = [name for name in STATISTICS if any(not math.isnan(row[name].value) for row in comparison.rows.values())]
@@ -146,6 +158,7 @@ def _rows(findings: Findings, names: Sequence[str]) -> list[list[Cell | str]]:
         for name in names:
             interval = comparison.rows[label][name]
             value = panels.statistic(study, name, interval.value)
+            value = "not shared" if label in study.sums_only and math.isnan(interval.value) else value
             best = comparison.best.get(name) == label
             shown = f"<strong>{value}</strong>{hidden('significantly the best')}" if best else value
             written = figures.written(study, name, interval.value)
@@ -179,12 +192,13 @@ def _differences(findings: Findings) -> str:
     """What each method changes against the reference."""
     study, comparison = findings.study, findings.comparison
     rows: list[list[Cell | str]] = []
+    names = [name for name in DIFFERENCES if any(not math.isnan(row[name].interval.value) for row in comparison.differences.values())]
     for label, row in comparison.differences.items():
         cells: list[Cell | str] = [Cell(text(label), label)]
-        for name in DIFFERENCES:
+        for name in names:
             interval, digits, scale = row[name].interval, panels.digits(study, name), panels.scale(study, name)
             if math.isnan(interval.value):
-                cells.append(Cell("-", math.nan))
+                cells.append(Cell("not shared" if study.sums_only else "-", math.nan))
                 continue
             ends = (
                 ""
@@ -195,11 +209,13 @@ def _differences(findings: Findings) -> str:
             cells.append(Cell(shown, scale * interval.value))
         rows.append(cells)
     unit = "in points of accuracy" if study.measure.percent else "decrease (+) or increase (-) of the error"
+    over = text(panels.over_words(study, comparison.over))
+    intervals = f", with {comparison.level:.0%} intervals {over}" if over else ""
     caption = (
-        f"Differences to {text(study.reference)}, {unit} (Gini as it is), with {comparison.level:.0%} intervals "
-        f"{text(panels.over_words(study, comparison.over))}: what each method gives the worst served, and what it costs."
+        f"Differences to {text(study.reference)}, {unit} (Gini as it is){intervals}: "
+        "what each method gives the worst served, and what it costs."
     )
-    headings = ["method", *(SHORT[name] for name in DIFFERENCES)]
+    headings = ["method", *(SHORT[name] for name in names)]
     return table(headings, rows, caption, list(comparison.differences), True)
 
 
@@ -229,6 +245,7 @@ def _figure(panel: Panel) -> str:
 
 def _reproduce(study: Study, command: str) -> str:
     """Commands, specs, versions and machine."""
+    federation = any("federation" in run for run in study.about)
     groups: dict[str, tuple[Spec, list[int]]] = {}
     for spec in study.specs:
         known = dataclasses.replace(spec, seed=0, data={key: value for key, value in spec.data.items() if key != "seed" or study.same_data})
@@ -239,10 +256,10 @@ def _reproduce(study: Study, command: str) -> str:
         whole = dataclasses.replace(spec, seeds=tuple(seeds), resplit=not study.same_data) if several else spec
         name = "spec.toml" if len(groups) == 1 else f"spec-{number}.toml"
         line = f"evenhand compare {name} --no-reference" if several else f"evenhand run {name}"
-        parts.append(
-            f"<p>Save the spec below as <code>{name}</code> and run</p><pre><code>{text(line)}</code></pre>"
-            f"<details><summary>{name}</summary><pre><code>{text(whole.to_toml())}</code></pre></details>"
-        )
+        how = f"<p>Save the spec below as <code>{name}</code> and run</p><pre><code>{text(line)}</code></pre>"
+        if federation:
+            how = "<p>A Flower app ran with these settings on nodes that keep their data; start it again with another directory.</p>"
+        parts.append(f"{how}<details><summary>{name}</summary><pre><code>{text(whole.to_toml())}</code></pre></details>")
     if command:
         parts.append(f"<p>This page was made with</p><pre><code>{text(command)}</code></pre>")
     rows = [
