@@ -211,7 +211,7 @@ def test_a_second_reply_is_left_out() -> None:
 
 def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
     called = roll()
-    assert called.answer(3, about(round=4)) == ["client 3 replies to another round than 5; the reply is late"]
+    assert called.answer(3, about(round=4)) == ["client 3 replies to another round than 6; the reply is late"]
     assert called.answer(3, about()) == ["client 3 has replied already; its second reply is left out"]
 
 
@@ -219,8 +219,8 @@ def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
     ("values", "reason"),
     [
         (about(client=2), "replies under another client's number"),
-        (about(round=4), "replies to another round than 5; the reply is late"),
-        (about(round=6), "replies to another round than 5; the reply is late"),
+        (about(round=4), "replies to another round than 6; the reply is late"),
+        (about(round=6), "replies to another round than 6; the reply is late"),
         (about(work="evaluate"), "replies to other work than train"),
     ],
 )

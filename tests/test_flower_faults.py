@@ -173,8 +173,8 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     "a negative weight": (put("total", "weight", to=with_value(-CANARY)), "negative: total/weight"),
     "another client's number": (told(client=FAULTY + 1), "another client's number"),
     "a number that is none": (told(client=float(FAULTY + 0.5)), "another client's number"),
-    "another round": (told(round=ROUND - 1), f"another round than {ROUND}; the reply is late"),
-    "a late reply": (an_earlier_reply, f"another round than {ROUND}; the reply is late"),
+    "another round": (told(round=ROUND - 1), f"another round than {ROUND + 1}; the reply is late"),
+    "a late reply": (an_earlier_reply, f"another round than {ROUND + 1}; the reply is late"),
     "other work": (told(work="evaluate"), "other work than train"),
     "garbage": (content(garbage), "header"),
     "nothing": (content(RecordDict), "is not one of evenhand's"),
@@ -249,27 +249,32 @@ def test_a_node_does_not_send_more_than_its_limit(tmp_path: Path) -> None:
     setting = Setting(tmp_path, federation, network())
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
     task = next(message for message in setting.grid.sent if message.metadata.message_type == "train")
-    assert records.size_of(task.content) > 1000
+    size = records.size_of(task.content)
+    assert size > 1000
     reply = app(task, setting.grid.contexts[1])
-    assert dict(reply.content["fault"]) == {"reason": "TooLarge on the node; its log says more"}
+    told = f"a message has {size} bytes, the limit is 1000 bytes; make the model smaller or raise the limit"
+    assert dict(reply.content["fault"]) == {"reason": told}
 
 
-def test_a_second_reply_is_not_counted(tmp_path: Path) -> None:
+def test_a_second_reply_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def twice(setting: Spoilt, message: Message) -> list[Message]:
         return [message, Message(message.content, reply_to=asked(setting, message))]
 
     setting = Spoilt(tmp_path, twice)
     assert_same(setting.run(METHODS["afl"], rounds=ROUNDS, **FAST), reference(METHODS["afl"]))
     assert setting.changed == 1
+    assert heard_by_server(caplog) == [f"node {FAULTY + 1} has replied already; its second reply is not counted"]
 
 
-def test_a_reply_to_an_earlier_message_is_not_counted(tmp_path: Path) -> None:
+def test_a_reply_to_an_earlier_message_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It comes beside the one that was asked for, as it would from a node that was slow."""
 
     def with_an_old_one(setting: Spoilt, message: Message) -> list[Message]:
         return [setting.earlier[-1], message]
 
     assert_same(Spoilt(tmp_path, with_an_old_one).run(METHODS["afl"], rounds=ROUNDS, **FAST), reference(METHODS["afl"]))
+    told = f"node {FAULTY + 1} replies to an earlier message; the reply is late and is not counted"
+    assert heard_by_server(caplog) == [told]
 
 
 def test_a_round_without_any_reply_that_counts_is_void_and_training_goes_on(tmp_path: Path) -> None:

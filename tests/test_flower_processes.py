@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,29 +26,11 @@ from evenhand.cohort import Draw
 from evenhand.files import read_tensors
 from evenhand.flower.loopback import Loopback, Member, Run
 from federations import METHODS, network, ragged
+from flower_app import write_app
 from flower_grid import InProcessGrid
 from test_flower_rounds import Setting
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-
-PROJECT = """
-[project]
-name = "trial"
-version = "0.1.0"
-
-[tool.flwr.app]
-publisher = "tests"
-
-[tool.flwr.app.components]
-serverapp = "trial.server_app:app"
-clientapp = "trial.client_app:app"
-
-[tool.flwr.app.config]
-method = "fedavg"
-rounds = 2
-out = ""
-deadline = 60.0
-"""
 
 CLIENT = """
 import numpy as np
@@ -57,8 +40,8 @@ from federations import network
 def load(config):
     with np.load(config["data"]) as kept:
         arrays = dict(kept)
-    test = {name: arrays.pop(f"test_{name}") for name in ("x", "y", "group")}
-    return {**arrays, "team": str(arrays["team"]), "test": test}
+    test = {name.removeprefix("test_"): arrays.pop(name) for name in list(arrays) if name.startswith("test_")}
+    return {**arrays, "team": str(arrays["team"]), "test": test or None}
 
 app = client_app(network, load)
 """
@@ -80,16 +63,40 @@ def main(grid, context):
     run = server_app(
         METHODS[config["method"]], network, clients=4, out=out, rounds=config["rounds"],
         local=eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5), seed=3, eval_every=100,
-        deadline=config["deadline"], patience=60, finished=lambda result: write_tensors(out / "final.safetensors", result.params),
+        deadline=config["deadline"], limit=config["limit"], patience=60,
+        finished=lambda result: write_tensors(out / "final.safetensors", result.params),
     )
     run(grid, context)
 """
 
+SWOLLEN = """
+import torch
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from evenhand.flower import records
+from trial import honest
+
+class Swollen(ClientApp):
+    \"\"\"At node 1, replies with far more than anybody has asked for.\"\"\"
+
+    def __call__(self, message, context):
+        reply = honest.app(message, context)
+        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
+            found, about = records.read_reply(reply.content)
+            found.total["more"] = torch.zeros(10 * context.run_config["limit"] // 8, dtype=torch.float64)
+            reply = Message(records.reply_content(found, about), reply_to=message)
+        return reply
+
+app = Swollen()
+"""
+
 FEDERATION = pytest.mark.xdist_group("processes")  # one after another, at one worker: each has a whole federation of processes
 SIZES = (30, 7, 40, 12)
+JUDGES = (0, 2)  # clients with test data: every message costs the start of a process, so evaluation asks these two alone
 ROUNDS = 2
+LIMIT = 100_000  # bytes of a message; the network's have about a thousand
 LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5)  # as in the app
-PATIENCE = 300  # seconds for a run, on a busy machine
+PATIENCE = 600  # seconds for a run, on a busy machine
 SECRET = "patients-of-ward-7"  # in the paths of the nodes' data
 
 
@@ -97,36 +104,54 @@ class Trial:
     """The app, and the data of its four nodes."""
 
     def __init__(self, place: Path) -> None:
-        self.app, self.place, self.data = place / "trial-app", place, ragged(SIZES)
-        (self.app / "trial").mkdir(parents=True)
-        texts = {"pyproject.toml": PROJECT, "trial/__init__.py": "", "trial/client_app.py": CLIENT, "trial/server_app.py": SERVER}
-        for name, text in texts.items():
-            (self.app / name).write_text(text)
+        self.place, self.data = place, _with_judges(ragged(SIZES))
+        self.app = self._app("trial-app", CLIENT)
+        self.swollen = self._app("swollen-app", SWOLLEN)
+        (self.swollen / "trial" / "honest.py").write_text(CLIENT)
         self.files = [self._write(client) for client in range(len(SIZES))]
+
+    def _app(self, name: str, client: str) -> Path:
+        settings = {"method": '"fedavg"', "rounds": "2", "out": '""', "deadline": "60.0", "limit": str(LIMIT)}
+        return write_app(self.place / name, "trial", client, SERVER, settings)
 
     def _write(self, client: int) -> Path:
         assert self.data.teams is not None
         arrays: dict[str, Any] = {"team": self.data.team_names[int(self.data.teams[client])]}
         for prefix, part in (("", self.data.train), ("test_", self.data.test)):
-            assert part is not None
-            x, y, group = part.client(client)
-            assert group is not None
-            arrays |= {f"{prefix}x": x, f"{prefix}y": y, f"{prefix}group": [self.data.group_names[code] for code in group.tolist()]}
+            if prefix == "" or client in JUDGES:
+                arrays |= {f"{prefix}{name}": values for name, values in _arrays(self.data, part, client).items()}
         path = self.place / f"{SECRET}-{client}.npz"
         np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
         return path
 
     def federation(self, name: str, tls: bool) -> Loopback:
         path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # the app uses our modules
-        return Loopback(self.place / name, len(SIZES), tls, self.files, env={"PYTHONPATH": path}, cwd=self.place)
+        # a node starts anew for every message: it should neither compile modules each time nor use several threads for tiny tensors
+        env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+        return Loopback(self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place)
 
-    def start(self, federation: Loopback, out: Path, method: str = "fedavg", deadline: float = 300.0) -> Run:
-        return federation.run(self.app, {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": deadline})
+    def start(self, federation: Loopback, out: Path, method: str = "fedavg", **changes: Any) -> Run:
+        config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes
+        return federation.run(changes.pop("app", self.app), {name: value for name, value in config.items() if name != "app"})
 
-    def simulated(self, method: str, cohort: eh.Cohort | None = None) -> eh.Result:
+    def simulated(self, method: str, cohort: eh.Cohort | None = None, rounds: int = ROUNDS) -> eh.Result:
         """The same run in the simulator."""
-        settings: dict[str, Any] = {"rounds": ROUNDS, "local": LOCAL, "seed": 3, "eval_every": 100}
+        settings: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "seed": 3, "eval_every": 100}
         return eh.fit(network(torch.float64), self.data, METHODS[method], engine="loop", cohort=cohort, **settings)
+
+
+def _arrays(federation: eh.Federation, part: Any, client: int) -> dict[str, Any]:
+    x, y, group = part.client(client)
+    return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
+
+
+def _with_judges(federation: eh.Federation) -> eh.Federation:
+    """The federation with test data of JUDGES alone."""
+    assert federation.teams is not None
+    teams = [federation.team_names[team] for team in federation.teams.tolist()]
+    train = [_arrays(federation, federation.train, client) | {"team": team} for client, team in enumerate(teams)]
+    test = [_arrays(federation, federation.test, client) if client in JUDGES else None for client in range(len(teams))]
+    return eh.Federation.from_arrays(train, test=test)
 
 
 # Nodes that leave and come back, in one process
@@ -285,7 +310,6 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 
 @needs_proc
-@pytest.mark.slow
 @FEDERATION
 @pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])  # sums only, needs each client's loss, has client memories
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federation: Loopback, trial: Trial, tmp_path: Path) -> None:
@@ -298,23 +322,42 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federat
     assert sorted((path.parts[-4], path.parts[-2]) for path in kept) == memories
 
 
+# Processes that die; the figures in docs/federation.md are what these print with -s
+
+
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_killed_server_app_and_then_a_killed_superlink_change_nothing(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
-    run = trial.start(federation, tmp_path, "ditto")
-    _wait_until(lambda: len(_history(tmp_path)) == 1 and _works(federation.node(1)))
+def test_a_killed_server_app_is_resumed_by_a_new_run(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_for_round(federation, tmp_path, 2)
+    clock = _Clock("server app killed")
     run.kill_server_app()
+    again = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    clock.tell("round 2 is done")
+    _assert_completes(again, tmp_path)
+    clock.tell("the new run has completed")
+    _assert_equal(tmp_path, trial.simulated("ditto", rounds=3))
     assert run.wait(90) == "finished:failed"
 
-    trial.start(federation, tmp_path, "ditto")
-    _wait_until(lambda: _has_server_app(federation) and _works(federation.node(1)))
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+    trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_for_round(federation, tmp_path, 2)
+    clock = _Clock("SuperLink killed")
     federation.link.kill()
     federation.link.restart()
-
-    run = trial.start(federation, tmp_path, "ditto")
+    clock.tell("it listens again")
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    clock.tell("round 2 is done")
     _assert_completes(run, tmp_path)
-    _assert_equal(tmp_path, trial.simulated("ditto"))
+    clock.tell("the new run has completed")
+    _assert_equal(tmp_path, trial.simulated("ditto", rounds=3))
     assert all(node.pid is not None for node in federation.nodes)  # nobody had to start them again
 
 
@@ -323,16 +366,19 @@ def test_a_killed_server_app_and_then_a_killed_superlink_change_nothing(federati
 @FEDERATION
 def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial, tmp_path: Path) -> None:
     with trial.federation("without keys", tls=False) as federation:
-        run = trial.start(federation, tmp_path, deadline=25)
-        _wait_until(lambda: (tmp_path / "run-name").exists() and _works(federation.node(1)))  # in the first round
+        run = trial.start(federation, tmp_path, "ditto", rounds=4)
+        _wait_for_round(federation, tmp_path, 2)
+        clock = _Clock("node without a key killed")
         federation.node(1).kill()
         federation.node(1).restart()
+        clock.tell("it is back")
+        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        clock.tell("round 2 is done")
         _assert_completes(run, tmp_path)
+        clock.tell("the run has completed")
         log = run.log()
-    rows = [(row["round"], row["asked"], row["answered"], row["left_out"]) for row in _history(tmp_path)]
-    assert rows == [("1", "4", "3", "1"), ("2", "4", "4", "")]
-    _assert_params(tmp_path, trial.simulated("fedavg", _Without(client=1, round=0)))
-    assert "client 1 is left out: it has not answered in time (Flower's error 3)" in log
+    assert _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4) == [2]
+    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
     assert "client 1 has a new node" in log
     _assert_tells_nothing(log)
 
@@ -341,29 +387,90 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial
 @pytest.mark.slow
 @FEDERATION
 def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
-    run = trial.start(federation, tmp_path, deadline=200)
-    _wait_until(lambda: (tmp_path / "run-name").exists() and _works(federation.node(1)))
+    run = trial.start(federation, tmp_path, "ditto", rounds=5)
+    _wait_for_round(federation, tmp_path, 2)
+    clock = _Clock("node with a key killed")
     federation.node(1).kill()
     federation.node(1).restart()  # tries until the heartbeats of the killed process have run out
-
+    clock.tell("it is back")
+    _wait_until(lambda: len(_history(tmp_path)) >= 2)
+    clock.tell("round 2 is done")
     _assert_completes(run, tmp_path)
-    rows = _history(tmp_path)
-    assert [row["round"] for row in rows] == ["1", "2"]
-    assert rows[0]["left_out"] == "1"
+    clock.tell("the run has completed")
+    # the next round begins in the moment in which the SuperLink gives the node up, most often before it is back
+    absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=5)
+    assert absent in ([2], [2, 3])
+    clock.tell(f"absent in rounds {absent}")
+    log = run.log()
+    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
+    assert "new node" not in log
+    assert ("client 1 has no node any more and is left out of round 3" in log) == (absent == [2, 3])
+
+
+# Replies that must not count
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+    """It was stopped while it trained, and had the memory of that round written down before it learned that nobody waits for it."""
+    node = federation.node(1)
+    run = trial.start(federation, tmp_path, "ditto", rounds=4)
+    _wait_for_round(federation, tmp_path, 2)
+    clock = _Clock("node stopped")
+    stopped = node.pids()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        clock.tell("round 2 is done")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    _assert_completes(run, tmp_path)
+    clock.tell("the run has completed")
+    absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4)
+    assert absent in ([2], [2, 3])  # it may still be busy with what is late
+    late = (federation.directory / "state" / "node-1").glob(f"{(tmp_path / 'run-name').read_text()}/client-1/after-*.safetensors")
+    clock.tell(f"absent in rounds {absent}; memories {sorted(path.name for path in late)}")
+    print(node.text())
     assert "client 1 is left out: its node is gone (Flower's error 5)" in run.log()
-    assert rows[1]["left_out"] == ""
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+    run = trial.start(federation, tmp_path, "afl", app=trial.swollen)
+    _assert_completes(run, tmp_path)
+    assert _assert_only_absent(tmp_path, trial, "afl", client=1, rounds=ROUNDS) == [1, 2]
+    log = run.log()
+    told = re.findall(rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log)
+    assert [int(size) > 10 * LIMIT for size in told] == [True] * ROUNDS
+    _assert_tells_nothing(log)
 
 
 @dataclass(frozen=True)
 class _Without(eh.Cohort):
-    """Everyone but ``client`` in ``round``."""
+    """Everyone, but in ``rounds`` (counted from 1) everyone but ``client``."""
 
     client: int
-    round: int
+    rounds: tuple[int, ...]
 
     def draw(self, census: eh.Census, seed: int, round: int) -> Draw:
         draw = eh.Full().draw(census, seed, round)
-        return Draw(*(values[draw.ids != self.client] for values in draw)) if round == self.round else draw
+        return Draw(*(values[draw.ids != self.client] for values in draw)) if round + 1 in self.rounds else draw
+
+
+class _Clock:
+    """Tells how long things took since something happened."""
+
+    def __init__(self, event: str) -> None:
+        self.event, self.start = event, time.monotonic()
+
+    def tell(self, what: str) -> None:
+        print(f"{self.event}: after {time.monotonic() - self.start:.0f} s {what}")
 
 
 def _assert_completes(run: Run, out: Path) -> None:
@@ -375,9 +482,19 @@ def _assert_completes(run: Run, out: Path) -> None:
 
 def _assert_equal(out: Path, reference: eh.Result) -> None:
     """The run in ``out`` has every round once, left nobody out, and ends with the parameters of ``reference``."""
-    rows = _history(out)
-    assert [(row["round"], row["answered"], row["left_out"]) for row in rows] == [(str(i + 1), "4", "") for i in range(ROUNDS)]
+    rows = [(row["round"], row["answered"], row["left_out"]) for row in _history(out)]
+    assert rows == [(str(row["round"]), "4", "") for row in reference.history_rows]
     _assert_params(out, reference)
+
+
+def _assert_only_absent(out: Path, trial: Trial, method: str, client: int, rounds: int) -> list[int]:
+    """The run in ``out`` has every round once and, but for rounds without ``client``, is the simulator's to the bit; those rounds."""
+    rows = _history(out)
+    absent = [int(row["round"]) for row in rows if row["left_out"]]
+    expected = [(str(i), "4", "3", str(client)) if i in absent else (str(i), "4", "4", "") for i in range(1, rounds + 1)]
+    assert [(row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows] == expected
+    _assert_params(out, trial.simulated(method, _Without(client, tuple(absent)), rounds))
+    return absent
 
 
 def _assert_params(out: Path, reference: eh.Result) -> None:
@@ -402,13 +519,14 @@ def _history(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def _wait_for_round(federation: Loopback, out: Path, round: int) -> None:
+    """Until node 1 works in ``round``, counted from 1."""
+    _wait_until(lambda: len(_history(out)) == round - 1 and _works(federation.node(1)))
+
+
 def _works(node: Member) -> bool:
     """Whether a client's process runs at the node."""
     return _runs(node, b"flwr-clientapp")
-
-
-def _has_server_app(federation: Loopback) -> bool:
-    return _runs(federation.link, b"flwr-serverapp")
 
 
 def _runs(member: Member, command: bytes) -> bool:

@@ -25,28 +25,11 @@ from evenhand.flower.certificates import write_certificates, write_node_key
 from evenhand.flower.guard import __file__ as guard_file
 from evenhand.flower.guard import marked
 from evenhand.flower.loopback import FederationError, Loopback, Member, data_files, reason
+from flower_app import write_app
 
 pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-
-PROJECT = """
-[project]
-name = "tiny"
-version = "0.1.0"
-
-[tool.flwr.app]
-publisher = "tests"
-
-[tool.flwr.app.components]
-serverapp = "tiny.server_app:app"
-clientapp = "tiny.client_app:app"
-
-[tool.flwr.app.config]
-rounds = 2
-out = ""
-fail = false
-"""
 
 CLIENT = """
 from pathlib import Path
@@ -97,15 +80,7 @@ def main(grid, context):
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A Flower app that asks every node who it is, twice."""
     app = tmp_path_factory.mktemp("tiny app")  # with a space
-    (app / "tiny").mkdir()
-    for name, text in {
-        "pyproject.toml": PROJECT,
-        "tiny/__init__.py": "",
-        "tiny/client_app.py": CLIENT,
-        "tiny/server_app.py": SERVER,
-    }.items():
-        (app / name).write_text(text)
-    return app
+    return write_app(app, "tiny", CLIENT, SERVER, {"rounds": "2", "out": '""', "fail": "false"})
 
 
 @pytest.fixture(scope="module")

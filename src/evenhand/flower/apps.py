@@ -216,6 +216,6 @@ def _or_fault(answer: Callable[[RecordDict, Context], RecordDict], content: Reco
         return fault_content(first_line(error))
     except Exception as error:
         log.exception("a task could not be done")
-        # of the others only these have words that are evenhand's alone: about the task, or about memory without a path
-        told = isinstance(error, RunError | SpecError | _OwnersError)
+        # of the others only these have words that are evenhand's alone: about the task, its size, or about memory without a path
+        told = isinstance(error, RunError | SpecError | records.TooLarge | _OwnersError)
         return fault_content(first_line(error) if told else f"{type(error).__name__} on the node; its log says more")

@@ -47,7 +47,7 @@ class RollCall:
 
     Args:
         clients: those that were asked.
-        round, work: what they were asked.
+        round, work: what they were asked; people count rounds from 1.
         name: gives a client's name; None means its number.
     """
 
@@ -76,7 +76,7 @@ class RollCall:
         if about.get("client") != client:
             reasons.append(f"{who} replies under another client's number")
         if about.get("round") != self._round:
-            reasons.append(f"{who} replies to another round than {self._round}; the reply is late")
+            reasons.append(f"{who} replies to another round than {self._round + 1}; the reply is late")
         if about.get("work") != self._work:
             reasons.append(f"{who} replies to other work than {self._work}")
         return reasons

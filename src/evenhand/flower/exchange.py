@@ -71,15 +71,17 @@ class Link:
         if len(names) < len(messages):  # Flower's way to say it
             raise RunError("the SuperLink, or a proxy before it, takes no messages as large as this model's; raise its limit")
         asked = {name: node for name, node in zip(names, contents, strict=True) if name}  # without a name: the node has just left
-        end = time.monotonic() + ttl
+        known, end = dict(asked), time.monotonic() + ttl
         while asked:
             for reply in list(self.grid.pull_messages(list(asked))):
                 # by the message it answers: where a node is gone, Flower itself replies, under another number
-                node = asked.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None:
-                    yield node, reply
+                name = reply.metadata.reply_to_message_id
+                if name in asked:
+                    yield asked.pop(name), reply
+                elif name in known:
+                    log.warning("node %s has replied already; its second reply is not counted", known[name])
                 else:
-                    log.warning("a reply that nobody waits for has come, a second one or a late one; it is not counted")
+                    log.warning("node %s replies to an earlier message; the reply is late and is not counted", reply.metadata.src_node_id)
             if not asked or time.monotonic() > end:
                 return
             time.sleep(self.limits.poll)
