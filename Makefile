@@ -30,6 +30,7 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.loading
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.report --check
+	$(BIN)/python -m benchmarks.federation --check
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
