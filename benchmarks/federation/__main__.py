@@ -6,8 +6,8 @@ One SuperLink and four SuperNodes, real processes with TLS and node keys on this
 of 22,210 parameters, 500 samples a node, one epoch of batches of 32. A round is the time from one sending of training tasks to the next,
 as either server sees it; the first round is left out. Compared are rounds with the same exchanges: training alone, and training
 followed by evaluation. --check fails where evenhand's rounds take more than 1.10 times those of Flower's FedAvg with a client that uses
-torch.optim, as its users write it; beside it, without a bar, stands one that makes its steps by hand. "CPU s of a message" is the
-processor time of all processes at the nodes in a run by the number of its messages, of every kind.
+torch.optim, as its users write it; beside it, without a bar, stands one that makes its steps by hand. Processor time of a message is
+that of all processes at the nodes in a run by the number of its messages, of every kind.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import statistics
 import sys
 import tempfile
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,10 +120,12 @@ def _mean_size(rows: list[dict[str, Any]]) -> float:
 
 def _processor_time(federation: Loopback) -> float:
     """Seconds that the nodes' processes, and those that these have started and that have ended, have computed."""
-    ticks = 0
-    for pid in (pid for node in federation.nodes for pid in node.pids()):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ticks += sum(map(int, fields[11:15]))  # user, system, and both of children
+    ticks, running = 0, {pid for node in federation.nodes for pid in node.pids()}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # gone meanwhile
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(path.parent.name) in running or int(fields[1]) in running:  # also those that have ended, and nobody has asked how
+                ticks += sum(map(int, fields[11:15]))  # user, system, and both of children that have been asked
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
