@@ -171,7 +171,8 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
         "both": f"over other clients like these and other {samples}",
     }[comparison.over]
     seeds = " and over seeds" if several and study.same_data else f", with seed {study.seeds[0]}" if several else ""
-    single = f"those of single clients, groups and teams over their {samples}{seeds}"
+    whose = "gaps between groups" if study.sums_only else "single clients, groups and teams"
+    single = f"those of {whose} over their {samples}{seeds}"
     return (
         f"Intervals of numbers across clients are {comparison.level:.0%}, {about}; {single}. "
         "Differences are paired; what is called significant is so after Holm's correction over the methods, or over the clients."
