@@ -295,7 +295,9 @@ def test_a_round_without_any_reply_that_counts_is_void_and_training_goes_on(tmp_
 
 
 def node_app(load_data: Callable[[int], eh.Federation], **options: Any) -> Any:
-    return apps.client_app(options.pop("module", network()), lambda config: load_data(int(config["partition-id"])), **options)
+    return apps.client_app(
+        options.pop("module", network()), lambda config: load_data(int(config["partition-id"])), share="client", **options
+    )
 
 
 def during(grid: InProcessGrid, round: int, work: str = "train") -> bool:
@@ -534,7 +536,7 @@ def test_another_setting_with_the_same_directory_is_refused(tmp_path: Path) -> N
 
 def test_other_data_with_the_same_directory_are_refused(tmp_path: Path) -> None:
     Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1, **FAST)
-    with pytest.raises(RunError, match="other settings or data"):
+    with pytest.raises(RunError, match="2 has other data than when this run began"):
         Setting(tmp_path, ragged((2, 12, 8)), network()).run(METHODS["fedavg"], rounds=1, **FAST)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from evenhand.data import Census
 from evenhand.flower.node import with_groups
-from evenhand.flower.roster import MOST_SAMPLES, Entry, federation_of, heard, in_order, told
+from evenhand.flower.roster import MOST_SAMPLES, Entry, Roster, federation_of, heard, in_order, merged, told
 from evenhand.messages import Reply
 from federations import SIZES, ragged
 from test_flower_rounds import one_client
@@ -65,10 +66,10 @@ def test_a_client_may_lack_a_group_and_have_its_own_order() -> None:
     first = entry("a", groups=["y", "x"], counts={"train": torch.tensor([5, 7])})
     second = entry("b", groups=["z"], counts={"train": torch.tensor([4]), "val": torch.tensor([0]), "test": torch.tensor([1])})
     hollow = federation_of([first, second])
-    assert hollow.group_names == ("x", "y", "z")
+    assert hollow.group_names == ("y", "x", "z")
     counts = hollow.census().group_counts
     assert counts is not None
-    assert counts.tolist() == [[7, 5, 0], [0, 0, 4]]
+    assert counts.tolist() == [[5, 7, 0], [0, 0, 4]]
     assert hollow.test is not None
     assert hollow.test.sizes.tolist() == [4, 1]
 
@@ -127,9 +128,58 @@ def test_the_order_of_names_does_not_depend_on_who_comes_first() -> None:
         assert in_order(names) == in_order(names[::-1])
 
 
+def test_groups_are_in_the_order_that_all_nodes_have() -> None:
+    assert merged([("a", "c"), ("b", "c"), ("c", "d")]) == ("a", "b", "c", "d")
+    assert merged([("age=2", "age=10"), ("age=10", "unknown"), ("age=2", "zeta")]) == ("age=2", "age=10", "unknown", "zeta")
+    assert merged([("z", "unknown"), ("a", "unknown")]) == ("a", "z", "unknown")  # tables have it last
+    assert merged([("10",), ("9",), ("x",), ("2.5",), ("-1",)]) == ("-1", "2.5", "9", "10", "x")  # numbers that travel as text
+    assert merged([("a", "b"), ("b", "a"), ("c",)]) == ("a", "b", "c")  # they contradict each other
+    assert merged([("nan",), ("inf",), ("1e400",)]) == ("1e400", "inf", "nan")
+    assert merged([]) == ()
+
+
+@pytest.mark.parametrize("labels", [["g2", "g10", "g1"], [2, 10, 1], [0.5, 2.5, 2.15], ["F", "M", "d"], [False, True, True]])
+def test_groups_and_teams_have_the_numbers_that_they_have_in_the_simulator(labels: list[Any]) -> None:
+    """Of three clients, each with two of the groups."""
+    clients = [
+        {"x": np.zeros((4, 1)), "y": [0, 1, 0, 1], "group": [labels[i], labels[i - 1]] * 2, "team": labels[i], "name": str(i)}
+        for i in range(3)
+    ]
+    whole = eh.Federation.from_arrays(clients)
+    hollow = federation_of([heard(*told(eh.Federation.from_arrays([client]), client["name"])) for client in clients])
+    assert (hollow.group_names, hollow.team_names) == (whole.group_names, whole.team_names)
+    assert hollow.census().group_counts.tolist() == whole.census().group_counts.tolist()  # type: ignore[union-attr]
+
+
+def test_newcomers_have_the_next_numbers_and_so_have_their_groups_and_teams() -> None:
+    first = Roster.of([entry("b", team="t"), entry("c", team="t")])
+    late = entry("a", team="s", groups=["a", "x"], counts={"train": torch.tensor([2, 1])})
+    larger = first.joined([late])
+    assert larger.federation.names == ("b", "c", "a")
+    assert larger.federation.group_names == ("x", "y", "a")
+    assert larger.federation.team_names == ("t", "s")
+    counts = larger.federation.census().group_counts
+    assert counts is not None
+    assert counts.tolist() == [[2, 1, 0], [2, 1, 0], [1, 0, 2]]
+    assert (larger.number("a"), larger.number("d")) == (2, None)
+    again = Roster.from_plain(json.loads(json.dumps(larger.to_plain())))
+    assert again.federation.fingerprint() == larger.federation.fingerprint()
+    assert [one.is_again(other) for one, other in zip(again.entries, larger.entries, strict=True)] == [True] * 3
+    with pytest.raises(ValueError, match="samples of different shapes"):
+        first.joined([entry("d", x_shape=[6])])
+
+
+def test_a_client_is_known_again_by_all_that_it_tells() -> None:
+    known = entry("a", groups=["x", "y"])
+    swapped = {part: counts.flip(0) for part, counts in known.counts.items()}
+    assert known.is_again(entry("a", groups=["y", "x"], counts=swapped))  # in another order
+    others = ({"name": "b"}, {"team": "s"}, {"labels": ["no"]}, {"x_shape": [4]}, {"groups": ["x", "z"]}, {"counts": swapped})
+    assert not any(known.is_again(entry(**{"name": "a", "groups": ["x", "y"], **change})) for change in others)
+
+
 def test_teams_have_codes_in_order_and_clients_keep_theirs() -> None:
-    hollow = federation_of([entry("a", team="t10"), entry("b", team="t2"), entry("c", team="t10")])
-    assert hollow.team_names == ("t2", "t10")
+    hollow = federation_of([entry("a", team="t2"), entry("b", team="t10"), entry("c", team="t2")])
+    assert hollow.team_names == ("t10", "t2")
     assert hollow.teams is not None
     assert hollow.teams.tolist() == [1, 0, 1]
     assert hollow.names == ("a", "b", "c")

@@ -47,7 +47,7 @@ class Setting:
     ) -> None:
         self.directory, self.module, self.federation = directory, module, federation
         held = data or [one_client(federation, client) for client in range(federation.clients)]
-        app = apps.client_app(module, lambda config: held[int(config["partition-id"])], algorithm=algorithm)
+        app = apps.client_app(module, lambda config: held[int(config["partition-id"])], algorithm=algorithm, share="client")
         configs = [{"partition-id": i, "state-dir": str(directory / f"state{i}")} for i in range(federation.clients)]
         self.grid = InProcessGrid(app, configs, **changes)
 
@@ -101,10 +101,8 @@ def test_without_leave_the_server_sees_sums_alone(method: str, tmp_path: Path) -
     arrived: list[tuple[str, set[str]]] = []
     setting.grid.spoil = lambda node, reply: arrived.append(kind_and_each(reply)) or [reply]
     result = setting.run(METHODS[method], rounds=4, by_client=False)
-    needs_each = method == "afl"  # whose server looks at each client's loss
-    assert {kind for kind, each in arrived if each} == ({"train", "evaluate"} if needs_each else set())
-    by = ["client"] * len(SIZES) if needs_each else ["everyone"]
-    assert result.score_columns["by"] == [*by, *["group"] * 3, *(["team"] * 2 if needs_each else [])]
+    assert {kind for kind, each in arrived if each} == ({"train"} if method == "afl" else set())  # its server looks at each client's loss
+    assert result.score_columns["by"] == ["everyone", *["group"] * 3]
     groups = {row["name"]: row["accuracy"] for row in reference.score_rows if row["by"] == "group"}
     assert {row["name"]: row["accuracy"] for row in result.score_rows if row["by"] == "group"} == pytest.approx(groups)
     assert result.summary == pytest.approx(reference.summary, abs=6e-4)

@@ -237,7 +237,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "a loss of one's own": {"loss": squared},
     "another module": {"start": module(hidden=6)},
     "other initial parameters": {"start": module(seed=1)},
-    "more clients": {"federation": data(clients=7)},
+    "fewer clients": {"federation": data(clients=5)},
+    "more clients and other data": {"federation": data(clients=7, scale=2.0)},
     "other data of the same size": {"federation": data(scale=2.0)},
     "teams": {"federation": data(teams=True)},
 }

@@ -20,6 +20,7 @@ from evenhand import tree
 from evenhand.cohort import Draw
 from evenhand.data import Batch, Census
 from evenhand.errors import require_choice
+from evenhand.growth import grown
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
@@ -140,6 +141,10 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
     def finish(self) -> Algorithm | None:
         """A method whose local work every client does once after the last round, to keep what it then remembers."""
         return None
+
+    def join(self, state: State, before: State, after: State) -> State:
+        """The state when clients have joined; ``before`` and ``after`` are the first states without and with them."""
+        return grown(state, before, after)
 
     # ---- for reports
 

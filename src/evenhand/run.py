@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -25,6 +26,7 @@ from evenhand.engines.base import Look, exchange_with
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import RunError, require_choice, require_kind, require_whole
+from evenhand.growth import Extent, first_clients
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
@@ -148,7 +150,8 @@ def fit(
         eval_every: rounds between evaluations in the history; default rounds / 20. The last round is always evaluated.
         out: a directory for checkpoints and the history; None keeps nothing on disk.
         checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
-        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be those of the first call.
+        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be those of the first call. But the
+            federation may have more clients, with the next numbers: they join the run (:meth:`evenhand.Algorithm.join`).
         progress: called after every round with the number of rounds done and the history row; of several processes, by the first.
         track_weights: keep the weight that each client effectively has after every evaluated round, for methods that can tell it; this
             takes a look at all training data each time.
@@ -176,10 +179,18 @@ def fit(
     if out is not None:
         settings = (algorithm, rounds, local, cohort, seed, weights, eval_every, track_weights, precision, evaluate)
         identity = identify(model, federation, federation.fingerprint(), *settings)
-        store = Checkpoints(Path(out), identity, checkpoint_every or max(1, rounds // 10))
+        store = Checkpoints(Path(out), identity, checkpoint_every or max(1, rounds // 10), Extent.of(federation))
         if store.has_one_to_resume(resume):
-            state, exchange.memories, history, tracked = store.load()
+            earlier = first_clients(federation, store.extent_then())
+            was = identity if earlier is federation else identify(model, earlier, earlier.fingerprint(), *settings)
+            first = state
+            state, exchange.memories, history, tracked = store.load(was)
             state = to_server(state, model.device)
+            if earlier is not federation:
+                names = ", ".join(federation.name(client) for client in range(earlier.clients, federation.clients))
+                log.warning("clients that join after round %d: %s", len(history), names)
+                state = algorithm.join(state, algorithm.init(model.init(), earlier.census(weights)), first)
+                tracked = {round: F.pad(weight, (0, federation.clients - len(weight))) for round, weight in tracked.items()}
 
     exchanges = _Exchanges(algorithm, local, cohort, census, exchange, seed)
     judge = Judge(algorithm, model, federation, census, exchange)
@@ -541,9 +552,9 @@ def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
 class Checkpoints:
     """State, client memories, history and tracked weights of a run, in a directory; enough to go on as if nothing had happened."""
 
-    def __init__(self, directory: Path, settings: str, every: int) -> None:
-        self.directory, self.every = directory, every
-        self.settings = hashlib.sha256(settings.encode()).hexdigest()
+    def __init__(self, directory: Path, settings: str, every: int, extent: Extent) -> None:
+        self.directory, self.every, self.extent = directory, every, extent
+        self.settings = _hashed(settings)
         self._open()
 
     @processes.on_first
@@ -566,16 +577,27 @@ class Checkpoints:
         files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
         kept = {"state": tree.to(state, "cpu"), "memory": {str(i): memories[i] for i in sorted(memories)}}
         kept["weights"] = {str(round): weights for round, weights in tracked.items()}
-        about = {"rounds": len(history), "settings": self.settings, "history": history}
+        about = {"rounds": len(history), "settings": self.settings, "extent": self.extent, "history": history}
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
     @processes.on_first
-    def load(self) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
+    def extent_then(self) -> Extent:
+        """How many clients, groups and teams there were when the checkpoint was written, as far as it tells."""
+        _, about = files.read_tensors(self.directory / CHECKPOINT)
+        return Extent(*about.get("extent", self.extent))
+
+    @processes.on_first
+    def load(self, settings: str | None = None) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
+        """What the checkpoint holds, which must be of a run with ``settings``, by default the present ones."""
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
-        if about.get("settings") != self.settings:
+        if about.get("settings") != (self.settings if settings is None else _hashed(settings)):
             raise RunError(f"{self.directory} holds a checkpoint of a run with other settings or data; use another directory")
         kept = tree.unflatten(flat)
         memories, tracked = ({int(i): saved for i, saved in kept.get(name, {}).items()} for name in ("memory", "weights"))
         if "state" not in kept or not isinstance(about.get("history"), list):
             raise RunError(f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history")
         return kept["state"], memories, about["history"], tracked
+
+
+def _hashed(settings: str) -> str:
+    return hashlib.sha256(settings.encode()).hexdigest()

@@ -13,6 +13,7 @@ from evenhand.algorithm import Algorithm, Certificate, State, Survey, normalised
 from evenhand.cohort import Draw
 from evenhand.data import Census
 from evenhand.errors import require_choice
+from evenhand.growth import grown, resettled
 from evenhand.messages import Replies
 from evenhand.simplex import min_norm_weights
 from evenhand.theory.aggregates import Maximum
@@ -90,6 +91,15 @@ class AAggFF(Algorithm):
     def reweigh(self, state: State, draw: Draw) -> Draw:
         weight = normalised(draw.weight * (state["lam"] / state["base"])[draw.ids])
         return Draw(draw.ids, weight, weight)
+
+    def join(self, state: State, before: State, after: State) -> State:
+        """Newcomers count as if they had been there and never been asked: with the mean response of every round."""
+        joined, n, m = grown(state, before, after), len(before["lam"]), len(after["lam"])
+        mean = torch.cat([torch.eye(n, dtype=torch.float64), torch.full((m - n, n), 1 / n, dtype=torch.float64)])  # (m, n)
+        past = {"linear": mean @ state["linear"]}
+        if "curvature" in state:
+            past["curvature"] = mean @ state["curvature"] @ mean.T
+        return {**joined, **past, "lam": resettled(joined["lam"], before["base"], after["base"])}
 
     def seen(self, census: Census) -> tuple[str, ...]:
         return ("its loss",)

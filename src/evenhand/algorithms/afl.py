@@ -26,6 +26,7 @@ from evenhand.algorithm import (
 from evenhand.cohort import Draw
 from evenhand.data import Batch, Census
 from evenhand.errors import require_choice, require_number
+from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
@@ -92,6 +93,10 @@ class AFL(Algorithm):
     def _raised(self, state: State, ids: Tensor, loss: Tensor) -> Tensor:
         ascent = torch.zeros_like(state["lam"]).index_put((ids,), loss.double())
         return project_simplex(state["lam"] + self.lr_lambda * ascent)
+
+    def join(self, state: State, before: State, after: State) -> State:
+        joined = grown(state, before, after)
+        return {**joined, "lam": resettled(joined["lam"], before["base"], after["base"])}
 
     def result(self, state: State) -> Tree:
         return averaged_result(state)

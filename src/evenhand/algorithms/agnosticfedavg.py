@@ -12,6 +12,7 @@ from evenhand.algorithm import Algorithm, Info, Memory, State, normalised, step
 from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data import Batch, Census
 from evenhand.errors import require_number, require_whole
+from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model, mean
 from evenhand.tree import Tree
@@ -78,3 +79,8 @@ class AgnosticFedAvg(Algorithm):
         worst = torch.where(state["rho"] > 0, risk, -torch.inf).max()
         info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": worst}
         return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, **risks}, info
+
+    def join(self, state: State, before: State, after: State) -> State:
+        joined = grown(state, before, after)
+        recent = torch.where(joined["recent"].sum(0) > 0, joined["recent"], after["recent"])  # of a new group, what cohorts will have
+        return {**joined, "lam": resettled(joined["lam"], before["rho"], after["rho"]), "recent": recent}

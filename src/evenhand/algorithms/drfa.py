@@ -11,6 +11,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, mean_step, step, weighted
 from evenhand.data import Batch, Census
 from evenhand.errors import require, require_number, require_whole
+from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
@@ -79,6 +80,11 @@ class DRFA(Algorithm):
         snapshot = tree.map(lambda p, d: (p.double() - d).to(p.dtype), before, mean_step(replies, "snapshot"))
         after = {"model": step(before, replies), "snapshot": snapshot, "started": torch.ones_like(state["started"])}
         return {**state, **after}, {"largest_lam": state["lam"].max(), "clients_with_lam": (state["lam"] > 0).sum()}
+
+    def join(self, state: State, before: State, after: State) -> State:
+        joined = grown(state, before, after)
+        lam = resettled(joined["lam"], before["lam"], after["lam"])
+        return {**joined, "lam": project_simplex(lam, self.floor) if self.floor else lam}
 
     def seen(self, census: Census) -> tuple[str, ...]:
         return ("its loss, when asked",)

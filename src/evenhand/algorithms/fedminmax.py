@@ -12,6 +12,7 @@ from evenhand.algorithm import Algorithm, Info, Memory, State, averaged_result, 
 from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data import Batch, Census
 from evenhand.errors import require, require_number
+from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model, mean
 from evenhand.simplex import project_simplex
@@ -74,6 +75,11 @@ class FedMinMax(Algorithm):
         worst = torch.where(present, risk, -torch.inf).max()
         info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": worst}
         return {**state, "model": model, "mu": mu, **risks, **next_average(state, model)}, info
+
+    def join(self, state: State, before: State, after: State) -> State:
+        joined = grown(state, before, after)
+        mu = resettled(joined["mu"], before["rho"], after["rho"])
+        return {**joined, "mu": project_simplex(mu, self.floor, after["rho"] > 0) if self.floor else mu}
 
     def result(self, state: State) -> Tree:
         return averaged_result(state)

@@ -67,6 +67,9 @@ class LossGuard(Wrapper):
         over, capped = (share > cap).any(), project_capped(share, cap)
         return Draw(draw.ids, *(torch.where(over, capped, values) for values in (draw.weight, draw.share)))
 
+    def join(self, state: State, before: State, after: State) -> State:
+        return self._capped(self.inner.join(state, before, after))
+
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         return self.inner.certificate(state, losses, census) if "lam" in state else None  # other weights are taken without the cap
 

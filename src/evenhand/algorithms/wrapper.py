@@ -75,6 +75,9 @@ class Wrapper(Algorithm):
     def finish(self) -> Algorithm | None:
         return self.inner.finish()
 
+    def join(self, state: State, before: State, after: State) -> State:
+        return self.inner.join(state, before, after)
+
     def seen(self, census: Census) -> tuple[str, ...]:
         return self.inner.seen(census)
 

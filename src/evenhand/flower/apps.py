@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,14 +16,18 @@ from torch import nn
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
 from evenhand.data import Federation
-from evenhand.errors import EvenhandError, RunError, SpecError, first_line
+from evenhand.engines.work import Evaluate, Work
+from evenhand.errors import EvenhandError, RunError, SpecError, first_line, require_choice
 from evenhand.flower import company, records, roster, wire
+from evenhand.flower.attendance import Joined, gather
 from evenhand.flower.checks import NotFinite, require_finite
-from evenhand.flower.exchange import Limits, Link, Remote, census, fault_content
+from evenhand.flower.exchange import Limits, Link, Remote, fault_content
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.node import Node, with_groups
+from evenhand.flower.roster import Roster
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
+from evenhand.messages import Reply
 from evenhand.model import Model
 
 if TYPE_CHECKING:
@@ -35,6 +40,8 @@ T = TypeVar("T")
 Data = Federation | Mapping[str, Any]  # one client's: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
 
+SHARES = {"sums": "sums alone", "method": "what the method needs", "client": "its scores, too"}
+
 
 def client_app(
     model: nn.Module | Callable[[], nn.Module],
@@ -43,6 +50,7 @@ def client_app(
     algorithm: Algorithm | None = None,
     loss: str | LossFunction | None = None,
     limit: int = records.LIMIT,
+    share: str = "method",
 ) -> ClientApp:
     """A node's side: trains, answers and evaluates with the data that ``load_data`` gives, which never leave it.
 
@@ -52,7 +60,11 @@ def client_app(
         algorithm: the run's method, where it is not one of evenhand's.
         loss: a function, where the run's loss is not one of evenhand's.
         limit: bytes of a message.
+        share: what the server may see of this client by itself. "sums": nothing, it only answers what is added up over clients. "method":
+            what the run's method has it look at. "client": also how the client fares, for a server with ``by_client=True``. An entry
+            "share" in the node's config counts over this: the app comes with the run, the config from the node's owner.
     """
+    require_choice("share", share, tuple(SHARES))
     app = ClientApp()
 
     def tell(message: Message, context: Context) -> Message:
@@ -80,12 +92,17 @@ def client_app(
         trained = Model(module(), loss or records.text(about, "loss"))
         trained.check(data)
         first = kind.first_memory(trained.init())
-        memory = NodeMemory(Path(str(context.node_config.get("state-dir", ".evenhand"))), records.text(about, "run"), client)
+        folder, session = Path(str(context.node_config.get("state-dir", ".evenhand"))), records.whole(about, "session")
+        memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
         node = Node(trained, data, records.whole(about, "seed"), client)
+        shared = str(context.node_config.get("share", share))
         remembered = memory.recall(first, counted)
         look = wire.made(records.text(about, "look"), algorithm) if "look" in about else None
         seen = None if look is None else node.answer(look, looked_at, round, remembered)[0]
+        if look is not None and seen is not None:
+            _require_leave(shared, look, seen)
         reply, remembered = node.answer(kind, task, round, remembered)
+        _require_leave(shared, kind, reply)
         if kind.must_be_finite:
             require_finite(reply, remembered)
         if kind.local is not None:
@@ -126,14 +143,14 @@ def server_app(
     A run that was interrupted goes on from its last round when the app is started again with the same ``out``.
 
     Args:
-        clients: nodes to wait for before the first round.
+        clients: nodes to wait for before the first round; who comes later joins from the next round on.
         out: the run directory, with the checkpoint of every round, the history, and at the end model and scores; ``evenhand report``
             reads it.
         deadline: seconds that clients have for an exchange; who takes longer is left out of it.
         patience: seconds to wait for the nodes at the start.
         limit: bytes of a message.
-        by_client: let the server see how each client fares, for a row per client in the scores. Otherwise evaluation sends nothing but
-            sums over clients and groups, unless the method itself has the server look at single clients.
+        by_client: ask how each client fares, for a row per client in the scores and for the clients' weights; their owners must allow it
+            with ``share="client"``. Otherwise evaluation sends nothing but sums over clients and groups.
         finished: called with the result.
 
     The other arguments are those of :func:`evenhand.fit`.
@@ -147,30 +164,37 @@ def server_app(
         from evenhand.run import fit
 
         link = Link(grid, Limits(deadline=deadline, message=limit))
-        federation, nodes = census(link, clients, patience)
         module = model if isinstance(model, nn.Module) else model()
         settings = {"rounds": rounds, "seed": seed, "loss": loss, "weights": weights, "eval_every": eval_every}
         spec = run_spec(Path(out), algorithm, module, local=local, cohort=cohort, **settings)
-        directory, seen = Directory(Path(out), spec, algorithm, module), by_client or bool(algorithm.seen(federation.census(weights)))
-        directory.begin(federation, seen)
-        result = fit(
-            module,
-            federation,
-            algorithm,
-            loss=loss,
-            rounds=rounds,
-            local=local,
-            cohort=cohort,
-            seed=seed,
-            engine=Remote(link, nodes, algorithm, run_name(Path(out)), loss, seen),
-            weights=weights,
-            eval_every=eval_every,
-            evaluate=evaluate,
-            out=directory.folder,
-            checkpoint_every=1,
-            resume=True,
-        )
-        directory.finish(result, federation, seen)
+        directory = Directory(Path(out), spec, algorithm, module)
+
+        def suits(roster: Roster) -> None:
+            algorithm.init(Model(module, loss).init(), roster.federation.census(weights))
+
+        attendance = gather(link, clients, patience, Path(out), suits)
+        directory.begin(attendance.roster.federation, by_client)
+        result = None
+        while result is None:
+            with suppress(Joined):  # the run then goes on from its last round, with more clients
+                result = fit(
+                    module,
+                    attendance.roster.federation,
+                    algorithm,
+                    loss=loss,
+                    rounds=rounds,
+                    local=local,
+                    cohort=cohort,
+                    seed=seed,
+                    engine=Remote(link, attendance, algorithm, run_name(Path(out)), loss, by_client),
+                    weights=weights,
+                    eval_every=eval_every,
+                    evaluate=evaluate,
+                    out=directory.folder,
+                    checkpoint_every=1,
+                    resume=True,
+                )
+        directory.finish(result, attendance.roster.federation, by_client)
         if finished is not None:
             finished(result)
 
@@ -197,6 +221,19 @@ def _data(found: Data) -> Federation:
     return Federation.from_arrays([train], test=None if test is None else [test])
 
 
+class NotShared(EvenhandError):
+    """The server asks for what the node's owner does not share."""
+
+
+def _require_leave(share: str, work: Work, reply: Reply) -> None:
+    """Raise where a reply would show more of this client by itself than its owner shares."""
+    if share not in SHARES:
+        raise SpecError(f"share in its node config must be one of {', '.join(SHARES)}")
+    if reply.each and (share == "sums" or (share == "method" and isinstance(work, Evaluate))):
+        names = ", ".join(reply.each)
+        raise NotShared(f'its owner shares {SHARES[share]} (share="{share}"), and {work.name} would show of this client by itself: {names}')
+
+
 class _OwnersError(EvenhandError):
     """A function of the node's owner has failed; the cause is for the node's log alone."""
 
@@ -212,7 +249,7 @@ def _or_fault(answer: Callable[[RecordDict, Context], RecordDict], content: Reco
     """A reply; where there is none, a reason: Flower itself would send the error's text, which may tell of data or paths."""
     try:
         return answer(content, context)
-    except NotFinite as error:
+    except (NotFinite, NotShared) as error:
         return fault_content(first_line(error))
     except Exception as error:
         log.exception("a task could not be done")

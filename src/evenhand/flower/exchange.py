@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm
-from evenhand.data import PARTS, Federation, Part
+from evenhand.data import Federation
 from evenhand.engines.base import Engine, Exchange, Look
 from evenhand.engines.fold import Fold
 from evenhand.engines.underway import numbers_at_home
@@ -35,9 +35,11 @@ from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
+if TYPE_CHECKING:
+    from evenhand.flower.attendance import Attendance
+
 log = logging.getLogger(__name__)
 
-CENSUS = "query.census"
 ERRORS = {3: "it has not answered in time", 5: "its node is gone"}  # with which Flower itself replies
 KINDS = {"train": MessageType.TRAIN, "survey": "query.survey", "evaluate": MessageType.EVALUATE}  # of work
 
@@ -87,50 +89,12 @@ class Link:
             time.sleep(self.limits.poll)
 
 
-def census(link: Link, clients: int, patience: float) -> tuple[Federation, dict[int, int]]:
-    """The federation as the server sees it once ``clients`` nodes are there, and the node of each client."""
-    known: dict[int, roster.Entry] = {}
-    end = time.monotonic() + patience
-    while len(known) < clients:
-        fresh = [node for node in link.grid.get_node_ids() if node not in known]
-        known |= _heard(link, fresh)
-        if len(known) >= clients:
-            break
-        if time.monotonic() > end:
-            raise TimeoutError(
-                f"only {len(known)} of {clients} nodes have told of their data within {patience:g} s; start the others, or wait for fewer"
-            )
-        time.sleep(link.limits.poll)
-    names = [entry.name for entry in known.values()]
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        raise ValueError(f"two nodes are called {doubled}; give each its own name in its node config")
-    order = {name: number for number, name in enumerate(roster.in_order(names))}
-    entries = sorted(known.values(), key=lambda entry: order[entry.name])
-    return roster.federation_of(entries), {order[entry.name]: node for node, entry in known.items()}
-
-
-def _heard(link: Link, nodes: list[int]) -> dict[int, roster.Entry]:
-    found = {}
-    question = RecordDict({"about": ConfigRecord({"format": records.FORMAT})})
-    for node, reply in link.ask(dict.fromkeys(nodes, question), CENSUS, "census"):
-        try:
-            if reply.has_error():
-                raise ValueError(f"Flower's error {reply.error.code}")
-            if fault := fault_in(reply.content):
-                raise ValueError(fault)
-            found[node] = roster.heard(*records.read_reply(reply.content, link.limits.message))
-        except ValueError as error:
-            log.warning("node %s cannot take part: %s", node, error)
-    return found
-
-
 @dataclass(frozen=True)
 class Remote(Engine):
     """Clients behind Flower's grid.
 
     Args:
-        nodes: the node of each client.
+        attendance: the clients and their nodes.
         method: the run's.
         run: a name that stays when the run is resumed; nodes keep their clients' memories under it.
         loss: its name.
@@ -138,7 +102,7 @@ class Remote(Engine):
     """
 
     link: Link
-    nodes: dict[int, int]
+    attendance: Attendance
     method: Algorithm
     run: str
     loss: str
@@ -157,7 +121,7 @@ class GridExchange:
         self.by_client = settings.by_client
         self.settings, self.model, self.federation, self.seed = settings, model, federation, seed
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
-        self._nodes = Whereabouts(settings.link, settings.nodes, federation)
+        self._attendance, self._begun = settings.attendance, -1  # the last round of which some work has begun
         self._counted: dict[int, int] = {}  # the last round whose training of a client counts
         self._expected: dict[str, Reply] = {}
 
@@ -184,7 +148,9 @@ class GridExchange:
     def _exchange(self, work: Work, task: Task, ids: Tensor, round: int, beside: _Beside | None) -> Replies:
         clients, how = ids.tolist(), described(work, self.settings.method)
         shared = records.pack(task.shared if beside is None else company.with_model(task.shared, beside.look.task.shared["model"]))
-        client_of = self._nodes.find(clients)
+        begins = not isinstance(work, Evaluate) and round > self._begun  # nothing of the round is lost when clients join now
+        client_of = self._attendance.find(clients, look_around=begins)
+        self._begun = max(self._begun, round)
         place_of = {client: place for place, client in enumerate(clients)}
         contents = {
             node: self._content(work, how, task, shared, place_of[client], client, round, beside) for node, client in client_of.items()
@@ -196,7 +162,7 @@ class GridExchange:
             fold.without(client)
         answered: list[int] = []
         link = self.settings.link
-        self._nodes.silent -= set(clients)
+        self._attendance.silent -= set(clients)
         for node, message in link.ask(contents, KINDS[work.name], f"{round}"):
             client = client_of[node]
             reply = self._checked(client, message, roll, expected, work, beside)
@@ -208,7 +174,7 @@ class GridExchange:
         for client in roll.missing:
             log.warning("%s has not answered within %g s and is left out of round %d", self._label(client), link.limits.deadline, round + 1)
             fold.without(client)
-        self._nodes.silent |= set(roll.missing)
+        self._attendance.silent |= set(roll.missing)
         answered.sort()
         if isinstance(work, Train):
             self._counted |= dict.fromkeys(answered, round)
@@ -223,6 +189,7 @@ class GridExchange:
         own = tree.map(lambda leaf: leaf[place : place + 1], task.own)
         about: dict[str, Any] = {"run": self.settings.run, "client": client, "round": round, "work": work.name, "how": how}
         about |= {
+            "session": self._attendance.session,
             "seed": self.seed,
             "counted": self._counted.get(client, FIRST),
             "groups": list(self.federation.group_names),
@@ -237,7 +204,7 @@ class GridExchange:
         who = self._label(client)
         try:
             if message.has_error():
-                self._nodes.silent.add(client)
+                self._attendance.silent.add(client)
                 code = message.error.code
                 raise ValueError(f"{ERRORS.get(code, 'its node has failed, see its log')} (Flower's error {code})")
             fault = fault_in(message.content)
@@ -305,40 +272,6 @@ class _Beside:
         return Replies(torch.tensor(answered), numbers_at_home(total), numbers_at_home(each))
 
 
-class Whereabouts:
-    """The node of each client; a node that restarts without a key comes back under another number.
-
-    Where a client's node is gone, or did not answer when it was last asked (Flower takes a minute to notice that a node is gone), nodes
-    that are no client's are asked for the census. One that tells the same name and counts is the client's from then on.
-    """
-
-    def __init__(self, link: Link, nodes: Mapping[int, int], federation: Federation) -> None:
-        self.silent: set[int] = set()  # clients that did not answer when they were last asked
-        self._link, self._node_of, self._federation = link, dict(nodes), federation
-        self._strangers: dict[int, roster.Entry] = {}  # nodes that are no client's, and what they have told
-
-    def find(self, clients: list[int]) -> dict[int, int]:
-        """Nodes that are there now, and the client of each; clients without a node are missing."""
-        present = set(self._link.grid.get_node_ids())
-        lost = [client for client in clients if client in self.silent or self._node_of[client] not in present]
-        if lost:
-            known = {*self._node_of.values(), *self._strangers}
-            self._strangers |= _heard(self._link, sorted(present - known))
-        for client in lost:
-            found = [node for node, entry in self._strangers.items() if node in present and self._is(entry, client)]
-            if found:
-                log.warning("%s has a new node", label(client, self._federation.name))
-                self._node_of[client] = found[-1]
-                del self._strangers[found[-1]]
-        return {self._node_of[client]: client for client in clients if self._node_of[client] in present}
-
-    def _is(self, entry: roster.Entry, client: int) -> bool:
-        """Whether a node tells the name and the counts that the client had at the start."""
-        return entry.name == self._federation.name(client) and all(
-            _counts(getattr(self._federation, kind), client, self._federation.group_names) == _told_counts(entry, kind) for kind in PARTS
-        )
-
-
 class _InTurn:
     """Adds replies in the order of ``clients``; one that comes early waits for those before it."""
 
@@ -378,21 +311,6 @@ def _nobody(federation: Federation) -> roster.Entry:
     return roster.Entry(
         "nobody", team, federation.group_names, federation.label_names, (x.shape[1:], x.dtype, y.shape[1:], y.dtype), counts
     )
-
-
-def _counts(part: Part | None, client: int, groups: tuple[str, ...]) -> dict[str, int]:
-    """Samples of each of the client's groups; all under no name where there are no groups."""
-    if part is None:
-        return {}
-    rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
-    if part.group is None:
-        return {"": rows.stop - rows.start} if rows.stop > rows.start else {}
-    found = torch.bincount(part.group[rows], minlength=len(groups)).tolist()
-    return {name: count for name, count in zip(groups, found, strict=True) if count}
-
-
-def _told_counts(entry: roster.Entry, kind: str) -> dict[str, int]:
-    return {name: count for name, count in zip(entry.groups or ("",), entry.counts[kind].tolist(), strict=True) if count}
 
 
 def fault_content(fault: str) -> RecordDict:

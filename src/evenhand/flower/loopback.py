@@ -307,6 +307,21 @@ class Loopback:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
+    def add_node(self, data: str | Path | None = None) -> Member:
+        """Start one more SuperNode, and return when it is online."""
+        i = self._nodes
+        self._nodes += 1
+        if self.data is not None and data is not None:
+            self.data.append(Path(data).absolute())
+        if self.tls:
+            self.keys.append(write_node_key(self.directory / "keys", f"node-{i}"))
+            self.flwr_json("supernode", "register", str(self.keys[i].public), CONNECTION)
+        node = self._node(i, _free_ports(0, 1)[0])
+        self.members.append(node)
+        node.launch()
+        node.wait_until_ready()
+        return node
+
     # What there is
 
     @property
@@ -444,15 +459,14 @@ class Loopback:
             self.certificates = write_certificates(self.directory / "tls")
             self.keys = [write_node_key(self.directory / "keys", f"node-{i}") for i in range(self._nodes)]
         self._write_connection()
-        node_names = [f"node {i}" for i in range(self._nodes)]
-        for name in ("link", "user", *node_names):
-            private_directory(self.directory / "flwr" / name.replace(" ", "-"))
+        for name in ("link", "user"):
+            private_directory(self.directory / "flwr" / name)
         link = Member(self, "link", self._link_command(), lambda _: _listens(self._port))
-        nodes = [
-            Member(self, name, self._node_command(i, ports[1 + i]), lambda text: "SuperNode ID:" in text)
-            for i, name in enumerate(node_names)
-        ]
-        self.members = [link, *nodes]
+        self.members = [link, *(self._node(i, ports[1 + i]) for i in range(self._nodes))]
+
+    def _node(self, i: int, port: int) -> Member:
+        private_directory(self.directory / "flwr" / f"node-{i}")
+        return Member(self, f"node {i}", self._node_command(i, port), lambda text: "SuperNode ID:" in text)
 
     def _write_connection(self) -> None:
         trust = "insecure = true" if self.certificates is None else f"root-certificates = {json.dumps(str(self.certificates.authority))}"
@@ -471,7 +485,7 @@ class Loopback:
     def _node_command(self, i: int, port: int) -> list[str]:
         state = private_directory(self.directory / "state" / f"node-{i}")
         config: dict[str, str | int] = {"partition-id": i, "num-partitions": self._nodes, "state-dir": str(state)}
-        if self.data is not None:
+        if self.data is not None and i < len(self.data):
             config["data"] = str(self.data[i])
         tls = ["--insecure"]
         if self.certificates is not None:

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.errors import RunError, require_whole
-from evenhand.files import clear_partial, read_tensors, write_tensors
+from evenhand.files import clear_partial, read_tensors, write_atomic, write_tensors
 from evenhand.tree import Tree
 
 FIRST = -1  # counted, where no reply of the client has been counted yet
@@ -51,15 +51,17 @@ class NodeMemory:
         run: names the run; a run that is resumed keeps its name.
         client: the client's number.
         spare: how many memories are kept before, and after, the one that counts.
+        session: counts how often the server was started; a task of an earlier session that comes after one of a later leaves no trace.
     """
 
-    def __init__(self, directory: Path, run: str, client: int, spare: int = SPARE) -> None:
+    def __init__(self, directory: Path, run: str, client: int, spare: int = SPARE, session: int = 0) -> None:
         if not _RUN.fullmatch(run):
             raise ValueError(f"run must be a name of at most 100 letters, digits, '.', '_' and '-', got {run[:120]!r}")
         require_whole("client", client, 0)
         require_whole("spare", spare, 0)
+        require_whole("session", session, 0)
         self._folder = directory / run / f"client-{client}"
-        self._run, self._client, self._spare = run, client, spare
+        self._run, self._client, self._session, self._spare = run, client, session, spare
 
     def recall(self, first: Tree, counted: int) -> Tree:
         """The memory after round ``counted``; ``first``, which later ones must fit, where that is :data:`FIRST`."""
@@ -92,6 +94,7 @@ class NodeMemory:
         if not memory:
             return
         with self._alone():
+            self._be_newest()
             clear_partial(self._folder, (self._path(known).name for known in (*self._rounds(), round)))
             about = {"run": self._run, "client": self._client, "round": round, "counted": counted}
             write_tensors(self._path(round), memory, about)
@@ -102,6 +105,15 @@ class NodeMemory:
         if self._folder.exists():
             with self._alone():
                 shutil.rmtree(self._folder)
+
+    def _be_newest(self) -> None:
+        """Note the session; raise where there was a later one."""
+        path = self._folder / "session"
+        newest = int(path.read_text()) if path.exists() else 0
+        if newest > self._session:
+            raise RunError(f"the task is of a time before the server was started again, and client {self._client} has had later ones")
+        if newest < self._session:
+            write_atomic(path, str(self._session).encode())
 
     def _remove_old(self, round: int, counted: int) -> None:
         rounds = self._rounds()

@@ -7,10 +7,13 @@ the same zero, so that methods, scores and reports work with it as they do in th
 
 from __future__ import annotations
 
+import heapq
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -42,6 +45,22 @@ class Entry:
     form: tuple[Any, ...]  # shape and type of x, shape and type of y
     counts: Mapping[str, Tensor]  # (A,) samples of each of its groups in train, val and test; (1,) where there are none
 
+    def is_again(self, other: Entry) -> bool:
+        """Whether two nodes tell of the same client with the same data."""
+        return all(getattr(self, field) == getattr(other, field) for field in ("name", "team", "labels", "form")) and all(
+            self._by_group(part) == other._by_group(part) for part in PARTS
+        )
+
+    def _by_group(self, part: str) -> dict[str, int]:
+        return {name: count for name, count in zip(self.groups or ("",), self.counts[part].tolist(), strict=True) if count}
+
+    def described(self) -> dict[str, Any]:
+        """All but the counts, in plain values."""
+        x_shape, x_type, y_shape, y_type = self.form
+        about = {"name": self.name, "team": self.team, "groups": list(self.groups), "labels": list(self.labels)}
+        types = {f"{field}_type": str(kind).removeprefix("torch.") for field, kind in (("x", x_type), ("y", y_type))}
+        return about | types | {"x_shape": list(x_shape), "y_shape": list(y_shape)}
+
 
 def told(federation: Federation, name: str) -> tuple[Reply, dict[str, Any]]:
     """What a node with the data of one client tells at the start, as a message."""
@@ -52,11 +71,10 @@ def told(federation: Federation, name: str) -> tuple[Reply, dict[str, Any]]:
         codes = torch.zeros(0, dtype=torch.int64) if part is None else _codes(part)
         counts[kind] = torch.bincount(codes, minlength=cells)
     x, y = federation.train.x, federation.train.y
-    types = {"x": str(x.dtype).removeprefix("torch."), "y": str(y.dtype).removeprefix("torch.")}
-    about: dict[str, Any] = {"name": federation.names[0] if federation.names else name, "x_type": types["x"], "y_type": types["y"]}
-    about |= {"x_shape": list(x.shape[1:]), "y_shape": list(y.shape[1:])}
-    about |= {"team": federation.team_names[int(federation.teams[0])] if federation.teams is not None else ""}
-    return Reply(each=counts), about | {"groups": list(federation.group_names), "labels": list(federation.label_names)}
+    name = federation.names[0] if federation.names else name
+    team = federation.team_names[int(federation.teams[0])] if federation.teams is not None else ""
+    form = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+    return Reply(each=counts), Entry(name, team, federation.group_names, federation.label_names, form, counts).described()
 
 
 def heard(reply: Reply, about: Mapping[str, Any]) -> Entry:
@@ -114,29 +132,105 @@ def in_order(names: Sequence[str]) -> list[str]:
     return sorted(names, key=key)
 
 
+def merged(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """All names in an order that agrees with every one of ``orders``: that of the same groups in one table, where nodes made it likewise.
+
+    Names that no node has together are in the order of :meth:`evenhand.Federation.from_arrays`; so are all, where nodes contradict.
+    """
+    later: dict[str, set[str]] = {name: set() for order in orders for name in order}
+    for order in orders:
+        for first, second in pairwise(order):
+            later[first].add(second)
+    before = {name: sum(name in names for names in later.values()) for name in later}
+    ready = [(_rank(name), name) for name, count in before.items() if not count]
+    heapq.heapify(ready)
+    found: list[str] = []
+    while ready:
+        found.append(heapq.heappop(ready)[1])
+        for name in later[found[-1]]:
+            before[name] -= 1
+            if not before[name]:
+                heapq.heappush(ready, (_rank(name), name))
+    return tuple(found if len(found) == len(later) else sorted(later, key=_rank))
+
+
+def _rank(name: str) -> tuple[bool, float, str]:
+    """Numbers by their value, then texts, as :mod:`evenhand.arrays` has them; a node sends a number as text."""
+    try:
+        value = float(name)
+    except ValueError:
+        value = math.nan
+    return (False, value, name) if math.isfinite(value) else (True, 0.0, name)
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The clients in the order of their numbers, and the names of all their groups and teams; who joins later has the next numbers."""
+
+    entries: tuple[Entry, ...]
+    groups: tuple[str, ...]
+    teams: tuple[str, ...]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> Roster:
+        """The first clients of a run; raises a ValueError where they do not fit together."""
+        return cls(tuple(entries[:1]), (), ()).joined(entries[1:], entries)
+
+    def joined(self, newcomers: Sequence[Entry], named: Sequence[Entry] | None = None) -> Roster:
+        """With more clients; raises a ValueError where one does not fit. ``named``: whose groups and teams are new."""
+        for entry in newcomers:
+            _check_fits(self.entries[0], entry)
+        named = newcomers if named is None else named
+        groups = merged([entry.groups for entry in named])
+        teams = merged([(entry.team,) for entry in named if entry.team])
+        return Roster((*self.entries, *newcomers), _with(self.groups, groups), _with(self.teams, teams))
+
+    def number(self, name: str) -> int | None:
+        """The client with this name."""
+        return next((number for number, entry in enumerate(self.entries) if entry.name == name), None)
+
+    @cached_property
+    def federation(self) -> Federation:
+        """The federation as the server sees it."""
+        parts = {kind: _part(kind, self.entries, self.groups) for kind in PARTS}
+        train = parts["train"]
+        assert train is not None
+        return Federation(
+            train=train,
+            test=parts["test"],
+            val=parts["val"],
+            teams=torch.tensor([self.teams.index(entry.team) for entry in self.entries]) if self.teams else None,
+            team_names=self.teams,
+            group_names=self.groups,
+            names=tuple(entry.name for entry in self.entries),
+            label_names=self.entries[0].labels,
+        )
+
+    def to_plain(self) -> dict[str, Any]:
+        """In values that JSON has, for :meth:`from_plain`."""
+        clients = [entry.described() | {kind: entry.counts[kind].tolist() for kind in PARTS} for entry in self.entries]
+        return {"groups": list(self.groups), "teams": list(self.teams), "clients": clients}
+
+    @classmethod
+    def from_plain(cls, kept: Mapping[str, Any]) -> Roster:
+        entries = [heard(Reply(each={kind: torch.tensor(about[kind]) for kind in PARTS}), about) for about in kept["clients"]]
+        return cls(tuple(entries), tuple(kept["groups"]), tuple(kept["teams"]))
+
+
 def federation_of(entries: Sequence[Entry]) -> Federation:
     """The federation as the server sees it, clients in the order of ``entries``."""
-    first = entries[0]
-    for entry in entries[1:]:
-        if entry.form != first.form:
-            raise ValueError(f"nodes {first.name} and {entry.name} have samples of different shapes or types; prepare both in the same way")
-        if bool(entry.groups) != bool(first.groups) or bool(entry.team) != bool(first.team) or entry.labels != first.labels:
-            raise ValueError(f"nodes {first.name} and {entry.name} differ in having groups or teams, or in their classes")
-    groups = tuple(in_order(list({name for entry in entries for name in entry.groups})))
-    teams = tuple(in_order(list({entry.team for entry in entries if entry.team})))
-    parts = {kind: _part(kind, entries, groups) for kind in PARTS}
-    train = parts["train"]
-    assert train is not None
-    return Federation(
-        train=train,
-        test=parts["test"],
-        val=parts["val"],
-        teams=torch.tensor([teams.index(entry.team) for entry in entries]) if teams else None,
-        team_names=teams,
-        group_names=groups,
-        names=tuple(entry.name for entry in entries),
-        label_names=first.labels,
-    )
+    return Roster.of(entries).federation
+
+
+def _with(known: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
+    return known + tuple(name for name in names if name not in known)
+
+
+def _check_fits(first: Entry, entry: Entry) -> None:
+    if entry.form != first.form:
+        raise ValueError(f"nodes {first.name} and {entry.name} have samples of different shapes or types; prepare both in the same way")
+    if bool(entry.groups) != bool(first.groups) or bool(entry.team) != bool(first.team) or entry.labels != first.labels:
+        raise ValueError(f"nodes {first.name} and {entry.name} differ in having groups or teams, or in their classes")
 
 
 def _part(kind: str, entries: Sequence[Entry], groups: tuple[str, ...]) -> Part | None:

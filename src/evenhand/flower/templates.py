@@ -60,7 +60,9 @@ def load_data(config: Mapping[str, Any]) -> Federation:
     return CODEBOOK.federation(read_table(config["data"]))
 
 
-app = client_app(make_model, load_data)
+# What the server may see of this node alone: "sums" (nothing; methods that need more leave the node out), "method" (what the method
+# looks at) or "client" (also its scores). An owner decides for one node with share="..." in its --node-config.
+app = client_app(make_model, load_data, share="method")
 '''
 
 SERVER_APP = '''\

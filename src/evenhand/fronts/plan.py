@@ -23,6 +23,7 @@ from evenhand.engines.memory import SHARE, free_memory
 from evenhand.errors import ClientError, first_line, require_kind
 from evenhand.fronts.knobs import form_of, numbers_of, with_numbers
 from evenhand.fronts.training import Training
+from evenhand.growth import Extent
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Task
@@ -210,7 +211,7 @@ class Plan:
         self._data = self._data or self.federation.fingerprint()
         settings = (run.algorithm, self.rounds, local, self.cohort, run.seed, self.weights, self.eval_every, self.track_weights)
         identity = identify(model, self.federation, self._data, *settings, self.precision)
-        store = Checkpoints(Path(run.out), identity, self.checkpoint_every or 0)
+        store = Checkpoints(Path(run.out), identity, self.checkpoint_every or 0, Extent.of(self.federation))
         if store.has_one_to_resume(self.resume):
             state, memories, history, tracked = store.load()
             entry = entry._replace(state=state, memories=memories, history=history, tracked=tracked)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenhand.experiments.methods import NOTHING
-from evenhand.experiments.study import Study, Trial
+from evenhand.experiments.study import Study
 from evenhand.report.markup import table, text
 
 MOST_ROWS = 40  # of the table of clients
@@ -45,14 +45,9 @@ def _row(study: Study, label: str) -> list[str]:
     known = run.get("server", {}).get(trial.folder.name)
     if known is None:
         return []
-    by_client = _evaluated_by_client(trial, "federation" in run, known["sees"])
+    by_client = "federation" in run and trial.by_client
     fit = "no" if known["sees"] else "yes, but not its evaluation by client" if by_client else "yes"
     return [label, ", ".join(known["sees"]) or NOTHING, SCORES if by_client else SUMS, ", ".join(known["stays"]) or "-", fit]
-
-
-def _evaluated_by_client(trial: Trial, federation: bool, sees: list[str]) -> bool:
-    """Whether the server sees how single clients fare; in a federation that is to come, where the method lets it look at them anyway."""
-    return trial.by_client if federation else bool(sees)
 
 
 def _federations(study: Study) -> list[Mapping[str, Any]]:
