@@ -8,8 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +20,12 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 from flwr.app import Error, Message
 
 import evenhand as eh
-from evenhand.cohort import Draw
 from evenhand.files import read_tensors
-from evenhand.flower.loopback import Loopback, Member, Run
+from evenhand.flower.loopback import Loopback, Run
 from federations import METHODS, network, ragged
 from flower_app import write_app
 from flower_grid import InProcessGrid
+from test_flower_faults import Unheard
 from test_flower_rounds import Setting
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
@@ -134,10 +132,10 @@ class Trial:
         config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes
         return federation.run(changes.pop("app", self.app), {name: value for name, value in config.items() if name != "app"})
 
-    def simulated(self, method: str, cohort: eh.Cohort | None = None, rounds: int = ROUNDS) -> eh.Result:
-        """The same run in the simulator."""
+    def simulated(self, method: str, rounds: int = ROUNDS, lost: Iterable[tuple[str, int, int]] = ()) -> eh.Result:
+        """The same run in the simulator; ``lost``: work, round and client that are not heard."""
         settings: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "seed": 3, "eval_every": 100}
-        return eh.fit(network(torch.float64), self.data, METHODS[method], engine="loop", cohort=cohort, **settings)
+        return eh.fit(network(torch.float64), self.data, METHODS[method], engine=Unheard(tuple(lost)), **settings)
 
 
 def _arrays(federation: eh.Federation, part: Any, client: int) -> dict[str, Any]:
@@ -330,7 +328,7 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federat
 @FEDERATION
 def test_a_killed_server_app_is_resumed_by_a_new_run(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_for_round(federation, tmp_path, 2)
+    _wait_for_round(federation, run, 2)
     clock = _Clock("server app killed")
     run.kill_server_app()
     again = trial.start(federation, tmp_path, "ditto", rounds=3)
@@ -346,8 +344,8 @@ def test_a_killed_server_app_is_resumed_by_a_new_run(federation: Loopback, trial
 @pytest.mark.slow
 @FEDERATION
 def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
-    trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_for_round(federation, tmp_path, 2)
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_for_round(federation, run, 2)
     clock = _Clock("SuperLink killed")
     federation.link.kill()
     federation.link.restart()
@@ -367,7 +365,7 @@ def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(federation: L
 def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial, tmp_path: Path) -> None:
     with trial.federation("without keys", tls=False) as federation:
         run = trial.start(federation, tmp_path, "ditto", rounds=4)
-        _wait_for_round(federation, tmp_path, 2)
+        _wait_for_round(federation, run, 2)
         clock = _Clock("node without a key killed")
         federation.node(1).kill()
         federation.node(1).restart()
@@ -388,7 +386,7 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial
 @FEDERATION
 def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=5)
-    _wait_for_round(federation, tmp_path, 2)
+    _wait_for_round(federation, run, 2)
     clock = _Clock("node with a key killed")
     federation.node(1).kill()
     federation.node(1).restart()  # tries until the heartbeats of the killed process have run out
@@ -414,10 +412,10 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopba
 @pytest.mark.slow
 @FEDERATION
 def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
-    """It was stopped while it trained, and had the memory of that round written down before it learned that nobody waits for it."""
+    """It was halted while it trained, and has written down what it learned in that round before it hears that nobody waits for it."""
     node = federation.node(1)
     run = trial.start(federation, tmp_path, "ditto", rounds=4)
-    _wait_for_round(federation, tmp_path, 2)
+    _wait_for_round(federation, run, 2)
     clock = _Clock("node stopped")
     stopped = node.pids()
     for pid in stopped:
@@ -432,9 +430,10 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopb
     clock.tell("the run has completed")
     absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4)
     assert absent in ([2], [2, 3])  # it may still be busy with what is late
-    late = (federation.directory / "state" / "node-1").glob(f"{(tmp_path / 'run-name').read_text()}/client-1/after-*.safetensors")
-    clock.tell(f"absent in rounds {absent}; memories {sorted(path.name for path in late)}")
-    print(node.text())
+    clock.tell(f"absent in rounds {absent}")
+    kept = federation.directory / "state" / "node-1" / (tmp_path / "run-name").read_text() / "client-1"
+    assert (kept / "after-1.safetensors").exists()  # it has done the work of round 2, and sent it
+    assert f"[RUN {run.id}, ROUND 1]\nINFO :      Sending: train message" in node.text()
     assert "client 1 is left out: its node is gone (Flower's error 5)" in run.log()
 
 
@@ -449,18 +448,6 @@ def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(federation: Loo
     told = re.findall(rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log)
     assert [int(size) > 10 * LIMIT for size in told] == [True] * ROUNDS
     _assert_tells_nothing(log)
-
-
-@dataclass(frozen=True)
-class _Without(eh.Cohort):
-    """Everyone, but in ``rounds`` (counted from 1) everyone but ``client``."""
-
-    client: int
-    rounds: tuple[int, ...]
-
-    def draw(self, census: eh.Census, seed: int, round: int) -> Draw:
-        draw = eh.Full().draw(census, seed, round)
-        return Draw(*(values[draw.ids != self.client] for values in draw)) if round + 1 in self.rounds else draw
 
 
 class _Clock:
@@ -493,7 +480,7 @@ def _assert_only_absent(out: Path, trial: Trial, method: str, client: int, round
     absent = [int(row["round"]) for row in rows if row["left_out"]]
     expected = [(str(i), "4", "3", str(client)) if i in absent else (str(i), "4", "4", "") for i in range(1, rounds + 1)]
     assert [(row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows] == expected
-    _assert_params(out, trial.simulated(method, _Without(client, tuple(absent)), rounds))
+    _assert_params(out, trial.simulated(method, rounds, [("train", round - 1, client) for round in absent]))
     return absent
 
 
@@ -519,22 +506,14 @@ def _history(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _wait_for_round(federation: Loopback, out: Path, round: int) -> None:
-    """Until node 1 works in ``round``, counted from 1."""
-    _wait_until(lambda: len(_history(out)) == round - 1 and _works(federation.node(1)))
+def _wait_for_round(federation: Loopback, run: Run, round: int) -> None:
+    """Until node 1 has its task of ``round``, counted from 1, and a process has been started for it."""
 
+    def begun() -> bool:
+        _, received, since = federation.node(1).text().partition(f"[RUN {run.id}, ROUND {round - 1}]\n")
+        return bool(received) and "Start `flwr-clientapp` process" in since
 
-def _works(node: Member) -> bool:
-    """Whether a client's process runs at the node."""
-    return _runs(node, b"flwr-clientapp")
-
-
-def _runs(member: Member, command: bytes) -> bool:
-    lines = []
-    for pid in member.pids():
-        with suppress(OSError):  # ended meanwhile
-            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes())
-    return any(command in line for line in lines)
+    _wait_until(begun)
 
 
 def _wait_until(fact: Callable[[], bool]) -> None:
