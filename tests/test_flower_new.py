@@ -250,7 +250,7 @@ def test_made_up_hospitals_differ_and_are_always_the_same() -> None:
     again = example()[1]
     assert list(tables) == ["hospital-01", "hospital-02", "hospital-03", "hospital-04"]
     assert all(tables[name].equals(again[name]) for name in tables)
-    assert [len(rows) for rows in tables.values()] == [400, 240, 120, 60]
+    assert [len(rows) for rows in tables.values()] == [800, 480, 240, 160]
     women = [float((rows["sex"] == "female").mean()) for rows in tables.values()]
     assert women == sorted(women)
     assert women[0] < 0.3 < 0.7 < women[-1]

@@ -24,11 +24,11 @@ from evenhand.flower import templates
 from evenhand.flower.codebook import Codebook
 from evenhand.local import LocalSGD
 
-ROUNDS = 10
+ROUNDS = 20
 LOCAL = {"lr": 0.3, "epochs": 1, "batch_size": 32}
 LONGEST = 32  # letters of an app's name in Flower
 SEED = 2020  # of the made-up rows
-SIZES = (400, 240, 120, 60)  # rows of the made-up hospitals, which differ in more than that
+SIZES, WOMEN = (800, 480, 240, 160), (0.05, 0.15, 0.4, 0.95)  # rows of the made-up hospitals, and the share of women in them
 
 
 def write_project(
@@ -131,8 +131,8 @@ def _python(method: str) -> tuple[str, str]:
 def example(label: str = "disease", group: str = "sex", hospitals: int = 4) -> tuple[Codebook, dict[str, pd.DataFrame]]:
     """A codebook, and the tables of made-up hospitals.
 
-    Hospitals differ in size, in their patients' age and in the share of women; for women the disease shows less in the blood pressure, so
-    that a model for most patients serves the hospitals with many women worse.
+    Hospitals differ in size, in their patients' age and in the share of women; for men the disease shows in the blood pressure, for women in
+    the cholesterol, so that a model for most patients serves the hospitals with many women badly.
     """
     people = ("female", "male") if group == "sex" else ("a", "b")
     columns = (
@@ -150,11 +150,11 @@ def example(label: str = "disease", group: str = "sex", hospitals: int = 4) -> t
 
 def _patients(label: str, group: str, people: tuple[str, str], hospital: int) -> pd.DataFrame:
     rng = np.random.default_rng([SEED, hospital])
-    rows, women = SIZES[hospital % len(SIZES)], (0.2, 0.35, 0.5, 0.8)[hospital % len(SIZES)]
+    rows, women = SIZES[hospital % len(SIZES)], WOMEN[hospital % len(WOMEN)]
     female = rng.random(rows) < women
     age, pressure = rng.normal(56 + 3 * (hospital % 4), 11, rows), rng.normal(130, 18, rows)
     cholesterol, smoker = rng.normal(5.4, 1.1, rows), rng.random(rows) < 0.3
-    risk = 0.9 * (age - 60) / 12 + np.where(female, 0.2, 1.4) * (pressure - 130) / 18 + np.where(female, 1.2, 0.3) * (cholesterol - 5.4)
+    risk = 0.9 * (age - 60) / 12 + 2 * np.where(female, cholesterol - 5.4, (pressure - 130) / 18)
     ill = rng.random(rows) < 1 / (1 + np.exp(-(risk + 0.8 * smoker - 0.4)))
     return pd.DataFrame(
         {
