@@ -304,6 +304,20 @@ def test_what_is_not_shared_is_not_remembered(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("state*/*/*/after-*"))
 
 
+def test_a_look_that_goes_with_training_needs_leave_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(tmp_path, ragged(SIZES[:3]), network())
+    setting.grid.contexts[2].node_config["share"] = "method"
+    found = setting.run(METHODS["afl"], rounds=1, evaluate="with training", **FAST)
+    assert found.history_rows[0]["left_out"] == "1"
+    assert "and evaluate would show of this client by itself: count, correct, loss" in caplog.text
+
+
+def test_newcomers_are_evaluated_with_training(tmp_path: Path) -> None:
+    found = run(late(tmp_path), eh.FedAvg(), by_client=False, evaluate="with training")
+    assert [row["answered"] for row in found.history_rows] == [4, 4, 5, 5, 5]
+    assert found.score_columns["count"].tolist()[0] == 5 * 9
+
+
 @pytest.mark.parametrize(("app", "node", "shown"), [("client", "sums", False), ("sums", "client", True), ("client", "all", False)])
 def test_the_owners_word_in_the_node_config_counts_over_the_apps(app: str, node: str, shown: bool, tmp_path: Path) -> None:
     setting = Setting(tmp_path, ragged(SIZES[:3]), network())
@@ -396,7 +410,7 @@ def test_a_fourth_node_joins_three_in_real_processes(tmp_path: Path) -> None:
             time.sleep(0.2)
         federation.add_node(tables[3])
         assert started.wait(600) == "finished:completed", started.log()
-    found, about = read_tensors(*out.glob("*/checkpoint.safetensors"))
+    found, about = read_tensors(next(out.glob("*/checkpoint.safetensors")))
     answered = [row["answered"] for row in about["history"]]
     alone = answered.count(3)
     assert answered == [3] * alone + [4] * (4 - alone)
