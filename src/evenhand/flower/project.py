@@ -24,7 +24,7 @@ from evenhand.flower import templates
 from evenhand.flower.codebook import Codebook
 from evenhand.local import LocalSGD
 
-ROUNDS = 20
+ROUNDS = 10
 LOCAL = {"lr": 0.3, "epochs": 1, "batch_size": 32}
 LONGEST = 32  # letters of an app's name in Flower
 SEED = 2020  # of the made-up rows

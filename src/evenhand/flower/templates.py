@@ -94,6 +94,7 @@ def main(grid: Grid, context: Context) -> None:
         clients=int(settings["clients"]),
         rounds=int(settings["num-rounds"]),
         deadline=float(settings["deadline"]),
+        eval_every=5,  # rounds between evaluations, each of which is one more message to every node
         local=LOCAL,
         out=str(settings["out"]),
         finished=finished,
