@@ -131,8 +131,8 @@ def _python(method: str) -> tuple[str, str]:
 def example(label: str = "disease", group: str = "sex", hospitals: int = 4) -> tuple[Codebook, dict[str, pd.DataFrame]]:
     """A codebook, and the tables of made-up hospitals.
 
-    Hospitals differ in size, in their patients' age and in the share of women; for men the disease shows in the blood pressure, for women in
-    the cholesterol, so that a model for most patients serves the hospitals with many women badly.
+    Hospitals differ in size, in their patients' age and in the share of women; for men the disease shows in the blood pressure, for women
+    in the cholesterol, so that a model for most patients serves the hospitals with many women badly.
     """
     people = ("female", "male") if group == "sex" else ("a", "b")
     columns = (
