@@ -286,7 +286,7 @@ def test_page_of_a_simulation_says_what_a_server_would_learn() -> None:
     assert rows == [
         ["fedavg", "nothing: sums only", sums, "-", "yes"],
         ["qffl", "nothing: sums only", sums, "personal", "yes"],
-        ["afl", "its loss", "how it fares: its predictions counted by label and group, its losses", "-", "no"],
+        ["afl", "its loss", "nothing by name: sums, and how many clients have which accuracy", "-", "no"],
     ]
 
 

@@ -143,8 +143,8 @@ $up -c 'num-rounds=20 out="runs/second"'
 Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every
 Flower process.
 
-1. On the server, with a certificate for the name by which nodes reach it (evenhand's docs/federation.md makes one, and says how to keep
-   strangers from starting runs: do that before real data are near):
+1. On the server, with a certificate for the name by which nodes reach it and for 127.0.0.1, by which its own processes do (evenhand's
+   docs/federation.md makes one, and says how to keep strangers from starting runs: do that before real data are near):
 
    ```bash
    flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth --disable-runtime-dependency-installation \\

@@ -29,7 +29,7 @@ from evenhand.losses import LossFunction
 from evenhand.messages import Task
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
-from evenhand.run import Checkpoints, Result, check_arguments, first_samples, fit, identify, prepare, with_round
+from evenhand.run import EVALUATE, Checkpoints, Result, check_arguments, first_samples, fit, identify, prepare, with_round
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ class Plan:
             return entry
         self._data = self._data or self.federation.fingerprint()
         settings = (run.algorithm, self.rounds, local, self.cohort, run.seed, self.weights, self.eval_every, self.track_weights)
-        identity = identify(model, self.federation, self._data, *settings, self.precision)
+        identity = identify(model, self.federation, self._data, *settings, self.precision, EVALUATE[0])
         store = Checkpoints(Path(run.out), identity, self.checkpoint_every or 0, Extent.of(self.federation))
         if store.has_one_to_resume(self.resume):
             state, memories, history, tracked = store.load()
