@@ -25,6 +25,7 @@ from evenhand.flower.loopback import Loopback
 from evenhand.flower.memory import FIRST, NodeMemory
 from evenhand.growth import Extent, first_clients
 from federations import METHODS, network, ragged
+from flower_app import write_app
 from flower_grid import InProcessGrid
 from test_flower_faults import Dying, Killed
 from test_flower_rounds import Setting, flat, one_client
@@ -349,19 +350,6 @@ def test_a_look_at_who_is_there_costs_one_question_a_round(tmp_path: Path) -> No
 # ---- real processes
 
 
-PROJECT = """
-[project]
-name = "joining"
-version = "0.1.0"
-
-[tool.flwr.app]
-publisher = "tests"
-
-[tool.flwr.app.components]
-serverapp = "joining.server_app:app"
-clientapp = "joining.client_app:app"
-"""
-
 CLIENT = """
 import numpy as np
 from evenhand.flower.apps import client_app
@@ -398,13 +386,10 @@ def test_a_fourth_node_joins_three_in_real_processes(tmp_path: Path) -> None:
     for path, client in zip(tables, clients, strict=True):
         np.savez(path, **client)
     out = tmp_path / "run"
-    (tmp_path / "app" / "joining").mkdir(parents=True)
-    texts = {"pyproject.toml": PROJECT, "joining/__init__.py": "", "joining/client_app.py": CLIENT}
-    for name, text in {**texts, "joining/server_app.py": SERVER.format(out=str(out))}.items():
-        (tmp_path / "app" / name).write_text(text)
+    app = write_app(tmp_path / "app", "joining", CLIENT, SERVER.format(out=str(out)), {})
     path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # the app uses our modules
     with Loopback(tmp_path / "federation", 3, True, tables[:3], env={"PYTHONPATH": path}, cwd=tmp_path) as federation:
-        started = federation.run(tmp_path / "app")
+        started = federation.run(app)
         end = time.monotonic() + 600
         while not list(out.glob("*/checkpoint.safetensors")) and time.monotonic() < end:
             time.sleep(0.2)

@@ -52,7 +52,7 @@ def test_fedavg_gives_what_flowers_strategy_gives(nodes: list[dict[str, Any]]) -
     served("before/client_app.py", nodes, run("before/server_app.py")["app"])
     served("after/client_app.py", nodes, run("after/server_app.py")["app"])
     ours, _ = read_tensors(Path("runs/fedavg/fedavg/model.safetensors"))
-    for name, value in torch.load("model.pt").items():
+    for name, value in torch.load("model.pt", weights_only=True).items():
         torch.testing.assert_close(ours[name], value, rtol=0, atol=2e-6)
 
 

@@ -101,7 +101,7 @@ def run(federation: Loopback, app: Path, contestant: Contestant, rounds: int, no
     evaluated = [row for row in sent if row["kind"] == "evaluate"]
     if len(trained) != rounds or any(row["messages"] != nodes for row in trained) or len(evaluated) < contestant.evaluate * rounds:
         raise RuntimeError(f"the run of {contestant.name} has missed messages: {rows}")
-    accuracy = _accuracy(torch.load(out / "model.pt"), [Path(path) for path in federation.data or ()])
+    accuracy = _accuracy(torch.load(out / "model.pt", weights_only=True), [Path(path) for path in federation.data or ()])
     if accuracy < LEAST_ACCURACY:
         raise RuntimeError(f"{contestant.name} has not trained: accuracy {accuracy:.2f} after {rounds} rounds")
     replies = [row for row in received if row["kind"] == "train"]
