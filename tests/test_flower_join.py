@@ -293,16 +293,38 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
             in lines
         )
     assert bool(lines) == bool(refused)
+    foretold = [line for line in warned(caplog) if line.startswith("client 1 will be left out: ")]
+    assert bool(foretold) == bool(refused)
+
+
+@pytest.mark.parametrize(
+    ("share", "method", "by_client", "why"),
+    [
+        ("method", "fedavg", True, r'by_client=True.* share="client", or by_client=False'),
+        ("sums", "afl", False, r'sees of each client: its loss.* share="method", or a method that needs sums alone'),
+    ],
+)
+def test_a_run_that_no_owner_shares_enough_for_does_not_begin(share: str, method: str, by_client: bool, why: str, tmp_path: Path) -> None:
+    setting = Setting(tmp_path, ragged(SIZES[:3]), network())
+    for context in setting.grid.contexts.values():
+        context.node_config["share"] = share
+    with pytest.raises(RunError, match=why):
+        setting.run(METHODS[method], rounds=1, by_client=by_client, **FAST)
+    assert {message.metadata.message_type for message in setting.grid.sent} == {"query.census"}
+    for context in setting.grid.contexts.values():
+        context.node_config["share"] = "client"  # the owners have changed their minds, and the run begins where it stands
+    assert setting.run(METHODS[method], rounds=1, by_client=by_client, **FAST).history_rows[0]["answered"] == 3
 
 
 def test_what_is_not_shared_is_not_remembered(tmp_path: Path) -> None:
     """GIFAIR without teams sends each client's loss; a node that shares sums alone keeps nothing of a round that it took no part in."""
     data = [{"x": np.ones((4, 5)), "y": [0, 1, 2, 0]} for _ in range(3)]
-    app = apps.client_app(network(), lambda config: data[int(config["partition-id"])], share="sums")
+    app = apps.client_app(network(), lambda config: data[int(config["partition-id"])])
     grid = InProcessGrid(app, [{"partition-id": i, "state-dir": str(tmp_path / f"state{i}")} for i in range(3)])
+    grid.contexts[2].node_config["share"] = "sums"
     server = apps.server_app(eh.GIFAIR(personal=True), network(), clients=3, out=tmp_path / "run", rounds=1)
     server(grid, grid.contexts[1])
-    assert not list(tmp_path.glob("state*/*/*/after-*"))
+    assert {path.relative_to(tmp_path).parts[0] for path in tmp_path.glob("state*/*/*/after-*")} == {"state0", "state2"}
 
 
 def test_a_look_that_goes_with_training_needs_leave_too(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -319,18 +341,21 @@ def test_newcomers_are_evaluated_with_training(tmp_path: Path) -> None:
     assert found.score_columns["count"].tolist()[0] == 5 * 9
 
 
-@pytest.mark.parametrize(("app", "node", "shown"), [("client", "sums", False), ("sums", "client", True), ("client", "all", False)])
-def test_the_owners_word_in_the_node_config_counts_over_the_apps(app: str, node: str, shown: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("app", "node", "answered"), [("client", "sums", 2), ("sums", "client", 1)])
+def test_the_owners_word_in_the_node_config_counts_over_the_apps(app: str, node: str, answered: int, tmp_path: Path) -> None:
     setting = Setting(tmp_path, ragged(SIZES[:3]), network())
     setting.grid.app = apps.client_app(network(), lambda config: one_client(setting.federation, int(config["partition-id"])), share=app)
-    for context in setting.grid.contexts.values():
-        context.node_config["share"] = node
-    found = setting.run(METHODS["afl"], rounds=1, by_client=False, **FAST) if node != "all" else None
-    if found is None:
-        with pytest.raises(RunError, match="no client has answered"):
-            setting.run(METHODS["afl"], rounds=1, by_client=False, **FAST)
-    else:
-        assert found.history_rows[0]["answered"] == (3 if shown else 0)
+    setting.grid.contexts[2].node_config["share"] = node
+    found = setting.run(METHODS["afl"], rounds=1, by_client=False, **FAST)
+    assert found.history_rows[0]["answered"] == answered
+
+
+def test_a_node_whose_owner_shares_something_unknown_takes_no_part(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    setting = Setting(tmp_path, ragged(SIZES[:3]), network())
+    setting.grid.contexts[2].node_config["share"] = "all"
+    with pytest.raises(TimeoutError, match="only 2 of 3 nodes"):
+        setting.run(METHODS["fedavg"], rounds=1, patience=0.1, **FAST)
+    assert "cannot take part: share in its node config must be one of sums, method, client" in caplog.text
 
 
 def test_what_to_share_is_checked() -> None:
@@ -344,7 +369,7 @@ def test_a_look_at_who_is_there_costs_one_question_a_round(tmp_path: Path) -> No
     inner = setting.grid.get_node_ids
     setting.grid.get_node_ids = lambda: (calls.append(time.monotonic()), inner())[1]  # type: ignore[method-assign]
     run(setting, eh.FedAvg(), clients=4, eval_every=100)
-    assert len(calls) == 1 + 5 + 1 + 3  # the census, five rounds, one that began anew with the newcomer; the numbers, scores and weights
+    assert len(calls) == 1 + 5 + 1 + 2  # the census, five rounds, one that began anew with the newcomer; scores and weights
 
 
 # ---- real processes

@@ -29,7 +29,7 @@ def entry(name: str = "a", **changes: Any) -> Entry:
     """Of a node with three training samples of two groups, five features each."""
     counts = {"train": torch.tensor([2, 1]), "val": torch.tensor([0, 0]), "test": torch.tensor([0, 4])}
     about = {"name": name, "team": "t", "groups": ["x", "y"], "labels": [], "x_shape": [5], "y_shape": []}
-    about |= {"x_type": "float32", "y_type": "int64"}
+    about |= {"x_type": "float32", "y_type": "int64", "share": "method"}
     counts |= changes.pop("counts", {})
     return heard(Reply(each=counts), about | changes)
 
@@ -106,7 +106,7 @@ def test_nothing_is_told_but_counts_names_and_shapes() -> None:
     assert {name: (values.shape, values.dtype) for name, values in reply.each.items()} == dict.fromkeys(
         ("train", "val", "test"), (torch.Size([3]), torch.int64)
     )
-    assert set(about) == {"name", "team", "groups", "labels", "x_type", "y_type", "x_shape", "y_shape"}
+    assert set(about) == {"name", "team", "groups", "labels", "x_type", "y_type", "x_shape", "y_shape", "share"}
 
 
 def test_names_are_in_the_order_in_which_people_sort_them() -> None:

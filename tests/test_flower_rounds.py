@@ -93,6 +93,14 @@ def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
         torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize(("method", "exchanges"), [("fedavg", 3), ("ditto", 3), ("finetuned", 4)])
+def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(method: str, exchanges: int, tmp_path: Path) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network(torch.float64))
+    setting.run(METHODS[method], rounds=3, by_client=False, eval_every=1)
+    asked = [message for message in setting.grid.sent if message.metadata.message_type == "evaluate"]
+    assert len(asked) == exchanges * len(SIZES)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "afl"])
 def test_without_leave_the_server_sees_sums_alone(method: str, tmp_path: Path) -> None:
     federation, module = ragged(SIZES), network(torch.float64)

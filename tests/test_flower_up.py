@@ -24,7 +24,8 @@ from evenhand.cli.flower import _carry_out, flower
 from evenhand.flower.certificates import write_certificates, write_node_key
 from evenhand.flower.guard import __file__ as guard_file
 from evenhand.flower.guard import marked
-from evenhand.flower.loopback import FederationError, Loopback, Member, data_files, reason
+from evenhand.flower.loopback import Loopback, data_files
+from evenhand.flower.member import FederationError, Member, reason
 from flower_app import write_app
 
 pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker

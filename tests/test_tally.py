@@ -639,8 +639,8 @@ def test_training_data_are_looked_at_once_for_each_evaluated_round_and_only_wher
     engine = Watched()
     weighed(algorithm=METHODS[method], engine=engine)
     assert engine.asked.count(("train", False)) == looks
-    assert engine.asked.count(("test", False)) == 4  # the history
-    assert engine.asked.count(("test", True)) == 1  # the scores
+    assert engine.asked.count(("test", False)) == 3  # the history
+    assert engine.asked.count(("test", True)) == 1  # its last row, and the scores
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.partitions import deal
     from evenhand.pool import Deal, Pool
-    from evenhand.run import Result, fit
+    from evenhand.result import Result
+    from evenhand.run import fit
 
 __version__ = "0.1.0"
 
@@ -95,7 +96,8 @@ _HOME = {
     "model": ["Model"],
     "partitions": ["deal"],
     "pool": ["Deal", "Pool"],
-    "run": ["Result", "fit"],
+    "result": ["Result"],
+    "run": ["fit"],
 }
 _SUBMODULES = [
     "algorithms",

@@ -1,113 +1,42 @@
-"""The round loop, and what it gives back."""
+"""The round loop."""
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from evenhand import files, tree
-from evenhand.algorithm import Algorithm, Certificate, State, normalised
+from evenhand import tree
+from evenhand.algorithm import Algorithm, State, normalised
+from evenhand.checkpoints import Checkpoints, identify
 from evenhand.cohort import Cohort, Draw, Full, Uniform
-from evenhand.data import Batch, Census, Federation, Part, Samples
+from evenhand.data import Census, Federation
 from evenhand.engines import Engine, Exchange, choose, processes
 from evenhand.engines.base import Look, exchange_with
-from evenhand.engines.threads import one_thread
-from evenhand.engines.work import Ask, Evaluate, Train, Work
-from evenhand.errors import RunError, require_choice, require_kind, require_whole
+from evenhand.engines.work import Ask, Train, Work
+from evenhand.errors import require_choice, require_kind, require_whole
 from evenhand.growth import Extent, first_clients
+from evenhand.judge import Judge
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
-from evenhand.metrics.client_sums import NAMES, from_client_sums
-from evenhand.metrics.counts import Counts
-from evenhand.metrics.scores import Columns, Row, counts_of, rows_of, score_columns, summaries, summary
-from evenhand.metrics.tally import Tally, dense, sample_values
+from evenhand.metrics.scores import Row
 from evenhand.model import Model
-from evenhand.tree import Tree
-
-if TYPE_CHECKING:
-    import pandas as pd
+from evenhand.result import Result
 
 log = logging.getLogger(__name__)
 
-CHECKPOINT = "checkpoint.safetensors"
-HISTORY = "history.csv"
 EVALUATE = ("after training", "with training")
 SURVEY_STREAM = 1 << 62  # keeps the draw of clients to ask apart from the draw of clients to train
 
-Floats = NDArray[np.float64]
 Progress = Callable[[int, Row], None]  # called after every round with the rounds done and the history row
-
-
-@dataclass(frozen=True)
-class Result:
-    """What a run leaves: models, a row per round, a row per client and group."""
-
-    algorithm: Algorithm
-    params: dict[str, Tensor] = field(repr=False)  # the model handed out, with the keys of module.state_dict(), on the CPU
-    personal: list[dict[str, Tensor]] | None = field(repr=False)  # each client's own model, for methods that have them
-    state: State = field(repr=False)  # the server's last state: model and dual variables
-    history_rows: list[Row] = field(repr=False)
-    score_columns: Columns = field(repr=False)  # a row per client, then one per group and one per team
-    tally: Tally = field(repr=False)  # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tally
-    values: Floats = field(repr=False)  # (N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss
-    counts: Counts | None = field(default=None, repr=False)  # the tally's confusion counts, with names
-    validation: Columns | None = field(default=None, repr=False)  # as score_columns, on the validation data where there are any
-    certificate: Certificate | None = field(default=None, repr=False)  # the objective at the end, and how well weights explain it
-    over_clients: dict[str, float] | None = field(default=None, repr=False)  # the summary and how many it is of, where sums are all
-    weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
-    weight_rounds: list[int] = field(default_factory=list, repr=False)  # (T,) after which rounds weights were tracked
-    weight_history: Floats | None = field(default=None, repr=False)  # (T, n) each client's effective weight then; rows sum to one
-
-    @cached_property
-    def history(self) -> pd.DataFrame:
-        """One row per round."""
-        import pandas as pd
-
-        return pd.DataFrame(self.history_rows)
-
-    @cached_property
-    def scores(self) -> pd.DataFrame:
-        """One row per client, then one per group and team, on the test data (training data where there are none)."""
-        import pandas as pd
-
-        return pd.DataFrame(self.score_columns)
-
-    @cached_property
-    def weights(self) -> pd.DataFrame:
-        """One row per client: its training loss, base weight and effective weight at the end; empty where a method has none."""
-        import pandas as pd
-
-        return pd.DataFrame(self.weight_columns)
-
-    @property
-    def summary(self) -> dict[str, float]:
-        """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy (NaN for regression)."""
-        if self.over_clients is not None:
-            return {name: value for name, value in self.over_clients.items() if name != "clients"}
-        return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])
-
-    @cached_property
-    def score_rows(self) -> list[Row]:
-        """The scores as one mapping per row."""
-        return rows_of(self.score_columns)
-
-    @cached_property
-    def weight_rows(self) -> list[Row]:
-        """The weights as one mapping per client."""
-        return rows_of(self.weight_columns)
 
 
 @processes.together
@@ -218,7 +147,8 @@ def fit(
         state, info = after_replies(algorithm, state, replies)
         numbers: Row = {}
         if due:
-            numbers = judge.numbers(state, t) if evaluate == "after training" else {"scores_after": t, **judge.read(seen)}
+            last = t + 1 == rounds and not exchanges.has_more_to_do
+            numbers = judge.numbers(state, t, last) if evaluate == "after training" else {"scores_after": t, **judge.read(seen)}
             if track_weights and (certificate := judge.certificate(state, t)) is not None:
                 tracked[t + 1] = normalised(certificate.weights)
         unwritten = partial(write_down, t, draw, silent, replies, info, numbers)
@@ -284,6 +214,11 @@ class _Exchanges:
             return None
         self._foreseen = (t, self.cohort.draw(self.census, self.seed, t).ascending())
         return self._train(t), self._foreseen[1].ids, t
+
+    @property
+    def has_more_to_do(self) -> bool:
+        """Whether clients' models are not yet those they will use when the last round is over."""
+        return self.algorithm.finish() is not None
 
     def finish(self, state: State, t: int) -> None:
         """Everyone's last local work, where the method has one."""
@@ -389,215 +324,3 @@ def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
 def to_server(state: State, device: torch.device) -> State:
     """A state where servers keep it: trees shaped like the model on its device, numbers on the CPU."""
     return {name: tree.to(value, device) if isinstance(value, dict) else value for name, value in state.items()}
-
-
-def identify(model: Model, federation: Federation, data: str, *settings: object) -> str:
-    """A text that changes when the settings of a run, its initial model, the loss or the ``data``, by their fingerprint, do."""
-    parameters = [(name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()]
-    first = first_samples(model, federation, 8)
-    few = torch.arange(len(first.y), device=model.device)
-    loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
-    return repr((settings, (loss, parameters, data)))
-
-
-def first_samples(model: Model, federation: Federation, count: int) -> Samples:
-    """The first training samples, as the model takes them."""
-    part = federation.train
-    x, y, group = part.x[:count], part.y[:count], None if part.group is None else part.group[:count]
-    return Part(x, y, torch.tensor([0, len(y)]), group).samples(model.dtype, model.device)
-
-
-class Judge:
-    """Evaluates the models that clients would use, by exchanges."""
-
-    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, census: Census, exchange: Exchange) -> None:
-        self.algorithm, self.model, self.federation, self.census, self.exchange = algorithm, model, federation, census, exchange
-        self.part = "train" if federation.judged is federation.train else "test"
-        self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
-        self._training_work = Evaluate(Algorithm(), federation.groups, "train")  # one of each kind: engines prepare a kind of work once
-        self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
-
-    def result(self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]) -> Result:
-        """What a run of so many rounds that ends with ``state`` leaves."""
-        federation, certificate = self.federation, self.certificate(state, rounds)
-        params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
-        tally = self.tally(state, rounds)
-        over_clients = None if self.exchange.by_client else _split_off(tally)
-        validated = self.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
-        return Result(
-            algorithm=self.algorithm,
-            params=params,
-            personal=personal,
-            state=tree.to(state, "cpu"),
-            history_rows=history,
-            score_columns=score_columns(tally, federation) | self.shared_columns(state, rounds),
-            tally=tally,
-            values=self.values(params, personal),
-            counts=counts_of(tally, federation),
-            validation=None if validated is None else score_columns(validated, federation),
-            certificate=certificate,
-            over_clients=over_clients,
-            weight_columns={} if certificate is None else self.weight_columns(certificate, state, rounds),
-            weight_rounds=list(tracked),
-            weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
-        )
-
-    def numbers(self, state: State, round: int) -> Row:
-        """Loss and accuracy over clients, for the history."""
-        return self.read(self._judged(self.work, state, round))
-
-    def look(self, state: State, ids: Tensor) -> Look | None:
-        """The same question to those of clients ``ids`` that have something to judge on, in company with other work."""
-        ids = ids[getattr(self.federation, self.part).sizes[ids] > 0]
-        return Look(self.work, self._task(state), ids) if len(ids) else None
-
-    def read(self, replies: Replies) -> Row:
-        """Numbers over the clients that have evaluated."""
-        if not len(replies.ids):  # of a real federation, where all can be away
-            return {"loss": math.nan}
-        if not self.work.by_client:
-            return dict(from_client_sums(replies.total))
-        return {name: float(value) for name, value in over_clients(replies.each, self.model.classifies).items()}
-
-    def tally(self, state: State, round: int, part: str | None = None) -> Tally:
-        """Full tallies of all clients on a part of their data, by default the one that the history is about."""
-        clients = self.federation.clients
-        work = Evaluate(self.algorithm, self.federation.groups, part or self.part, True, clients, self.exchange.by_client)
-        replies = self._judged(work, state, round)
-        if not len(replies.ids):
-            raise RunError("no client has answered the last evaluation; start the run again, it goes on from its last round")
-        return dense(replies, clients)
-
-    def shared_columns(self, state: State, round: int) -> Columns:
-        """Accuracy and loss of the shared model, where clients use models of their own and there is a trained one beside them."""
-        shared = self.algorithm.result(state)
-        if (
-            not self.algorithm.personal
-            or not self.exchange.by_client
-            or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init())))
-        ):
-            return {}
-        clients = self.federation.clients
-        work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
-        columns = score_columns(dense(self._judged(work, state, round), clients), self.federation)
-        return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
-
-    def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
-        """(N,) how each sample of the judged part is served, where samples are here; as evaluation, with one thread for each operation."""
-        if not self.exchange.here:
-            return np.zeros(0)
-        with one_thread():
-            return sample_values(self.model, self.federation.judged, params, personal)
-
-    def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
-        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()  # clients with something to judge on
-        return self.exchange.exchange(work, self._task(state), ids, round)
-
-    def _task(self, state: State) -> Task:
-        return Task(shared={"model": self.algorithm.result(state)})
-
-    def certificate(self, state: State, round: int) -> Certificate | None:
-        """Which weight each client has at its training loss; None where the method cannot tell."""
-        if type(self.algorithm).certificate is Algorithm.certificate or not self.exchange.by_client:
-            return None  # that takes no look at the training data
-        losses = self.training_losses(state, round)
-        return None if bool(losses.isnan().all()) else self.algorithm.certificate(state, losses, self.census)
-
-    def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
-        """A row per client: its training loss, base weight and effective weight."""
-        names = [self.federation.name(client) for client in range(self.federation.clients)]
-        columns = {"loss": self.training_losses(state, round), "base": self.census.weight, "weight": certificate.weights}
-        return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
-
-    def training_losses(self, state: State, round: int) -> Tensor:
-        """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum".
-
-        All are NaN where one has not answered: weights are about everyone's losses.
-        """
-        if self._losses is None or self._losses[0] is not state:
-            everyone = torch.arange(self.federation.clients)
-            replies = self.exchange.exchange(self._training_work, self._task(state), everyone, round)
-            if len(replies.ids) < len(everyone):
-                self._losses = (state, torch.full((len(everyone),), math.nan, dtype=torch.float64))
-                return self._losses[1]
-            total: Tensor = replies.each["loss"].sum(1)
-            self._losses = (state, total if self.model.summed else total / replies.each["count"].sum(1))
-        return self._losses[1]
-
-    def personal(self, state: State) -> list[dict[str, Tensor]] | None:
-        """Each client's own model, where the method gives it one."""
-        if not self.algorithm.personal or not self.exchange.here:
-            return None
-        shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(self.model.init())
-        memories = self.exchange.memories
-        return [
-            self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first))) for client in range(self.federation.clients)
-        ]
-
-
-def _split_off(tally: Tally) -> dict[str, float]:
-    """Take the sums over clients out of a tally, and tell what they tell."""
-    sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in NAMES if name in tally}
-    found = {"clients": float(sums["clients"]), **from_client_sums(sums)} if sums else {}
-    return {name: value for name, value in found.items() if name != "loss"}
-
-
-def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Loss and accuracy over clients, from their plain tallies (..., K, A): (...) by name, a number for every run in front."""
-    sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
-    found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
-    return found | (summaries(sums["correct"] / sums["count"]) if classifies else {})
-
-
-class Checkpoints:
-    """State, client memories, history and tracked weights of a run, in a directory; enough to go on as if nothing had happened."""
-
-    def __init__(self, directory: Path, settings: str, every: int, extent: Extent) -> None:
-        self.directory, self.every, self.extent = directory, every, extent
-        self.settings = _hashed(settings)
-        self._open()
-
-    @processes.on_first
-    def _open(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written to shows now, not after hours
-        files.clear_partial(self.directory, (CHECKPOINT, HISTORY))
-
-    @processes.on_first
-    def has_one_to_resume(self, resume: bool) -> bool:
-        """Whether there is a checkpoint; raises where there is one that nobody asked to resume."""
-        found = (self.directory / CHECKPOINT).exists()
-        if found and not resume:
-            raise RunError(
-                f"{self.directory} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory"
-            )
-        return found
-
-    @processes.on_first
-    def save(self, state: State, memories: dict[int, Tree], history: list[Row], tracked: dict[int, Tensor]) -> None:
-        files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
-        kept = {"state": tree.to(state, "cpu"), "memory": {str(i): memories[i] for i in sorted(memories)}}
-        kept["weights"] = {str(round): weights for round, weights in tracked.items()}
-        about = {"rounds": len(history), "settings": self.settings, "extent": self.extent, "history": history}
-        files.write_tensors(self.directory / CHECKPOINT, kept, about)
-
-    @processes.on_first
-    def extent_then(self) -> Extent:
-        """How many clients, groups and teams there were when the checkpoint was written, as far as it tells."""
-        _, about = files.read_tensors(self.directory / CHECKPOINT)
-        return Extent(*about.get("extent", self.extent))
-
-    @processes.on_first
-    def load(self, settings: str | None = None) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
-        """What the checkpoint holds, which must be of a run with ``settings``, by default the present ones."""
-        flat, about = files.read_tensors(self.directory / CHECKPOINT)
-        if about.get("settings") != (self.settings if settings is None else _hashed(settings)):
-            raise RunError(f"{self.directory} holds a checkpoint of a run with other settings or data; use another directory")
-        kept = tree.unflatten(flat)
-        memories, tracked = ({int(i): saved for i, saved in kept.get(name, {}).items()} for name in ("memory", "weights"))
-        if "state" not in kept or not isinstance(about.get("history"), list):
-            raise RunError(f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history")
-        return kept["state"], memories, about["history"], tracked
-
-
-def _hashed(settings: str) -> str:
-    return hashlib.sha256(settings.encode()).hexdigest()

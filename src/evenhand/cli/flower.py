@@ -156,7 +156,7 @@ def _wait(federation: Loopback) -> None:
 
 def _report_ended(federation: Loopback, reported: set[str]) -> None:
     """Say it once where a node has ended; without the SuperLink nothing goes on."""
-    from evenhand.flower.loopback import FederationError
+    from evenhand.flower.member import FederationError
 
     federation.link.check()
     for member in federation.ended():

@@ -36,7 +36,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.data import Federation
 from evenhand.engines.base import Exchange
-from evenhand.engines.work import Work
+from evenhand.engines.work import Evaluate, Work
 from evenhand.errors import EvenhandError, RunError, first_line
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
@@ -198,7 +198,7 @@ class Split:
             failure = error
         total: Tree = replies.total
         rows: Tree = {"ids": replies.ids, "each": replies.each}
-        at = f"{work.name}, round {round + 1}, clients {_digest(ids.numpy().tobytes()):x}"
+        at = f"{_words(work)}, round {round + 1}, clients {_digest(ids.numpy().tobytes()):x}"
         form = _Form.of(rows, total) if len(replies.ids) else None
         met = _meet(at, failure, form, len(replies.ids), memories)
         answered = int(met.rows.sum())
@@ -243,7 +243,7 @@ class Split:
                 rows = {"total": replies.total, "each": replies.each, "good": good}
         except Exception as error:
             failure = error
-        at = f"{work.name} of {len(ids)} runs, round {round + 1}, clients {_digest(ids.numpy().tobytes()):x}"
+        at = f"{_words(work)} of {len(ids)} runs, round {round + 1}, clients {_digest(ids.numpy().tobytes()):x}"
         form = _Form.of(rows) if rows else None
         met = _meet(at, failure, form, len(mine))
         form = _common(form, met)
@@ -336,6 +336,10 @@ class _Met(NamedTuple):
     digest: Tensor  # (W,) of the form of what it has, 0 where it has nothing
     rows: Tensor  # (W,) how many rows it has
     memories: Tensor  # (W,) how many clients' memories it has, where that is asked
+
+
+def _words(work: Work) -> str:
+    return f"{work.name}, in full" if isinstance(work, Evaluate) and work.full else work.name
 
 
 def _meet(at: str, failure: Exception | None = None, form: _Form | None = None, rows: int = 0, memories: int = 0) -> _Met:

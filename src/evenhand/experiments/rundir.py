@@ -37,6 +37,7 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm
+from evenhand.checkpoints import CHECKPOINT, HISTORY
 from evenhand.data import Federation
 from evenhand.engines import Vmap, choose, processes
 from evenhand.errors import RunError, SpecError
@@ -44,7 +45,8 @@ from evenhand.experiments.measure import Measure, measure_of
 from evenhand.experiments.spec import NODES, RESERVED, Method, Spec
 from evenhand.fronts import Run, fit_each
 from evenhand.metrics.scores import rows_of
-from evenhand.run import CHECKPOINT, HISTORY, Progress, Result, check_arguments, fit, prepare
+from evenhand.result import Result
+from evenhand.run import Progress, check_arguments, fit, prepare
 
 SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
 VALIDATION, TALLY, VALUES, WEIGHT_HISTORY = "validation.csv", "tally.safetensors", "values.safetensors", "weights.safetensors"

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand import files
+from evenhand.checkpoints import HISTORY
 from evenhand.errors import RunError
 from evenhand.experiments import rundir
 from evenhand.experiments.measure import Measure
 from evenhand.experiments.spec import NODES, Method, Spec
 from evenhand.metrics.counts import Counts
-from evenhand.run import HISTORY
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

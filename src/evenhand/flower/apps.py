@@ -20,18 +20,18 @@ from evenhand.engines.work import Evaluate, Work
 from evenhand.errors import EvenhandError, RunError, SpecError, first_line, require_choice
 from evenhand.flower import company, records, roster, wire
 from evenhand.flower.attendance import Joined, gather
-from evenhand.flower.checks import NotFinite, require_finite
+from evenhand.flower.checks import NotFinite, label, require_finite
 from evenhand.flower.exchange import Limits, Link, Remote, fault_content
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.node import Node, with_groups
-from evenhand.flower.roster import Roster
+from evenhand.flower.roster import SHARES, Roster
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Reply
 from evenhand.model import Model
 
 if TYPE_CHECKING:
-    from evenhand.run import Result
+    from evenhand.result import Result
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +39,6 @@ T = TypeVar("T")
 
 Data = Federation | Mapping[str, Any]  # one client's: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
-
-SHARES = {"sums": "sums alone", "method": "what the method needs", "client": "its scores, too"}
 
 
 def client_app(
@@ -79,9 +77,15 @@ def client_app(
     def data_of(context: Context) -> Federation:
         return _by_owner("load_data", lambda: _data(load_data(context.node_config)))
 
+    def share_of(context: Context) -> str:
+        found = str(context.node_config.get("share", share))
+        if found not in SHARES:
+            raise SpecError(f"share in its node config must be one of {', '.join(SHARES)}")
+        return found
+
     def _told(content: RecordDict, context: Context) -> RecordDict:
         name = str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
-        return records.reply_content(*roster.told(data_of(context), name), limit)
+        return records.reply_content(*roster.told(data_of(context), name, share_of(context)), limit)
 
     def _worked(content: RecordDict, context: Context) -> RecordDict:
         task, about = records.read_task(content, limit)
@@ -95,7 +99,7 @@ def client_app(
         folder, session = Path(str(context.node_config.get("state-dir", ".evenhand"))), records.whole(about, "session")
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
         node = Node(trained, data, records.whole(about, "seed"), client)
-        shared = str(context.node_config.get("share", share))
+        shared = share_of(context)
         remembered = memory.recall(first, counted)
         look = wire.made(records.text(about, "look"), algorithm) if "look" in about else None
         seen = None if look is None else node.answer(look, looked_at, round, remembered)[0]
@@ -176,6 +180,7 @@ def server_app(
         directory.begin(attendance.roster.federation, by_client)
         result = None
         while result is None:
+            _tell_of_unheard(attendance.roster, algorithm, weights, by_client)
             with suppress(Joined):  # the run then goes on from its last round, with more clients
                 result = fit(
                     module,
@@ -199,6 +204,20 @@ def server_app(
             finished(result)
 
     return app
+
+
+def _tell_of_unheard(roster: Roster, algorithm: Algorithm, weights: str, by_client: bool) -> None:
+    """Warn of clients whose owners share less than the run will ask for; raise where no client would be left."""
+    seen = algorithm.seen(roster.federation.census(weights))
+    unscored, untrained = roster.sharing_less("client") if by_client else [], roster.sharing_less("method") if seen else []
+    for clients, what, remedy in (
+        (untrained, f"the method sees of each client: {', '.join(seen)}", 'share="method", or a method that needs sums alone'),
+        (unscored, "the run sees how each client fares (by_client=True)", 'share="client", or by_client=False'),
+    ):
+        if len(clients) == len(roster.entries):
+            raise RunError(f"{what}, and no client's owner shares that; it takes {remedy}")
+        for client in clients:
+            log.warning("%s will be left out: %s, and its owner does not share that", label(client, roster.federation.name), what)
 
 
 def run_name(out: Path) -> str:
@@ -227,8 +246,6 @@ class NotShared(EvenhandError):
 
 def _require_leave(share: str, work: Work, reply: Reply) -> None:
     """Raise where a reply would show more of this client by itself than its owner shares."""
-    if share not in SHARES:
-        raise SpecError(f"share in its node config must be one of {', '.join(SHARES)}")
     if reply.each and (share == "sums" or (share == "method" and isinstance(work, Evaluate))):
         names = ", ".join(reply.each)
         raise NotShared(f'its owner shares {SHARES[share]} (share="{share}"), and {work.name} would show of this client by itself: {names}')

@@ -91,6 +91,7 @@ class Attendance:
                 self._strangers[node] = entry
             elif entry.is_again(self.roster.entries[number]):
                 self._node_of[number] = node
+                self.roster = self.roster.again(number, entry)
             else:
                 raise RunError(f"{entry.name} has other data than when this run began; give it those back, or the run another directory")
         self._admit(set(told))

@@ -22,7 +22,7 @@ from evenhand.errors import RunError, SpecError
 from evenhand.experiments import rundir
 from evenhand.experiments.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
 from evenhand.local import LocalSGD
-from evenhand.run import Result
+from evenhand.result import Result
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,129 +29,18 @@ from typing import IO, Any
 
 from filelock import FileLock, Timeout
 
-from evenhand.errors import EvenhandError, require_whole
+from evenhand.errors import require_whole
 from evenhand.flower.certificates import Certificates, NodeKey, private_directory, write_certificates, write_node_key
-from evenhand.flower.guard import MARK, end_group, end_marked, marked
+from evenhand.flower.guard import MARK, end_group, marked
+from evenhand.flower.member import FederationError, Member
+from evenhand.flower.ports import HOST, free_ports, listens
 
-HOST = "127.0.0.1"
 CONNECTION = "loopback"  # the SuperLink's name in Flower's configuration
-PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, which could take a port between choice and use
 QUIET_FLOWER = {  # no telemetry, no look for updates, no installing of an app's dependencies
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of Flower's logs
-TAIL = 15  # lines of a log that a message quotes
-
-
-class FederationError(EvenhandError):
-    """A process of the federation did not start, ended, or refused a command."""
-
-
-class Member:
-    """One process of the federation, with all that it starts: the SuperLink or a SuperNode."""
-
-    def __init__(self, federation: Loopback, name: str, command: Sequence[str], ready: Callable[[str], bool]) -> None:
-        self.name, self.command = name, list(command)
-        self.log = federation.directory / "logs" / f"{name.replace(' ', '-')}.log"
-        self._federation, self._ready, self._log_start = federation, ready, 0
-        self._process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def pid(self) -> int | None:
-        """Its process id; none where it does not run."""
-        return self._process.pid if self._process and self._process.poll() is None else None
-
-    def pids(self) -> list[int]:
-        """Ids of its process and of all that it started (where there is a /proc to search)."""
-        return marked(self._mark)
-
-    def text(self) -> str:
-        """What it has logged since it was last started."""
-        if not self.log.exists():
-            return ""
-        with self.log.open("rb") as file:
-            file.seek(self._log_start)
-            return COLOURS.sub("", file.read().decode(errors="replace"))
-
-    def tail(self) -> str:
-        """The last lines of its log."""
-        return "\n".join([line for line in self.text().splitlines() if line.strip()][-TAIL:])
-
-    def launch(self) -> None:
-        """Start the process and return at once."""
-        self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = self._federation.spawn(self.name, self.command, self.log)
-
-    def wait_until_ready(self, timeout: float = 60) -> None:
-        """Wait until it works; raise with its log where it ends instead."""
-        deadline = time.monotonic() + timeout
-        while not self.is_ready():
-            self.check()
-            if time.monotonic() > deadline:
-                raise FederationError(f"{self._label} was not ready after {timeout:g} s; the end of its log {self.log}:\n{self.tail()}")
-            time.sleep(0.05)
-
-    def is_ready(self) -> bool:
-        """Whether it works: for the SuperLink that it listens, for a node that the SuperLink has accepted it."""
-        return self.pid is not None and self._ready(self.text())
-
-    def check(self) -> None:
-        """Raise where it has ended, with the end of its log."""
-        if self.pid is None:
-            code = self._process.returncode if self._process else "none"
-            why = f": {words}" if (words := reason(self.text())) else ""
-            raise FederationError(f"{self._label} has ended (exit code {code}){why}; the end of its log {self.log}:\n{self.tail()}")
-
-    def terminate(self) -> None:
-        """Ask it to end, as an administrator would (SIGTERM), and return at once."""
-        if self._process is not None and self.pid is not None:
-            self._process.send_signal(signal.SIGTERM)
-
-    def stop(self, patience: float = 8) -> None:
-        """Let it take its leave and end; a node can then be started again at once."""
-        self.terminate()
-        if self._process is not None:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(patience)
-        self.kill()
-
-    def kill(self) -> None:
-        """End it and all that it started at once (SIGKILL), as a power cut would."""
-        if self._process is None:
-            return
-        end_group(self._process.pid)
-        end_marked(self._mark)
-        self._process.wait()
-        self._federation.tell_guard(f"-{self._process.pid}")
-
-    def restart(self, timeout: float = 120) -> None:
-        """Start it again, with the same address, key and database.
-
-        After :meth:`kill` the SuperLink refuses a node with a key until the heartbeats of the killed process have run out, about a
-        minute later; so this tries again until it is accepted.
-        """
-        deadline = time.monotonic() + timeout
-        while True:
-            if self.pid is None:
-                self.launch()
-            try:
-                self.wait_until_ready(max(1.0, deadline - time.monotonic()))
-                return
-            except FederationError:
-                self.kill()
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(2)
-
-    @property
-    def _label(self) -> str:
-        return "the SuperLink" if self.name == "link" else self.name
-
-    @property
-    def _mark(self) -> str:
-        return self._federation.mark(self.name)
 
 
 class Run:
@@ -316,7 +203,7 @@ class Loopback:
         if self.tls:
             self.keys.append(write_node_key(self.directory / "keys", f"node-{i}"))
             self.flwr_json("supernode", "register", str(self.keys[i].public), CONNECTION)
-        node = self._node(i, _free_ports(0, 1)[0])
+        node = self._node(i, free_ports(0, 1)[0])
         self.members.append(node)
         node.launch()
         node.wait_until_ready()
@@ -453,7 +340,7 @@ class Loopback:
         for path in self.directory.glob("link.db*"):
             path.unlink()
         (self.directory / "logs").mkdir()
-        ports = _free_ports(self._port, 1 + self._nodes)
+        ports = free_ports(self._port, 1 + self._nodes)
         self._port = ports[0]
         if self.tls:
             self.certificates = write_certificates(self.directory / "tls")
@@ -461,7 +348,7 @@ class Loopback:
         self._write_connection()
         for name in ("link", "user"):
             private_directory(self.directory / "flwr" / name)
-        link = Member(self, "link", self._link_command(), lambda _: _listens(self._port))
+        link = Member(self, "link", self._link_command(), lambda _: listens(self._port))
         self.members = [link, *(self._node(i, ports[1 + i]) for i in range(self._nodes))]
 
     def _node(self, i: int, port: int) -> Member:
@@ -505,25 +392,6 @@ def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
     return [Path(path) for path in source]
 
 
-def reason(log: str) -> str:
-    """Why a node was not let in, in words that say what to do, from what it logged; empty where that is not known."""
-    return next((words for sign, words in REASONS.items() if sign in log), "")
-
-
-_PLAINTEXT = "it speaks plaintext and the SuperLink TLS; leave out --insecure and give it the SuperLink's ca.crt"
-REASONS = {  # by what Flower logs
-    "CERTIFICATE_VERIFY_FAILED": "it does not trust the SuperLink's certificate; give it this SuperLink's ca.crt with --root-certificates",
-    "[code: 2001]": "it came without a key; give it one with --auth-supernode-private-key, registered with flwr supernode register",
-    "[code: 2004]": (
-        "its key is not registered (flwr supernode register KEY.pub), or is in use by another node; "
-        "that of a killed one is free again after about a minute"
-    ),
-    "disconnected without sending": _PLAINTEXT,
-    "Connection reset by peer": _PLAINTEXT,  # the same, where the SuperLink closes before it has read all
-    "address already in use": "its port is taken; choose another with --port",
-}
-
-
 def _error_in(printed: str) -> str:
     """In one line, what a ``flwr`` command that failed says, without its notes before and the box it draws."""
     said = re.sub(r".*(Using SuperLink: \S+ \(\S+\)|Error ─)", "", printed, flags=re.DOTALL)
@@ -549,35 +417,6 @@ def _value(value: str | int | float | bool) -> str:
     if '"' in value or "\\" in value or "\n" in value:
         raise ValueError(f"{value!r} has a quotation mark, backslash or line break, which Flower's configuration cannot carry; rename it")
     return f'"{value}"'
-
-
-def _free_ports(first: int, count: int) -> list[int]:
-    """``count`` ports that nobody listens on; the first is ``first`` unless that is 0."""
-    if first and not _is_free(first):
-        raise FederationError(f"port {first} of {HOST} is taken; choose another with --port, or leave it out to get a free one")
-    ports = [first] if first else []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # not the program's generator, whose seed would give all the same ports
-        if len(ports) == count:
-            break
-        if port != first and _is_free(port):
-            ports.append(port)
-    return ports
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as candidate:
-        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections that linger do not matter
-        try:
-            candidate.bind((HOST, port))
-        except OSError:
-            return False
-    return True
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as caller:
-        caller.settimeout(1)
-        return caller.connect_ex((HOST, port)) == 0
 
 
 def _command_line(pid: int) -> bytes:

@@ -11,7 +11,7 @@ import heapq
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -32,6 +32,8 @@ DTYPES = {
 # A node's word is taken for its counts, and the server keeps a number for each sample's group: more than this is a mistake.
 MOST_SAMPLES = 1 << 28
 MOST_VALUES = 1 << 28  # of one sample
+# what an owner lets the server see of a client by itself, from the least on
+SHARES = {"sums": "sums alone", "method": "what the method needs", "client": "its scores, too"}
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Entry:
     labels: tuple[str, ...]  # names of the classes, where they have names
     form: tuple[Any, ...]  # shape and type of x, shape and type of y
     counts: Mapping[str, Tensor]  # (A,) samples of each of its groups in train, val and test; (1,) where there are none
+    share: str = "method"  # one of SHARES
 
     def is_again(self, other: Entry) -> bool:
         """Whether two nodes tell of the same client with the same data."""
@@ -57,12 +60,12 @@ class Entry:
     def described(self) -> dict[str, Any]:
         """All but the counts, in plain values."""
         x_shape, x_type, y_shape, y_type = self.form
-        about = {"name": self.name, "team": self.team, "groups": list(self.groups), "labels": list(self.labels)}
+        about = {"name": self.name, "team": self.team, "groups": list(self.groups), "labels": list(self.labels), "share": self.share}
         types = {f"{field}_type": str(kind).removeprefix("torch.") for field, kind in (("x", x_type), ("y", y_type))}
         return about | types | {"x_shape": list(x_shape), "y_shape": list(y_shape)}
 
 
-def told(federation: Federation, name: str) -> tuple[Reply, dict[str, Any]]:
+def told(federation: Federation, name: str, share: str = "method") -> tuple[Reply, dict[str, Any]]:
     """What a node with the data of one client tells at the start, as a message."""
     cells = max(1, federation.groups)
     counts = {}
@@ -74,7 +77,7 @@ def told(federation: Federation, name: str) -> tuple[Reply, dict[str, Any]]:
     name = federation.names[0] if federation.names else name
     team = federation.team_names[int(federation.teams[0])] if federation.teams is not None else ""
     form = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-    return Reply(each=counts), Entry(name, team, federation.group_names, federation.label_names, form, counts).described()
+    return Reply(each=counts), Entry(name, team, federation.group_names, federation.label_names, form, counts, share).described()
 
 
 def heard(reply: Reply, about: Mapping[str, Any]) -> Entry:
@@ -82,7 +85,9 @@ def heard(reply: Reply, about: Mapping[str, Any]) -> Entry:
     try:
         form = tuple(told for field in ("x", "y") for told in (_shape(about[f"{field}_shape"]), DTYPES[about[f"{field}_type"]]))
         groups, labels = (_names(about[field]) for field in ("groups", "labels"))
-        entry = Entry(_name(about["name"]), _name(about["team"]), groups, labels, form, dict(reply.each))
+        if about["share"] not in SHARES:
+            raise ValueError("no kind of sharing")
+        entry = Entry(_name(about["name"]), _name(about["team"]), groups, labels, form, dict(reply.each), about["share"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError("a node tells of its data in a form that cannot be read; install the same evenhand on all sides") from error
     if not entry.name:
@@ -184,6 +189,16 @@ class Roster:
         groups = merged([entry.groups for entry in named])
         teams = merged([(entry.team,) for entry in named if entry.team])
         return Roster((*self.entries, *newcomers), _with(self.groups, groups), _with(self.teams, teams))
+
+    def again(self, number: int, entry: Entry) -> Roster:
+        """Where a client that is known tells once more of the same data: its owner may share more or less than before."""
+        known = replace(self.entries[number], share=entry.share)
+        return replace(self, entries=(*self.entries[:number], known, *self.entries[number + 1 :]))
+
+    def sharing_less(self, than: str) -> list[int]:
+        """Clients whose owners let the server see less of them by themselves."""
+        rank = tuple(SHARES).index
+        return [number for number, entry in enumerate(self.entries) if rank(entry.share) < rank(than)]
 
     def number(self, name: str) -> int | None:
         """The client with this name."""

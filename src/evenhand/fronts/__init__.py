@@ -25,7 +25,7 @@ from evenhand.data import Federation
 from evenhand.engines import Engine
 from evenhand.fronts.plan import Plan, Run, Together
 from evenhand.losses import LossFunction
-from evenhand.run import Result
+from evenhand.result import Result
 
 __all__ = ["Run", "fit_each", "fit_many"]
 

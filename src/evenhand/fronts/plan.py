@@ -16,6 +16,7 @@ from torch.func import grad, vmap
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
+from evenhand.checkpoints import Checkpoints, first_samples, identify
 from evenhand.cohort import Cohort, Draw, Full
 from evenhand.data import Batch, Census, Federation
 from evenhand.engines import Engine, choose, processes
@@ -29,7 +30,8 @@ from evenhand.losses import LossFunction
 from evenhand.messages import Task
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
-from evenhand.run import EVALUATE, Checkpoints, Result, check_arguments, first_samples, fit, identify, prepare, with_round
+from evenhand.result import Result
+from evenhand.run import EVALUATE, check_arguments, fit, prepare, with_round
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)

@@ -13,17 +13,20 @@ from torch.utils._pytree import tree_map
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, normalised
+from evenhand.checkpoints import first_samples
 from evenhand.cohort import Draw, Full
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.fronts.knobs import Seen, changes, with_numbers
 from evenhand.fronts.parties import Party, merged, parties_of, places
 from evenhand.fronts.server import Rows, Server, joined, some_rows
+from evenhand.judge import Judge, over_clients
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Task
 from evenhand.metrics.calibration import BINS
 from evenhand.metrics.scores import Row
 from evenhand.metrics.tally import MOST_CELLS
-from evenhand.run import Judge, Result, asked_apart, first_samples, moment, over_clients, tell_of_left_out, to_server, with_round
+from evenhand.result import Result
+from evenhand.run import asked_apart, moment, tell_of_left_out, to_server, with_round
 from evenhand.tree import Tree
 
 if TYPE_CHECKING:

@@ -24,7 +24,10 @@ def learned(study: Study) -> str:
     if not rows:
         return ""
     federations = _federations(study)
-    told = "its name, its team if it has one, how many samples it has of each group and part, the shape of a sample and names of classes"
+    told = (
+        "its name, its team if it has one, how many samples it has of each group and part, the shape of a sample, names of classes, and "
+        "how much its owner shares"
+    )
     if federations:
         start = f"At the start each client told {told}."
     else:

@@ -19,7 +19,7 @@ from evenhand.data import Census, Federation, Part
 from evenhand.engines import Loop, Vmap
 from evenhand.losses import resolve
 from evenhand.messages import Reply, Task
-from evenhand.run import Result
+from evenhand.result import Result
 from evenhand.testing.subject import (
     SEED,
     WHOLE,

@@ -28,7 +28,8 @@ from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
-from evenhand.run import Result, fit, prepare
+from evenhand.result import Result
+from evenhand.run import fit, prepare
 from evenhand.tree import Tree
 
 SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 0.3 of the data
