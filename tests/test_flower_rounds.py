@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -91,6 +92,19 @@ def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
     result = Setting(tmp_path, federation, module).run(METHODS[method])
     for key, value in reference.params.items():
         torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["qffl", "afl"])
+def test_weights_over_rounds_are_the_simulators_where_clients_are_seen(method: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    tracked = {"track_weights": True, "eval_every": 2}
+    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="loop", **SETTINGS | tracked)
+    setting = Setting(tmp_path, federation, module)
+    result = setting.run(METHODS[method], **tracked)
+    assert result.weight_rounds == reference.weight_rounds == [2, 4, 5]
+    np.testing.assert_allclose(result.weight_history, reference.weight_history, rtol=1e-12)
+    with pytest.raises(ValueError, match="track_weights needs by_client=True"):
+        setting.run(METHODS[method], by_client=False, track_weights=True)
 
 
 @pytest.mark.parametrize(("method", "exchanges"), [("fedavg", 3), ("ditto", 3), ("finetuned", 4)])

@@ -136,6 +136,12 @@ def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
     assert series.learning(study, "fedavg", "nothing of the sort") is None
 
 
+@pytest.mark.parametrize(("evaluations", "mode"), [(1, "markers"), (2, "lines")])
+def test_a_single_evaluation_is_a_point(evaluations: int, mode: str) -> None:
+    study = make_study(seeds=1, rounds=4, evaluations=evaluations)
+    assert {line.mode for line in figures.learning_curves(study).data} == {mode}
+
+
 def test_scores_of_models_before_a_round_stand_where_these_models_do() -> None:
     study = make_study(seeds=1, rounds=3, evaluations=3)
     history = study.trials["fedavg", 0].history

@@ -140,6 +140,7 @@ def server_app(
     patience: float = 600.0,
     limit: int = records.LIMIT,
     by_client: bool = False,
+    track_weights: bool = False,
     finished: Callable[[Result], None] | None = None,
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -155,10 +156,13 @@ def server_app(
         limit: bytes of a message.
         by_client: ask how each client fares, for a row per client in the scores and for the clients' weights; their owners must allow it
             with ``share="client"``. Otherwise evaluation sends nothing but sums over clients and groups.
+        track_weights: needs ``by_client``, and one more exchange with everyone for each evaluated round.
         finished: called with the result.
 
     The other arguments are those of :func:`evenhand.fit`.
     """
+    if track_weights and not by_client:
+        raise ValueError("track_weights needs by_client=True: weights come of the losses of single clients")
     app = ServerApp()
 
     @app.main()
@@ -169,7 +173,14 @@ def server_app(
 
         link = Link(grid, Limits(deadline=deadline, message=limit))
         module = model if isinstance(model, nn.Module) else model()
-        settings = {"rounds": rounds, "seed": seed, "loss": loss, "weights": weights, "eval_every": eval_every}
+        settings = {
+            "rounds": rounds,
+            "seed": seed,
+            "loss": loss,
+            "weights": weights,
+            "eval_every": eval_every,
+            "track_weights": track_weights,
+        }
         spec = run_spec(Path(out), algorithm, module, local=local, cohort=cohort, **settings)
         directory = Directory(Path(out), spec, algorithm, module)
 
@@ -195,6 +206,7 @@ def server_app(
                     weights=weights,
                     eval_every=eval_every,
                     evaluate=evaluate,
+                    track_weights=track_weights,
                     out=directory.folder,
                     checkpoint_every=1,
                     resume=True,

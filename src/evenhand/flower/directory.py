@@ -75,7 +75,6 @@ def run_spec(
         engine="flower",
         device="cpu",
         checkpoint_every=1,
-        track_weights=False,
         data={"name": NODES},
         model={"name": type(module).__name__, "parameters": sum(leaf.numel() for leaf in module.parameters())},
         **chosen,

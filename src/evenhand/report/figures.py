@@ -291,7 +291,7 @@ def learning_curves(study: Study) -> Any:
                 )
             data.append(
                 {
-                    **_line(label, seen[label], "lines"),
+                    **_line(label, seen[label], "lines" if len(rounds) > 1 else "markers"),  # one point makes no line
                     "x": rounds,
                     "y": _plain(scale * found.mean, digits),
                     "legendgroup": label,
