@@ -10,7 +10,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# the same examples every time: a new counterexample is found by whoever looks for one (HYPOTHESIS_PROFILE=search), not by CI
+# the same examples every time, as far as Hypothesis can (it also tries constants of the modules that happen to be loaded): a new
+# counterexample is found by whoever looks for one (HYPOTHESIS_PROFILE=search), not by CI
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))

@@ -93,6 +93,15 @@ def test_chunk_size_changes_no_bit(method: str) -> None:
         assert_same_bits(whole, train(method, cohort=eh.Uniform(7), rounds=4, engine=eh.Vmap(chunk=chunk), dtype=torch.float32))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_a_products_place_in_memory_changes_no_bit(dtype: torch.dtype) -> None:
+    # rows of these lengths begin at odd places; see MKL_CBWR in evenhand/__init__.py
+    for rows, inner, columns in ((3, 100, 5), (8, 32, 10), (2, 64, 5), (33, 13, 7)):
+        a, b = torch.randn(12, rows, inner, dtype=dtype), torch.randn(12, inner, columns, dtype=dtype)
+        for first in range(1, 11):
+            assert torch.equal(torch.bmm(a, b)[first:], torch.bmm(a[first:], b[first:]))
+
+
 @pytest.mark.parametrize("engine", [eh.Vmap(), eh.Vmap(chunk=2), eh.Loop(workers=3)], ids=["vmap", "chunked", "loop"])
 def test_number_of_threads_changes_no_bit(engine: eh.Engine) -> None:
     # wide enough that a threaded matrix product would split its sums

@@ -267,7 +267,7 @@ def smooth_exactly(problem: Problem, mu: float) -> tuple[mp.mpf, mp.mpf, list[mp
 
 
 def has_choice(problem: Problem) -> bool:
-    return max(problem.alpha) < 1 and max(problem.floor) <= 1 - 1e-12  # closer to 1 the mass left is rounding: the mean
+    return max(*problem.alpha, *problem.floor) <= 1 - 1e-12  # closer to 1 what is left to choose is rounding: the mean
 
 
 @settings(max_examples=100, deadline=None)

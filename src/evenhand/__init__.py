@@ -9,7 +9,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING, Any
+
+# On some processors (AMD's) MKL rounds a matrix product by where the matrix lies in memory, unless this is set before its first product;
+# a client's result would depend on its place in a chunk.
+os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
     from evenhand import algorithms, audit, datasets, engines, metrics, models, partitions, plots, shifts, simplex, testing, theory, tree

@@ -150,7 +150,8 @@ class HCVaR(Aggregate):
 
     def _bounds(self, w: Tensor) -> Bounds:
         alpha, floor = self._alpha(len(w)), _levels("floor", self.floor, len(w))
-        return Bounds(w * floor, w * (1 / alpha - floor), w @ (1 - floor), w @ ((1 - alpha) / alpha))
+        # sums, not inner products, here and below: torch adds in pairs, and a hundred thousand weights lose no digit
+        return Bounds(w * floor, w * (1 / alpha - floor), (w * (1 - floor)).sum(), (w * ((1 - alpha) / alpha)).sum())
 
 
 def cvar(losses: Vector, base: Vector, level: float) -> Tensor:
@@ -219,7 +220,7 @@ def _tail_threshold(f: Tensor, room: Tensor, target: Tensor, mu: float) -> tuple
     """The eta with sum room sigma((f - eta)/mu) = target, for a target of at most half the room, so that eta >= min f."""
 
     def filled(anchor: Tensor, shift: Tensor | float) -> Tensor:
-        return room @ torch.sigmoid(((f - anchor) - shift) / mu)
+        return (room * torch.sigmoid(((f - anchor) - shift) / mu)).sum()
 
     ordered = f.sort().values
     first, last = 0, len(ordered)  # the sum falls from ordered[first] >= target to below it at ordered[last]
@@ -238,7 +239,7 @@ def _root(x: Tensor, room: Tensor, target: Tensor, mu: float, low: Tensor, high:
     shift = (low + high) / 2
     for step in range(300):
         share = torch.sigmoid((x - shift) / mu)
-        filled, slope = room @ share, room @ (share * torch.sigmoid((shift - x) / mu))
+        filled, slope = (room * share).sum(), (room * share * torch.sigmoid((shift - x) / mu)).sum()
         low, high = (shift, high) if filled >= target else (low, shift)
         newton = shift + mu * (filled / target).log() * filled / slope
         if (newton - shift).abs() <= 2**-52 * (shift.abs() + mu) or high - low <= 2**-52 * high.abs().maximum(low.abs()):
