@@ -220,6 +220,14 @@ def test_words_call_nothing_a_lift_that_may_be_chance():
     assert "-0.0" not in line
 
 
+def test_words_tell_of_rounds_in_which_nobody_answered():
+    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
+    study.trials["qffl", study.seeds[0]].history["answered"] = np.array([4.0, 0.0, 0.0, 3.0])
+    assert sentences(study, analysis.compare(study), [])[0] == (
+        "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
+    )
+
+
 def test_words_warn_of_clients_with_few_samples():
     study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
     lines = sentences(study, analysis.compare(study), analysis.ledger(study))

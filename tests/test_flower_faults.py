@@ -528,7 +528,7 @@ def test_another_setting_with_the_same_directory_is_refused(tmp_path: Path) -> N
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
     sent = len(setting.grid.sent)
-    with pytest.raises(RunError, match="was begun with other settings; use another directory") as caught:
+    with pytest.raises(RunError, match=r"was begun with other settings \(local\); use another directory") as caught:
         setting.run(METHODS["fedavg"], rounds=1, **FAST | {"local": eh.LocalSGD(lr=0.06, batch_size=8, momentum=0.5)})
     assert "\n" not in str(caught.value)
     assert all(message.metadata.message_type == "query.census" for message in setting.grid.sent[sent:])  # nothing was trained

@@ -9,7 +9,8 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
+from evenhand.cli.flower import _explained
 from evenhand.errors import DataError, SpecError
 from evenhand.files import read_tensors
 from evenhand.flower.codebook import Codebook
@@ -382,3 +384,39 @@ def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
     assert up.returncode == 0, up.stdout + up.stderr
     assert up.stderr.strip().endswith("finished:completed")
     assert {path.name for path in (tmp_path / "runs/my-app/qffl").iterdir()} >= {"history.csv", "model.safetensors", "scores.csv"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("nonsense", "-c: 'nonsense' is no setting; write them as 'num-rounds=5 name=\"trial\"'"),
+        ("num-rounds = = 3", "-c: 'num-rounds = = 3' is no setting"),
+        ("num-round=1", "unknown setting 'num-round'; did you mean 'num-rounds'?"),
+    ],
+)
+def test_settings_of_a_run_are_checked_before_anything_starts(settings: str, message: str, call: Any) -> None:
+    assert call("flower", "new", "my-app")[0] == 0
+    status, _, err = call("flower", "up", "my-app", "--data", "my-app/data", "-c", settings)
+    assert status == 1
+    assert message in err
+    assert "starting" not in err
+
+
+def test_groups_that_are_not_named_are_spoken_of(call: Any) -> None:
+    assert call("flower", "new", "my-app")[0] == 0
+    status, _, err = call("flower", "new", "mine", "--table", "my-app/data/hospital-01.csv", "--label", "disease")
+    assert status == 0
+    assert "no groups of people will be compared; name them with --group COLUMN" in err
+
+
+def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    log.write_text(
+        "SuperNode ID: 77\nevenhand.errors.DataError: label 'a\\1' is odd\nx._OwnersError: load_data has failed; its log says more\n"
+    )
+    nodes = [SimpleNamespace(name="node 0", log=log)]
+    shown = "node 77 cannot take part: load_data has failed; its log says more\nnode 5 cannot take part: no; its log says more"
+    assert _explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")]))) == (
+        "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label 'a\\1' is odd\n"
+        "node 5 cannot take part: no; its log says more"
+    )

@@ -510,7 +510,7 @@ def test_transform_takes_columns_in_any_order_and_counts_what_it_has_not_seen() 
 
 def test_transform_names_the_column_that_is_wrong() -> None:
     encoding = encoding_of(federation())
-    with pytest.raises(DataError, match="column 'age' is missing; the model was trained with it"):
+    with pytest.raises(DataError, match="column 'age' is missing; the model needs it"):
         encoding.transform(patients().drop(columns="age"))
     with pytest.raises(DataError, match="column 'age': 'old' in row 1 is not a number"):
         encoding.transform(patients().assign(age="old"))

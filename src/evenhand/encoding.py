@@ -391,7 +391,7 @@ class Encoding:
         needed = [column for column in self.columns if column.kind != "left out"]
         for column in needed:
             if column.name not in place:
-                raise DataError(f"column {column.name!r} is missing; the model was trained with it")
+                raise DataError(f"column {column.name!r} is missing; the model needs it")
         return {column: Values(column.name, table.iloc[:, place[column.name]]) for column in needed}
 
     def unscaled(self, values: Tensor) -> Tensor:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -34,8 +36,16 @@ def flower() -> None:
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--method", default="qffl:q=1", show_default=True, metavar="NAME[:KEY=VALUE,...]", help="As in evenhand run --algorithm.")
 @click.option("--table", type=click.Path(path_type=Path), help="A table that looks like the nodes'; its columns go into the codebook.")
-@click.option("--label", metavar="COLUMN", help='The column to predict, or a condition on one: "stage > 2".  [default: disease]')
-@click.option("--group", "groups", multiple=True, metavar="COLUMN", help="Groups to compare; repeat for intersections.  [default: sex]")
+@click.option(
+    "--label", metavar="COLUMN", help='The column to predict, or a condition on one: "stage > 2".  [default without --table: disease]'
+)
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="COLUMN",
+    help="Groups to compare; repeat for intersections.  [default without --table: sex; with it: none]",
+)
 @click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Table: this column is no feature; repeat for several.")
 @click.option("--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes.")
 def new(
@@ -56,6 +66,8 @@ def new(
         data, nodes = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES", "" if clients == 4 else f" --nodes {clients}"
         click.echo(f"written to {directory}; README.md there says how to run it with real nodes. To try it on this machine:")
         click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
+        if not codebook.group:
+            click.echo("no groups of people will be compared; name them with --group COLUMN, or in codebook.toml", err=True)
 
 
 def _tables(
@@ -102,6 +114,8 @@ def up(
         files = data[0] if len(data) == 1 else data or None
         if app is not None and not (app / "pyproject.toml").is_file():
             raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
+        if app is not None and start:
+            _check_settings(app, run_config)
         click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)} ...", err=True)
         with Loopback(place, nodes, tls, files, port=port) as federation:
             click.echo(_what_runs(federation, app), err=True)
@@ -109,6 +123,23 @@ def up(
                 _carry_out(federation, app, run_config)
             else:
                 _wait(federation)
+
+
+def _check_settings(app: Path, settings: str) -> None:
+    """Raise where ``-c`` cannot be read, of which Flower says nothing, or names a setting that the app does not have."""
+    from evenhand.errors import require_known
+
+    if settings.endswith(".toml"):
+        return
+    pair = r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|[^\s=]+)"  # as Flower reads it
+    rest = re.sub(pair, "", settings).strip()
+    if rest:
+        raise ValueError(f"""-c: {rest!r} is no setting; write them as 'num-rounds=5 name="trial"'""")
+    known = (
+        tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+    )
+    for name, _ in re.findall(pair, settings):
+        require_known("setting", name.split(".")[0], tuple(known))
 
 
 def _what_runs(federation: Loopback, app: Path | None) -> str:
@@ -131,20 +162,35 @@ def _what_runs(federation: Loopback, app: Path | None) -> str:
 def _carry_out(federation: Loopback, app: Path, settings: str) -> None:
     """A run from start to end, with its log; exits with 1 unless it completes."""
     run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
-    while True:
-        finished = run.status().startswith("finished")  # asked before the log, so that the log is whole after it
-        log = run.log().rstrip("\n")
-        click.echo(log[len(shown) :], nl=False)
-        shown = log
-        if finished:
-            break
-        _report_ended(federation, reported)
-        time.sleep(0.5)
-    click.echo()
+    try:
+        while True:
+            finished = run.status().startswith("finished")  # asked before the log, so that the log is whole after it
+            log = run.log().rstrip("\n")
+            click.echo(_explained(log[len(shown) :], federation), nl=False)
+            shown = log
+            if finished:
+                break
+            _report_ended(federation, reported)
+            time.sleep(0.5)
+    finally:
+        click.echo()
     status, details = run.status(), run.details()
     click.echo(f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""), err=True)
     if status != "finished:completed":
         sys.exit(1)
+
+
+def _explained(text: str, federation: Loopback) -> str:
+    """A server's log with what it cannot know: which of our nodes a number means, and what that node's own log says."""
+    for i, node in enumerate(federation.nodes if "its log says more" in text else ()):
+        log = node.log.read_text(encoding="utf-8", errors="replace")
+        number = re.search(r"SuperNode ID: (\d+)", log)
+        said = [line for line in re.findall(r"^[\w.]*Error: (.+)$", log, re.MULTILINE) if "its log says more" not in line]
+        if number and said:
+            whose = f"{node.name}, {federation.data[i].name}" if federation.data else node.name
+            whose, told = (words.replace("\\", "\\\\") for words in (whose, said[-1]))  # re.sub reads backslashes
+            text = re.sub(rf"node {number[1]} (.*)its log says more", rf"node {number[1]} ({whose}) \1its log says: {told}", text)
+    return text
 
 
 def _wait(federation: Loopback) -> None:

@@ -22,6 +22,7 @@ def sentences(study: Study, comparison: Comparison, entries: Sequence[Entry], le
     lines = []
     if study.measure.part == "training":
         lines.append("There are no test data: all numbers are about the samples that were trained with, and look better than they would.")
+    lines += [line for label in study.labels if (line := _void(study, label))]
     if reference is not None:
         lines += [_lift(study, comparison, label, least) for label in _worth_a_sentence(comparison, fair)]
         lines += [_served_worst(study, reference, by, least) for by in ("client", "group") if len(study.names(by)) > 1]
@@ -30,6 +31,13 @@ def sentences(study: Study, comparison: Comparison, entries: Sequence[Entry], le
     lines += [line for label in fair if (line := _moved(study, entries, label, least))]
     lines += [_own_models(study, label) for label in study.labels if "shared_loss" in study.trials[label, study.seeds[0]].scores]
     return [*lines, *([_not_shared(study)] if study.sums_only else []), _what_intervals_are(study, comparison)]
+
+
+def _void(study: Study, label: str) -> str:
+    """That nobody answered in some rounds, so that less was trained than it seems."""
+    answered = np.concatenate([np.asarray(study.trials[label, seed].history.get("answered", ()), dtype=float) for seed in study.seeds])
+    void, rounds = int((answered == 0).sum()), len(answered)
+    return f"In {void} of the {rounds} rounds of {label} no client's reply counted: nothing was learned in them." if void else ""
 
 
 def _worth_a_sentence(comparison: Comparison, labels: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
@@ -17,7 +18,16 @@ from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
 from evenhand.data import Federation
 from evenhand.engines.work import Evaluate, Work
-from evenhand.errors import EvenhandError, RunError, SpecError, first_line, require_choice
+from evenhand.errors import (
+    EvenhandError,
+    RunError,
+    SpecError,
+    first_line,
+    require_choice,
+    require_kind,
+    require_number,
+    require_whole,
+)
 from evenhand.flower import company, records, roster, wire
 from evenhand.flower.attendance import Joined, gather
 from evenhand.flower.checks import NotFinite, label, require_finite
@@ -33,7 +43,7 @@ from evenhand.model import Model
 if TYPE_CHECKING:
     from evenhand.result import Result
 
-log = logging.getLogger(__name__)
+log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")  # the second is shown from the level INFO on
 
 T = TypeVar("T")
 
@@ -63,6 +73,12 @@ def client_app(
             "share" in the node's config counts over this: the app comes with the run, the config from the node's owner.
     """
     require_choice("share", share, tuple(SHARES))
+    _require_model(model)
+    if not callable(load_data):
+        raise TypeError(f"load_data must be a function of the node's config, got {type(load_data).__name__}")
+    if algorithm is not None:
+        require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    require_whole("limit", limit, 1)
     app = ClientApp()
 
     def tell(message: Message, context: Context) -> Message:
@@ -70,9 +86,6 @@ def client_app(
 
     def work(message: Message, context: Context) -> Message:
         return Message(_or_fault(_worked, message.content, context), reply_to=message)
-
-    def module() -> nn.Module:
-        return model if isinstance(model, nn.Module) else _by_owner("model", model)
 
     def data_of(context: Context) -> Federation:
         return _by_owner("load_data", lambda: _data(load_data(context.node_config)))
@@ -93,12 +106,13 @@ def client_app(
         kind = wire.made(records.text(about, "how"), algorithm)
         task, looked_at = company.apart(task)
         data = with_groups(data_of(context), tuple(about["groups"]))
-        trained = Model(module(), loss or records.text(about, "loss"))
+        seed = records.whole(about, "seed")
+        trained = Model(_by_owner("model", lambda: _made(model, seed)), loss or records.text(about, "loss"))
         trained.check(data)
         first = kind.first_memory(trained.init())
         folder, session = Path(str(context.node_config.get("state-dir", ".evenhand"))), records.whole(about, "session")
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
-        node = Node(trained, data, records.whole(about, "seed"), client)
+        node = Node(trained, data, seed, client)
         shared = share_of(context)
         remembered = memory.recall(first, counted)
         look = wire.made(records.text(about, "look"), algorithm) if "look" in about else None
@@ -152,7 +166,7 @@ def server_app(
         out: the run directory, with the checkpoint of every round, the history, and at the end model and scores; ``evenhand report``
             reads it.
         deadline: seconds that clients have for an exchange; who takes longer is left out of it.
-        patience: seconds to wait for the nodes at the start.
+        patience: seconds to wait for the nodes at the start, and for one of them where all are gone.
         limit: bytes of a message.
         by_client: ask how each client fares, for a row per client in the scores and for the clients' weights; their owners must allow it
             with ``share="client"``. Otherwise evaluation sends nothing but sums over clients and groups.
@@ -163,6 +177,22 @@ def server_app(
     """
     if track_weights and not by_client:
         raise ValueError("track_weights needs by_client=True: weights come of the losses of single clients")
+    require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    _require_model(model)
+    for name, number in (("clients", clients), ("rounds", rounds), ("limit", limit)):
+        require_whole(name, number, 1)
+    require_whole("seed", seed, 0)
+    require_whole("eval_every", eval_every, 1, optional=True)
+    for name, seconds in (("deadline", deadline), ("patience", patience)):
+        require_number(name, seconds, "(0, inf)", "it is in seconds")
+    if cohort is not None:
+        require_kind("cohort", cohort, Cohort, "Uniform(10)")
+    if local is not None:
+        require_kind("local", local, LocalSGD, "LocalSGD(lr=0.1)")
+    if finished is not None and not callable(finished):
+        raise TypeError(f"finished must be a function of the result, got {type(finished).__name__}")
+    if not isinstance(out, str | Path):
+        raise TypeError(f"out must be the path of a directory, got {type(out).__name__}")
     app = ServerApp()
 
     @app.main()
@@ -171,8 +201,8 @@ def server_app(
         from evenhand.flower.directory import Directory, run_spec
         from evenhand.run import fit
 
-        link = Link(grid, Limits(deadline=deadline, message=limit))
-        module = model if isinstance(model, nn.Module) else model()
+        link = Link(grid, Limits(deadline=deadline, message=limit, patience=patience))
+        module = _made(model, seed)
         settings = {
             "rounds": rounds,
             "seed": seed,
@@ -187,7 +217,11 @@ def server_app(
         def suits(roster: Roster) -> None:
             algorithm.init(Model(module, loss).init(), roster.federation.census(weights))
 
-        attendance = gather(link, clients, patience, Path(out), suits)
+        def progress(done: int, row: Mapping[str, Any]) -> None:
+            flowers_log.info("round %d of %d: %d of %d clients have answered", done, rounds, row["answered"], row["asked"])
+
+        directory.check()
+        attendance = gather(link, clients, Path(out), suits)
         directory.begin(attendance.roster.federation, by_client)
         result = None
         while result is None:
@@ -207,15 +241,34 @@ def server_app(
                     eval_every=eval_every,
                     evaluate=evaluate,
                     track_weights=track_weights,
+                    progress=progress,
                     out=directory.folder,
                     checkpoint_every=1,
                     resume=True,
                 )
+        if all(row["void"] for row in result.history_rows):
+            raise RunError("no client has answered in any round, for the reasons that are logged above; nothing was learned")
         directory.finish(result, attendance.roster.federation, by_client)
         if finished is not None:
             finished(result)
 
     return app
+
+
+def _require_model(model: object) -> None:
+    if not callable(model):  # a module is, too
+        raise TypeError(f"model must be a torch module, or a function that makes it, got {type(model).__name__}")
+
+
+def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
+    """The module. One that starts at random starts at the same values on the server, on every node and when the run is resumed."""
+    if isinstance(model, nn.Module):
+        return model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        made = model()
+    require_kind("what model() gives", made, nn.Module, "torch.nn.Linear(12, 2)")
+    return made
 
 
 def _tell_of_unheard(roster: Roster, algorithm: Algorithm, weights: str, by_client: bool) -> None:

@@ -83,6 +83,19 @@ class Attendance:
             raise Joined
         return {self._node_of[client]: client for client in clients if self._node_of.get(client) in present}
 
+    def wait_for_someone(self, round: int) -> None:
+        """Return when a client is there: rounds that nobody can take part in would only be used up."""
+        patience, clients = self._link.limits.patience, list(range(len(self.roster.entries)))
+        end = time.monotonic() + patience
+        told = False
+        while not set(self._node_of.values()) & set(self._link.grid.get_node_ids()) and not self.find(clients):
+            if not told:
+                log.warning("no client has a node any more; round %d waits for one, for %g s at most", round + 1, patience)
+                told = True
+            if time.monotonic() > end:
+                raise RunError(f"no client has come back within {patience:g} s; start the run again, it goes on from its last round")
+            time.sleep(self._link.limits.poll)
+
     def meet(self, told: Mapping[int, Entry]) -> None:
         """At the start of the server: nodes of clients that it knows from the last time, and of new ones."""
         for node, entry in told.items():
@@ -134,23 +147,25 @@ class Attendance:
         self._strangers |= told
 
 
-def gather(link: Link, clients: int, patience: float, out: Path, suits: Suits) -> Attendance:
+def gather(link: Link, clients: int, out: Path, suits: Suits) -> Attendance:
     """The clients of the run in ``out``, once ``clients`` of their nodes are there."""
     path = out / FILE
     kept = _read(path) if path.exists() else None
     known: dict[int, Entry] = {}
     attendance = None if kept is None else Attendance(link, kept[0], {}, suits, path, kept[1] + 1)
-    end = time.monotonic() + patience
+    end, refused = time.monotonic() + link.limits.patience, dict[int, str]()
     while (there := len(known) if attendance is None else attendance.present) < clients:
-        told = ask_census(link, [node for node in link.grid.get_node_ids() if node not in known])
+        told = ask_census(link, [node for node in link.grid.get_node_ids() if node not in known], refused)
         known |= told
         if attendance is not None:
             attendance.meet(told)
         if (len(known) if attendance is None else attendance.present) >= clients:
             break
         if time.monotonic() > end:
+            others = f"{len(refused)} cannot take part, see above and their logs; " if refused else ""
             raise TimeoutError(
-                f"only {there} of {clients} nodes have told of their data within {patience:g} s; start the others, or wait for fewer"
+                f"only {there} of {clients} nodes have told of their data within {link.limits.patience:g} s; {others}"
+                "start the others, or wait for fewer"
             )
         time.sleep(link.limits.poll)
     if attendance is None:
@@ -177,9 +192,13 @@ def _read(path: Path) -> tuple[Roster, int]:
         raise RunError(f"{path} cannot be read: {first_line(error)}; put a copy of it back, or give the run another directory") from error
 
 
-def ask_census(link: Link, nodes: list[int]) -> dict[int, Entry]:
-    """What nodes tell of their data; those that do not, or not in a way that can be, are missing."""
+def ask_census(link: Link, nodes: list[int], refused: dict[int, str] | None = None) -> dict[int, Entry]:
+    """What nodes tell of their data; those that do not, or not in a way that can be, are missing.
+
+    ``refused`` keeps why, so that it is said once of a node that is asked again and again.
+    """
     found: dict[int, Entry] = {}
+    refused = {} if refused is None else refused
     if not nodes:
         return found
     question = RecordDict({"about": ConfigRecord({"format": records.FORMAT})})
@@ -190,6 +209,9 @@ def ask_census(link: Link, nodes: list[int]) -> dict[int, Entry]:
             if fault := fault_in(reply.content):
                 raise ValueError(fault)
             found[node] = heard(*records.read_reply(reply.content, link.limits.message))
+            refused.pop(node, None)
         except ValueError as error:
-            log.warning("node %s cannot take part: %s", node, error)
+            if refused.get(node) != str(error):
+                log.warning("node %s cannot take part: %s", node, error)
+            refused[node] = str(error)
     return found

@@ -39,12 +39,19 @@ class Directory:
         """Where the method's checkpoint, history, model and scores are."""
         return self.path / self.spec.methods[0].label
 
+    def check(self) -> None:
+        """Refuse a directory that was begun with other settings, before anything is written into it."""
+        if not (self.path / "spec.toml").exists():
+            return
+        then, now = (dataclasses.asdict(spec) for spec in (rundir.load_spec(self.path), self.spec))
+        other = [name for name in now if name != "name" and then[name] != now[name]]  # the directory may have been moved
+        if other:
+            raise RunError(f"{self.path} was begun with other settings ({', '.join(other)}); use another directory")
+
     def begin(self, federation: Federation, by_client: bool) -> None:
-        """Write what the run is about; refuse a directory that was begun with other settings. One that goes on stays as it is."""
+        """Write what the run is about; a directory of a run that goes on stays as it is."""
         files.clear_partial(self.path, RESERVED)
         if (self.path / "spec.toml").exists():
-            if dataclasses.replace(rundir.load_spec(self.path), name=self.spec.name) != self.spec:  # it may have been moved
-                raise RunError(f"{self.path} was begun with other settings; use another directory")
             return
         self._describe(federation, by_client)
         files.write_atomic(self.path / "spec.toml", self.spec.to_toml().encode())

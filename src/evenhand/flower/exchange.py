@@ -52,11 +52,13 @@ class Limits:
         deadline: seconds that clients have for an exchange; messages expire then.
         poll: seconds between looking for replies.
         message: bytes of a message.
+        patience: seconds to wait for nodes, at the start and where none is left.
     """
 
     deadline: float = 600.0
     poll: float = 0.2
     message: int = records.LIMIT
+    patience: float = 600.0
 
 
 class Link:
@@ -150,6 +152,9 @@ class GridExchange:
         shared = records.pack(task.shared if beside is None else company.with_model(task.shared, beside.look.task.shared["model"]))
         begins = not isinstance(work, Evaluate) and round > self._begun  # nothing of the round is lost when clients join now
         client_of = self._attendance.find(clients, look_around=begins)
+        if not client_of:
+            self._attendance.wait_for_someone(round)
+            client_of = self._attendance.find(clients)
         self._begun = max(self._begun, round)
         place_of = {client: place for place, client in enumerate(clients)}
         contents = {

@@ -84,12 +84,8 @@ class Run:
 
     def kill_server_app(self) -> None:
         """Kill the process that runs the server's app (of every run in progress: they cannot be told apart)."""
-        found = [pid for pid in self._federation.link.pids() if b"flwr-serverapp" in _command_line(pid)]
-        if not found:
+        if not self._federation.kill_server_apps():
             raise FederationError(f"run {self.id} has no server app; its status is {self.status()}")
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 class Loopback:
@@ -165,6 +161,7 @@ class Loopback:
 
     def stop(self) -> None:
         """End every process of the federation and wait until they are gone."""
+        self.kill_server_apps()  # before the nodes: it would go on, and find nobody
         for members in (self.nodes, self.members[:1]):  # nodes first, so that they can take their leave
             for member in members:
                 member.terminate()
@@ -244,6 +241,14 @@ class Loopback:
         return marked(self._token)
 
     # Runs and commands
+
+    def kill_server_apps(self) -> bool:
+        """Kill the processes that run servers' apps (where there is a /proc to find them); whether there were any."""
+        found = [pid for pid in self.link.pids() if b"flwr-serverapp" in _command_line(pid)] if self.members else []
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
 
     def run(self, app: str | Path, config: Mapping[str, str | int | float | bool] | str | None = None) -> Run:
         """Start a run of the Flower app in a directory; ``config`` overrides values of its [tool.flwr.app.config]."""

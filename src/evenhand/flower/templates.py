@@ -23,7 +23,7 @@ clientapp = "$package.client_app:app"
 num-rounds = $rounds
 clients = $clients  # nodes to wait for before the first round
 deadline = 300.0  # seconds that nodes have to answer; who takes longer is left out of the round
-out = "runs/$project"  # below the directory where the SuperLink was started; a run with an old one goes on where that one ended
+out = "runs/$project"  # below the directory where the SuperLink was started; the same run, started again, goes on where it was
 """
 
 MODEL = '''\
@@ -38,7 +38,7 @@ CODEBOOK = Codebook.load(Path(__file__).with_name("codebook.toml"))
 
 
 def make_model() -> Linear:
-    """Logistic regression. Any torch module will do; one that starts at random needs torch.manual_seed(...) before it."""
+    """Logistic regression. Any torch module will do."""
     return Linear(CODEBOOK.inputs, CODEBOOK.outputs, init="zero")
 '''
 
