@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # there is a process for each cor
 import numpy as np
 
 from benchmarks.machine import describe
-from evenhand.audit import Audit
+from evenhand.studies.audit import Audit
 from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.ledger import Gains

@@ -26,7 +26,7 @@ import evenhand as eh
 from benchmarks.machine import describe
 from evenhand import tree
 from evenhand.algorithm import Memory
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.datasets.files import data_root
 from evenhand.datasets.idx import read_idx
 from evenhand.datasets.loaders.fashion_mnist import FILES

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.experiments.measure import measure_of
-from evenhand.experiments.spec import Method, Spec
-from evenhand.experiments.study import Study, Trial
+from evenhand.studies.measure import measure_of
+from evenhand.studies.spec import Method, Spec
+from evenhand.studies.study import Study, Trial
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import summary
 

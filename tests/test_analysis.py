@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evenhand.experiments import analysis
-from evenhand.experiments.findings import analyse
-from evenhand.experiments.words import sentences
+from evenhand.studies import analysis
+from evenhand.studies.findings import analyse
+from evenhand.studies.words import sentences
 from evenhand.metrics.uncertainty import holm
 from studies import make_study
 

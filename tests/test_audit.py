@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evenhand.audit import Audit, count_predictions, read_counts
+from evenhand.studies.audit import Audit, count_predictions, read_counts
 from evenhand.datasets.files import File, data_root, find
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError
 from evenhand.metrics import parity
 from evenhand.metrics.counts import Counts
-from evenhand.tables import parse
+from evenhand.data.tables import parse
 
 COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
 Call = Callable[..., tuple[int, str, str]]

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.local import permutation
 from evenhand.simplex import project_simplex
 

@@ -16,8 +16,8 @@ import torch
 from safetensors.torch import load_file
 
 import evenhand as eh
-from evenhand.encoding import Encoding
-from evenhand.experiments.spec import Spec, suitable_methods, suitable_model
+from evenhand.data.encoding import Encoding
+from evenhand.studies.spec import Spec, suitable_methods, suitable_model
 
 Call = Callable[..., tuple[int, str, str]]
 

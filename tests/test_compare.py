@@ -19,9 +19,10 @@ import torch
 
 import evenhand as eh
 from commands import invoke, results
-from evenhand.data import Federation, View
+from evenhand.data.federation import Federation
+from evenhand.data.samples import View
 from evenhand.errors import SpecError
-from evenhand.experiments.spec import Method, Spec
+from evenhand.studies.spec import Method, Spec
 from evenhand.metrics import summary
 
 Call = Callable[..., tuple[int, str, str]]
@@ -291,7 +292,7 @@ def test_after_an_interruption_resuming_gives_the_same_files_byte_for_byte(
 def test_resuming_what_is_finished_trains_nothing_and_prints_the_same(done: Done, call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     directory, printed, _ = done
     before = results(directory)
-    monkeypatch.setattr("evenhand.experiments.rundir.fit", lambda *_, **__: pytest.fail("trains again"))
+    monkeypatch.setattr("evenhand.studies.directories.fit", lambda *_, **__: pytest.fail("trains again"))
     code, out, err = call("resume", str(directory))
     assert code == 0, err
     assert out == printed

@@ -17,9 +17,10 @@ from torch.func import functional_call, grad, vmap
 
 import evenhand as eh
 from evenhand import tree
-from evenhand.engines import choices, choose, layers
-from evenhand.engines.convolution import FORMS, Geometry
-from evenhand.engines.layers import FastLayers
+from evenhand.engines import choose
+from evenhand.layers import choices, stacked as layers
+from evenhand.layers.convolution import FORMS, Geometry
+from evenhand.layers.stacked import FastLayers
 
 CPU = torch.device("cpu")
 pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch says that it copies

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from evenhand.data import View
+from evenhand.data.samples import View
 from evenhand.datasets.files import File, data_root
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import prepared
 from evenhand.datasets.loaders import cifar, emnist, fashion_mnist, mnist
 from evenhand.errors import DataError
-from evenhand.pool import Pool
+from evenhand.data.pool import Pool
 
 NAMES = ("shirt", "shoe", "hat")
 

@@ -12,7 +12,7 @@ import evenhand as eh
 from evenhand.datasets.loaders.population import population
 from evenhand.datasets.loaders.synthetic import read, rules, synthetic
 from evenhand.datasets.loaders.synthetic_minimax import chance, drawn, expected, synthetic_minimax
-from evenhand.pool import Pool
+from evenhand.data.pool import Pool
 
 
 def client_rows(pool: Pool, client: int) -> tuple[np.ndarray, np.ndarray]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.describe import balance
+from evenhand.data.describe import balance
 
 
 def federation() -> eh.Federation:

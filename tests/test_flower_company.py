@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
-from evenhand.flower import company, records
+from evenhand.flower import bundle, records
 from evenhand.messages import Reply, Task
 from federations import METHODS, network, ragged
 from test_flower_rounds import SETTINGS, SIZES, Setting, flat
@@ -77,10 +77,10 @@ def test_only_the_cohort_looks_and_the_server_sees_no_more_than_before(by_client
     for mine, theirs in zip(result.history_rows, expected.history_rows, strict=True):
         exact = ("loss", "mean", "std")  # others come from a histogram where only sums are seen
         assert {name: mine[name] for name in exact} == pytest.approx({name: theirs[name] for name in exact}, rel=1e-12)
-    replies = [reply for reply in arrived if company.LOOK in reply.total]
+    replies = [reply for reply in arrived if bundle.LOOK in reply.total]
     assert len(replies) == 3 * ROUNDS
-    assert all(bool(reply.each[company.LOOK]) == by_client for reply in replies)
-    assert all(reply.total[company.LOOK]["clients"] == 1 for reply in replies if not by_client)
+    assert all(bool(reply.each[bundle.LOOK]) == by_client for reply in replies)
+    assert all(reply.total[bundle.LOOK]["clients"] == 1 for reply in replies if not by_client)
 
 
 def test_a_round_with_evaluation_is_one_exchange(tmp_path: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_second_model_travels_only_where_it_is_another(method: str, models: in
     setting.run(METHODS[method], ROUNDS, **FOLDED)
     task, about = records.read_task([message for message in setting.grid.sent if message.metadata.message_type == "train"][-1].content)
     assert "look" in about
-    assert ("model" in task.shared) + (company.LOOKED_AT in task.shared) == models
+    assert ("model" in task.shared) + (bundle.LOOKED_AT in task.shared) == models
 
 
 def test_clients_without_test_data_train_and_have_no_say_in_the_numbers(tmp_path: Path) -> None:
@@ -122,16 +122,16 @@ def test_clients_without_test_data_train_and_have_no_say_in_the_numbers(tmp_path
 
 
 def without_the_look(reply: Reply) -> Reply:
-    return Reply(reply.total[company.WORK], reply.each[company.WORK])
+    return Reply(reply.total[bundle.WORK], reply.each[bundle.WORK])
 
 
 def with_one_more(reply: Reply) -> Reply:
-    reply.each[company.LOOK]["count"][0] += 1
+    reply.each[bundle.LOOK]["count"][0] += 1
     return reply
 
 
 def with_a_negative_count(reply: Reply) -> Reply:
-    reply.each[company.LOOK]["correct"][0] = -1
+    reply.each[bundle.LOOK]["correct"][0] = -1
     return reply
 
 
@@ -167,10 +167,10 @@ def test_nothing_is_folded_between_evaluations(tmp_path: Path) -> None:
 
 def test_a_model_is_sent_once_where_it_is_the_same() -> None:
     model = {"w": torch.ones(2)}
-    assert company.with_model({"model": model, "level": torch.ones(())}, {"w": torch.ones(2)}).keys() == {"model", "level"}
+    assert bundle.with_model({"model": model, "level": torch.ones(())}, {"w": torch.ones(2)}).keys() == {"model", "level"}
     other = {"w": torch.tensor([1.0, 2.0])}
-    shared = company.with_model({"model": model}, other)
-    work, look = company.apart(Task(shared, {"weight": torch.ones(1)}))
+    shared = bundle.with_model({"model": model}, other)
+    work, look = bundle.apart(Task(shared, {"weight": torch.ones(1)}))
     assert work.shared == {"model": model}
     assert work.own.keys() == {"weight"}
     assert look == Task({"model": other})

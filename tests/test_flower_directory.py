@@ -17,10 +17,10 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 
 import evenhand as eh
 from commands import invoke
-from evenhand.data import Federation
-from evenhand.experiments.analysis import across_clients, compare, gaps, statistics
-from evenhand.experiments.findings import analyse
-from evenhand.experiments.study import Study
+from evenhand.data.federation import Federation
+from evenhand.studies.analysis import across_clients, compare, gaps, statistics
+from evenhand.studies.findings import analyse
+from evenhand.studies.study import Study
 from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
 from evenhand.messages import Reply

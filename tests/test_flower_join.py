@@ -21,7 +21,7 @@ import evenhand as eh
 from evenhand.errors import RunError
 from evenhand.files import read_tensors
 from evenhand.flower import apps
-from evenhand.flower.loopback import Loopback
+from evenhand.flower.tryout.loopback import Loopback
 from evenhand.flower.memory import FIRST, NodeMemory
 from evenhand.growth import Extent, first_clients
 from federations import METHODS, network, ragged

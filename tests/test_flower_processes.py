@@ -22,7 +22,7 @@ from flwr.app import Error, Message
 
 import evenhand as eh
 from evenhand.files import read_tensors
-from evenhand.flower.loopback import Loopback, Run
+from evenhand.flower.tryout.loopback import Loopback, Run
 from federations import METHODS, network, ragged
 from flower_app import write_app
 from flower_grid import InProcessGrid

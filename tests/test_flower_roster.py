@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.flower.node import with_groups
 from evenhand.flower.roster import MOST_SAMPLES, Entry, Roster, federation_of, heard, in_order, merged, told
 from evenhand.messages import Reply

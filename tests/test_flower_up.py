@@ -21,11 +21,11 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install evenhand[flower]")
 
 from evenhand.cli.flower import _carry_out, flower
-from evenhand.flower.certificates import write_certificates, write_node_key
-from evenhand.flower.guard import __file__ as guard_file
-from evenhand.flower.guard import marked
-from evenhand.flower.loopback import Loopback, data_files
-from evenhand.flower.member import FederationError, Member, reason
+from evenhand.flower.tryout.certificates import write_certificates, write_node_key
+from evenhand.flower.tryout.guard import __file__ as guard_file
+from evenhand.flower.tryout.guard import marked
+from evenhand.flower.tryout.loopback import Loopback, data_files
+from evenhand.flower.tryout.member import FederationError, Member, reason
 from flower_app import write_app
 
 pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker

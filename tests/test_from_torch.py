@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import evenhand as eh
-from evenhand.data import View
-from evenhand.torch_data import from_torch
+from evenhand.data.samples import View
+from evenhand.data.torch_data import from_torch
 
 
 class Items(Dataset[Any]):

@@ -17,10 +17,10 @@ import torch
 
 import evenhand as eh
 from evenhand import files, tree
-from evenhand.experiments import comparing, rundir
-from evenhand.experiments.spec import Spec
-from evenhand.fronts import fit_each
-from evenhand.fronts.knobs import form_of, numbers_of, with_numbers
+from evenhand.studies import comparing, directories
+from evenhand.studies.spec import Spec
+from evenhand.training.stacks import fit_each
+from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
 from evenhand.testing.subject import difference
 from federations import METHODS, network, ragged
 
@@ -333,7 +333,7 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
         eh.fit_many(network(), federation, runs, progress=stopping(5), **settings)
     assert not list(tmp_path.rglob("checkpoint*"))
     clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr("evenhand.fronts.training.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("evenhand.training.stacks.training.time.monotonic", lambda: float(next(clock)))
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(4), **settings)
     assert len(list(tmp_path.rglob("checkpoint*"))) == len(runs)
@@ -387,7 +387,7 @@ def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(tm
 
     stacked = ran(tmp_path / "stacked", watch)
     assert watched == [(0, "fedavg", 2, 0), (0, "ditto", 2, 2), (0, "a", 4, 4)]
-    monkeypatch.setattr(rundir, "SMALL", 0)
+    monkeypatch.setattr(directories, "SMALL", 0)
     separate = ran(tmp_path / "separate")
     assert stacked.keys() == separate.keys()
     for name in stacked:
@@ -466,8 +466,8 @@ def fit_each_until_the_last_round(
     module: torch.nn.Module, federation: eh.Federation, runs: list[eh.Run], rounds: int
 ) -> list[Callable[[], None]]:
     """Rounds of a stack, ready to be called: what happens before and after them is done once."""
-    from evenhand.fronts.plan import Plan
-    from evenhand.fronts.training import Training
+    from evenhand.training.stacks.plan import Plan
+    from evenhand.training.stacks.training import Training
 
     plan = Plan(module, federation, runs, [], None, rounds=rounds + 2, cohort=eh.Uniform(2), engine=eh.Vmap(trace=False), eval_every=2)
     (stack,) = plan.stacks()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.engines import _try_stacking, choose
-from evenhand.experiments.spec import Spec
+from evenhand.studies.spec import Spec
 from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
 from evenhand.models.recurrent import _in_one_piece, _Recurrence

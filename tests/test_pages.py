@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 import evenhand as eh
 from evenhand.cli import main
-from evenhand.experiments.methods import INNER, NOTHING, learned, learned_table
-from evenhand.experiments.spec import build_algorithm, parse_method
+from evenhand.studies.methods import INNER, NOTHING, learned, learned_table
+from evenhand.studies.spec import build_algorithm, parse_method
 from federations import METHODS as METHODS_IN_ALL_FORMS
 from federations import ragged
 
@@ -34,7 +34,7 @@ RESULT = re.compile(r"^ +([\w-]+)" + 5 * r" +(\d+\.\d)" + r"(?: +(\d+) +(\d+))?$
 
 
 def page(name: str) -> str:
-    return (resources.files("evenhand") / "pages" / f"{name}.md").read_text(encoding="utf-8")
+    return (resources.files("evenhand.algorithms") / "pages" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def section(name: str, heading: str) -> str:
@@ -64,7 +64,7 @@ def call(*arguments: str) -> tuple[int, str]:
 
 
 def test_every_method_has_a_page_and_every_page_a_method() -> None:
-    files = {file.name for file in (resources.files("evenhand") / "pages").iterdir()}
+    files = {file.name for file in (resources.files("evenhand.algorithms") / "pages").iterdir()}
     assert files == {f"{name}.md" for name in METHODS}
 
 

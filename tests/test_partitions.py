@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import polygamma
 
-from evenhand.data import Federation
-from evenhand.partitions import (
+from evenhand.data.federation import Federation
+from evenhand.data.partitions import (
     PARTITIONS,
     classes_per_client,
     deal,
@@ -32,7 +32,7 @@ from evenhand.partitions import (
     skew,
     ssg,
 )
-from evenhand.pool import Deal, Pool
+from evenhand.data.pool import Deal, Pool
 
 PAGE = (Path(__file__).parent.parent / "docs" / "partitions.md").read_text()
 CLASSES = ("shirt", "coat", "boot", "bag", "hat", "sock", "scarf", "glove", "belt", "tie")

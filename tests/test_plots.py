@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.partitions import deal
-from evenhand.plots import COLOURS, plot_partition, save_figure
-from evenhand.pool import Pool
+from evenhand.data.partitions import deal
+from evenhand.data.plots import COLOURS, plot_partition, save_figure
+from evenhand.data.pool import Pool
 
 pytest.importorskip("plotly", reason="pictures need plotly")
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.data import Batch, View
-from evenhand.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.data.samples import Batch, View
+from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
 
 
 def images() -> View:

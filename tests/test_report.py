@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 from tests.commands import invoke
 
-from evenhand.experiments import analysis
-from evenhand.experiments.analysis import Difference
-from evenhand.experiments.findings import analyse
-from evenhand.experiments.study import Study
+from evenhand.studies import analysis
+from evenhand.studies.analysis import Difference
+from evenhand.studies.findings import analyse
+from evenhand.studies.study import Study
 from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
-from evenhand.plots import LINES, REFERENCE, looks, save_figures
+from evenhand.data.plots import LINES, REFERENCE, looks, save_figures
 from evenhand.report import figures, panels, series
 from evenhand.report.markup import script_json
 from evenhand.report.page import page
@@ -398,7 +398,7 @@ def test_page_of_a_thousand_clients_is_small() -> None:
 
 
 def test_specs_of_the_seeds_are_one_spec_to_reproduce() -> None:
-    from evenhand.experiments.spec import Spec
+    from evenhand.studies.spec import Spec
 
     text = written(make_study(seeds=3))
     assert "evenhand compare spec.toml --no-reference" in text

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from evenhand.experiments.findings import analyse
+from evenhand.studies.findings import analyse
 from evenhand.report.page import page
 from studies import make_study
 from test_report import FIVE, NASTY

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 import evenhand as eh
 import federations
-from evenhand.experiments import rundir
-from evenhand.experiments.spec import Spec
+from evenhand.studies import directories
+from evenhand.studies.spec import Spec
 
 ROUNDS, EVERY = 8, 3
 CHECKPOINT = "checkpoint.safetensors"
@@ -382,7 +382,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run of SPEC."""
     directory = tmp_path_factory.mktemp("whole")
-    rundir.execute(rundir.check(Spec.from_toml(SPEC, "SPEC")), directory, silent)
+    directories.execute(directories.check(Spec.from_toml(SPEC, "SPEC")), directory, silent)
     return directory
 
 
@@ -424,8 +424,8 @@ def test_a_run_stopped_in_every_method_ends_with_the_same_files(whole: Path, tmp
     spec = Spec.from_toml(SPEC, "SPEC")
     for label, at in (("fedavg", 3), ("fedavg", 40), ("ditto", 20), ("gifair", 39)):
         with pytest.raises(Stop):
-            rundir.execute(rundir.check(spec), tmp_path, stop_at(label, at))
-    rundir.execute(rundir.check(rundir.load_spec(tmp_path)), tmp_path, silent)
+            directories.execute(directories.check(spec), tmp_path, stop_at(label, at))
+    directories.execute(directories.check(directories.load_spec(tmp_path)), tmp_path, silent)
     assert contents(tmp_path) == contents(whole)
 
 
@@ -436,15 +436,15 @@ def test_what_a_killed_process_leaves_half_done_is_cleared_away_on_resume(whole:
     (tmp_path / "ditto" / "scores.csv").unlink()
     (tmp_path / "ditto" / f".{CHECKPOINT}.q1w2e3").write_bytes(b"part of a checkpoint")  # killed before the rename
     (tmp_path / "gifair" / CHECKPOINT).write_bytes(b"a checkpoint")  # killed after the scores, before the checkpoint was removed
-    rundir.execute(rundir.check(rundir.load_spec(tmp_path)), tmp_path, silent)
+    directories.execute(directories.check(directories.load_spec(tmp_path)), tmp_path, silent)
     assert sorted(contents(tmp_path)) == sorted(contents(whole))
 
 
 def test_results_of_a_spec_that_was_changed_since_are_not_passed_off_as_its_own(tmp_path: Path) -> None:
     short = SPEC.replace("rounds = 40", "rounds = 2")
-    rundir.execute(rundir.check(Spec.from_toml(short, "SPEC")), tmp_path, silent)
+    directories.execute(directories.check(Spec.from_toml(short, "SPEC")), tmp_path, silent)
     text = (tmp_path / "spec.toml").read_text()
     assert "rounds = 2" in text
     (tmp_path / "spec.toml").write_text(text.replace("rounds = 2", "rounds = 4"))
     with pytest.raises(eh.RunError, match="other settings"):
-        rundir.execute(rundir.check(rundir.load_spec(tmp_path)), tmp_path, silent)
+        directories.execute(directories.check(directories.load_spec(tmp_path)), tmp_path, silent)

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenhand.errors import SpecError
-from evenhand.experiments.grid import grid_points, parse_axis
-from evenhand.experiments.measure import error_measure
-from evenhand.experiments.selection import RULES, Selection, dominated, numbers, off_the_front
+from evenhand.studies.grid import grid_points, parse_axis
+from evenhand.studies.measure import error_measure
+from evenhand.studies.selection import RULES, Selection, dominated, numbers, off_the_front
 
 # accuracies of four clients with one seed; in percent, mean and variance are
 MERITS = {

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from evenhand.data import Federation, View
+from evenhand.data.federation import Federation
+from evenhand.data.samples import View
 from evenhand.errors import SpecError
-from evenhand.experiments.spec import Spec
-from evenhand.partitions import deal
-from evenhand.pool import Pool
-from evenhand.shifts import add_noise, draw_per_client, rotate
+from evenhand.studies.spec import Spec
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Pool
+from evenhand.data.shifts import add_noise, draw_per_client, rotate
 
 
 def images(clients: int = 4, size: int = 4, channels: int | None = 2, seed: int = 0) -> Federation:

@@ -13,9 +13,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenhand.partitions import deal
-from evenhand.pool import TEST, TRAIN, VAL, Deal, Pool
-from evenhand.splits import assign_parts, part_sizes
+from evenhand.data.partitions import deal
+from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.data.splits import assign_parts, part_sizes
 
 
 def pool_of(labels: Any, groups: Any = None, owners: Any = None, held_out: Any = None) -> Pool:

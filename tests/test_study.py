@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from evenhand.errors import RunError
-from evenhand.experiments import rundir
-from evenhand.experiments.spec import Spec
-from evenhand.experiments.study import Study
+from evenhand.studies import directories
+from evenhand.studies.spec import Spec
+from evenhand.studies.study import Study
 
 
 def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
@@ -17,7 +17,7 @@ def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
     entries = [{"name": name} if isinstance(name, str) else name for name in methods]
     small = Spec(name="small", rounds=2, seed=seed, data={"name": "digits", "clients": 8, "seed": 0}, model={"name": "linear"})
     spec = dataclasses.replace(small.with_methods(entries), **changes)
-    rundir.execute(rundir.check(spec), directory, lambda method: lambda done, row: None)
+    directories.execute(directories.check(spec), directory, lambda method: lambda done, row: None)
     return directory
 
 
@@ -101,7 +101,7 @@ def test_runs_on_different_data_are_not_mixed(small, tmp_path):
 
 def test_unfinished_run_says_how_to_go_on(small, tmp_path):
     shutil.copytree(small, tmp_path / "half")
-    (tmp_path / "half" / "qffl" / rundir.SCORES).unlink()
+    (tmp_path / "half" / "qffl" / directories.SCORES).unlink()
     with pytest.raises(RunError, match=r"not finished: qffl; continue it with: evenhand resume"):
         Study.load([tmp_path / "half"])
 

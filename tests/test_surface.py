@@ -13,8 +13,8 @@ import torch
 import evenhand as eh
 from evenhand import files, tree
 from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
-from evenhand.experiments.rundir import check
-from evenhand.experiments.spec import Spec
+from evenhand.studies.directories import check
+from evenhand.studies.spec import Spec
 from federations import METHODS, network, ragged
 
 ROOT = Path(__file__).parent.parent

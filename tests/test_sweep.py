@@ -16,10 +16,10 @@ import pandas as pd
 import pytest
 
 from commands import invoke, results
-from evenhand.experiments.measure import ACCURACY
-from evenhand.experiments.spec import Method, Spec
-from evenhand.experiments.study import Study, Trial
-from evenhand.experiments.sweeping import Sweep
+from evenhand.studies.measure import ACCURACY
+from evenhand.studies.spec import Method, Spec
+from evenhand.studies.study import Study, Trial
+from evenhand.studies.sweeping import Sweep
 
 Call = Callable[..., tuple[int, str, str]]
 SHORT = ("--rounds", "2", "--clients", "4", "--model", "linear", "--engine", "loop", "--seeds", "2")
@@ -148,7 +148,7 @@ def test_another_rule_can_be_tried_without_training_again(done: Done, call: Call
     shutil.copytree(done[0], "copy")
     path = Path("copy/spec.toml")
     path.write_text(dataclasses.replace(Spec.load(path), select={"rule": "mean"}).to_toml())
-    monkeypatch.setattr("evenhand.experiments.rundir.fit", lambda *_, **__: pytest.fail("trains again"))
+    monkeypatch.setattr("evenhand.studies.directories.fit", lambda *_, **__: pytest.fail("trains again"))
     code, out, err = call("resume", "copy", "--json")
     assert code == 0, err
     found = json.loads(out)

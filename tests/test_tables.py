@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenhand as eh
-from evenhand.encoding import Column, Encoding, Values, client_sums, fit_column, statistics, text_of
+from evenhand.data.encoding import Column, Encoding, Values, client_sums, fit_column, statistics, text_of
 from evenhand.errors import DataError
-from evenhand.tables import from_frame, parse, read_table
+from evenhand.data.tables import from_frame, parse, read_table
 
 NAN = float("nan")
 

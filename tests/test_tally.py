@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.algorithm import normalised
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.engines import replay, work
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.pooled import BLOCK

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, audit, datasets, engines, metrics, models, partitions, plots, shifts, simplex, testing, theory, tree
+    from evenhand import algorithms, datasets, engines, metrics, models, simplex, testing, theory, tree
+    from evenhand.data import partitions, plots, shifts
+    from evenhand.studies import audit
     from evenhand.algorithm import Algorithm, Certificate, Survey
     from evenhand.algorithms import (
         AFL,
@@ -47,17 +49,19 @@ if TYPE_CHECKING:
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
-    from evenhand.data import Batch, Census, Federation, Part, View
+    from evenhand.data.federation import Federation
+    from evenhand.data.population import Census
+    from evenhand.data.samples import Batch, Part, View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
-    from evenhand.fronts import Run, fit_many
+    from evenhand.training.stacks import Run, fit_many
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
-    from evenhand.partitions import deal
-    from evenhand.pool import Deal, Pool
-    from evenhand.result import Result
-    from evenhand.run import fit
+    from evenhand.data.partitions import deal
+    from evenhand.data.pool import Deal, Pool
+    from evenhand.training.result import Result
+    from evenhand.training.rounds import fit
 
 __version__ = "0.1.0"
 
@@ -92,33 +96,25 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
-    "data": ["Batch", "Census", "Federation", "Part", "View"],
+    "data.federation": ["Federation"],
+    "data.partitions": ["deal"],
+    "data.pool": ["Deal", "Pool"],
+    "data.population": ["Census"],
+    "data.samples": ["Batch", "Part", "View"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
-    "fronts": ["Run", "fit_many"],
+    "training.stacks": ["Run", "fit_many"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
-    "partitions": ["deal"],
-    "pool": ["Deal", "Pool"],
-    "result": ["Result"],
-    "run": ["fit"],
+    "training.result": ["Result"],
+    "training.rounds": ["fit"],
 }
-_SUBMODULES = [
-    "algorithms",
-    "audit",
-    "datasets",
-    "engines",
-    "metrics",
-    "models",
-    "partitions",
-    "plots",
-    "shifts",
-    "simplex",
-    "testing",
-    "theory",
-    "tree",
-]
+_SUBMODULES = {
+    **{name: name for name in ("algorithms", "datasets", "engines", "metrics", "models", "simplex", "testing", "theory", "tree")},
+    **{name: f"data.{name}" for name in ("partitions", "plots", "shifts")},
+    "audit": "studies.audit",
+}
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
@@ -198,7 +194,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
-        return importlib.import_module(f"evenhand.{name}")
+        return importlib.import_module(f"evenhand.{_SUBMODULES[name]}")
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'evenhand' has no attribute {name!r}")
     value = getattr(importlib.import_module(f"evenhand.{_MODULE_OF[name]}"), name)

@@ -3,7 +3,7 @@
 Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a tensor, no in-place change
 of an argument, no randomness of their own.
 
-Several runs can be trained together (:mod:`evenhand.fronts`). Settings that are numbers may then be tensors (), with a value for each run,
+Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers may then be tensors (), with a value for each run,
 and server functions are batched over runs where they keep to the same rules; where they do not, they are called run by run. What a method
 derives from its settings in ``__post_init__`` (a way to go, a flag) is the same for all runs that are stacked.
 """
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.cohort import Draw
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_choice
 from evenhand.growth import grown
 from evenhand.local import LocalSGD

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.errors import require, require_whole
 
 

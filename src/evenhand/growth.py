@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.data import Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Part
 from evenhand.tree import Tree
 
 

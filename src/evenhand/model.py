@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from evenhand import losses, tree
-from evenhand.data import Batch, Federation, Part, Samples
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Batch, Part, Samples
 from evenhand.errors import first_line, require_choice
 from evenhand.tree import Tree
 
@@ -108,7 +109,7 @@ class Model:
         # functional_call puts the parameters into the module while it runs, so each thread needs a module of its own
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
-        from evenhand.engines.layers import fast_layers  # here: engines know models
+        from evenhand.layers.stacked import fast_layers  # here: engines know models
 
         with fast_layers(self._threads.module, self.device):
             if self.precision != "bf16" or self.device.type != "cuda":

@@ -24,7 +24,8 @@ from evenhand.algorithm import (
     weighted,
 )
 from evenhand.cohort import Draw
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
 from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task

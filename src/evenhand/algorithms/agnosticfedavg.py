@@ -10,7 +10,8 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, State, normalised, step
 from evenhand.algorithms.groups import group_risks, group_shares, group_totals
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_number, require_whole
 from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task

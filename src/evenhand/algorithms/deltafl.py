@@ -9,7 +9,7 @@ from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, State, Survey, normalised
 from evenhand.cohort import Draw
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.errors import require_number
 from evenhand.messages import Replies
 from evenhand.simplex import weighted_quantile

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Memory, weighted
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.errors import require_number
 from evenhand.messages import Reply, Task
 from evenhand.model import Model

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, mean_step, step, weighted
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number, require_whole
 from evenhand.growth import grown, resettled
 from evenhand.messages import Replies, Reply, Task

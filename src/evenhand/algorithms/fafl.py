@@ -28,7 +28,8 @@ from evenhand.algorithm import (
     step,
     weighted,
 )
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, State
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.theory.aggregates import Mean
 
 

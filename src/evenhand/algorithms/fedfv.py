@@ -10,7 +10,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_number, require_whole
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model

@@ -8,7 +8,8 @@ import torch
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend, normalised
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model

@@ -10,7 +10,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.errors import require_number
 from evenhand.messages import Task
 from evenhand.model import Model

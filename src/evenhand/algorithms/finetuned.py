@@ -12,7 +12,8 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Memory, State
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_whole
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, step, weighted
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from evenhand.algorithm import State
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
 from evenhand.tree import Tree

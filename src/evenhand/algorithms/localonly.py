@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from evenhand.algorithm import Algorithm, Info, Memory, State
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree

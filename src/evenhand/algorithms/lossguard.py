@@ -11,7 +11,7 @@ from evenhand.algorithm import Algorithm, Certificate, Info, State, normalised
 from evenhand.algorithms.afl import AFL
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.cohort import Draw
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies
 from evenhand.simplex import project_capped

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, State
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
 from evenhand.messages import Task
 from evenhand.model import Model

@@ -9,7 +9,8 @@ from torch.func import grad
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Memory, State
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
 from evenhand.messages import Reply, Task
 from evenhand.model import Model

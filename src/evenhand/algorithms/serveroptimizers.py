@@ -11,7 +11,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, State, next_average
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
-from evenhand.data import Census
+from evenhand.data.population import Census
 from evenhand.errors import require_number
 from evenhand.messages import Replies
 from evenhand.tree import Tree

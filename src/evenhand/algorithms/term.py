@@ -13,7 +13,8 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, holds, mean_step, normalised, step, weighted
 from evenhand.cohort import Draw
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model

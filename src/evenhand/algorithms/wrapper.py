@@ -6,7 +6,8 @@ from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey
 from evenhand.cohort import Draw
-from evenhand.data import Batch, Census
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
 from evenhand.errors import require_kind
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task

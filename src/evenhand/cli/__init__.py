@@ -36,7 +36,7 @@ def algorithms(name: str | None) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
-    from evenhand.experiments.methods import kinds, one_line, page
+    from evenhand.studies.methods import kinds, one_line, page
 
     console = Console()
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from evenhand.audit import Audit
+    from evenhand.studies.audit import Audit
     from evenhand.metrics.uncertainty import Interval
 
 MOST_ROWS = 40  # a table of more is no longer read
@@ -73,9 +73,9 @@ def audit(
     --counts, a table of counts: the same numbers come out.
     """
     with stopping_cleanly(quiet):
-        from evenhand.audit import Audit, count_predictions, read_counts
+        from evenhand.studies.audit import Audit, count_predictions, read_counts
         from evenhand.files import check_formats, json_text, write_tables
-        from evenhand.tables import read_table
+        from evenhand.data.tables import read_table
 
         check_formats(formats)
         frame = read_table(table)

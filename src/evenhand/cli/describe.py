@@ -41,9 +41,9 @@ def describe(
     """
     from rich.console import Console
 
-    from evenhand.describe import describe as table_of
-    from evenhand.experiments.spec import Spec
-    from evenhand.experiments.tables import show_encoding
+    from evenhand.data.describe import describe as table_of
+    from evenhand.studies.spec import Spec
+    from evenhand.studies.tables import show_encoding
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
     try:
@@ -62,7 +62,7 @@ def describe(
         spread = f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
         console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
         if picture is not None:
-            from evenhand.plots import plot_partition, save_figure
+            from evenhand.data.plots import plot_partition, save_figure
 
             save_figure(plot_partition(federation, by=by), picture)
             console.print(f"The picture is in {picture}", highlight=False, soft_wrap=True)

@@ -23,8 +23,8 @@ from evenhand.cli.terminal import stopping_cleanly
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from evenhand.flower.codebook import Codebook
-    from evenhand.flower.loopback import Loopback
+    from evenhand.flower.project.codebook import Codebook
+    from evenhand.flower.tryout.loopback import Loopback
 
 
 @click.group()
@@ -58,7 +58,7 @@ def new(
     a node that agrees. The table itself is not copied.
     """
     with stopping_cleanly():
-        from evenhand.flower.project import write_project
+        from evenhand.flower.project.new import write_project
 
         codebook, tables = _tables(table, label, groups, dropped, clients)
         write_project(directory, codebook, method, clients, tables)
@@ -75,9 +75,9 @@ def _tables(
 ) -> tuple[Codebook, dict[str, DataFrame]]:
     """The codebook of a new app, and tables for a try-out where they can be made up."""
     from evenhand.errors import SpecError
-    from evenhand.flower.codebook import Codebook
-    from evenhand.flower.project import example
-    from evenhand.tables import read_table
+    from evenhand.flower.project.codebook import Codebook
+    from evenhand.flower.project.new import example
+    from evenhand.data.tables import read_table
 
     if table is not None:
         if label is None:
@@ -109,7 +109,7 @@ def up(
     run until Ctrl-C.
     """
     with stopping_cleanly(), _terminated_cleanly(), _place(directory) as place:
-        from evenhand.flower.loopback import Loopback
+        from evenhand.flower.tryout.loopback import Loopback
 
         files = data[0] if len(data) == 1 else data or None
         if app is not None and not (app / "pyproject.toml").is_file():
@@ -143,7 +143,7 @@ def _check_settings(app: Path, settings: str) -> None:
 
 
 def _what_runs(federation: Loopback, app: Path | None) -> str:
-    from evenhand.flower.loopback import CONNECTION, QUIET_FLOWER
+    from evenhand.flower.tryout.loopback import CONNECTION, QUIET_FLOWER
 
     settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in {"FLWR_HOME": str(federation.home), **QUIET_FLOWER}.items())
     protection = "TLS and node keys" if federation.tls else "INSECURE: no TLS, no node keys"
@@ -202,7 +202,7 @@ def _wait(federation: Loopback) -> None:
 
 def _report_ended(federation: Loopback, reported: set[str]) -> None:
     """Say it once where a node has ended; without the SuperLink nothing goes on."""
-    from evenhand.flower.member import FederationError
+    from evenhand.flower.tryout.member import FederationError
 
     federation.link.check()
     for member in federation.ended():

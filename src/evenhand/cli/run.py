@@ -13,7 +13,7 @@ from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.view import View, carry_out, carry_out_run, check_view, view_options
 
 if TYPE_CHECKING:
-    from evenhand.experiments.spec import Spec
+    from evenhand.studies.spec import Spec
 
 
 @click.command()
@@ -39,7 +39,7 @@ def run(
     Your own table, one row per sample: evenhand run --data patients.csv --client hospital --label disease --group sex
     """
     with stopping_cleanly(quiet) as begun:
-        from evenhand.experiments.rundir import check, new_directory
+        from evenhand.studies.directories import check, new_directory
 
         plan = planned(spec, **options)
         check_view(dataclasses.replace(plan, seeds=(), resplit=False), view)
@@ -70,8 +70,8 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.engines import processes
-        from evenhand.experiments.comparing import check_comparison
-        from evenhand.experiments.rundir import check, load_spec
+        from evenhand.studies.comparing import check_comparison
+        from evenhand.studies.directories import check, load_spec
 
         spec, begun.directory = processes.from_first(lambda: load_spec(directory), "the spec"), directory
         check_view(spec, view)

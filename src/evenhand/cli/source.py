@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evenhand.experiments.spec import Spec
+    from evenhand.studies.spec import Spec
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
@@ -59,7 +59,7 @@ def data_table(
     """The [data] table of a spec from these options; empty where none is given. ``data`` is a name, a file or a directory."""
     from evenhand.datasets import DATASETS, FORMATS
     from evenhand.errors import SpecError
-    from evenhand.experiments.spec import parse_table
+    from evenhand.studies.spec import parse_table
 
     table: dict[str, Any] = {}
     path = None if data is None else Path(data).expanduser()
@@ -161,7 +161,7 @@ def planned(
     import dataclasses
 
     from evenhand.errors import SpecError
-    from evenhand.experiments.spec import Spec, parse_method, parse_table
+    from evenhand.studies.spec import Spec, parse_method, parse_table
 
     if spec and str(spec).lower().endswith(TABLES):
         raise SpecError(f"{spec} is a table, not a spec; give it with --data {shlex.quote(str(spec))}")

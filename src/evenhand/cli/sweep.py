@@ -13,7 +13,7 @@ from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.view import View, begin, carry_out, check_view, seed_options, view_options, with_seeds
 
 if TYPE_CHECKING:
-    from evenhand.experiments.spec import Spec
+    from evenhand.studies.spec import Spec
 
 
 @click.command()
@@ -67,7 +67,7 @@ def sweep(
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.errors import SpecError
-        from evenhand.experiments.comparing import check_comparison
+        from evenhand.studies.comparing import check_comparison
 
         plan = with_seeds(planned(spec, **options), seeds, resplit, validation)
         given: dict[str, Any] = {"rule": rule, "tolerance": tolerance}
@@ -87,8 +87,8 @@ def sweep(
 def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec:
     """The spec with the points of the grid for its methods, and the references in front of them."""
     from evenhand.errors import SpecError
-    from evenhand.experiments.grid import grid_points, parse_axis
-    from evenhand.experiments.sweeping import REFERENCES
+    from evenhand.studies.grid import grid_points, parse_axis
+    from evenhand.studies.sweeping import REFERENCES
 
     methods = [method.table() for method in plan.methods]
     if grids:

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from evenhand.experiments.comparing import Planned
-    from evenhand.experiments.findings import Findings
-    from evenhand.experiments.rundir import Ready
-    from evenhand.experiments.spec import Spec
-    from evenhand.experiments.study import Study
-    from evenhand.experiments.sweeping import Sweep
+    from evenhand.studies.comparing import Planned
+    from evenhand.studies.findings import Findings
+    from evenhand.studies.directories import Ready
+    from evenhand.studies.spec import Spec
+    from evenhand.studies.study import Study
+    from evenhand.studies.sweeping import Sweep
 
 LEVEL = click.option(
     "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
@@ -131,8 +131,8 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
 
 def begin(plan: Planned, out: Path | None) -> Path:
     """A directory of its own for a comparison, with its spec in it, so that it can be resumed from now on."""
-    from evenhand.experiments.comparing import claim
-    from evenhand.experiments.rundir import new_directory
+    from evenhand.studies.comparing import claim
+    from evenhand.studies.directories import new_directory
 
     directory = new_directory(out or Path("runs") / plan.spec.name, numbered=out is None)
     claim(plan.spec, directory)
@@ -165,9 +165,9 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
     from functools import partial
 
     from evenhand.engines import processes
-    from evenhand.experiments.rundir import execute
-    from evenhand.experiments.study import Study
-    from evenhand.experiments.tables import show_data
+    from evenhand.studies.directories import execute
+    from evenhand.studies.study import Study
+    from evenhand.studies.tables import show_data
 
     check_positive(ready, view.positive)
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
@@ -181,10 +181,10 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
 def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
     from evenhand.engines import processes
-    from evenhand.experiments.comparing import execute_comparison
-    from evenhand.experiments.study import Study
-    from evenhand.experiments.sweeping import Sweep
-    from evenhand.experiments.tables import show_data
+    from evenhand.studies.comparing import execute_comparison
+    from evenhand.studies.study import Study
+    from evenhand.studies.sweeping import Sweep
+    from evenhand.studies.tables import show_data
 
     check_positive(plan.first, view.positive)
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
@@ -198,8 +198,8 @@ def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
 
 def _conclude(study: Study, directory: Path, console: Console, view: View, sweep: Sweep | None = None) -> None:
     """Write and print what came out."""
-    from evenhand.experiments.findings import analyse
-    from evenhand.experiments.tables import show_study
+    from evenhand.studies.findings import analyse
+    from evenhand.studies.tables import show_study
     from evenhand.files import json_text, write_tables
 
     findings = analyse(study if sweep is None else sweep.final, view.over, view.level, view.least, view.positive)
@@ -229,7 +229,7 @@ def _about(findings: Findings) -> dict[str, Any]:
 
 def _show_choice(console: Console, sweep: Sweep) -> None:
     """Print every point on validation data, and which one is chosen and why."""
-    from evenhand.experiments.selection import FAIRNESS
+    from evenhand.studies.selection import FAIRNESS
 
     console.print(_points(sweep))
     number = {"worst10": "worst 10 %", "min": "worst", "std": "std"}[FAIRNESS[sweep.selection.rule]]

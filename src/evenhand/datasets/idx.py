@@ -13,7 +13,7 @@ import torch
 from evenhand.datasets.files import File, read
 from evenhand.datasets.images import check_labels, image_pool
 from evenhand.errors import DataError
-from evenhand.pool import Pool
+from evenhand.data.pool import Pool
 
 Array = np.ndarray[Any, Any]
 TYPES = {"uint8": 0x08, "int32": 0x0C}  # codes in the magic number

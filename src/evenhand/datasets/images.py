@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data import View
+from evenhand.data.samples import View
 from evenhand.errors import DataError, require, require_choice
-from evenhand.pool import Pool
+from evenhand.data.pool import Pool
 
 DIRICHLET: Mapping[str, Any] = {"name": "dirichlet", "clients": 10, "alpha": 0.5}  # for data that come without clients
 STANDARDISE = ("scale", "dataset", "pixel")

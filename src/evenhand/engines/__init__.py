@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.data import Batch, Federation
-from evenhand.engines import choices
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Batch
+from evenhand.layers import choices
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.convolution import BLOCK
+from evenhand.layers.convolution import BLOCK
 from evenhand.engines.loop import HEAVY_LAYERS, RECURRENT_LAYERS, Loop
 from evenhand.engines.replay import traced
 from evenhand.engines.threads import one_thread
@@ -30,7 +31,7 @@ def choose(engine: str | Engine, model: Model, federation: Federation) -> Engine
     """The engine for a name; "auto" takes the one that is faster for this model and device.
 
     That is stacking wherever it works, but for convolutional and recurrent models on a CPU: there a step of both is measured, once for
-    a model and machine (see :mod:`evenhand.engines.choices`). Since engines agree up to rounding only, the last bits of such a run may
+    a model and machine (see :mod:`evenhand.layers.choices`). Since engines agree up to rounding only, the last bits of such a run may
     be others on another machine; name the engine to rule that out.
     """
     if isinstance(engine, Engine):

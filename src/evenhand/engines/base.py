@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.work import Work
 from evenhand.messages import Replies, Task
 from evenhand.model import Model

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import tree
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.simulator import Batching, ChunkFunction, ClientFunction, Simulator
 from evenhand.errors import require_whole

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.data import Batch, Part, Samples
+from evenhand.data.samples import Batch, Part, Samples
 from evenhand.engines.replay import TreeFunction
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Work

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.base import Exchange
 from evenhand.engines.work import Evaluate, Work
 from evenhand.errors import EvenhandError, RunError, first_line

@@ -24,7 +24,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Memory
-from evenhand.data import Batch, Federation, Samples
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Batch, Samples
 from evenhand.engines.fold import Fold, finite, summed
 from evenhand.engines.memory import Memories
 from evenhand.engines.pooled import Pooled

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.data import Part
+from evenhand.data.samples import Part
 from evenhand.engines.widths import stacked_clients
 from evenhand.local import LocalSGD
 from evenhand.tree import Tree

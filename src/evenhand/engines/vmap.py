@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from evenhand import tree
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.convolution import BLOCK
+from evenhand.layers.convolution import BLOCK
 from evenhand.engines.memory import free_memory
 from evenhand.engines.replay import Captured, GraphMemory, Replayed
 from evenhand.engines.simulator import Batching, ChunkFunction, ChunkReply, ClientFunction, Simulator

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Memory
-from evenhand.data import Batch
+from evenhand.data.samples import Batch
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums

@@ -16,7 +16,7 @@ from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.work import Evaluate, Work
 from evenhand.errors import (
     EvenhandError,
@@ -28,7 +28,7 @@ from evenhand.errors import (
     require_number,
     require_whole,
 )
-from evenhand.flower import company, records, roster, wire
+from evenhand.flower import bundle, records, roster, wire
 from evenhand.flower.attendance import Joined, gather
 from evenhand.flower.checks import NotFinite, label, require_finite
 from evenhand.flower.exchange import Limits, Link, Remote, fault_content
@@ -41,7 +41,7 @@ from evenhand.messages import Reply
 from evenhand.model import Model
 
 if TYPE_CHECKING:
-    from evenhand.result import Result
+    from evenhand.training.result import Result
 
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")  # the second is shown from the level INFO on
 
@@ -104,7 +104,7 @@ def client_app(
         task, about = records.read_task(content, limit)
         client, round, counted = (records.whole(about, name) for name in ("client", "round", "counted"))
         kind = wire.made(records.text(about, "how"), algorithm)
-        task, looked_at = company.apart(task)
+        task, looked_at = bundle.apart(task)
         data = with_groups(data_of(context), tuple(about["groups"]))
         seed = records.whole(about, "seed")
         trained = Model(_by_owner("model", lambda: _made(model, seed)), loss or records.text(about, "loss"))
@@ -126,7 +126,7 @@ def client_app(
         if kind.local is not None:
             memory.remember(round, counted, remembered)
         if seen is not None:
-            reply = company.joined(reply, seen)
+            reply = bundle.joined(reply, seen)
         return records.reply_content(reply, {"client": client, "round": round, "work": kind.name}, limit)
 
     app.query("census")(tell)
@@ -199,7 +199,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         # here: a node starts anew for every message, and does without them
         from evenhand.flower.directory import Directory, run_spec
-        from evenhand.run import fit
+        from evenhand.training.rounds import fit
 
         link = Link(grid, Limits(deadline=deadline, message=limit, patience=patience))
         module = _made(model, seed)

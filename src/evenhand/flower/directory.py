@@ -17,12 +17,13 @@ from torch import nn
 from evenhand import files
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
-from evenhand.data import PARTS, Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.samples import PARTS, Part
 from evenhand.errors import RunError, SpecError
-from evenhand.experiments import rundir
-from evenhand.experiments.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
+from evenhand.studies import directories
+from evenhand.studies.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
 from evenhand.local import LocalSGD
-from evenhand.result import Result
+from evenhand.training.result import Result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Directory:
         """Refuse a directory that was begun with other settings, before anything is written into it."""
         if not (self.path / "spec.toml").exists():
             return
-        then, now = (dataclasses.asdict(spec) for spec in (rundir.load_spec(self.path), self.spec))
+        then, now = (dataclasses.asdict(spec) for spec in (directories.load_spec(self.path), self.spec))
         other = [name for name in now if name != "name" and then[name] != now[name]]  # the directory may have been moved
         if other:
             raise RunError(f"{self.path} was begun with other settings ({', '.join(other)}); use another directory")
@@ -59,13 +60,13 @@ class Directory:
     def finish(self, result: Result, federation: Federation, by_client: bool) -> None:
         """Write what came of it."""
         self._describe(federation, by_client)
-        rundir.save(result, self.folder, keep_checkpoint=True)
+        directories.save(result, self.folder, keep_checkpoint=True)
 
     def _describe(self, federation: Federation, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
-        about = rundir.about_run(self.spec, federation, methods, self.module, "cpu", (*rundir.PACKAGES, "flwr"))
+        about = directories.about_run(self.spec, federation, methods, self.module, "cpu", (*directories.PACKAGES, "flwr"))
         about["federation"] = {"by_client": by_client, "clients": [_told(federation, client) for client in range(federation.clients)]}
-        files.write_json(self.path / rundir.ABOUT, about)
+        files.write_json(self.path / directories.ABOUT, about)
 
 
 def run_spec(

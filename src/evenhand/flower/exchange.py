@@ -20,13 +20,13 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange, Look
 from evenhand.engines.fold import Fold
 from evenhand.engines.underway import numbers_at_home
 from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.errors import RunError
-from evenhand.flower import company, records, roster
+from evenhand.flower import bundle, records, roster
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.memory import FIRST
 from evenhand.flower.node import Node
@@ -149,7 +149,7 @@ class GridExchange:
 
     def _exchange(self, work: Work, task: Task, ids: Tensor, round: int, beside: _Beside | None) -> Replies:
         clients, how = ids.tolist(), described(work, self.settings.method)
-        shared = records.pack(task.shared if beside is None else company.with_model(task.shared, beside.look.task.shared["model"]))
+        shared = records.pack(task.shared if beside is None else bundle.with_model(task.shared, beside.look.task.shared["model"]))
         begins = not isinstance(work, Evaluate) and round > self._begun  # nothing of the round is lost when clients join now
         client_of = self._attendance.find(clients, look_around=begins)
         if not client_of:
@@ -217,7 +217,7 @@ class GridExchange:
                 raise ValueError(fault)
             reply, about = records.read_reply(message.content, self.settings.link.limits.message)
             looks = beside is not None and client in beside.clients
-            reply, seen = company.parted(reply) if looks else (reply, None)
+            reply, seen = bundle.parted(reply) if looks else (reply, None)
         except ValueError as error:
             roll.answer(client, {})
             log.warning("%s is left out: %s", who, error)

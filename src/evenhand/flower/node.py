@@ -11,7 +11,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Memory
-from evenhand.data import Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Part
 from evenhand.engines.loop import OneByOne
 from evenhand.engines.memory import Memories
 from evenhand.engines.simulator import Simulator

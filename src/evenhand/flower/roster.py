@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.data import PARTS, Federation, Part, View
+from evenhand.data.federation import Federation
+from evenhand.data.samples import PARTS, Part, View
 from evenhand.messages import Reply
 
 DTYPES = {
@@ -160,7 +161,7 @@ def merged(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _rank(name: str) -> tuple[bool, float, str]:
-    """Numbers by their value, then texts, as :mod:`evenhand.arrays` has them; a node sends a number as text."""
+    """Numbers by their value, then texts, as :mod:`evenhand.data.arrays` has them; a node sends a number as text."""
     try:
         value = float(name)
     except ValueError:

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenhand.algorithm import Algorithm
-from evenhand.data import PARTS
+from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
-from evenhand.experiments.spec import algorithm_table, build_algorithm
+from evenhand.studies.spec import algorithm_table, build_algorithm
 from evenhand.local import LocalSGD
 
 OWN = "node's own"  # the name under which a method travels that is no method of evenhand's

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.tally import Tally

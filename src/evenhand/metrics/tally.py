@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand import losses, tree
-from evenhand.data import Batch, Part
+from evenhand.data.samples import Batch, Part
 from evenhand.losses import single_output
 from evenhand.messages import Replies
 from evenhand.metrics.calibration import BINS, EDGES

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.experiments.analysis import HEADINGS, SMALLER_IS_BETTER, Comparison, Entry, Point
-from evenhand.experiments.study import Study
+from evenhand.studies.analysis import HEADINGS, SMALLER_IS_BETTER, Comparison, Entry, Point
+from evenhand.studies.study import Study
 from evenhand.metrics.uncertainty import Interval
-from evenhand.plots import Look, graph_objects, looks, shortened
+from evenhand.data.plots import Look, graph_objects, looks, shortened
 from evenhand.report.series import Floats, client_merits, curve, learning, shown, thinned, weights
 
 Json = dict[str, Any]

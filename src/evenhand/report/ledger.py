@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenhand.experiments.analysis import Entry
-from evenhand.experiments.findings import Findings
+from evenhand.studies.analysis import Entry
+from evenhand.studies.findings import Findings
 from evenhand.report import figures
 from evenhand.report.markup import text
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.errors import require_choice
-from evenhand.experiments.findings import Findings, analyse
-from evenhand.experiments.rundir import load_spec
-from evenhand.experiments.study import Study
-from evenhand.experiments.sweeping import Sweep
+from evenhand.studies.findings import Findings, analyse
+from evenhand.studies.directories import load_spec
+from evenhand.studies.study import Study
+from evenhand.studies.sweeping import Sweep
 from evenhand.files import write_atomic
-from evenhand.plots import graph_objects, looks, save_figures
+from evenhand.data.plots import graph_objects, looks, save_figures
 from evenhand.report import figures, panels
 from evenhand.report.ledger import ledger_data
 from evenhand.report.markup import script_json, text

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenhand.experiments.analysis import HEADINGS
-from evenhand.experiments.analysis import front as front_points
-from evenhand.experiments.findings import Findings
-from evenhand.experiments.study import Study
+from evenhand.studies.analysis import HEADINGS
+from evenhand.studies.analysis import front as front_points
+from evenhand.studies.findings import Findings
+from evenhand.studies.study import Study
 from evenhand.metrics.uncertainty import Interval
 from evenhand.report import figures
 from evenhand.report.markup import table, text

@@ -7,12 +7,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from evenhand.experiments.analysis import STATISTICS, Comparison
-from evenhand.experiments.findings import Findings
-from evenhand.experiments.spec import Spec
-from evenhand.experiments.study import Study
+from evenhand.studies.analysis import STATISTICS, Comparison
+from evenhand.studies.findings import Findings
+from evenhand.studies.spec import Spec
+from evenhand.studies.study import Study
 from evenhand.metrics.uncertainty import Interval
-from evenhand.plots import looks
+from evenhand.data.plots import looks
 from evenhand.report import figures, panels, server
 from evenhand.report.ledger import ledger
 from evenhand.report.markup import Cell, hidden, table, text

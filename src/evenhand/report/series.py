@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.experiments.measure import Measure
-from evenhand.experiments.study import Study
+from evenhand.studies.measure import Measure
+from evenhand.studies.study import Study
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenhand.experiments.methods import NOTHING
-from evenhand.experiments.study import Study
+from evenhand.studies.methods import NOTHING
+from evenhand.studies.study import Study
 from evenhand.report.markup import table, text
 
 MOST_ROWS = 40  # of the table of clients

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from torch import nn
 
 from evenhand.algorithm import Algorithm
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.errors import EvenhandError, first_line, require_kind
 from evenhand.losses import LossFunction
 from evenhand.testing import hooks, runs, settings

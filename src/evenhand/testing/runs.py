@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort, Draw, Proportional, Uniform
-from evenhand.data import Census, Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.population import Census
+from evenhand.data.samples import Part
 from evenhand.engines import Loop, Vmap
 from evenhand.losses import resolve
 from evenhand.messages import Reply, Task
-from evenhand.result import Result
+from evenhand.training.result import Result
 from evenhand.testing.subject import (
     SEED,
     WHOLE,

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Full, Uniform
-from evenhand.data import Batch, Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Batch, Part
 from evenhand.engines import Engine, Exchange, Loop
 from evenhand.engines.work import Train, Work
 from evenhand.errors import first_line
@@ -28,8 +29,8 @@ from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
-from evenhand.result import Result
-from evenhand.run import fit, prepare
+from evenhand.training.result import Result
+from evenhand.training.rounds import fit, prepare
 from evenhand.tree import Tree
 
 SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 0.3 of the data

@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from evenhand.data import Batch, Census, Federation, Samples
+from evenhand.data.federation import Federation
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch, Samples
 from evenhand.errors import require, require_kind, require_number
 from evenhand.losses import LossFunction
 from evenhand.model import Model

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, first_line, require_choice
-from evenhand.pool import Partition
-from evenhand.tables import from_frame
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame
 
 COLUMNS = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
 FILES = (

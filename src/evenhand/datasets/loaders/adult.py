@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import require_choice
-from evenhand.pool import Partition
-from evenhand.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = tuple(

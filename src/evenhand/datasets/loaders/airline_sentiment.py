@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.datasets.text import WordVectors, glove
 from evenhand.errors import DataError, require, require_choice
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 FILES = (
     File(

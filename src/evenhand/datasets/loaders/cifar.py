@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_bytes
 from evenhand.datasets.images import DIRICHLET, check_labels, image_pool, prepared
 from evenhand.errors import DataError
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 
 class Layout(NamedTuple):

@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, require_choice
-from evenhand.pool import Partition
-from evenhand.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 CHECKSUM = "sha256:c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d"
 HOME = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a/"

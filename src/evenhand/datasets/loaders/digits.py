@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.errors import require, require_number, require_whole
 
 

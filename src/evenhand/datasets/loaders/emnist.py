@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.idx import read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 from evenhand.errors import require_choice
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 NAMES = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 CHOICES: dict[str, Sequence[str] | None] = {

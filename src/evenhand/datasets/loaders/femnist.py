@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File
-from evenhand.datasets.loaders.leaf import leaf_folder, read_leaf
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.leaf import leaf_folder, read_leaf
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 LABELS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

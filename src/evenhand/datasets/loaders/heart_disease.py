@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, require_choice
-from evenhand.pool import Partition
-from evenhand.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
 CHECKSUMS = {

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 FILES = (
     File(

@@ -13,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.datasets.files import File, folder_of, locate
 from evenhand.datasets.files import read as read_bytes
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 from evenhand.errors import DataError, require_choice
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 NAMES = tuple("0123456789")
 HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data import Federation, Part
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Part
 from evenhand.errors import require_whole
 
 

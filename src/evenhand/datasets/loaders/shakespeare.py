@@ -13,14 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.data import Federation, View
+from evenhand.data.federation import Federation
+from evenhand.data.samples import View
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.datasets.text import LETTER_NAMES, letter_codes
 from evenhand.errors import DataError, require, require_choice, require_number, require_whole
-from evenhand.partitions import deal, natural
-from evenhand.pool import TEST, TRAIN, VAL, Partition, Pool
-from evenhand.splits import part_sizes
+from evenhand.data.partitions import deal, natural
+from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
+from evenhand.data.splits import part_sizes
 
 FILES = (
     File(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.errors import require_number, require_whole
-from evenhand.partitions import deal
-from evenhand.pool import Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Pool
 
 Array = np.ndarray[Any, Any]
 FEATURES, CLASSES = 60, 10

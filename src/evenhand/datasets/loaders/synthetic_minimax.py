@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenhand.data import Federation
+from evenhand.data.federation import Federation
 from evenhand.errors import require, require_choice, require_whole
 
 Array = np.ndarray[Any, Any]

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from evenhand.data import Federation
-from evenhand.tables import from_frame, read_table
+from evenhand.data.federation import Federation
+from evenhand.data.tables import from_frame, read_table
 
 
 def table(
@@ -26,7 +26,7 @@ def table(
     seed: int = 0,
     clients: int | None = None,
 ) -> Federation:
-    """A federation from a CSV or Parquet file with one row per sample; the options are those of :func:`evenhand.tables.from_frame`."""
+    """A federation from a CSV or Parquet file with one row per sample; the options are those of :func:`evenhand.data.tables.from_frame`."""
     return from_frame(
         read_table(path),
         client=client,

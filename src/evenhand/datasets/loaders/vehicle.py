@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.data import Federation, Part, View
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Part, View
 from evenhand.datasets.files import File, locate
-from evenhand.datasets.loaders.leaf import read_leaf
+from evenhand.data.leaf import read_leaf
 from evenhand.errors import require_choice
-from evenhand.partitions import deal
-from evenhand.pool import Partition, Pool
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 
 HOME = "https://raw.githubusercontent.com/litian96/ditto/602f571de561f7796104860108dfa91182bfbcd8/data/vehicle/data/train/mytrain.json"
 CHECKSUM = "sha256:a8c8b22a89ea64e5a563cffe94352b48c1f44a02100fd3256adfc09dc43d9ddc"

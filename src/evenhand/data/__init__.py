@@ -1,0 +1,1 @@
+"""Federated data: what clients hold, how it is read, dealt and described."""

@@ -1,0 +1,203 @@
+"""The files of a Flower app that ``evenhand flower new`` writes; $names are filled in by :mod:`evenhand.flower.project.new`."""
+
+from __future__ import annotations
+
+PYPROJECT = """\
+[project]
+name = "$project"
+version = "0.1.0"
+description = "A fair model from tables that stay where they are"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41,<2", "evenhand[flower]"]  # to be installed on the server and on every node beforehand
+
+[tool.flwr.app]
+publisher = "$project"
+fab-format-version = 1
+flwr-version-target = "$flwr"
+
+[tool.flwr.app.components]
+serverapp = "$package.server_app:app"
+clientapp = "$package.client_app:app"
+
+[tool.flwr.app.config]  # settings of a run; change them here, or for one run: -c 'num-rounds=50 out="runs/long"'
+num-rounds = $rounds
+clients = $clients  # nodes to wait for before the first round
+deadline = 300.0  # seconds that nodes have to answer; who takes longer is left out of the round
+out = "runs/$project"  # below the directory where the SuperLink was started; the same run, started again, goes on where it was
+"""
+
+MODEL = '''\
+"""The model, and the codebook that says what goes into it; the same on the server and on every node."""
+
+from pathlib import Path
+
+from evenhand.flower.project.codebook import Codebook
+from evenhand.models import Linear
+
+CODEBOOK = Codebook.load(Path(__file__).with_name("codebook.toml"))
+
+
+def make_model() -> Linear:
+    """Logistic regression. Any torch module will do."""
+    return Linear(CODEBOOK.inputs, CODEBOOK.outputs, init="zero")
+'''
+
+CLIENT_APP = '''\
+"""What a node does: it trains with its own rows and answers with what the method needs. The rows stay here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenhand import Federation
+from evenhand.flower.apps import client_app
+from evenhand.data.tables import read_table
+
+from $package.model import CODEBOOK, make_model
+
+
+def load_data(config: Mapping[str, Any]) -> Federation:
+    """The node's rows. Where they are is said by its owner: --node-config 'data="/path/to/table.csv"'."""
+    return CODEBOOK.federation(read_table(config["data"]))
+
+
+# What the server may see of this node alone: "sums" (nothing; methods that need more leave the node out), "method" (what the method
+# looks at) or "client" (also its scores). An owner decides for one node with share="..." in its --node-config.
+app = client_app(make_model, load_data, share="method")
+'''
+
+SERVER_APP = '''\
+"""What the server does: the rounds of a fair method. It never sees a row."""
+
+import evenhand as eh
+from evenhand.flower.apps import server_app
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from $package.model import make_model
+
+METHOD = $method  # evenhand algorithms tells about this one and all others
+LOCAL = $local  # how nodes train in a round
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    settings = context.run_config
+
+    def finished(result: eh.Result) -> None:
+        print(result.scores.query("by != 'client'").dropna(axis=1).to_string(index=False))
+
+    run = server_app(
+        METHOD,
+        make_model,
+        clients=int(settings["clients"]),
+        rounds=int(settings["num-rounds"]),
+        deadline=float(settings["deadline"]),
+        eval_every=5,  # rounds between evaluations, each of which is one more message to every node
+        local=LOCAL,
+        out=str(settings["out"]),
+        finished=finished,
+    )
+    run(grid, context)
+'''
+
+README = """\
+# $project
+
+A Flower app that trains one model with evenhand's `$method` from $clients tables that stay where they are.
+
+| file | |
+| --- | --- |
+| `$package/codebook.toml` | which column is predicted, which are features, which groups are compared |
+| `$package/model.py` | the model |
+| `$package/client_app.py` | what a node does with its table |
+| `$package/server_app.py` | the method and its settings |
+| `pyproject.toml` | number of rounds and nodes, where results go |
+
+## Try it on this machine
+
+```bash
+pip install "evenhand[flower]"
+$up
+```
+
+starts a SuperLink and $clients SuperNodes as real processes, with TLS and node keys, trains, shows the server's log, and stops
+everything. $about_data
+
+`runs/$project` is then a run directory with the model, the history of rounds and the scores, and
+
+```bash
+evenhand report runs/$project
+```
+
+writes a page about it that also says what the server has learned about single clients (it needs `pip install "evenhand[plots]"`). A run
+that finds an earlier one there goes on from its last round, so give one with other settings or other tables a directory of its own:
+
+```bash
+$up -c 'num-rounds=20 out="runs/second"'
+```
+
+## With real nodes
+
+Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every
+Flower process.
+
+1. On the server, with a certificate for the name by which nodes reach it and for 127.0.0.1, by which its own processes do (evenhand's
+   docs/federation.md makes one, and says how to keep strangers from starting runs: do that before real data are near):
+
+   ```bash
+   flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth --disable-runtime-dependency-installation \\
+       --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key
+   ```
+
+2. Tell Flower's commands on the server about it, in `~/.flwr/config.toml`:
+
+   ```toml
+   [superlink.my-link]
+   address = "link.example.org:8000"
+   root-certificates = "/path/to/ca.crt"
+   ```
+
+3. At each node, make a key and send its public half to the server:
+
+   ```bash
+   ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f node-key
+   ```
+
+   and on the server let it in:
+
+   ```bash
+   flwr supernode register node-key.pub my-link
+   ```
+
+4. At each node, with a name that no other node has, a directory that only this node uses, and the path of its table:
+
+   ```bash
+   flower-supernode --superlink link.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key node-key \\
+       --node-config 'name="north" state-dir="/var/lib/$project" data="/data/table.csv"'
+   ```
+
+5. On the server, start the run:
+
+   ```bash
+   flwr run . my-link --stream
+   ```
+
+Tables have the columns that `codebook.toml` names. They are not sent with the app: Flower takes along .py, .toml, .md, .yaml and .json
+files, never .csv.
+"""
+
+# 0BSD: whoever gets these files may do with them what they like, and put their own licence here
+LICENSE = """\
+Permission to use, copy, modify, and/or distribute this software for any
+purpose with or without fee is hereby granted.
+
+THE SOFTWARE IS PROVIDED "AS IS" AND THE AUTHOR DISCLAIMS ALL WARRANTIES
+WITH REGARD TO THIS SOFTWARE INCLUDING ALL IMPLIED WARRANTIES OF
+MERCHANTABILITY AND FITNESS. IN NO EVENT SHALL THE AUTHOR BE LIABLE FOR
+ANY SPECIAL, DIRECT, INDIRECT, OR CONSEQUENTIAL DAMAGES OR ANY DAMAGES
+WHATSOEVER RESULTING FROM LOSS OF USE, DATA OR PROFITS, WHETHER IN AN
+ACTION OF CONTRACT, NEGLIGENCE OR OTHER TORTIOUS ACTION, ARISING OUT OF
+OR IN CONNECTION WITH THE USE OR PERFORMANCE OF THIS SOFTWARE.
+"""

@@ -1,0 +1,1 @@
+"""A federation of real processes on one machine, to try an app out."""

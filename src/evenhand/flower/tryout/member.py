@@ -1,0 +1,148 @@
+"""One process of a federation on loopback: the SuperLink or a SuperNode, and why it is not let in."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from evenhand.errors import EvenhandError
+from evenhand.flower.tryout.guard import end_group, end_marked, marked
+
+if TYPE_CHECKING:
+    from evenhand.flower.tryout.loopback import Loopback
+
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of Flower's logs
+TAIL = 15  # lines of a log that a message quotes
+
+
+class FederationError(EvenhandError):
+    """A process of the federation did not start, ended, or refused a command."""
+
+
+class Member:
+    """One process of the federation, with all that it starts: the SuperLink or a SuperNode."""
+
+    def __init__(self, federation: Loopback, name: str, command: Sequence[str], ready: Callable[[str], bool]) -> None:
+        self.name, self.command = name, list(command)
+        self.log = federation.directory / "logs" / f"{name.replace(' ', '-')}.log"
+        self._federation, self._ready, self._log_start = federation, ready, 0
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id; none where it does not run."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def pids(self) -> list[int]:
+        """Ids of its process and of all that it started (where there is a /proc to search)."""
+        return marked(self._mark)
+
+    def text(self) -> str:
+        """What it has logged since it was last started."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as file:
+            file.seek(self._log_start)
+            return COLOURS.sub("", file.read().decode(errors="replace"))
+
+    def tail(self) -> str:
+        """The last lines of its log."""
+        return "\n".join([line for line in self.text().splitlines() if line.strip()][-TAIL:])
+
+    def launch(self) -> None:
+        """Start the process and return at once."""
+        self._log_start = self.log.stat().st_size if self.log.exists() else 0
+        self._process = self._federation.spawn(self.name, self.command, self.log)
+
+    def wait_until_ready(self, timeout: float = 60) -> None:
+        """Wait until it works; raise with its log where it ends instead."""
+        deadline = time.monotonic() + timeout
+        while not self.is_ready():
+            self.check()
+            if time.monotonic() > deadline:
+                raise FederationError(f"{self._label} was not ready after {timeout:g} s; the end of its log {self.log}:\n{self.tail()}")
+            time.sleep(0.05)
+
+    def is_ready(self) -> bool:
+        """Whether it works: for the SuperLink that it listens, for a node that the SuperLink has accepted it."""
+        return self.pid is not None and self._ready(self.text())
+
+    def check(self) -> None:
+        """Raise where it has ended, with the end of its log."""
+        if self.pid is None:
+            code = self._process.returncode if self._process else "none"
+            why = f": {words}" if (words := reason(self.text())) else ""
+            raise FederationError(f"{self._label} has ended (exit code {code}){why}; the end of its log {self.log}:\n{self.tail()}")
+
+    def terminate(self) -> None:
+        """Ask it to end, as an administrator would (SIGTERM), and return at once."""
+        if self._process is not None and self.pid is not None:
+            self._process.send_signal(signal.SIGTERM)
+
+    def stop(self, patience: float = 8) -> None:
+        """Let it take its leave and end; a node can then be started again at once."""
+        self.terminate()
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it and all that it started at once (SIGKILL), as a power cut would."""
+        if self._process is None:
+            return
+        end_group(self._process.pid)
+        end_marked(self._mark)
+        self._process.wait()
+        self._federation.tell_guard(f"-{self._process.pid}")
+
+    def restart(self, timeout: float = 120) -> None:
+        """Start it again, with the same address, key and database.
+
+        After :meth:`kill` the SuperLink refuses a node with a key until the heartbeats of the killed process have run out, about a
+        minute later; so this tries again until it is accepted.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            if self.pid is None:
+                self.launch()
+            try:
+                self.wait_until_ready(max(1.0, deadline - time.monotonic()))
+                return
+            except FederationError:
+                self.kill()
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(2)
+
+    @property
+    def _label(self) -> str:
+        return "the SuperLink" if self.name == "link" else self.name
+
+    @property
+    def _mark(self) -> str:
+        return self._federation.mark(self.name)
+
+
+def reason(log: str) -> str:
+    """Why a node was not let in, in words that say what to do, from what it logged; empty where that is not known."""
+    return next((words for sign, words in REASONS.items() if sign in log), "")
+
+
+_PLAINTEXT = "it speaks plaintext and the SuperLink TLS; leave out --insecure and give it the SuperLink's ca.crt"
+REASONS = {  # by what Flower logs
+    "CERTIFICATE_VERIFY_FAILED": "it does not trust the SuperLink's certificate; give it this SuperLink's ca.crt with --root-certificates",
+    "[code: 2001]": "it came without a key; give it one with --auth-supernode-private-key, registered with flwr supernode register",
+    "[code: 2004]": (
+        "its key is not registered (flwr supernode register KEY.pub), or is in use by another node; "
+        "that of a killed one is free again after about a minute"
+    ),
+    "disconnected without sending": _PLAINTEXT,
+    "Connection reset by peer": _PLAINTEXT,  # the same, where the SuperLink closes before it has read all
+    "address already in use": "its port is taken; choose another with --port",
+}

@@ -1,0 +1,40 @@
+"""Ports of this machine's loopback."""
+
+from __future__ import annotations
+
+import random
+import socket
+
+from evenhand.flower.tryout.member import FederationError
+
+HOST = "127.0.0.1"
+PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, which could take a port between choice and use
+
+
+def free_ports(first: int, count: int) -> list[int]:
+    """``count`` ports that nobody listens on; the first is ``first`` unless that is 0."""
+    if first and not _is_free(first):
+        raise FederationError(f"port {first} of {HOST} is taken; choose another with --port, or leave it out to get a free one")
+    ports = [first] if first else []
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # not the program's generator, whose seed would give all the same ports
+        if len(ports) == count:
+            break
+        if port != first and _is_free(port):
+            ports.append(port)
+    return ports
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections that linger do not matter
+        try:
+            candidate.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as caller:
+        caller.settimeout(1)
+        return caller.connect_ex((HOST, port)) == 0

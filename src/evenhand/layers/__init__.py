@@ -1,0 +1,1 @@
+"""Layers in the form that is fastest for a stack of clients."""

@@ -1,0 +1,88 @@
+"""What a sweep comes to: every point on validation and test data, and the one that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from evenhand.studies.measure import Measure
+from evenhand.studies.selection import FAIRNESS, NUMBERS, Choice, Numbers, Selection, numbers, off_the_front
+from evenhand.studies.spec import Method, Spec
+from evenhand.studies.study import Study
+
+REFERENCES = ("fedavg", "localonly")  # in front of the points of a sweep; training alone is there to compare with, not to choose
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The points of a sweep, numbers over clients and means over seeds, and the choice between them."""
+
+    study: Study
+    selection: Selection
+    reference: str  # the label of FedAvg
+    validation: Mapping[str, Numbers]  # by label
+    test: Mapping[str, Numbers]
+    choice: Choice
+    dominated: frozenset[str]  # labels of points that another point beats, by validation data
+
+    @classmethod
+    def of(cls, study: Study, spec: Spec) -> Sweep:
+        """Choose by the rule of ``spec``."""
+        selection, reference = spec.build_selection(), study.reference
+        if reference is None:
+            raise ValueError("a sweep needs FedAvg to compare with; add it to the methods")
+        validation, test = (
+            numbers({label: np.stack([study.merits(label, seed, part=part) for seed in study.seeds]) for label in study.labels})
+            for part in ("validation", "test")
+        )
+        points = {label: point for label, point in validation.items() if label != study.alone}
+        choice = selection.choose(points, reference, study.measure)
+        return cls(study, selection, reference, validation, test, choice, frozenset(off_the_front(points, FAIRNESS[selection.rule])))
+
+    @property
+    def measure(self) -> Measure:
+        return self.study.measure
+
+    @property
+    def reason(self) -> str:
+        """Why the chosen point was chosen, in plain words."""
+        return self.selection.reason(self.choice, self.validation, self.reference, self.measure)
+
+    @property
+    def final(self) -> Study:
+        """The study of the chosen point and the references alone: one test against FedAvg, not one for each point."""
+        kept = {self.choice.label, self.reference, self.study.alone}
+        return replace(self.study, trials={key: trial for key, trial in self.study.trials.items() if key[0] in kept})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per point: its settings, its numbers on validation and test data, whether it was chosen and whether it is dominated."""
+        methods = {label: trial.method for (label, _), trial in self.study.trials.items()}
+        settings = {label: _settings(method) for label, method in methods.items()}
+        keys = dict.fromkeys(key for found in settings.values() for key in found)
+        return [
+            {
+                "label": label,
+                "method": methods[label].name,
+                **{key: settings[label].get(key) for key in keys},
+                **{f"validation_{name}": self.validation[label][name] for name in NUMBERS},
+                **{f"test_{name}": self.test[label][name] for name in NUMBERS},
+                "chosen": label == self.choice.label,
+                "dominated": label in self.dominated,
+            }
+            for label in self.study.labels
+        ]
+
+
+def _settings(method: Method) -> dict[str, Any]:
+    """Hyper-parameters by the keys that a grid has for them."""
+
+    def flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        return found
+
+    return flat(method.parameters, "") | flat(method.local, "local.")

@@ -1,0 +1,109 @@
+"""Settings of a method that are plain numbers, and that can be tensors where runs are stacked."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, Memory
+from evenhand.algorithms.wrapper import Wrapper
+from evenhand.data.samples import Batch
+from evenhand.messages import Reply, Task
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+def numbers_of(algorithm: Algorithm) -> dict[str, float]:
+    """A method's settings that are plain numbers, by name; those of a method inside another by a path such as "inner.q".
+
+    >>> from evenhand import FedProx, QFFL
+    >>> numbers_of(FedProx(mu=0.5, inner=QFFL(q=2)))
+    {'mu': 0.5, 'inner.q': 2.0}
+    """
+    found: dict[str, float] = {}
+    if not dataclasses.is_dataclass(algorithm):
+        return found
+    for entry in dataclasses.fields(algorithm):
+        value = getattr(algorithm, entry.name)
+        if isinstance(value, Algorithm):
+            found |= {f"{entry.name}.{path}": number for path, number in numbers_of(value).items()}
+        elif "float" in str(entry.type) and isinstance(value, Real) and not isinstance(value, bool):
+            found[entry.name] = float(value)
+    return found
+
+
+def with_numbers(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
+    """The same method with other values, tensors perhaps, in the place of some numbers; nothing is checked or derived anew."""
+    if not numbers:
+        return algorithm
+    twin, inside = copy.copy(algorithm), dict[str, dict[str, Any]]()
+    for path, value in numbers.items():
+        name, _, rest = path.partition(".")
+        if rest:
+            inside.setdefault(name, {})[rest] = value
+        else:
+            object.__setattr__(twin, name, value)
+    for name, values in inside.items():
+        object.__setattr__(twin, name, with_numbers(getattr(twin, name), values))
+    return twin
+
+
+def form_of(algorithm: Algorithm) -> str:
+    """A text that is the same for methods that differ in plain numbers alone."""
+    own = {path for path in numbers_of(algorithm) if "." not in path}
+    parts = [
+        (name, form_of(value) if isinstance(value, Algorithm) else "a number" if name in own else repr(value))
+        for name, value in sorted(vars(algorithm).items())
+    ]
+    return repr((type(algorithm).__qualname__, id(type(algorithm)), parts))
+
+
+class Seen(Algorithm):
+    """A method as clients of a stack see it: the settings that differ between runs come with the task.
+
+    Args:
+        last: the method's work after the last round.
+    """
+
+    def __init__(self, form: Algorithm, last: bool = False) -> None:
+        self.form, self.last = form, last
+        first = self._seen({})
+        self.personal, self.snapshot, self.whole_data = first.personal, first.snapshot, first.whole_data
+
+    def _seen(self, shared: Tree) -> Algorithm:
+        one = with_numbers(self.form, shared.get("knobs", {}))
+        last = one.finish() if self.last else None
+        return one if last is None else last
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return self._seen(task.shared).start(task, memory)
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        return self._seen(task.shared).objective(model, variables, batch, task)
+
+    def rates(self, task: Task) -> dict[str, Tensor]:
+        return self._seen(task.shared).rates(task)
+
+    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+        return self._seen(task.shared).reply(model, start, end, data, task, memory)
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        return self._seen(task.shared).answer(model, data, task, memory)
+
+    def memory(self, params: Tree) -> Memory:
+        return self._seen({}).memory(params)
+
+    def deployed(self, shared: Tree, memory: Memory) -> Tree:
+        return self._seen(shared).deployed(shared, memory)
+
+
+def changes(algorithm: Algorithm, name: str) -> bool:
+    """Whether a method, or one inside it, has a function of this name of its own."""
+    if isinstance(algorithm, Wrapper):
+        return getattr(type(algorithm), name) is not getattr(Wrapper, name) or changes(algorithm.inner, name)
+    return getattr(type(algorithm), name) is not getattr(Algorithm, name)
