@@ -1,11 +1,13 @@
-"""How often intervals hold the truth: simulated test sets of clients whose true accuracies are known.
+"""How often intervals hold the truth: simulated test sets of clients whose true accuracies are
+known.
 
     python -m benchmarks.coverage [--trials N] [--part NAME ...] [--cells]
 
-Every trial draws clients of some situation and a test set of each, makes intervals of 95 % from it, and looks whether they hold the truth.
-A table has the mean over numbers of clients and samples and, in brackets, the smallest and the largest share among them; --cells prints
-them one by one. With 100 trials a share of 95 % has a standard error of 2.2 points, so the smallest of twenty is about 91 % even where
-all are 95 %.
+Every trial draws clients of some situation and a test set of each, makes intervals of 95 % from it,
+and looks whether they hold the truth. A table has the mean over numbers of clients and samples and,
+in brackets, the smallest and the largest share among them; --cells prints them one by one. With 100
+trials a share of 95 % has a standard error of 2.2 points, so the smallest of twenty is about 91 %
+even where all are 95 %.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # there is a process for each cor
 import numpy as np
 
 from benchmarks.machine import describe
-from evenhand.studies.audit import Audit
 from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.ledger import Gains
 from evenhand.metrics.spread import SPREAD
 from evenhand.metrics.trials import trials as on_same_samples
 from evenhand.metrics.uncertainty import wilson
+from evenhand.studies.audit import Audit
 
 DRAWS = 400
 TOGETHER = 0.7  # the share of samples on which two models are lucky or unlucky together
@@ -71,47 +73,85 @@ class Cell(NamedTuple):
 
 
 def held(found: dict[str, tuple[float, float, float]], truth: dict[str, float]) -> Ends:
-    return {name: (interval[1], truth[name], interval[2]) for name, interval in found.items() if name in truth}
+    return {
+        name: (interval[1], truth[name], interval[2])
+        for name, interval in found.items()
+        if name in truth
+    }
 
 
 def accuracies(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
     """Numbers across the clients at hand."""
-    return of_these((SITUATIONS | UNSEEN)[cell.situation](cell.clients, rng), SIZES[cell.size](cell.clients, rng), rng, seed)
+    return of_these(
+        (SITUATIONS | UNSEEN)[cell.situation](cell.clients, rng),
+        SIZES[cell.size](cell.clients, rng),
+        rng,
+        seed,
+    )
 
 
 def by_size(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
-    """The same, where accuracy rises from 65 to 90 % with the logarithm of a client's samples, give or take 3 points."""
+    """The same, where accuracy rises from 65 to 90 % with the logarithm of a client's samples, give
+    or take 3 points."""
     samples = SIZES["mixed"](cell.clients, rng)
-    accuracy = 0.65 + 0.25 * np.log(samples / 5) / np.log(200) + 0.03 * rng.standard_normal(cell.clients)
+    accuracy = (
+        0.65 + 0.25 * np.log(samples / 5) / np.log(200) + 0.03 * rng.standard_normal(cell.clients)
+    )
     return of_these(np.clip(accuracy, 0, 1), samples, rng, seed)
 
 
-def of_these(accuracy: np.ndarray, samples: np.ndarray, rng: np.random.Generator, seed: int) -> Ends:
-    truth = {name: float(function(accuracy)) for name, function in SPREAD.items()} | {"pooled": float(accuracy @ samples / samples.sum())}
-    return held(accuracy_intervals(rng.binomial(samples, accuracy), samples, "samples", DRAWS, 0.95, seed), truth)
+def of_these(
+    accuracy: np.ndarray, samples: np.ndarray, rng: np.random.Generator, seed: int
+) -> Ends:
+    truth = {name: float(function(accuracy)) for name, function in SPREAD.items()} | {
+        "pooled": float(accuracy @ samples / samples.sum())
+    }
+    return held(
+        accuracy_intervals(rng.binomial(samples, accuracy), samples, "samples", DRAWS, 0.95, seed),
+        truth,
+    )
 
 
 def populations(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
     """Numbers across endlessly many clients like these."""
-    accuracy, samples = SITUATIONS[cell.situation](cell.clients, rng), SIZES[cell.size](cell.clients, rng)
+    accuracy = SITUATIONS[cell.situation](cell.clients, rng)
+    samples = SIZES[cell.size](cell.clients, rng)
     everyone = SITUATIONS[cell.situation](200_000, np.random.default_rng(0))
-    truth = {name: float(function(everyone)) for name, function in SPREAD.items() if name not in ("min", "max")}
-    truth |= {"pooled": truth["mean"], "entropy": 1 - (1 - truth["entropy"]) * np.log(len(everyone)) / np.log(max(2, cell.clients))}
-    return held(accuracy_intervals(rng.binomial(samples, accuracy), samples, "both", DRAWS, 0.95, seed), truth)
+    truth = {
+        name: float(function(everyone))
+        for name, function in SPREAD.items()
+        if name not in ("min", "max")
+    }
+    truth |= {
+        "pooled": truth["mean"],
+        "entropy": 1
+        - (1 - truth["entropy"]) * np.log(len(everyone)) / np.log(max(2, cell.clients)),
+    }
+    return held(
+        accuracy_intervals(rng.binomial(samples, accuracy), samples, "both", DRAWS, 0.95, seed),
+        truth,
+    )
 
 
 def errors(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
     """Numbers across clients' root mean squared errors, of normal errors."""
-    root, samples = 1.2 - SITUATIONS[cell.situation](cell.clients, rng), SIZES[cell.size](cell.clients, rng)
+    root = 1.2 - SITUATIONS[cell.situation](cell.clients, rng)
+    samples = SIZES[cell.size](cell.clients, rng)
     client = np.repeat(np.arange(cell.clients), samples)
-    truth = {name: float(function(root if name in OF_SHARES else -root)) for name, function in SPREAD.items()}
+    truth = {
+        name: float(function(root if name in OF_SHARES else -root))
+        for name, function in SPREAD.items()
+    }
     truth["pooled"] = -float(np.sqrt(root**2 @ samples / samples.sum()))
     square = (rng.standard_normal(len(client)) * root[client]) ** 2
-    return held(merit_intervals(square, client, cell.clients, True, "samples", DRAWS, 0.95, seed), truth)
+    return held(
+        merit_intervals(square, client, cell.clients, True, "samples", DRAWS, 0.95, seed), truth
+    )
 
 
 def two_models(cell: Cell, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Two models' accuracies (n, 2), the second nearer to the mean and a point below; right or wrong (N, 2), and clients (N,)."""
+    """Two models' accuracies (n, 2), the second nearer to the mean and a point below; right or
+    wrong (N, 2), and clients (N,)."""
     first = SITUATIONS[cell.situation](cell.clients, rng)
     accuracy = np.stack([first, first.mean() - 0.01 + 0.6 * (first - first.mean())], 1)
     client = np.repeat(np.arange(cell.clients), SIZES[cell.size](cell.clients, rng))
@@ -138,20 +178,30 @@ def one_client(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
     gains = Gains.of(right[:, :1] - right[:, 1:], client, cell.clients).judged()
     return {
         "accuracy of a client": (float(low[0]), float(accuracy[0, 0]), float(high[0])),
-        "gain of a client": (float(gains.low[0]), float(accuracy[0, 0] - accuracy[0, 1]), float(gains.high[0])),
+        "gain of a client": (
+            float(gains.low[0]),
+            float(accuracy[0, 0] - accuracy[0, 1]),
+            float(gains.high[0]),
+        ),
     }
 
 
 def gaps(cell: Cell, rng: np.random.Generator, seed: int) -> Ends:
-    """Gaps between two groups: 10 points of accuracy and of true-positive rates, 0 of selection rates."""
+    """Gaps between two groups: 10 points of accuracy and of true-positive rates, 0 of selection
+    rates."""
     n = cell.clients
-    accuracy = (SITUATIONS[cell.situation](n, rng) - 0.06)[:, None] + np.array([-0.05, 0.05])  # (n, A)
+    # (n, A)
+    accuracy = (SITUATIONS[cell.situation](n, rng) - 0.06)[:, None] + np.array([-0.05, 0.05])
     table = np.zeros((n, 2, 2, 3))
     for label in (0, 1):
         table[:, :, label, label], table[:, :, label, 1 - label] = accuracy / 4, (1 - accuracy) / 4
     seen = rng.multinomial(SIZES[cell.size](n, rng), table.reshape(n, -1)).reshape(table.shape)
-    found = Audit(Counts(seen, tuple(map(str, range(n))), ("f", "m"), ("no", "yes")), draws=DRAWS, seed=seed).across_groups()
-    return held(dict(found), {"accuracy parity": 0.1, "demographic parity": 0.0, "equal opportunity": 0.1})
+    found = Audit(
+        Counts(seen, tuple(map(str, range(n))), ("f", "m"), ("no", "yes")), draws=DRAWS, seed=seed
+    ).across_groups()
+    return held(
+        dict(found), {"accuracy parity": 0.1, "demographic parity": 0.0, "equal opportunity": 0.1}
+    )
 
 
 class Part(NamedTuple):
@@ -162,7 +212,9 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "accuracies": Part(accuracies, tuple(SITUATIONS), (1, 2, 9, 20, 100, 1000), ("10", "50", "500", "mixed")),
+    "accuracies": Part(
+        accuracies, tuple(SITUATIONS), (1, 2, 9, 20, 100, 1000), ("10", "50", "500", "mixed")
+    ),
     "unseen": Part(accuracies, tuple(UNSEEN), (12, 40, 300), ("20", "200")),
     "by_size": Part(by_size, ("small are worse",), (20, 100), ("mixed",)),
     "populations": Part(populations, tuple(SITUATIONS)[:-1], (9, 20, 100), ("10", "50", "mixed")),
@@ -176,7 +228,9 @@ PARTS = {
 def covered(cell: Cell, trials: int) -> dict[str, float]:
     """For each number, the share of trials whose interval holds the truth, in %."""
     part, hits = PARTS[cell.part], dict[str, int]()
-    rng = np.random.default_rng([part.situations.index(cell.situation), cell.clients, part.sizes.index(cell.size)])
+    rng = np.random.default_rng(
+        [part.situations.index(cell.situation), cell.clients, part.sizes.index(cell.size)]
+    )
     for trial in range(trials):
         for name, (low, truth, high) in part.trial(cell, rng, trial).items():
             hits[name] = hits.get(name, 0) + (low - 1e-9 <= truth <= high + 1e-9)
@@ -184,8 +238,12 @@ def covered(cell: Cell, trials: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=40, help="for 1000 clients, a quarter of them")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--trials", type=int, default=40, help="for 1000 clients, a quarter of them"
+    )
     parser.add_argument("--part", choices=PARTS, nargs="*", default=list(PARTS))
     parser.add_argument("--cells", action="store_true")
     arguments = parser.parse_args()
@@ -204,13 +262,20 @@ def main() -> None:
                 found[cell] = shares
                 if arguments.cells:
                     shown = "  ".join(f"{number} {share:.0f}" for number, share in shares.items())
-                    print(f"{name} {cell.situation:12s}{cell.clients:5d}{cell.size:>6s}  {shown}", flush=True)
+                    print(
+                        f"{name} {cell.situation:12s}{cell.clients:5d}{cell.size:>6s}  {shown}",
+                        flush=True,
+                    )
         print(f"\n| {name} | {' | '.join(part.situations)} |\n|---|{'---|' * len(part.situations)}")
         for number in dict.fromkeys(number for shares in found.values() for number in shares):
             row = []
             for situation in part.situations:
-                shares_there = [shares[number] for cell, shares in found.items() if cell.situation == situation]
-                row.append(f"{np.mean(shares_there):.0f} ({min(shares_there):.0f}-{max(shares_there):.0f})")
+                shares_there = [
+                    shares[number] for cell, shares in found.items() if cell.situation == situation
+                ]
+                row.append(
+                    f"{np.mean(shares_there):.0f} ({min(shares_there):.0f}-{max(shares_there):.0f})"
+                )
             print(f"| {number} | {' | '.join(row)} |", flush=True)
 
 

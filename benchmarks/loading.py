@@ -1,9 +1,11 @@
-"""Seconds from files to a federation: checksums, decompression, parsing, dealing and splitting included.
+"""Seconds from files to a federation: checksums, decompression, parsing, dealing and splitting
+included.
 
     python -m benchmarks.loading [--check]
 
-Each data set whose files are here (EVENHAND_DATA) is loaded three times in one process; the median is shown, and beside it what the
-samples take in memory. --check fails where Fashion-MNIST takes more than 1 s, CIFAR-10 or Shakespeare more than 2 s.
+Each data set whose files are here (EVENHAND_DATA) is loaded three times in one process; the median
+is shown, and beside it what the samples take in memory. --check fails where Fashion-MNIST takes
+more than 1 s, CIFAR-10 or Shakespeare more than 2 s.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ from benchmarks.machine import describe
 LOADS = {
     "fashion_mnist": eh.datasets.fashion_mnist,
     "fashion_mnist, AFL's three clients": partial(
-        eh.datasets.fashion_mnist, partition="by_class", classes=[0, 2, 6], standardise="pixel", flat=True
+        eh.datasets.fashion_mnist,
+        partition="by_class",
+        classes=[0, 2, 6],
+        standardise="pixel",
+        flat=True,
     ),
     "mnist_writers": eh.datasets.mnist_writers,
     "emnist": eh.datasets.emnist,
@@ -47,10 +53,15 @@ def held(federation: eh.Federation) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    print(f"{describe()}\n\n| data set | clients | samples | seconds | samples in memory, MB |\n|---|---|---|---|---|")
+    print(
+        f"{describe()}\n\n| data set | clients | samples | seconds | samples in memory, MB"
+        " |\n|---|---|---|---|---|"
+    )
     late = []
     for name, load in LOADS.items():
         seconds = []
@@ -64,9 +75,14 @@ def main() -> None:
             print(error, file=sys.stderr)
             continue
         median = statistics.median(seconds)
-        parts = [part for part in (federation.train, federation.val, federation.test) if part is not None]
+        parts = [
+            part for part in (federation.train, federation.val, federation.test) if part is not None
+        ]
         samples = sum(len(part.x) for part in parts)
-        print(f"| {name} | {federation.clients:,} | {samples:,} | {median:.2f} | {held(federation) / 1e6:.1f} |")
+        print(
+            f"| {name} | {federation.clients:,} | {samples:,} | {median:.2f} |"
+            f" {held(federation) / 1e6:.1f} |"
+        )
         if median > MOST.get(name, float("inf")):
             late.append(f"{name} takes {median:.2f} s, more than {MOST[name]:g}")
     if check and late:

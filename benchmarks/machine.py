@@ -18,17 +18,22 @@ DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 
 
 def describe(device: str | torch.device = "cpu") -> str:
-    """Date, cores and how many are wanted, processor, graphics processor, Python and torch versions, threads."""
+    """Date, cores and how many are wanted, processor, graphics processor, Python and torch
+    versions, threads."""
     name = platform.processor() or platform.machine()
     try:
         with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), name)
+            name = next(
+                (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")),
+                name,
+            )
     except OSError:
         pass
     gpu = f"{torch.cuda.get_device_name(device)}, " if torch.device(device).type == "cuda" else ""
     return (
-        f"{datetime.date.today()}, {gpu}{os.cpu_count()} cores of {name} (load {os.getloadavg()[0]:.1f}), "
-        f"Python {platform.python_version()}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+        f"{datetime.date.today()}, {gpu}{os.cpu_count()} cores of {name} (load"
+        f" {os.getloadavg()[0]:.1f}), Python {platform.python_version()}, torch"
+        f" {torch.__version__}, {torch.get_num_threads()} threads"
     )
 
 
@@ -48,10 +53,15 @@ def seconds(function: Callable[[], object], device: str | torch.device = "cpu") 
 
 
 def peak_memory(device: str | torch.device) -> float:
-    """The most memory used so far, in GB: torch's tensors on a graphics processor, else all of the process."""
+    """The most memory used so far, in GB: torch's tensors on a graphics processor, else all of the
+    process."""
     if torch.device(device).type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 1e9
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9
+    return (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        * (1 if sys.platform == "darwin" else 1024)
+        / 1e9
+    )
 
 
 def bandwidth(device: str | torch.device) -> float:
@@ -65,10 +75,13 @@ def bandwidth(device: str | torch.device) -> float:
 def throughput(device: str | torch.device, precision: str = "fp32") -> float:
     """Floating-point operations a second of a large matrix product."""
     side = 8192 if torch.device(device).type == "cuda" else 2048
-    left, right = (torch.randn(side, side, device=device, dtype=DTYPES[precision]) for _ in range(2))
+    left, right = (
+        torch.randn(side, side, device=device, dtype=DTYPES[precision]) for _ in range(2)
+    )
     matmul = torch.backends.cuda.matmul
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # newer versions of torch announce another name for the same setting
+        # newer versions of torch announce another name for the same setting
+        warnings.simplefilter("ignore")
         before, matmul.allow_tf32 = matmul.allow_tf32, precision == "tf32"
         try:
             return 2 * side**3 / _least(lambda: left @ right, device)
@@ -77,6 +90,7 @@ def throughput(device: str | torch.device, precision: str = "fp32") -> float:
 
 
 def _least(function: Callable[[], object], device: str | torch.device) -> float:
-    """Median seconds of a call among the faster half of ten: other users of the machine do not count."""
+    """Median seconds of a call among the faster half of ten: other users of the machine do not
+    count."""
     times = sorted(seconds(function, device) for _ in range(10))
     return statistics.median(times[:5])

@@ -1,9 +1,11 @@
-"""Every model on either engine: its trained parameters, and milliseconds for one local step of ten clients.
+"""Every model on either engine: its trained parameters, and milliseconds for one local step of ten
+clients.
 
     python -m benchmarks.models [--device cuda]
 
-Ten clients, one step on a batch of 32 (text: 10) by everyone, FedAvg, and folding their updates. Rounds of the engines alternate, so
-that a busy machine slows both alike; the median round is shown. "auto" names the engine that engine="auto" takes.
+Ten clients, one step on a batch of 32 (text: 10) by everyone, FedAvg, and folding their updates.
+Rounds of the engines alternate, so that a busy machine slows both alike; the median round is shown.
+"auto" names the engine that engine="auto" takes.
 """
 
 from __future__ import annotations
@@ -46,9 +48,13 @@ CASES = {
     '`CNN` "ditto", 28 x 28, 62 classes': Case(lambda: CNN(**VARIANTS["ditto"]), (1, 28, 28), 62),
     '`CNN` "femnist", 28 x 28, 62 classes': Case(CNN, (1, 28, 28), 62),
     '`CNN` "leaf", 28 x 28, 62 classes': Case(lambda: CNN(**VARIANTS["leaf"]), (1, 28, 28), 62),
-    '`CNN` "pfl", 3 x 32 x 32, 10 classes': Case(lambda: CNN((3, 32, 32), 10, **VARIANTS["pfl"]), (3, 32, 32), 10),
+    '`CNN` "pfl", 3 x 32 x 32, 10 classes': Case(
+        lambda: CNN((3, 32, 32), 10, **VARIANTS["pfl"]), (3, 32, 32), 10
+    ),
     "`CharLSTM`, 80 characters": Case(CharLSTM, (80,), 80, tokens=80, batch=10),
-    "`TextLSTM`, 25 words of 100": Case(lambda: TextLSTM(torch.randn(1000, 100)), (25,), 2, tokens=1000, batch=10),
+    "`TextLSTM`, 25 words of 100": Case(
+        lambda: TextLSTM(torch.randn(1000, 100)), (25,), 2, tokens=1000, batch=10
+    ),
     '`ResNet18` "cifar", 3 x 32 x 32': Case(ResNet18, (3, 32, 32), 10),
     '`ResNet18` "imagenet", 3 x 32 x 32': Case(lambda: ResNet18(stem="imagenet"), (3, 32, 32), 10),
 }
@@ -58,11 +64,18 @@ def measure(case: Case, device: torch.device) -> tuple[dict[str, float], str]:
     """Median milliseconds a round on each engine, and the engine that "auto" takes."""
     torch.manual_seed(0)
     count = CLIENTS * case.batch
-    x = torch.randn(count, *case.shape) if case.tokens is None else torch.randint(0, case.tokens, (count, *case.shape))
-    fed = eh.Federation(eh.Part(x, torch.randint(0, case.classes, (count,)), torch.arange(CLIENTS + 1) * case.batch))
+    x = (
+        torch.randn(count, *case.shape)
+        if case.tokens is None
+        else torch.randint(0, case.tokens, (count, *case.shape))
+    )
+    fed = eh.Federation(
+        eh.Part(x, torch.randint(0, case.classes, (count,)), torch.arange(CLIENTS + 1) * case.batch)
+    )
     model = eh.Model(case.build()).to(device)
     model.check(fed)
-    census, algorithm, local = fed.census(), eh.FedAvg(), eh.LocalSGD(lr=0.01, steps=1, batch_size=case.batch)
+    census, algorithm = fed.census(), eh.FedAvg()
+    local = eh.LocalSGD(lr=0.01, steps=1, batch_size=case.batch)
     draw = eh.Full().draw(census, 0, 0)
     state = algorithm.init({key: value.cpu() for key, value in model.init().items()}, census)
     task, work = with_round(algorithm.task(state, draw.ids), draw, 0.01), Train(algorithm, local)
@@ -83,7 +96,9 @@ def measure(case: Case, device: torch.device) -> tuple[dict[str, float], str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     device = torch.device(parser.parse_args().device)
     print(machine.describe(device))
@@ -91,7 +106,10 @@ def main() -> None:
     for name, case in CASES.items():
         medians, auto = measure(case, device)
         size = f"{eh.Model(case.build()).size:,}".replace(",", " ")
-        print(f"| {name} | {size} | {medians['loop']:.1f} | {medians['vmap']:.1f} | {auto} |", flush=True)
+        print(
+            f"| {name} | {size} | {medians['loop']:.1f} | {medians['vmap']:.1f} | {auto} |",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

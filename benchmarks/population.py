@@ -1,10 +1,12 @@
-"""A million clients: time to load, memory, and what a round of 1000 clients costs as the population grows.
+"""A million clients: time to load, memory, and what a round of 1000 clients costs as the population
+grows.
 
     python -m benchmarks.population [--device cuda] [--check] [--quick] [--json FILE]
 
-Logistic regression on 20 features, one to five samples a client, batches of two, FedAvg. Each population runs in a process of its
-own, for its peak memory; the processes take turns, and the median round of all turns is shown. --check fails where a million
-clients take more than 10 s or 4 GB (on a CPU) to load, or their rounds more than 1.10 times those of the smallest population.
+Logistic regression on 20 features, one to five samples a client, batches of two, FedAvg. Each
+population runs in a process of its own, for its peak memory; the processes take turns, and the
+median round of all turns is shown. --check fails where a million clients take more than 10 s or 4
+GB (on a CPU) to load, or their rounds more than 1.10 times those of the smallest population.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ MOST_SECONDS, MOST_MEMORY, MOST_RATIO = 10.0, 4.0, 1.10
 
 
 def measure(clients: int, device: torch.device) -> dict[str, float]:
-    """Seconds to load, milliseconds of a round after the first few, peak memory in GB of the process and on a graphics processor."""
+    """Seconds to load, milliseconds of a round after the first few, peak memory in GB of the
+    process and on a graphics processor."""
     import evenhand as eh
 
     begin = time.perf_counter()
@@ -54,45 +57,84 @@ def measure(clients: int, device: torch.device) -> dict[str, float]:
         device=device,
         progress=after_round,
     )
-    rounds = [1e3 * (b - a) for a, b in itertools.pairwise(stamps)][SKIPPED:-1]  # the last one evaluates everyone
-    found = {"load": loaded, "memory": memory, "round": statistics.median(rounds), "evaluation": stamps[-1] - stamps[-2]}
-    return found | {"peak": peak_memory("cpu"), "device": peak_memory(device) if device.type == "cuda" else 0.0}
+    # the last one evaluates everyone
+    rounds = [1e3 * (b - a) for a, b in itertools.pairwise(stamps)][SKIPPED:-1]
+    found = {
+        "load": loaded,
+        "memory": memory,
+        "round": statistics.median(rounds),
+        "evaluation": stamps[-1] - stamps[-2],
+    }
+    return found | {
+        "peak": peak_memory("cpu"),
+        "device": peak_memory(device) if device.type == "cuda" else 0.0,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--check", action="store_true")
-    parser.add_argument("--quick", action="store_true", help="one turn, without the population in the middle")
+    parser.add_argument(
+        "--quick", action="store_true", help="one turn, without the population in the middle"
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)  # a single population, for the processes below
+    # a single population, for the processes below
+    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     device = torch.device(arguments.device)
     if arguments.one:
         print(json.dumps(measure(arguments.one, device)))
         return
-    turns: dict[int, list[dict[str, float]]] = {clients: [] for clients in POPULATIONS[:: 2 if arguments.quick else 1]}
+    turns: dict[int, list[dict[str, float]]] = {
+        clients: [] for clients in POPULATIONS[:: 2 if arguments.quick else 1]
+    }
     for _ in range(1 if arguments.quick else TURNS):
         for clients, found in turns.items():
-            command = [sys.executable, "-m", "benchmarks.population", "--one", str(clients), "--device", arguments.device]
+            command = [
+                sys.executable,
+                "-m",
+                "benchmarks.population",
+                "--one",
+                str(clients),
+                "--device",
+                arguments.device,
+            ]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
             found.append(json.loads(done.stdout.strip().splitlines()[-1]))
     print(f"{describe(device)}\n")
-    print("| clients | load, s | memory then, GB | round of 1000, ms | evaluating everyone, s | peak memory, GB | on the device, GB |")
+    print(
+        "| clients | load, s | memory then, GB | round of 1000, ms | evaluating everyone, s | peak"
+        " memory, GB | on the device, GB |"
+    )
     print("|---|---|---|---|---|---|---|")
-    rows = {clients: {key: statistics.median(turn[key] for turn in found) for key in found[0]} for clients, found in turns.items()}
+    rows = {
+        clients: {key: statistics.median(turn[key] for turn in found) for key in found[0]}
+        for clients, found in turns.items()
+    }
     for clients, row in rows.items():
-        cells = " | ".join(f"{row[key]:.2f}" for key in ("load", "memory", "round", "evaluation", "peak", "device"))
+        cells = " | ".join(
+            f"{row[key]:.2f}" for key in ("load", "memory", "round", "evaluation", "peak", "device")
+        )
         print(f"| {clients:,} | {cells} |")
     largest, smallest = rows[POPULATIONS[-1]], rows[POPULATIONS[0]]
     ratio = largest["round"] / smallest["round"]
-    print(f"\nA round among {POPULATIONS[-1]:,} clients takes {ratio:.2f} times one among {POPULATIONS[0]:,}.")
+    print(
+        f"\nA round among {POPULATIONS[-1]:,} clients takes {ratio:.2f} times one among"
+        f" {POPULATIONS[0]:,}."
+    )
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": describe(device), "rows": rows, "ratio": ratio}, indent=1))
-    heavy = device.type == "cpu" and largest["peak"] > MOST_MEMORY  # CUDA's libraries alone take gigabytes
+        arguments.json.write_text(
+            json.dumps({"machine": describe(device), "rows": rows, "ratio": ratio}, indent=1)
+        )
+    # CUDA's libraries alone take gigabytes
+    heavy = device.type == "cpu" and largest["peak"] > MOST_MEMORY
     if arguments.check and (largest["load"] > MOST_SECONDS or heavy or ratio > MOST_RATIO):
         limits = (
-            f"{MOST_SECONDS:g} s and {MOST_MEMORY:g} GB for a million clients, {MOST_RATIO:.2f} times the round of the smallest population"
+            f"{MOST_SECONDS:g} s and {MOST_MEMORY:g} GB for a million clients, {MOST_RATIO:.2f}"
+            " times the round of the smallest population"
         )
         sys.exit(f"not reached: {limits}")
 

@@ -1,11 +1,13 @@
-"""The FedFV authors' run records on Fashion-MNIST with three clients, next to what evenhand gives in the same settings.
+"""The FedFV authors' run records on Fashion-MNIST with three clients, next to what evenhand gives
+in the same settings.
 
     python -m benchmarks.records [--seeds N] [--data DIR]
 
-Classes t-shirt, pullover and shirt, one client each; 201 rounds of one full-batch step; test accuracy of every client in
-percent, mean over five seeds (of the split and of the first model). Records: WwZzz/easyFL, branch easyFL_v1.0, folder
-task/fmnist/record; settings from the code there (commit b721564). DIR holds fashion_mnist/ with the four official .gz files;
-default $EVENHAND_DATA, else the user's cache directory.
+Classes t-shirt, pullover and shirt, one client each; 201 rounds of one full-batch step; test
+accuracy of every client in percent, mean over five seeds (of the split and of the first model).
+Records: WwZzz/easyFL, branch easyFL_v1.0, folder task/fmnist/record; settings from the code there
+(commit b721564). DIR holds fashion_mnist/ with the four official .gz files; default $EVENHAND_DATA,
+else the user's cache directory.
 """
 
 from __future__ import annotations
@@ -69,17 +71,21 @@ RECORDS = {  # step size, then method and its setting: accuracy of t-shirt, pull
         ("qfedavg", 15.0): (75.029, 69.086, 72.057),
     },
 }
-NOTE = """(1) The recorded runs raise the loss of the local model after its step to the power q. The paper and evenhand take the loss at
-the received model, so these rows need not agree. (2) The recorded rule, written as a method in this file, against the same records."""
+NOTE = """(1) The recorded runs raise the loss of the local model after its step to the power q. The
+paper and evenhand take the loss at the received model, so these rows need not agree. (2) The
+recorded rule, written as a method in this file, against the same records."""
 
 
 @dataclass(frozen=True)
 class QFedAvgAsRecorded(eh.Algorithm):
-    """q-FedAvg as in the recorded runs: the loss raised to the power q is that of the local model, after its step."""
+    """q-FedAvg as in the recorded runs: the loss raised to the power q is that of the local model,
+    after its step."""
 
     q: float
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         lipschitz = 1 / task.shared["lr"]
         loss_at_end = model.loss(end["model"], data) + 1e-10
         g = tree.scale(tree.sub(start["model"], end["model"]), lipschitz)
@@ -87,9 +93,14 @@ class QFedAvgAsRecorded(eh.Algorithm):
         return Reply(total={"delta": tree.scale(g, loss_at_end**self.q), "weight": h}), memory
 
 
-METHODS: list[tuple[str, str, Callable[[float, float], eh.Algorithm]]] = [  # shown, recorded as, made from its setting and lr
+# shown, recorded as, made from its setting and lr
+METHODS: list[tuple[str, str, Callable[[float, float], eh.Algorithm]]] = [
     ("FedAvg", "fedavg", lambda _, lr: eh.FedAvg()),
-    ("AFL, lr_lambda {}, average", "afl", lambda value, lr: eh.AFL(lr_lambda=value, output="average")),
+    (
+        "AFL, lr_lambda {}, average",
+        "afl",
+        lambda value, lr: eh.AFL(lr_lambda=value, output="average"),
+    ),
     ("FedMGDA+, epsilon {}", "fedmgda+", lambda value, lr: eh.FedMGDA(epsilon=value, server_lr=lr)),
     ("FedFV, alpha {}", "fedfv", lambda value, lr: eh.FedFV(alpha=value, tau=0)),
     ("q-FedAvg, q {} (1)", "qfedavg", lambda value, lr: eh.QFFL(q=value)),
@@ -112,12 +123,22 @@ def missing_files(root: Path) -> list[Path]:
 
 @cache
 def pools(root: Path) -> list[np.ndarray]:
-    """7000 standardised images of each client: the training images of its class, then the test images, in file order."""
-    arrays = (read_idx(root / "fashion_mnist" / file.name, file, axes) for file, axes in zip(FILES, (3, 1, 3, 1), strict=True))
+    """7000 standardised images of each client: the training images of its class, then the test
+    images, in file order."""
+    arrays = (
+        read_idx(root / "fashion_mnist" / file.name, file, axes)
+        for file, axes in zip(FILES, (3, 1, 3, 1), strict=True)
+    )
     images, labels, more_images, more_labels = arrays
-    pixels, more_pixels = (array.reshape(-1, 784).astype(np.float32) for array in (images, more_images))  # 0 to 255
+    # 0 to 255
+    pixels, more_pixels = (
+        array.reshape(-1, 784).astype(np.float32) for array in (images, more_images)
+    )
     mean, std = pixels.mean(0), pixels.std(0) + np.float32(0.001)
-    chosen = (np.concatenate([pixels[labels == label], more_pixels[more_labels == label]]) for label in LABELS)
+    chosen = (
+        np.concatenate([pixels[labels == label], more_pixels[more_labels == label]])
+        for label in LABELS
+    )
     return [(pool - mean) / std for pool in chosen]
 
 
@@ -134,7 +155,8 @@ def federation(root: Path, seed: int) -> eh.Federation:
 
 
 def first_model(seed: int) -> nn.Module:
-    """A linear layer and a softmax; the cross-entropy then applies another one, as in the recorded runs."""
+    """A linear layer and a softmax; the cross-entropy then applies another one, as in the recorded
+    runs."""
     with torch.random.fork_rng():
         torch.manual_seed(12 + seed)
         linear = nn.Linear(784, 3)  # uniform in +-1/28
@@ -142,10 +164,26 @@ def first_model(seed: int) -> nn.Module:
     return nn.Sequential(linear, nn.Softmax(dim=-1))
 
 
-def train(algorithm: eh.Algorithm, fed: eh.Federation, lr: float, seed: int, rounds: int = ROUNDS, eval_every: int = ROUNDS) -> eh.Result:
-    """One run. Engine "loop": with batches this large there is nothing to win by stacking clients."""
+def train(
+    algorithm: eh.Algorithm,
+    fed: eh.Federation,
+    lr: float,
+    seed: int,
+    rounds: int = ROUNDS,
+    eval_every: int = ROUNDS,
+) -> eh.Result:
+    """One run. Engine "loop": with batches this large there is nothing to win by stacking
+    clients."""
     local = eh.LocalSGD(lr=lr, steps=1)
-    return eh.fit(first_model(seed), fed, algorithm, rounds=rounds, local=local, eval_every=eval_every, engine="loop")
+    return eh.fit(
+        first_model(seed),
+        fed,
+        algorithm,
+        rounds=rounds,
+        local=local,
+        eval_every=eval_every,
+        engine="loop",
+    )
 
 
 def accuracies(result: eh.Result) -> np.ndarray:
@@ -158,21 +196,45 @@ def _joined(values: Iterable[float], sign: str = "") -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=len(SEEDS), choices=range(1, len(SEEDS) + 1), help="the records are means over 5")
-    parser.add_argument("--data", type=Path, default=data_root(), help="the folder that holds fashion_mnist/")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=len(SEEDS),
+        choices=range(1, len(SEEDS) + 1),
+        help="the records are means over 5",
+    )
+    parser.add_argument(
+        "--data", type=Path, default=data_root(), help="the folder that holds fashion_mnist/"
+    )
     arguments = parser.parse_args()
     missing = missing_files(arguments.data)
     if missing:
-        sys.exit(f"{missing[0]} is not there; give the folder that holds fashion_mnist/ with --data or EVENHAND_DATA")
+        sys.exit(
+            f"{missing[0]} is not there; give the folder that holds fashion_mnist/ with --data or"
+            " EVENHAND_DATA"
+        )
     begin = time.perf_counter()
     feds = {seed: federation(arguments.data, seed) for seed in SEEDS[: arguments.seeds]}
-    print(f"{describe()}, seeds {', '.join(map(str, feds))}\nTest accuracy of {' / '.join(CLIENTS)}, %\n")
-    print("| method | lr | recorded | evenhand | difference | std over seeds |\n|---|---|---|---|---|---|")
+    print(
+        f"{describe()}, seeds {', '.join(map(str, feds))}\nTest accuracy of"
+        f" {' / '.join(CLIENTS)}, %\n"
+    )
+    print(
+        "| method | lr | recorded | evenhand | difference | std over seeds"
+        " |\n|---|---|---|---|---|---|"
+    )
     for name, lr, algorithm, record in recorded_runs():
-        found = np.array([accuracies(train(algorithm, fed, lr, seed)) for seed, fed in feds.items()])
+        found = np.array(
+            [accuracies(train(algorithm, fed, lr, seed)) for seed, fed in feds.items()]
+        )
         difference = np.round(found.mean(0) - record, 2) + 0.0  # no -0.00
-        columns = f"{_joined(record)} | {_joined(found.mean(0))} | {_joined(difference, '+')} | {_joined(found.std(0))}"
+        columns = (
+            f"{_joined(record)} | {_joined(found.mean(0))} | {_joined(difference, '+')} |"
+            f" {_joined(found.std(0))}"
+        )
         print(f"| {name} | {lr} | {columns} |", flush=True)
     print(f"\n{NOTE}\n{time.perf_counter() - begin:.0f} s")
 

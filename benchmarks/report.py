@@ -1,10 +1,11 @@
-"""The report of a large study: 5 methods x 5 seeds x 1000 clients x 500 rounds. Time, size of the page and memory.
+"""The report of a large study: 5 methods x 5 seeds x 1000 clients x 500 rounds. Time, size of the
+page and memory.
 
     python -m benchmarks.report [--check] [--dir DIR]
 
-Trains multinomial regression on the synthetic data of Li et al. with cohorts of ten clients (some minutes; with --dir only once: a
-directory that holds the study already is used as it is), then runs `evenhand report` in a process of its own. --check fails over 20 s
-or 15 MB.
+Trains multinomial regression on the synthetic data of Li et al. with cohorts of ten clients (some
+minutes; with --dir only once: a directory that holds the study already is used as it is), then runs
+`evenhand report` in a process of its own. --check fails over 20 s or 15 MB.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def train(directory: Path) -> float:
 def report(directory: Path, page: Path) -> tuple[float, float, float]:
     """Seconds, megabytes of the page, gigabytes of memory of `evenhand report`."""
     begin = time.perf_counter()
-    process = subprocess.Popen([sys.executable, "-m", "evenhand", "report", str(directory), "--out", str(page), "--quiet"])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "evenhand", "report", str(directory), "--out", str(page), "--quiet"]
+    )
     _, status, usage = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - begin
     process.returncode = os.waitstatus_to_exitcode(status)  # it has been waited for
@@ -84,7 +87,9 @@ def report(directory: Path, page: Path) -> tuple[float, float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--dir", type=Path, help="where the study is, or will be kept")
     arguments = parser.parse_args()
@@ -97,7 +102,10 @@ def main() -> None:
     print("| study | training, s | `evenhand report`, s | page, MB | peak memory, GB |")
     print("|---|---|---|---|---|")
     study = f"5 methods x {SEEDS} seeds x {CLIENTS:,} clients x {ROUNDS} rounds"
-    print(f"| {study} | {'kept' if kept else f'{trained:.0f}'} | {seconds:.1f} | {megabytes:.1f} | {memory:.2f} |")
+    print(
+        f"| {study} | {'kept' if kept else f'{trained:.0f}'} | {seconds:.1f} | {megabytes:.1f} |"
+        f" {memory:.2f} |"
+    )
     if arguments.check and (seconds > MOST_SECONDS or megabytes > MOST_MEGABYTES):
         sys.exit(f"not reached: {MOST_SECONDS:g} s and {MOST_MEGABYTES:g} MB")
 

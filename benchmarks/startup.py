@@ -1,4 +1,5 @@
-"""How long a user waits before anything happens: importing evenhand beyond torch, and `evenhand --help`.
+"""How long a user waits before anything happens: importing evenhand beyond torch, and `evenhand
+--help`.
 
 python -m benchmarks.startup [--check]
 """
@@ -28,15 +29,27 @@ def seconds(*command: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--check", action="store_true", help="fail where a time is above its bar")
     arguments = parser.parse_args()
     torch_alone = seconds("-c", "import torch")
-    found = dict(zip(BARS, (seconds("-c", IMPORT_ALL) - torch_alone, seconds("-m", "evenhand", "--help")), strict=True))
+    found = dict(
+        zip(
+            BARS,
+            (seconds("-c", IMPORT_ALL) - torch_alone, seconds("-m", "evenhand", "--help")),
+            strict=True,
+        )
+    )
     print(f"{describe()}\nimport torch: {torch_alone:.2f} s")
     for name, value in found.items():
         print(f"{name}: {value:.2f} s (bar {BARS[name]} s)")
-    sys.exit("a time is above its bar" if arguments.check and any(found[name] > bar for name, bar in BARS.items()) else 0)
+    sys.exit(
+        "a time is above its bar"
+        if arguments.check and any(found[name] > bar for name, bar in BARS.items())
+        else 0
+    )
 
 
 if __name__ == "__main__":

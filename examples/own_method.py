@@ -1,4 +1,5 @@
-"""A method of your own in a few lines: it runs on every engine and in every report, and can be checked like ours."""
+"""A method of your own in a few lines: it runs on every engine and in every report, and can be
+checked like ours."""
 
 from dataclasses import dataclass
 
@@ -19,7 +20,9 @@ class PowerLoss(eh.Algorithm):
     def __post_init__(self) -> None:
         require_number("power", self.power, "[1, inf)", "1 gives FedAvg")
 
-    def objective(self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task) -> torch.Tensor:
+    def objective(
+        self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task
+    ) -> torch.Tensor:
         return model.loss(variables["model"], batch) ** self.power / self.power
 
 

@@ -1,10 +1,12 @@
-"""Train with FedAvg and with fair methods on an unfair federation, and compare the clients left behind."""
+"""Train with FedAvg and with fair methods on an unfair federation, and compare the clients left
+behind."""
 
 import torch
 
 import evenhand as eh
 
-fed = eh.datasets.digits(clients=20, seed=0)  # unequal sizes, skewed labels, five clients with rotated, noisy images
+# unequal sizes, skewed labels, five clients with rotated, noisy images
+fed = eh.datasets.digits(clients=20, seed=0)
 torch.manual_seed(0)
 module = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.ReLU(), torch.nn.Linear(32, 10))
 local = eh.LocalSGD(lr=0.2, epochs=1, batch_size=16)

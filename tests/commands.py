@@ -14,16 +14,25 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
     from evenhand.cli import main
 
     out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as done:
+    with (
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as done,
+    ):
         main(list(arguments), prog_name="evenhand")
     return int(done.value.code or 0), out.getvalue(), err.getvalue()
 
 
-TABLES = ("comparison", "differences", "ledger", "gaps", "clients")  # made of the results of a run, or of those of all seeds
+# made of the results of a run, or of those of all seeds
+TABLES = ("comparison", "differences", "ledger", "gaps", "clients")
 
 
 def results(directory: Path, tables: bool = True) -> dict[str, bytes]:
     """Every file but the notes on versions and machine; with or without the tables made of them."""
-    found = {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    found = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
     left_out = ("about.json", *(() if tables else (f"{name}.csv" for name in TABLES)))
     return {name: content for name, content in found.items() if not name.endswith(left_out)}

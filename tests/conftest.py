@@ -10,13 +10,15 @@ import pytest
 import torch
 from hypothesis import settings
 
-# the same examples every time, as far as Hypothesis can (it also tries constants of the modules that happen to be loaded): a new
-# counterexample is found by whoever looks for one (HYPOTHESIS_PROFILE=search), not by CI
+# the same examples every time, as far as Hypothesis can (it also tries constants of the modules
+# that happen to be loaded): a new counterexample is found by whoever looks for one
+# (HYPOTHESIS_PROFILE=search), not by CI
 settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("search", derandomize=False)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
-# started in the background, a shell has commands ignore Ctrl-C, and those that tests start would inherit that
+# started in the background, a shell has commands ignore Ctrl-C, and those that tests start would
+# inherit that
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -24,8 +26,11 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """The command line in this process, in an empty directory: exit code, standard output and standard error."""
+def call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Call:
+    """The command line in this process, in an empty directory: exit code, standard output and
+    standard error."""
     monkeypatch.chdir(tmp_path)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -50,7 +55,8 @@ def _log_level() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _choices_of_this_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What is chosen by measurement is chosen once in a session, whatever was chosen before on this machine."""
+    """What is chosen by measurement is chosen once in a session, whatever was chosen before on this
+    machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EVENHAND_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# for the start of a script: the package without its data sets, whose torch would take seconds to load
+# for the start of a script: the package without its data sets, whose torch would take seconds to
+# load
 LIGHT = """
 import importlib.util, sys
 sys.modules["evenhand.datasets"] = importlib.util.module_from_spec(importlib.util.find_spec("evenhand.datasets"))
@@ -35,8 +36,10 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     etags: dict[str, str] = field(default_factory=dict)  # '"..."' by path
     modified: dict[str, str] = field(default_factory=dict)  # Last-Modified by path
-    statuses: list[int] = field(default_factory=list)  # answers to give to the next requests instead of the file
-    cuts: list[int] = field(default_factory=list)  # the next responses end after so many bytes of their body
+    # answers to give to the next requests instead of the file
+    statuses: list[int] = field(default_factory=list)
+    # the next responses end after so many bytes of their body
+    cuts: list[int] = field(default_factory=list)
     ranges: bool = True
     lengths: bool = True  # say how long the file is
     encoding: str | None = None  # a Content-Encoding to claim
@@ -71,7 +74,11 @@ def serving() -> Iterator[Site]:
             content = site.files[self.path]
             marks = {site.etags.get(self.path), site.modified.get(self.path)}
             start = 0
-            if request.range and site.ranges and (request.if_range is None or request.if_range in marks):
+            if (
+                request.range
+                and site.ranges
+                and (request.if_range is None or request.if_range in marks)
+            ):
                 start = int(request.range.removeprefix("bytes=").removesuffix("-"))
                 if start >= len(content):
                     request.status = 416
@@ -83,7 +90,9 @@ def serving() -> Iterator[Site]:
                 start = start if site.first_byte is None else site.first_byte
                 request.status = 206
                 self.send_response(206)
-                self.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+                self.send_header(
+                    "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+                )
             else:
                 request.status = 200
                 self.send_response(200)

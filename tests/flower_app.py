@@ -22,8 +22,11 @@ clientapp = "{name}.client_app:app"
 """
 
 
-def write_app(directory: Path, name: str, client: str, server: str, settings: Mapping[str, str]) -> Path:
-    """Write the app ``name`` into ``directory``; ``settings``: the run's, with their default values as TOML."""
+def write_app(
+    directory: Path, name: str, client: str, server: str, settings: Mapping[str, str]
+) -> Path:
+    """Write the app ``name`` into ``directory``; ``settings``: the run's, with their default values
+    as TOML."""
     lines = "\n".join(f"{key} = {value}" for key, value in settings.items())
     (directory / name).mkdir(parents=True)
     (directory / "pyproject.toml").write_text(PROJECT.format(name=name, settings=lines))

@@ -1,4 +1,5 @@
-"""Flower's grid in one process: its real message and app types, and each message through its real serialisation."""
+"""Flower's grid in one process: its real message and app types, and each message through its real
+serialisation."""
 
 from __future__ import annotations
 
@@ -9,7 +10,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
-from flwr.supercore.task_identity import TaskIdentity  # not public API: messages cannot be made without it
+
+# not public API: messages cannot be made without it
+from flwr.supercore.task_identity import TaskIdentity
 
 TaskIdentity._run_id = TaskIdentity._task_id = TaskIdentity._node_id = 1
 
@@ -21,9 +24,17 @@ class InProcessGrid(Grid):
         spoil: may change a reply on its way: (node, reply) -> replies that arrive.
     """
 
-    def __init__(self, app: ClientApp, configs: list[dict[str, Any]], spoil: Callable[[int, Message], list[Message]] | None = None) -> None:
+    def __init__(
+        self,
+        app: ClientApp,
+        configs: list[dict[str, Any]],
+        spoil: Callable[[int, Message], list[Message]] | None = None,
+    ) -> None:
         self.app, self.spoil = app, spoil
-        self.contexts = {node: Context(1, node, config, RecordDict(), {}) for node, config in enumerate(configs, 1)}
+        self.contexts = {
+            node: Context(1, node, config, RecordDict(), {})
+            for node, config in enumerate(configs, 1)
+        }
         self.waiting: dict[str, Message] = {}
         self.sent: list[Message] = []
         self.down: set[int] = set()  # nodes that do not answer
@@ -70,5 +81,7 @@ class InProcessGrid(Grid):
             replies += self.spoil(node, reply) if self.spoil else [reply]
         return replies
 
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
         return self.pull_messages(self.push_messages(list(messages)))

@@ -1,4 +1,5 @@
-"""Studies that nobody trained: outcomes drawn at random, in the form that run directories are loaded into."""
+"""Studies that nobody trained: outcomes drawn at random, in the form that run directories are
+loaded into."""
 
 from __future__ import annotations
 
@@ -9,14 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.scores import summary
 from evenhand.studies.measure import measure_of
 from evenhand.studies.spec import Method, Spec
 from evenhand.studies.study import Study, Trial
-from evenhand.metrics.counts import Counts
-from evenhand.metrics.scores import summary
 
 # how good a method is on the whole, and how much of the difference between clients it takes away
-METHODS: Mapping[str, tuple[float, float]] = {"fedavg": (0.80, 0.0), "qffl": (0.79, 0.5), "afl": (0.77, 0.7)}
+METHODS: Mapping[str, tuple[float, float]] = {
+    "fedavg": (0.80, 0.0),
+    "qffl": (0.79, 0.5),
+    "afl": (0.77, 0.7),
+}
 VERSIONS = {"python": "3.11.0", "evenhand": "0.1.0", "torch": "2.6.0"}
 
 
@@ -43,7 +48,8 @@ def make_study(
         samples: test samples of each client.
         evaluations: rounds of the history that were evaluated.
         empty: clients without test samples.
-        labels: of methods, by name, where they differ from it; those of the study alone, as two runs of one method get them.
+        labels: of methods, by name, where they differ from it; those of the study alone, as two
+            runs of one method get them.
         draw: seed of what is drawn here.
     """
     rng = np.random.default_rng(draw)
@@ -57,7 +63,10 @@ def make_study(
     team = [teams[i % len(teams)] if teams else "" for i in range(clients)]
     chosen = [Method(name, (labels or {}).get(name, name)) for name in methods]
     spec = Spec(
-        name="made up", rounds=rounds, loss="mse" if regression else "cross_entropy", methods=tuple(Method(name, name) for name in methods)
+        name="made up",
+        rounds=rounds,
+        loss="mse" if regression else "cross_entropy",
+        methods=tuple(Method(name, name) for name in methods),
     )
     trials = {}
     for method in chosen:
@@ -67,7 +76,13 @@ def make_study(
             right = rng.random(len(owner)) < chance[owner] - 0.06 * group
             values = rng.exponential(1 - chance[owner]) if regression else right.astype(np.float64)
             predicted = np.where(right, truth, 1 - truth)
-            counts = None if regression else Counts.of(owner, group, truth, predicted, known, tuple(groups) or ("",), ("no", "yes"))
+            counts = (
+                None
+                if regression
+                else Counts.of(
+                    owner, group, truth, predicted, known, tuple(groups) or ("",), ("no", "yes")
+                )
+            )
             scores = _scores(values, owner, group, known, team, groups, regression)
             history = _history(scores, clients, rounds, evaluations, regression, rng)
             at = np.unique(np.linspace(1, rounds, evaluations).round().astype(np.int64))
@@ -86,7 +101,14 @@ def make_study(
                 weights=weights / weights.sum(1, keepdims=True),
             )
     about = [
-        {"seed": seed, "data": "0f" * 32, "machine": "Linux", "device": "cpu", "versions": VERSIONS, "spec": "ab" * 32}
+        {
+            "seed": seed,
+            "data": "0f" * 32,
+            "machine": "Linux",
+            "device": "cpu",
+            "versions": VERSIONS,
+            "spec": "ab" * 32,
+        }
         for seed in range(seeds)
     ]
     specs = tuple(replace(spec, seed=seed) for seed in range(seeds))
@@ -95,11 +117,21 @@ def make_study(
     return Study("made up", measure, trials, specs, tuple(about), paths, same_data)
 
 
-def _scores(values: Any, owner: Any, group: Any, names: Sequence[str], team: Sequence[str], groups: Sequence[str], regression: bool) -> Any:
+def _scores(
+    values: Any,
+    owner: Any,
+    group: Any,
+    names: Sequence[str],
+    team: Sequence[str],
+    groups: Sequence[str],
+    regression: bool,
+) -> Any:
     """Rows of clients and groups; NaN without samples."""
     kinds = [("client", owner, names), *([("group", group, groups)] if groups else [])]
     count = np.concatenate([np.bincount(code, minlength=len(found)) for _, code, found in kinds])
-    total = np.concatenate([np.bincount(code, values, minlength=len(found)) for _, code, found in kinds])
+    total = np.concatenate(
+        [np.bincount(code, values, minlength=len(found)) for _, code, found in kinds]
+    )
     merit = np.divide(total, count, out=np.full(len(count), np.nan), where=count > 0)
     return {
         "by": [by for by, _, found in kinds for _ in found],
@@ -113,7 +145,12 @@ def _scores(values: Any, owner: Any, group: Any, names: Sequence[str], team: Seq
 
 
 def _history(
-    scores: dict[str, Any], clients: int, rounds: int, evaluations: int, regression: bool, rng: np.random.Generator
+    scores: dict[str, Any],
+    clients: int,
+    rounds: int,
+    evaluations: int,
+    regression: bool,
+    rng: np.random.Generator,
 ) -> dict[str, Any]:
     """Numbers that come near those at the end, at every so many rounds."""
     every = np.arange(1, rounds + 1)
@@ -122,5 +159,8 @@ def _history(
     at_end = {"loss": float(np.nanmean(scores["loss"][:clients]))}
     if not regression:
         at_end |= summary(scores["accuracy"][:clients])
-    columns = {name: np.where(evaluated, value * (path if name != "loss" else 2 - path), np.nan) for name, value in at_end.items()}
+    columns = {
+        name: np.where(evaluated, value * (path if name != "loss" else 2 - path), np.nan)
+        for name, value in at_end.items()
+    }
     return {"round": every, "lr": np.full(rounds, 0.1), **columns}

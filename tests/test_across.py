@@ -1,4 +1,5 @@
-"""Intervals of numbers across clients: by hand, against SciPy, and how often they hold the truth."""
+"""Intervals of numbers across clients: by hand, against SciPy, and how often they hold the
+truth."""
 
 from __future__ import annotations
 
@@ -24,27 +25,38 @@ def test_a_kind_of_shares_is_beta_binomial_and_one_without_width_binomial() -> N
     first, mean = np.array([0, 1]), np.sin(centre) ** 2
     width = np.array([0.2, 0.3])
     size = 0.25 / width**2 - 1
-    expected = np.stack([stats.betabinom.logpmf(k, m, mean * size, (1 - mean) * size) for k, m in ((7, 10), (2, 4))])
+    expected = np.stack(
+        [stats.betabinom.logpmf(k, m, mean * size, (1 - mean) * size) for k, m in ((7, 10), (2, 4))]
+    )
     assert np.diff(seen.fit(first, centre, width)) == pytest.approx(np.diff(expected))
     equal = np.stack([stats.binom.logpmf(k, m, mean) for k, m in ((7, 10), (2, 4))])
     assert np.diff(seen.fit(first, centre, np.zeros(2))) == pytest.approx(np.diff(equal))
 
 
 def test_a_kind_of_squares_is_what_integration_gives() -> None:
-    """The mean of m squared normal errors is chi-squared; of clients with inverse gamma means, the chance is an integral."""
+    """The mean of m squared normal errors is chi-squared; of clients with inverse gamma means, the
+    chance is an integral."""
     m, seen = 6, 1.7
     squares = Squares(np.array([seen]), np.array([m / 2]))
 
     def chance(centre: float, width: float) -> float:
         size = width**-2
         kind = stats.invgamma(size, scale=size * math.exp(centre))
-        return integrate.quad(lambda true: kind.pdf(true) * stats.gamma(m / 2, scale=true / (m / 2)).pdf(seen), 0, np.inf)[0]
+        return integrate.quad(
+            lambda true: kind.pdf(true) * stats.gamma(m / 2, scale=true / (m / 2)).pdf(seen),
+            0,
+            np.inf,
+        )[0]
 
     kinds = (np.array([0.0, 0.5, 0.3]), np.array([0.4, 0.4, 0.8]))
     expected = [math.log(chance(c, w)) for c, w in zip(*kinds, strict=True)]
-    assert np.diff(squares.fit(np.array([0]), *kinds)[0]) == pytest.approx(np.diff(expected), abs=1e-6)
+    assert np.diff(squares.fit(np.array([0]), *kinds)[0]) == pytest.approx(
+        np.diff(expected), abs=1e-6
+    )
     equal = [stats.gamma(m / 2, scale=math.exp(c) / (m / 2)).logpdf(seen) for c in (0.0, 0.5)]
-    assert np.diff(squares.fit(np.array([0]), kinds[0][:2], np.zeros(2))[0]) == pytest.approx(np.diff(equal))
+    assert np.diff(squares.fit(np.array([0]), kinds[0][:2], np.zeros(2))[0]) == pytest.approx(
+        np.diff(equal)
+    )
 
 
 def test_true_values_given_a_kind_have_the_moments_of_their_posterior() -> None:
@@ -53,22 +65,30 @@ def test_true_values_given_a_kind_have_the_moments_of_their_posterior() -> None:
     mean, size = math.sin(1) ** 2, 0.25 / 0.2**2 - 1
     posterior = stats.beta(mean * size + 7, (1 - mean) * size + 3)
     drawn = Shares(np.array([7]), np.array([10])).truth(*many, rng)
-    assert (drawn.mean(), drawn.std()) == pytest.approx((posterior.mean(), posterior.std()), rel=0.02)
+    assert (drawn.mean(), drawn.std()) == pytest.approx(
+        (posterior.mean(), posterior.std()), rel=0.02
+    )
     new = Shares(np.array([7]), np.array([10])).member(*many, rng)
-    assert (new.mean(), new.std()) == pytest.approx((mean, math.sqrt(mean * (1 - mean) / (size + 1))), rel=0.03)
+    assert (new.mean(), new.std()) == pytest.approx(
+        (mean, math.sqrt(mean * (1 - mean) / (size + 1))), rel=0.03
+    )
     inverse = stats.invgamma(25 + 5, scale=25 * math.exp(1) + 5 * 2.0)
     drawn = Squares(np.array([2.0]), np.array([5.0])).truth(*many, rng)
     assert (drawn.mean(), drawn.std()) == pytest.approx((inverse.mean(), inverse.std()), rel=0.02)
 
 
-def test_with_one_kind_draws_are_those_of_the_posterior_on_the_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_one_kind_draws_are_those_of_the_posterior_on_the_grid(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """All kinds at all places of the grid, weighed by what they explain: no sampler."""
     monkeypatch.setattr(model, "KINDS", 1)
     right, samples = np.array([9, 8, 4, 10, 7]), np.array([10, 10, 10, 12, 9])
     seen, rng = Shares(right, samples), np.random.default_rng(0)
     drawn = plausible(seen, 4000, rng, 50)
     edges = model._edges(seen.place, seen.error, np.ones(5, np.int64))
-    steps = np.concatenate([[0.0], np.geomspace(0.25 * (2 / (seen.error**-4.0).sum()) ** 0.25, 0.4, model.WIDTHS - 1)])
+    steps = np.concatenate(
+        [[0.0], np.geomspace(0.25 * (2 / (seen.error**-4.0).sum()) ** 0.25, 0.4, model.WIDTHS - 1)]
+    )
     weigh, expected, population = [], [], []
     for centre, cell in zip((edges[1:] + edges[:-1]) / 2, np.diff(edges), strict=True):
         mean = float(np.clip(math.sin(min(max(centre, 0), math.pi / 2)) ** 2, 1e-4, 1 - 1e-4))
@@ -78,10 +98,18 @@ def test_with_one_kind_draws_are_those_of_the_posterior_on_the_grid(monkeypatch:
         for low, high in pairwise(steps):
             size = 0.25 / ((low + high) / 2) ** 2 - 1
             a, b = mean * size, (1 - mean) * size
-            weigh.append(cell * (1 - model.EQUAL) * (high - low) / steps[-1] * np.exp(stats.betabinom.logpmf(right, samples, a, b).sum()))
+            weigh.append(
+                cell
+                * (1 - model.EQUAL)
+                * (high - low)
+                / steps[-1]
+                * np.exp(stats.betabinom.logpmf(right, samples, a, b).sum())
+            )
             expected.append((right + a) / (samples + a + b))
             population.append(mean)
-    assert drawn.clients.mean(0) == pytest.approx(np.average(expected, axis=0, weights=weigh), abs=0.01)
+    assert drawn.clients.mean(0) == pytest.approx(
+        np.average(expected, axis=0, weights=weigh), abs=0.01
+    )
     assert drawn.population.mean() == pytest.approx(np.average(population, weights=weigh), abs=0.01)
 
 
@@ -91,10 +119,16 @@ def test_many_samples_speak_for_themselves_and_few_lean_on_others() -> None:
     right = rng.binomial(samples, np.linspace(0.5, 0.9, 9))
     drawn = plausible(Shares(right, samples), 1000, rng).clients
     assert drawn.mean(0) == pytest.approx(right / samples, abs=0.001)
-    assert drawn.std(0) == pytest.approx(np.sqrt(right / samples * (1 - right / samples) / samples), rel=0.25)
-    few = plausible(Shares(np.array([4, *[85] * 30]), np.array([10, *[100] * 30])), 1000, rng).clients
+    assert drawn.std(0) == pytest.approx(
+        np.sqrt(right / samples * (1 - right / samples) / samples), rel=0.25
+    )
+    few = plausible(
+        Shares(np.array([4, *[85] * 30]), np.array([10, *[100] * 30])), 1000, rng
+    ).clients
     assert 0.4 < few[:, 0].mean() < 0.85
-    assert plausible(Shares(np.full(40, 16), np.full(40, 20)), 500, rng).clients.std(1).mean() < 0.03
+    assert (
+        plausible(Shares(np.full(40, 16), np.full(40, 20)), 500, rng).clients.std(1).mean() < 0.03
+    )
 
 
 # ---- accuracies
@@ -123,9 +157,15 @@ def test_means_of_two_clients_by_hand() -> None:
 
 def test_the_worst_and_best_of_two_clients_have_exact_bounds() -> None:
     found = accuracy_intervals(np.array([8, 30]), np.array([10, 40]), draws=50)
-    exact = [stats.binomtest(k, m).proportion_ci(0.95, method="exact") for k, m in ((8, 10), (30, 40))]
-    assert found["min"] == pytest.approx((0.75, min(e.low for e in exact), min(e.high for e in exact)))
-    assert found["max"] == pytest.approx((0.8, max(e.low for e in exact), max(e.high for e in exact)))
+    exact = [
+        stats.binomtest(k, m).proportion_ci(0.95, method="exact") for k, m in ((8, 10), (30, 40))
+    ]
+    assert found["min"] == pytest.approx(
+        (0.75, min(e.low for e in exact), min(e.high for e in exact))
+    )
+    assert found["max"] == pytest.approx(
+        (0.8, max(e.low for e in exact), max(e.high for e in exact))
+    )
     assert found["worst10"] == found["min"]  # a tenth of two clients is one of them
 
 
@@ -133,8 +173,12 @@ def test_many_clients_have_upper_bounds_that_hold_at_once() -> None:
     right, samples = np.array([30, *[45] * 49]), np.full(50, 50)
     far = 1 - 0.95 ** (1 / 50)
     found = accuracy_intervals(right, samples, draws=50)["min"]
-    assert found.low == pytest.approx(stats.binomtest(30, 50, alternative="greater").proportion_ci(0.95 + far, method="exact").low)
-    assert found.high == pytest.approx(stats.binomtest(30, 50, alternative="less").proportion_ci(1 - far, method="exact").high)
+    assert found.low == pytest.approx(
+        stats.binomtest(30, 50, alternative="greater").proportion_ci(0.95 + far, method="exact").low
+    )
+    assert found.high == pytest.approx(
+        stats.binomtest(30, 50, alternative="less").proportion_ci(1 - far, method="exact").high
+    )
 
 
 def test_values_are_those_of_the_spreads() -> None:
@@ -150,7 +194,12 @@ def test_values_are_those_of_the_spreads() -> None:
 
 def test_clients_that_may_be_equal_have_intervals_that_reach_that() -> None:
     found = accuracy_intervals(np.full(30, 8), np.full(30, 10), draws=200)
-    assert (found["std"].low, found["gini"].low, found["jain"].high, found["entropy"].high) == pytest.approx((0, 0, 1, 1))
+    assert (
+        found["std"].low,
+        found["gini"].low,
+        found["jain"].high,
+        found["entropy"].high,
+    ) == pytest.approx((0, 0, 1, 1))
     assert found["worst10"].high >= found["mean"].high
     assert found["best10"].low <= found["mean"].low
     differ = accuracy_intervals(np.array([95] * 10 + [60] * 10), np.full(20, 100), draws=200)
@@ -166,41 +215,63 @@ def test_the_worst_of_many_clients_with_few_samples_looks_worse_than_it_is() -> 
 
 def test_other_clients_have_students_mean_and_no_smallest_one() -> None:
     right, samples = np.array([6, 24, 5, 7]), np.array([10, 40, 12, 15])
-    found, same = (accuracy_intervals(right, samples, over, draws=100) for over in ("clients", "both"))
+    found, same = (
+        accuracy_intervals(right, samples, over, draws=100) for over in ("clients", "both")
+    )
     merits = right / samples
-    assert (found["mean"].low, found["mean"].high) == pytest.approx(stats.t.interval(0.95, 3, merits.mean(), stats.sem(merits)))
+    assert (found["mean"].low, found["mean"].high) == pytest.approx(
+        stats.t.interval(0.95, 3, merits.mean(), stats.sem(merits))
+    )
     assert np.isnan(found["min"][1:]).all()
     assert found["std"].low <= found["std"].value <= found["std"].high
     assert found["std"] == same["std"]
-    assert all(np.isnan(interval[1:]).all() for interval in accuracy_intervals(np.array([8]), np.array([10]), "both").values())
+    assert all(
+        np.isnan(interval[1:]).all()
+        for interval in accuracy_intervals(np.array([8]), np.array([10]), "both").values()
+    )
 
 
 def test_other_clients_are_less_certain_than_these() -> None:
     rng = np.random.default_rng(0)
     samples = np.full(50, 500)
     right = rng.binomial(samples, rng.uniform(0.6, 0.95, 50))
-    these, others = (accuracy_intervals(right, samples, over, draws=300) for over in ("samples", "both"))
+    these, others = (
+        accuracy_intervals(right, samples, over, draws=300) for over in ("samples", "both")
+    )
     for name in ("mean", "pooled", "worst10", "std", "gini", "entropy"):
-        assert others[name].high - others[name].low > 1.5 * (these[name].high - these[name].low), name
+        assert others[name].high - others[name].low > 1.5 * (these[name].high - these[name].low), (
+            name
+        )
 
 
 def test_intervals_are_repeatable_and_checked() -> None:
-    first, second, other = (accuracy_intervals(np.array([5, 8]), np.array([9, 9]), draws=80, seed=seed) for seed in (1, 1, 2))
+    first, second, other = (
+        accuracy_intervals(np.array([5, 8]), np.array([9, 9]), draws=80, seed=seed)
+        for seed in (1, 1, 2)
+    )
     assert first == second
     assert first["std"] != other["std"]
-    with pytest.raises(ValueError, match='over must be "samples", "clients" or "both", got \'seeds\''):
+    with pytest.raises(
+        ValueError, match='over must be "samples", "clients" or "both", got \'seeds\''
+    ):
         accuracy_intervals(np.array([5]), np.array([9]), over="seeds")
-    with pytest.raises(ValueError, match=r"right and samples must be \(n,\), got \(1,\) and \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"right and samples must be \(n,\), got \(1,\) and \(2,\)"
+    ):
         accuracy_intervals(np.array([5]), np.array([9, 9]))
 
 
 @pytest.mark.parametrize("size", [10, 60])
 def test_intervals_hold_the_truth_about_as_often_as_they_say(size: int) -> None:
-    """A few trials: 95 % would be below 87 % once in 500 times. Many are in benchmarks/coverage.py."""
-    rng, trials, hits = np.random.default_rng(size), 80, dict.fromkeys(("mean", "worst10", "best10", "min", "std", "gini", "jain"), 0)
+    """A few trials: 95 % would be below 87 % once in 500 times. Many are in
+    benchmarks/coverage.py."""
+    rng, trials = np.random.default_rng(size), 80
+    hits = dict.fromkeys(("mean", "worst10", "best10", "min", "std", "gini", "jain"), 0)
     for trial in range(trials):
         truth = rng.uniform(0.6, 0.95, 30)
-        found = accuracy_intervals(rng.binomial(size, truth), np.full(30, size), draws=150, seed=trial)
+        found = accuracy_intervals(
+            rng.binomial(size, truth), np.full(30, size), draws=150, seed=trial
+        )
         for name in hits:
             hits[name] += found[name].low <= float(SPREAD[name](truth)) <= found[name].high
     assert min(hits.values()) / trials >= 0.87, hits
@@ -210,7 +281,8 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say(size: int) -> None:
 
 
 def test_the_error_of_one_client_has_the_chi_squared_interval() -> None:
-    """One client's variance leans on that of normal errors; with normal errors it is nearly theirs."""
+    """One client's variance leans on that of normal errors; with normal errors it is nearly
+    theirs."""
     rng = np.random.default_rng(0)
     squares = rng.standard_normal(5000) ** 2
     found = merit_intervals(squares, np.zeros(5000, np.int64), 1, squared=True)
@@ -224,7 +296,8 @@ def test_errors_are_merits_with_a_minus_and_their_shares_are_of_errors() -> None
     rng = np.random.default_rng(0)
     client = np.repeat(np.arange(30), 40)
     squares = (rng.standard_normal(1200) * (1 + client / 30)) ** 2
-    found = merit_intervals(squares, client, 31, squared=True, draws=200)  # the last client has no samples
+    # the last client has no samples
+    found = merit_intervals(squares, client, 31, squared=True, draws=200)
     root = np.sqrt(squares.reshape(30, 40).mean(1))
     for name in ("mean", "worst10", "min", "std"):
         assert found[name].value == pytest.approx(float(SPREAD[name](-root)))
@@ -237,9 +310,15 @@ def test_errors_are_merits_with_a_minus_and_their_shares_are_of_errors() -> None
 
 
 def test_right_and_wrong_are_accuracies() -> None:
-    client, values = np.repeat([0, 1], [10, 40]), np.concatenate([np.arange(10) < 8, np.arange(40) < 30]).astype(float)
-    assert merit_intervals(values, client, 2, draws=50) == accuracy_intervals(np.array([8, 30]), np.array([10, 40]), draws=50)
-    with pytest.raises(ValueError, match="values must be 0 or 1 for wrong and right; of squared errors say squared=True"):
+    client = np.repeat([0, 1], [10, 40])
+    values = np.concatenate([np.arange(10) < 8, np.arange(40) < 30]).astype(float)
+    assert merit_intervals(values, client, 2, draws=50) == accuracy_intervals(
+        np.array([8, 30]), np.array([10, 40]), draws=50
+    )
+    with pytest.raises(
+        ValueError,
+        match="values must be 0 or 1 for wrong and right; of squared errors say squared=True",
+    ):
         merit_intervals(values * 2, client, 2)
     with pytest.raises(ValueError, match="squared errors must not be negative"):
         merit_intervals(-values, client, 2, squared=True)
@@ -284,7 +363,9 @@ def test_differences_of_mean_accuracies_are_near_those_of_the_paired_test() -> N
     rng = np.random.default_rng(1)
     client = np.repeat(np.arange(50), 40)
     luck = rng.random(2000)
-    right = np.stack([luck < 0.8, np.where(rng.random(2000) < 0.7, luck, rng.random(2000)) < 0.77], 1).astype(float)
+    right = np.stack(
+        [luck < 0.8, np.where(rng.random(2000) < 0.7, luck, rng.random(2000)) < 0.77], 1
+    ).astype(float)
     found, p = trials(right, client, 50, draws=400).combined("mean", (1, -1))
     expected = stats.ttest_rel(right[:, 0], right[:, 1])
     interval = expected.confidence_interval()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from evenhand.metrics.uncertainty import holm
 from evenhand.studies import analysis
 from evenhand.studies.findings import analyse
 from evenhand.studies.words import sentences
-from evenhand.metrics.uncertainty import holm
 from studies import make_study
 
 STUDY = make_study(clients=12, samples=60, seeds=4, teams=("east", "west"))
@@ -22,22 +22,30 @@ def changed(study, label, merits, seed):
     trial = study.trials[label, seed]
     accuracy = trial.scores["accuracy"].copy()
     accuracy[: len(merits)] = merits
-    trials = {**study.trials, (label, seed): replace(trial, scores={**trial.scores, "accuracy": accuracy})}
+    trials = {
+        **study.trials,
+        (label, seed): replace(trial, scores={**trial.scores, "accuracy": accuracy}),
+    }
     return replace(study, trials=trials)
 
 
 def test_rows_are_students_over_seeds():
     found = analysis.compare(STUDY)
-    values = [np.sort(STUDY.merits("qffl", seed))[0] for seed in STUDY.seeds]  # a tenth of twelve clients is one
+    # a tenth of twelve clients is one
+    values = [np.sort(STUDY.merits("qffl", seed))[0] for seed in STUDY.seeds]
     half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
     row = found.rows["qffl"]["worst10"]
     assert found.over == "seeds"
-    assert [row.value, row.low, row.high] == pytest.approx([np.mean(values), np.mean(values) - half, np.mean(values) + half])
+    assert [row.value, row.low, row.high] == pytest.approx(
+        [np.mean(values), np.mean(values) - half, np.mean(values) + half]
+    )
 
 
 def test_differences_are_paired_over_seeds_and_corrected():
     found = analysis.compare(STUDY)
-    new, old = ([STUDY.merits(label, seed).mean() for seed in STUDY.seeds] for label in ("afl", "fedavg"))
+    new, old = (
+        [STUDY.merits(label, seed).mean() for seed in STUDY.seeds] for label in ("afl", "fedavg")
+    )
     expected = stats.ttest_rel(new, old)
     difference = found.differences["afl"]["mean"]
     assert difference.interval.value == pytest.approx(np.mean(new) - np.mean(old))
@@ -57,7 +65,12 @@ def test_smaller_spread_is_better():
 
 
 def test_no_method_is_best_where_two_are_alike():
-    study = make_study({"fedavg": (0.6, 0.0), "qffl": (0.8, 0.0), "afl": (0.8, 0.0)}, seeds=5, clients=20, samples=400)
+    study = make_study(
+        {"fedavg": (0.6, 0.0), "qffl": (0.8, 0.0), "afl": (0.8, 0.0)},
+        seeds=5,
+        clients=20,
+        samples=400,
+    )
     found = analysis.compare(study)
     assert "mean" not in found.best
     assert found.differences["qffl"]["mean"].better
@@ -83,9 +96,17 @@ def test_one_seed_takes_samples_and_its_error_is_the_binomial_one():
 def test_resampling_pairs_methods_on_the_same_samples():
     study = make_study(seeds=1, clients=5, samples=300)
     old, new = (study.trials[label, 0] for label in ("fedavg", "qffl"))
-    study = replace(study, trials={**study.trials, ("qffl", 0): replace(new, values=old.values, scores=old.scores)})
+    study = replace(
+        study,
+        trials={**study.trials, ("qffl", 0): replace(new, values=old.values, scores=old.scores)},
+    )
     difference = analysis.compare(study, draws=50).differences["qffl"]["mean"]
-    assert (difference.interval.value, difference.interval.low, difference.interval.high, difference.p) == (0, 0, 0, 1)
+    assert (
+        difference.interval.value,
+        difference.interval.low,
+        difference.interval.high,
+        difference.p,
+    ) == (0, 0, 0, 1)
 
 
 def test_resampling_needs_the_same_samples():
@@ -111,24 +132,47 @@ def test_intervals_stay_within_what_a_number_can_be():
 
 
 def test_ledger_gives_each_gain_and_holm_over_clients():
-    entries = [e for e in analysis.ledger(STUDY) if (e.by, e.method, e.against) == ("client", "afl", "fedavg")]
-    gains = np.mean([STUDY.merits("afl", seed) - STUDY.merits("fedavg", seed) for seed in STUDY.seeds], 0)
+    entries = [
+        e
+        for e in analysis.ledger(STUDY)
+        if (e.by, e.method, e.against) == ("client", "afl", "fedavg")
+    ]
+    gains = np.mean(
+        [STUDY.merits("afl", seed) - STUDY.merits("fedavg", seed) for seed in STUDY.seeds], 0
+    )
     assert [entry.name for entry in entries] == list(STUDY.names("client"))
     np.testing.assert_allclose([entry.gain.value for entry in entries], gains, atol=1e-12)
-    np.testing.assert_allclose([entry.adjusted for entry in entries], holm([entry.p for entry in entries]))
+    np.testing.assert_allclose(
+        [entry.adjusted for entry in entries], holm([entry.p for entry in entries])
+    )
     for entry in entries:
         sure = entry.adjusted < 0.05
-        assert entry.verdict == ("unclear" if not sure else "gains" if entry.gain.value > 0 else "harmed")
+        assert entry.verdict == (
+            "unclear" if not sure else "gains" if entry.gain.value > 0 else "harmed"
+        )
         assert entry.gain.low <= entry.gain.value <= entry.gain.high
 
 
 def test_ledger_of_groups_and_teams_takes_their_samples_together():
-    entries = {(e.by, e.name): e for e in analysis.ledger(STUDY) if (e.method, e.against) == ("qffl", "fedavg")}
+    entries = {
+        (e.by, e.name): e
+        for e in analysis.ledger(STUDY)
+        if (e.method, e.against) == ("qffl", "fedavg")
+    }
     first = STUDY.first
     for by, names in (("group", ("north", "south")), ("team", ("east", "west"))):
         for code, name in enumerate(names):
-            mine = first.sample_group == code if by == "group" else np.array(STUDY.teams)[first.sample_client] == name
-            gain = np.mean([STUDY.trials["qffl", s].values[mine] - STUDY.trials["fedavg", s].values[mine] for s in STUDY.seeds])
+            mine = (
+                first.sample_group == code
+                if by == "group"
+                else np.array(STUDY.teams)[first.sample_client] == name
+            )
+            gain = np.mean(
+                [
+                    STUDY.trials["qffl", s].values[mine] - STUDY.trials["fedavg", s].values[mine]
+                    for s in STUDY.seeds
+                ]
+            )
             assert entries[by, name].gain.value == pytest.approx(gain)
             assert entries[by, name].samples == mine.sum()
 
@@ -140,7 +184,9 @@ def test_ledger_marks_clients_with_few_samples_and_leaves_them_out_of_the_correc
 
 
 def test_client_without_test_samples_has_no_gain():
-    entry = next(e for e in analysis.ledger(make_study(clients=4, empty=[2])) if e.name == "client 2")
+    entry = next(
+        e for e in analysis.ledger(make_study(clients=4, empty=[2])) if e.name == "client 2"
+    )
     assert math.isnan(entry.gain.value)
     assert entry.verdict == "few"
 
@@ -148,7 +194,9 @@ def test_client_without_test_samples_has_no_gain():
 def test_ledger_of_dealt_data_is_that_of_the_first_seed():
     study = make_study(same_data=False)
     entry = next(e for e in analysis.ledger(study) if e.by == "client" and e.method == "qffl")
-    assert entry.gain.value == pytest.approx(study.merits("qffl", 0)[0] - study.merits("fedavg", 0)[0])
+    assert entry.gain.value == pytest.approx(
+        study.merits("qffl", 0)[0] - study.merits("fedavg", 0)[0]
+    )
 
 
 def test_ledger_of_a_regression_is_in_units_of_the_error():
@@ -161,7 +209,9 @@ def test_ledger_of_a_regression_is_in_units_of_the_error():
         rng = np.random.default_rng(place)
         chosen = rng.integers(0, 200, (2000, 200))
         error = np.std(np.sqrt(old[chosen].mean(1)) - np.sqrt(new[chosen].mean(1)))
-        assert (entry.gain.high - entry.gain.low) / 2 == pytest.approx(stats.t.ppf(0.975, 199) * error, rel=0.25)
+        assert (entry.gain.high - entry.gain.low) / 2 == pytest.approx(
+            stats.t.ppf(0.975, 199) * error, rel=0.25
+        )
 
 
 def test_staying_alone_is_a_reference_too():
@@ -170,7 +220,9 @@ def test_staying_alone_is_a_reference_too():
     assert {e.method for e in entries} == {"fedavg"}
     assert all(e.verdict == "harmed" for e in entries)
     comparison = analysis.compare(study)
-    line = next(line for line in sentences(study, comparison, analysis.ledger(study)) if "alone" in line)
+    line = next(
+        line for line in sentences(study, comparison, analysis.ledger(study)) if "alone" in line
+    )
     assert line.startswith("Of 12 clients, 12 are significantly worse off with FedAvg than alone: ")
 
 
@@ -178,7 +230,12 @@ def test_gaps_are_those_of_the_counts():
     from evenhand.metrics import parity
 
     found = analysis.gaps(STUDY)
-    expected = np.mean([float(parity.accuracy_parity(STUDY.trials["qffl", s].counts.by_group)) for s in STUDY.seeds])
+    expected = np.mean(
+        [
+            float(parity.accuracy_parity(STUDY.trials["qffl", s].counts.by_group))
+            for s in STUDY.seeds
+        ]
+    )
     assert found["qffl"]["accuracy parity"].value == pytest.approx(expected)
     assert analysis.gaps(make_study(groups=())) == {}
 
@@ -200,14 +257,17 @@ def test_front_marks_what_another_method_beats_in_both():
 
 
 def test_words_say_by_how_much_and_at_what_cost():
-    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400)
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400
+    )
     comparison = analysis.compare(study)
     line = sentences(study, comparison, analysis.ledger(study))[0]
     worst, mean = (comparison.differences["qffl"][name].interval for name in ("worst10", "mean"))
-    assert line == (
-        f"Against FedAvg, qffl lifts the accuracy of the worst 10 % of clients by {100 * worst.value:.1f} points "
-        f"[{100 * worst.low:+.1f}, {100 * worst.high:+.1f}] and costs {-100 * mean.value:.1f} points of mean accuracy "
-        f"[{100 * mean.low:+.1f}, {100 * mean.high:+.1f}]."
+    assert (
+        line == "Against FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
+        f" {100 * worst.value:.1f} points [{100 * worst.low:+.1f}, {100 * worst.high:+.1f}] and"
+        f" costs {-100 * mean.value:.1f} points of mean accuracy [{100 * mean.low:+.1f},"
+        f" {100 * mean.high:+.1f}]."
     )
 
 
@@ -215,7 +275,8 @@ def test_words_call_nothing_a_lift_that_may_be_chance():
     study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3)
     line = sentences(study, analysis.compare(study), [])[0]
     assert line.startswith(
-        "Against FedAvg, qffl changes accuracy neither of the worst 10 % nor on average significantly: worst 10 % of clients "
+        "Against FedAvg, qffl changes accuracy neither of the worst 10 % nor on average"
+        " significantly: worst 10 % of clients "
     )
     assert "-0.0" not in line
 
@@ -223,30 +284,46 @@ def test_words_call_nothing_a_lift_that_may_be_chance():
 def test_words_tell_of_rounds_in_which_nobody_answered():
     study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
     study.trials["qffl", study.seeds[0]].history["answered"] = np.array([4.0, 0.0, 0.0, 3.0])
-    assert sentences(study, analysis.compare(study), [])[0] == (
-        "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
+    assert (
+        sentences(study, analysis.compare(study), [])[0]
+        == "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
     )
 
 
 def test_words_warn_of_clients_with_few_samples():
     study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
     lines = sentences(study, analysis.compare(study), analysis.ledger(study))
-    assert "Mind that clients with fewer than 10 test samples are among the worst 10 %: client " in lines[0]
-    assert "No client has 10 test samples or more: too few to say whom FedAvg serves worst." in lines
+    assert (
+        "Mind that clients with fewer than 10 test samples are among the worst 10 %: client "
+        in lines[0]
+    )
+    assert (
+        "No client has 10 test samples or more: too few to say whom FedAvg serves worst." in lines
+    )
     assert "Of the 0 of 20 clients" not in " ".join(lines)
 
 
 def test_words_name_groups_that_pay():
-    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200)
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
+    )
     lines = sentences(study, analysis.compare(study), analysis.ledger(study))
-    line = next(line for line in lines if line.startswith("Against FedAvg, significantly, with qffl: "))
+    line = next(
+        line for line in lines if line.startswith("Against FedAvg, significantly, with qffl: ")
+    )
     assert "; of 2 groups 0 gain and 2 lose, " in line
     assert "north (-" in line
     assert "south (-" in line
 
 
 def test_words_about_errors_speak_of_errors():
-    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.60, 0.0)}, seeds=5, clients=10, samples=400, regression=True)
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.60, 0.0)},
+        seeds=5,
+        clients=10,
+        samples=400,
+        regression=True,
+    )
     line = sentences(study, analysis.compare(study), [])[0]
     ends = re.search(r"raises mean error by [\d.]+ \[([+-][\d.]+), ([+-][\d.]+)\]", line)
     assert ends is not None
@@ -255,7 +332,11 @@ def test_words_about_errors_speak_of_errors():
 
 def test_dealt_data_are_spoken_of_with_one_seed():
     study = make_study(same_data=False)
-    line = next(line for line in sentences(study, analysis.compare(study), []) if line.startswith("FedAvg serves client"))
+    line = next(
+        line
+        for line in sentences(study, analysis.compare(study), [])
+        if line.startswith("FedAvg serves client")
+    )
     worst = int(np.argmin(study.merits("fedavg", 0)))
     assert f"client {worst} worst" in line
 

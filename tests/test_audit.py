@@ -12,13 +12,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evenhand.studies.audit import Audit, count_predictions, read_counts
+from evenhand.data.tables import parse
 from evenhand.datasets.files import File, data_root, find
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError
 from evenhand.metrics import parity
 from evenhand.metrics.counts import Counts
-from evenhand.data.tables import parse
+from evenhand.studies.audit import Audit, count_predictions, read_counts
 
 COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
 Call = Callable[..., tuple[int, str, str]]
@@ -29,7 +29,9 @@ def predictions() -> pd.DataFrame:
     bank = np.repeat(["north", "south", "tiny"], [120, 80, 5])
     sex = rng.choice(["f", "m"], 205)
     paid = rng.choice(["no", "yes"], 205)
-    guess = np.where(rng.random(205) < np.where(sex == "m", 0.9, 0.7), paid, np.where(paid == "yes", "no", "yes")).astype(object)
+    guess = np.where(
+        rng.random(205) < np.where(sex == "m", 0.9, 0.7), paid, np.where(paid == "yes", "no", "yes")
+    ).astype(object)
     guess[:3] = None
     return pd.DataFrame({"bank": bank, "sex": sex, "paid": paid, "guess": guess})
 
@@ -46,10 +48,14 @@ def test_accuracies_of_clients_and_groups_are_those_of_pandas() -> None:
         assert [row["name"] for row in rows] == expected.index.tolist()
         assert [row["accuracy"] for row in rows] == pytest.approx(expected["mean"].tolist())
         assert [row["samples"] for row in rows] == expected["size"].tolist()
-        assert all(row["low"] < row["accuracy"] < row["high"] or row["accuracy"] in (0, 1) for row in rows)
+        assert all(
+            row["low"] < row["accuracy"] < row["high"] or row["accuracy"] in (0, 1) for row in rows
+        )
     assert [row["small"] for row in judged.clients()] == [False, False, True]
     positive = table["guess"] == "yes"
-    assert [row["selection rate"] for row in judged.groups()] == pytest.approx(positive.groupby(table["sex"]).mean().tolist())
+    assert [row["selection rate"] for row in judged.groups()] == pytest.approx(
+        positive.groupby(table["sex"]).mean().tolist()
+    )
     truth = table["paid"] == "yes"
     found = [row["true-positive rate"] for row in judged.groups()]
     assert found == pytest.approx([positive[truth & (table["sex"] == sex)].mean() for sex in "fm"])
@@ -62,33 +68,60 @@ def test_gaps_and_spreads_come_with_intervals_that_hold_them() -> None:
     gap = judged.across_groups()["accuracy parity"]
     values = [row["accuracy"] for row in judged.groups()]
     assert gap.value == pytest.approx(max(values) - min(values))
-    assert judged.across_clients()["pooled"].value == pytest.approx((predictions()["paid"] == predictions()["guess"]).mean())
+    assert judged.across_clients()["pooled"].value == pytest.approx(
+        (predictions()["paid"] == predictions()["guess"]).mean()
+    )
 
 
 def test_gaps_are_those_of_the_parities() -> None:
     counts = count_predictions(predictions(), "paid", "guess", "bank", "sex")
     found = Audit(counts, draws=10).across_groups()
-    for name in ("demographic parity", "equal opportunity", "false-positive parity", "equalised odds", "predictive parity"):
+    for name in (
+        "demographic parity",
+        "equal opportunity",
+        "false-positive parity",
+        "equalised odds",
+        "predictive parity",
+    ):
         function = getattr(parity, name.replace(" ", "_").replace("-", "_"))
         assert found[name].value == pytest.approx(float(function(counts.by_group, 1))), name
-    assert found["accuracy parity"].value == pytest.approx(float(parity.accuracy_parity(counts.by_group)))
+    assert found["accuracy parity"].value == pytest.approx(
+        float(parity.accuracy_parity(counts.by_group))
+    )
 
 
 def test_counts_give_the_same_numbers_as_predictions(call: Call, tmp_path: Path) -> None:
     predictions().to_csv("predictions.csv", index=False)
-    code, out, _ = call("audit", "predictions.csv", *ARGUMENTS, "--out", "audit", "--json", "--draws", "200")
+    code, out, _ = call(
+        "audit", "predictions.csv", *ARGUMENTS, "--out", "audit", "--json", "--draws", "200"
+    )
     assert code == 0
-    assert {path.name for path in (tmp_path / "audit").iterdir()} == {"clients.csv", "groups.csv", "summary.csv", "counts.csv"}
+    assert {path.name for path in (tmp_path / "audit").iterdir()} == {
+        "clients.csv",
+        "groups.csv",
+        "summary.csv",
+        "counts.csv",
+    }
     code, again, _ = call("audit", "audit/counts.csv", "--counts", "--json", "--draws", "200")
     assert code == 0
     assert json.loads(again) == json.loads(out)
 
 
 def test_groups_with_few_samples_are_left_out_of_gaps() -> None:
-    table = pd.DataFrame({"y": [1] * 20 + [0] * 20 + [1], "p": [1] * 20 + [0] * 10 + [1] * 10 + [0], "g": ["a"] * 20 + ["b"] * 20 + ["c"]})
+    table = pd.DataFrame(
+        {
+            "y": [1] * 20 + [0] * 20 + [1],
+            "p": [1] * 20 + [0] * 10 + [1] * 10 + [0],
+            "g": ["a"] * 20 + ["b"] * 20 + ["c"],
+        }
+    )
     counts = count_predictions(table, "y", "p", group="g")
-    assert Audit(counts, least=2, draws=50).across_groups()["accuracy parity"].value == pytest.approx(0.5)
-    assert Audit(counts, least=0, draws=50).across_groups()["accuracy parity"].value == pytest.approx(1.0)
+    assert Audit(counts, least=2, draws=50).across_groups()[
+        "accuracy parity"
+    ].value == pytest.approx(0.5)
+    assert Audit(counts, least=0, draws=50).across_groups()[
+        "accuracy parity"
+    ].value == pytest.approx(1.0)
     assert Audit(counts, least=21, draws=50).across_groups() == {}
 
 
@@ -96,16 +129,43 @@ def test_the_tables_are_printed_without_colour_codes(call: Call) -> None:
     predictions().to_csv("predictions.csv", index=False)
     code, out, err = call("audit", "predictions.csv", *ARGUMENTS, "--draws", "100")
     assert (code, err) == (0, "")
-    assert "205 samples, 3 without a prediction; 3 clients; labels no, yes; 95% intervals over samples" in " ".join(out.split())
+    assert (
+        "205 samples, 3 without a prediction; 3 clients; labels no, yes; 95% intervals over samples"
+        in " ".join(out.split())
+    )
     assert "\x1b" not in out
-    assert all(word in out for word in ("worst 10 % of clients", "5 (few)", "demographic parity", "By group, %; rates of label yes"))
+    assert all(
+        word in out
+        for word in (
+            "worst 10 % of clients",
+            "5 (few)",
+            "demographic parity",
+            "By group, %; rates of label yes",
+        )
+    )
 
 
-def test_quiet_prints_nothing_and_tables_come_in_the_formats_that_were_asked_for(call: Call, tmp_path: Path) -> None:
+def test_quiet_prints_nothing_and_tables_come_in_the_formats_that_were_asked_for(
+    call: Call, tmp_path: Path
+) -> None:
     predictions().to_csv("predictions.csv", index=False)
     formats = ("--format", "csv", "--format", "parquet", "--format", "json")
-    assert call("audit", "predictions.csv", *ARGUMENTS, "--draws", "50", "--out", "audit", "--quiet", *formats) == (0, "", "")
-    names = {f"{name}.{kind}" for name in ("clients", "groups", "summary", "counts") for kind in ("csv", "parquet", "json")}
+    assert call(
+        "audit",
+        "predictions.csv",
+        *ARGUMENTS,
+        "--draws",
+        "50",
+        "--out",
+        "audit",
+        "--quiet",
+        *formats,
+    ) == (0, "", "")
+    names = {
+        f"{name}.{kind}"
+        for name in ("clients", "groups", "summary", "counts")
+        for kind in ("csv", "parquet", "json")
+    }
     assert {path.name for path in (tmp_path / "audit").iterdir()} == names
     clients = [
         pd.read_csv("audit/clients.csv").to_dict("records"),
@@ -113,7 +173,9 @@ def test_quiet_prints_nothing_and_tables_come_in_the_formats_that_were_asked_for
         json.loads(Path("audit/clients.json").read_text()),
     ]
     assert clients[0] == clients[1] == clients[2]
-    code, out, err = call("audit", "predictions.csv", *ARGUMENTS, "--draws", "50", "--quiet", "--json")
+    code, out, err = call(
+        "audit", "predictions.csv", *ARGUMENTS, "--draws", "50", "--quiet", "--json"
+    )
     assert (code, err, json.loads(out)["samples"]) == (0, "", 205)
     code, out, err = call("audit", "nothing.csv", *ARGUMENTS, "--quiet")
     assert (code, out, err.count("\n")) == (1, "", 1)
@@ -123,7 +185,16 @@ def test_suppressed_clients_and_groups_have_no_numbers_anywhere(call: Call) -> N
     table = predictions()
     table.loc[:2, "sex"] = "x"
     table.to_csv("predictions.csv", index=False)
-    arguments = ("audit", "predictions.csv", *ARGUMENTS, "--draws", "50", "--suppress", "--out", "audit")
+    arguments = (
+        "audit",
+        "predictions.csv",
+        *ARGUMENTS,
+        "--draws",
+        "50",
+        "--suppress",
+        "--out",
+        "audit",
+    )
     code, out, _ = call(*arguments)
     assert code == 0
     assert "tiny < 10 -" in " ".join(out.split())
@@ -149,7 +220,9 @@ def test_a_number_outside_of_its_interval_is_marked(call: Call) -> None:
     table = pd.DataFrame({"c": np.repeat(np.arange(300), 10), "y": 1, "p": right.astype(int)})
     table.loc[0, "y"] = 0
     table.to_csv("many.csv", index=False)
-    code, out, _ = call("audit", "many.csv", "--client", "c", "--label", "y", "--prediction", "p", "--draws", "100")
+    code, out, _ = call(
+        "audit", "many.csv", "--client", "c", "--label", "y", "--prediction", "p", "--draws", "100"
+    )
     assert code == 0
     (line,) = (line for line in out.splitlines() if "worst 10 %" in line)
     assert line.rstrip().endswith("*")
@@ -197,8 +270,14 @@ def test_a_prediction_of_a_label_that_never_occurs_is_a_class_of_its_own() -> No
         (("predictions.csv",), "give --label COLUMN and --prediction COLUMN, or --counts"),
         (("predictions.csv", "--label", "payed", "--prediction", "guess"), "paid"),
         (("nothing.csv", *ARGUMENTS), "nothing.csv is not there"),
-        (("predictions.csv", *ARGUMENTS, "--positive", "maybe"), "unknown label 'maybe'; choose from no, yes"),
-        (("predictions.csv", "--counts"), "a table of counts needs columns label, prediction and count"),
+        (
+            ("predictions.csv", *ARGUMENTS, "--positive", "maybe"),
+            "unknown label 'maybe'; choose from no, yes",
+        ),
+        (
+            ("predictions.csv", "--counts"),
+            "a table of counts needs columns label, prediction and count",
+        ),
     ],
 )
 def test_a_slip_gives_one_line(call: Call, arguments: tuple[str, ...], words: str) -> None:
@@ -212,7 +291,9 @@ def test_counts_that_are_no_counts_are_refused() -> None:
     table = pd.DataFrame({"label": [0, 1], "prediction": [0, 1], "count": [3, -1]})
     with pytest.raises(DataError, match="row 2: count is -1, not a whole number"):
         read_counts(table)
-    with pytest.raises(ValueError, match="unknown column of a table of counts: 'cleint'; did you mean 'client'"):
+    with pytest.raises(
+        ValueError, match="unknown column of a table of counts: 'cleint'; did you mean 'client'"
+    ):
         read_counts(table.assign(count=1, cleint="a"))
     with pytest.raises(DataError, match="row 1 has no label"):
         read_counts(pd.DataFrame({"label": [None, 1], "prediction": [0, 1], "count": [3, 1]}))
@@ -220,7 +301,8 @@ def test_counts_that_are_no_counts_are_refused() -> None:
 
 @pytest.mark.skipif(COMPAS is None, reason="COMPAS is not in EVENHAND_DATA")
 def test_compas_has_the_gap_in_false_positive_rates_that_propublica_found() -> None:
-    """Of those who were not charged again, 44.9 % of African-Americans but 23.5 % of Caucasians had been rated medium or high."""
+    """Of those who were not charged again, 44.9 % of African-Americans but 23.5 % of Caucasians had
+    been rated medium or high."""
     assert COMPAS is not None
     table = parse(read_file(COMPAS, File(COMPAS.name)), "compas")
     two = table[table["race"].isin(["African-American", "Caucasian"])]
@@ -243,7 +325,9 @@ def test_every_kind_of_interval_is_printed(over: str, call: Call) -> None:
     table = pd.DataFrame({"c": rng.integers(0, 10, 200), "y": rng.integers(0, 2, 200)})
     table["p"] = np.where(rng.random(200) < 0.8, table["y"], 1 - table["y"])
     table.to_csv("p.csv", index=False)
-    code, out, err = call("audit", "p.csv", "--client", "c", "--label", "y", "--prediction", "p", "--over", over)
+    code, out, err = call(
+        "audit", "p.csv", "--client", "c", "--label", "y", "--prediction", "p", "--over", over
+    )
     assert (code, err) == (0, "")
     assert "worst 10 % of clients" in out
 
@@ -252,7 +336,11 @@ def test_probabilities_are_no_predictions(call: Call) -> None:
     pd.DataFrame({"y": [0, 1] * 60, "p": np.linspace(0.01, 0.99, 120)}).to_csv("p.csv", index=False)
     code, out, err = call("audit", "p.csv", "--label", "y", "--prediction", "p")
     assert (code, out) == (1, "")
-    assert err == 'evenhand: p holds 120 values that are not among the labels (0, 1); give a condition on it, such as "p >= 0.5"\n'
+    assert (
+        err
+        == "evenhand: p holds 120 values that are not among the labels (0, 1); give a condition on"
+        ' it, such as "p >= 0.5"\n'
+    )
     assert call("audit", "p.csv", "--label", "y", "--prediction", "p >= 0.5")[0] == 0
 
 

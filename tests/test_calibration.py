@@ -1,4 +1,5 @@
-"""Areas under curves and calibration from histograms of scores: by hand, against scikit-learn and against plain loops."""
+"""Areas under curves and calibration from histograms of scores: by hand, against scikit-learn and
+against plain loops."""
 
 from __future__ import annotations
 
@@ -12,7 +13,14 @@ from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 
 from evenhand.metrics import calibration
-from evenhand.metrics.calibration import BINS, EDGES, auc, auc_error, calibration_error, calibration_gap
+from evenhand.metrics.calibration import (
+    BINS,
+    EDGES,
+    auc,
+    auc_error,
+    calibration_error,
+    calibration_gap,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -43,7 +51,11 @@ def plain_error(score: Floats, outcome: Ints, bins: int) -> float:
     """Expected calibration error in one loop over bins of samples."""
     error = 0.0
     for b in range(bins):
-        inside = [i for i, s in enumerate(score) if b / bins <= s and (s < (b + 1) / bins or b == bins - 1)]
+        inside = [
+            i
+            for i, s in enumerate(score)
+            if b / bins <= s and (s < (b + 1) / bins or b == bins - 1)
+        ]
         if inside:
             confidence = sum(score[i] for i in inside) / len(inside)
             frequency = sum(int(outcome[i]) for i in inside) / len(inside)
@@ -67,10 +79,15 @@ def test_auc_by_hand() -> None:
 
 
 def test_calibration_error_by_hand() -> None:
-    # 0.0-0.1: scores .02 and .06, one of two is 1, |.04 - .5| = .46; 0.9-1.0: scores .9, 1, both are 1, |.95 - 1| = .05
+    # 0.0-0.1: scores .02 and .06, one of two is 1, |.04 - .5| = .46; 0.9-1.0: scores .9, 1, both
+    # are 1, |.95 - 1| = .05
     score, outcome = np.array([0.02, 0.06, 0.9, 1.0]), np.array([0, 1, 1, 1])
-    assert calibration_error(*histogram(score, outcome)) == pytest.approx((2 * 0.46 + 2 * 0.05) / 4, abs=1e-12)
-    assert calibration_error(*histogram(score, outcome), bins=1) == pytest.approx(abs(score.mean() - 0.75), abs=1e-12)
+    assert calibration_error(*histogram(score, outcome)) == pytest.approx(
+        (2 * 0.46 + 2 * 0.05) / 4, abs=1e-12
+    )
+    assert calibration_error(*histogram(score, outcome), bins=1) == pytest.approx(
+        abs(score.mean() - 0.75), abs=1e-12
+    )
 
 
 @given(st.integers(0, 10_000), st.integers(2, 60))
@@ -106,12 +123,16 @@ def test_scores_of_a_rare_class_are_told_apart_near_zero() -> None:
 def test_calibration_error_is_that_of_a_plain_loop(bins: int) -> None:
     for seed in range(5):
         score, outcome = samples(seed)
-        assert calibration_error(*histogram(score, outcome), bins=bins) == pytest.approx(plain_error(score, outcome, bins), abs=1e-12)
+        assert calibration_error(*histogram(score, outcome), bins=bins) == pytest.approx(
+            plain_error(score, outcome, bins), abs=1e-12
+        )
 
 
 def test_scores_on_an_edge_belong_to_the_bin_above_it() -> None:
     score, outcome = np.arange(11) / 10, np.arange(11) % 2
-    assert calibration_error(*histogram(score, outcome)) == pytest.approx(plain_error(score, outcome, 10), abs=1e-12)
+    assert calibration_error(*histogram(score, outcome)) == pytest.approx(
+        plain_error(score, outcome, 10), abs=1e-12
+    )
 
 
 def test_a_number_of_bins_that_does_not_divide_a_hundred_is_refused() -> None:
@@ -123,12 +144,19 @@ def test_a_number_of_bins_that_does_not_divide_a_hundred_is_refused() -> None:
 
 def test_histograms_add_and_leading_axes_stay() -> None:
     parts = [samples(seed, 50) for seed in range(4)]
-    counts, sums = (np.stack(tables) for tables in zip(*(histogram(*part) for part in parts), strict=True))  # (4, 2, BINS)
+    # (4, 2, BINS)
+    counts, sums = (
+        np.stack(tables) for tables in zip(*(histogram(*part) for part in parts), strict=True)
+    )
     score, outcome = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     assert auc(counts.sum(0)) == pytest.approx(roc_auc_score(outcome, binned(score)), abs=1e-14)
-    assert calibration_error(counts.sum(0), sums.sum(0)) == pytest.approx(plain_error(score, outcome, 10), abs=1e-12)
+    assert calibration_error(counts.sum(0), sums.sum(0)) == pytest.approx(
+        plain_error(score, outcome, 10), abs=1e-12
+    )
     shaped = counts.reshape(2, 2, 2, BINS), sums.reshape(2, 2, 2, BINS)
-    assert auc(shaped[0]).tolist() == [[float(auc(counts[2 * i + j])) for j in range(2)] for i in range(2)]
+    assert auc(shaped[0]).tolist() == [
+        [float(auc(counts[2 * i + j])) for j in range(2)] for i in range(2)
+    ]
     assert calibration_error(*shaped)[1, 0] == calibration_error(counts[2], sums[2])
 
 

@@ -25,20 +25,33 @@ ANSI = "\x1b"
 
 def environment() -> dict[str, str]:
     """As in a terminal with colours, but without anything that forces them."""
-    return {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")} | {
-        "TERM": "xterm-256color"
-    }
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
+    } | {"TERM": "xterm-256color"}
 
 
 def evenhand(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [*COMMAND, *arguments],
+        cwd=cwd,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 Call = Callable[..., tuple[int, str, str]]
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
 
 
 def results(directory: Path) -> dict[str, bytes]:
@@ -55,7 +68,9 @@ def tables(output: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+def first(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """One run with options, in a process of its own."""
     cwd = tmp_path_factory.mktemp("cli")
     return cwd / "first", evenhand("run", *OPTIONS, *METHODS, "--out", "first", cwd=cwd)
@@ -64,52 +79,94 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 First = tuple[Path, subprocess.CompletedProcess[str]]
 
 
-def test_a_run_prints_tables_without_colour_codes_and_says_where_the_results_are(first: First) -> None:
+def test_a_run_prints_tables_without_colour_codes_and_says_where_the_results_are(
+    first: First,
+) -> None:
     _, done = first
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert ANSI not in done.stdout
     assert re.search(r"^ *fedavg +\d+\.\d", done.stdout, re.MULTILINE)
     assert re.search(r"^ *qffl +\d+\.\d.? \[\d+\.\d.\d+\.\d\]", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d.? +[+-]\d+\.\d.? *$", done.stdout, re.MULTILINE)
+    assert re.search(
+        r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d.? +[+-]\d+\.\d.? *$", done.stdout, re.MULTILINE
+    )
     assert done.stdout.rstrip().endswith("Results are in first")
 
 
-def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(first: First) -> None:
+def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(
+    first: First,
+) -> None:
     directory, _ = first
-    every = {"history.csv", "scores.csv", "model.safetensors", "tally.safetensors", "values.safetensors"}
+    every = {
+        "history.csv",
+        "scores.csv",
+        "model.safetensors",
+        "tally.safetensors",
+        "values.safetensors",
+    }
     tables = {f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")}
     about = {"spec.toml", "about.json", "samples.safetensors"}
-    assert {path.name for path in directory.iterdir()} == about | tables | {"fedavg", "qffl", "ditto"}
-    assert {path.name for path in (directory / "fedavg").iterdir()} == every | {"weights.json", "weights.safetensors"}
-    assert {path.name for path in (directory / "ditto").iterdir()} == every | {"personal.safetensors"}
+    assert {path.name for path in directory.iterdir()} == about | tables | {
+        "fedavg",
+        "qffl",
+        "ditto",
+    }
+    assert {path.name for path in (directory / "fedavg").iterdir()} == every | {
+        "weights.json",
+        "weights.safetensors",
+    }
+    assert {path.name for path in (directory / "ditto").iterdir()} == every | {
+        "personal.safetensors"
+    }
     assert len((directory / "qffl" / "history.csv").read_text().splitlines()) == 1 + 3
     scores = (directory / "qffl" / "scores.csv").read_text().splitlines()
     detail = "balanced_accuracy,precision,recall,brier,calibration_error"
     assert scores[0] == f"by,name,team,train_count,count,accuracy,loss,{detail}"
-    assert [line.split(",")[0] for line in scores[1:]] == ["client"] * 4 + ["group"] * 2 + ["team"] * 2
+    assert [line.split(",")[0] for line in scores[1:]] == ["client"] * 4 + ["group"] * 2 + [
+        "team"
+    ] * 2
     comparison = (directory / "comparison.csv").read_text().splitlines()
     assert comparison[0] == "method,statistic,value,low,high,best"
-    assert list(dict.fromkeys(line.split(",")[0] for line in comparison[1:])) == ["fedavg", "qffl", "ditto"]
+    assert list(dict.fromkeys(line.split(",")[0] for line in comparison[1:])) == [
+        "fedavg",
+        "qffl",
+        "ditto",
+    ]
     about = json.loads((directory / "about.json").read_text())
     assert about["seed"] == 3
     assert {"python", "evenhand", "torch", "numpy"} <= about["versions"].keys()
     nothing = {"sees": [], "stays": []}
-    assert about["server"] == {"fedavg": nothing, "qffl": nothing, "ditto": {"sees": [], "stays": ["personal"]}}
+    assert about["server"] == {
+        "fedavg": nothing,
+        "qffl": nothing,
+        "ditto": {"sees": [], "stays": ["personal"]},
+    }
 
 
 def test_the_spec_in_a_run_directory_says_what_was_asked_for_and_parses_back(first: First) -> None:
     directory, _ = first
     text = (directory / "spec.toml").read_text()
     table = tomllib.loads(text)
-    assert (table["rounds"], table["seed"], table["engine"], table["data"]["clients"]) == (3, 3, "loop", 4)
-    assert table["methods"] == [{"name": "fedavg"}, {"name": "qffl", "q": 2}, {"name": "ditto", "lam": 0.5, "local": {"lr": 0.05}}]
+    assert (table["rounds"], table["seed"], table["engine"], table["data"]["clients"]) == (
+        3,
+        3,
+        "loop",
+        4,
+    )
+    assert table["methods"] == [
+        {"name": "fedavg"},
+        {"name": "qffl", "q": 2},
+        {"name": "ditto", "lam": 0.5, "local": {"lr": 0.05}},
+    ]
     spec = Spec.from_toml(text, "spec.toml")
     assert spec.to_toml() == text
     assert Spec.from_toml(spec.to_toml(), "again") == spec
 
 
-def test_running_the_spec_of_a_run_again_quietly_gives_the_same_files_byte_for_byte_and_overwrites_nothing(first: First) -> None:
+def test_running_the_spec_of_a_run_again_quietly_gives_the_same_files_byte_for_byte_and_overwrites_nothing(
+    first: First,
+) -> None:
     directory, _ = first
     cwd, before = directory.parent, files(directory)
     done = evenhand("run", "first/spec.toml", "-q", cwd=cwd)
@@ -126,13 +183,19 @@ def test_a_second_run_takes_a_directory_of_its_own(call: Call, tmp_path: Path) -
         code, out, _ = call(*arguments)
         assert code == 0
         assert out.rstrip().endswith(f"Results are in runs/digits-{count}")
-        assert results(tmp_path / "runs" / f"digits-{count}") == results(tmp_path / "runs" / "digits")
+        assert results(tmp_path / "runs" / f"digits-{count}") == results(
+            tmp_path / "runs" / "digits"
+        )
     assert before.items() <= files(tmp_path).items()
 
 
-def test_out_may_be_an_empty_directory_but_not_one_that_holds_something(call: Call, tmp_path: Path) -> None:
+def test_out_may_be_an_empty_directory_but_not_one_that_holds_something(
+    call: Call, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
-    assert call("run", "--rounds", "1", "--clients", "3", "-a", "fedavg", "--out", "empty", "-q") == (0, "", "")
+    assert call(
+        "run", "--rounds", "1", "--clients", "3", "-a", "fedavg", "--out", "empty", "-q"
+    ) == (0, "", "")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     before = files(tmp_path)
@@ -142,16 +205,22 @@ def test_out_may_be_an_empty_directory_but_not_one_that_holds_something(call: Ca
     assert files(tmp_path) == before
 
 
-def test_fedavg_is_added_as_the_reference_unless_it_is_there_or_not_wanted(call: Call, tmp_path: Path) -> None:
+def test_fedavg_is_added_as_the_reference_unless_it_is_there_or_not_wanted(
+    call: Call, tmp_path: Path
+) -> None:
     short = ("run", "--rounds", "1", "--clients", "3", "-q", "--out")
     assert call(*short, "a", "-a", "qffl")[0] == 0
     assert call(*short, "b", "-a", "qffl", "-a", "fedavg", "-a", "qffl:q=3")[0] == 0
     assert call(*short, "c", "-a", "qffl", "--no-reference")[0] == 0
-    labels = {run: [p.name for p in sorted((tmp_path / run).iterdir()) if p.is_dir()] for run in "abc"}
+    labels = {
+        run: [p.name for p in sorted((tmp_path / run).iterdir()) if p.is_dir()] for run in "abc"
+    }
     assert labels == {"a": ["fedavg", "qffl"], "b": ["fedavg", "qffl", "qffl-2"], "c": ["qffl"]}
 
 
-def test_the_default_run_fits_into_80_columns_with_nothing_cut_off(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_run_fits_into_80_columns_with_nothing_cut_off(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = call("run", "--rounds", "1")
     assert code == 0
@@ -215,9 +284,12 @@ name = "ditto"
 """
 
 
-def test_ctrl_c_ends_with_130_and_a_hint_and_resuming_gives_the_same_files_byte_for_byte(call: Call, tmp_path: Path) -> None:
+def test_ctrl_c_ends_with_130_and_a_hint_and_resuming_gives_the_same_files_byte_for_byte(
+    call: Call, tmp_path: Path
+) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs, and so their children, ignore it
+    # a shell's background jobs, and so their children, ignore it
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         process = subprocess.Popen(
             [*COMMAND, "run", "spec.toml", "--out", "my run"],
@@ -249,64 +321,142 @@ def test_ctrl_c_ends_with_130_and_a_hint_and_resuming_gives_the_same_files_byte_
     assert done.returncode == 0, done.stderr
     assert call("run", "spec.toml", "--out", "whole", "-q") == (0, "", "")
     assert results(tmp_path / "my run") == results(tmp_path / "whole")
-    assert re.search(r"evenhand resume ('my run'|\"my run\")", err), f"cannot be pasted into a shell: {err}"
+    assert re.search(r"evenhand resume ('my run'|\"my run\")", err), (
+        f"cannot be pasted into a shell: {err}"
+    )
 
 
 # ---- errors
 
 LATE = [  # what only a look at the data, the model or the machine can tell
-    pytest.param("[data]\nname = 'imagenet'", r"unknown data set 'imagenet'; (did you mean|choose from)", id="unknown data set"),
-    pytest.param("[data]\nclients = 5", r"unknown data set ''; choose from .*digits", id="data without a name"),
+    pytest.param(
+        "[data]\nname = 'imagenet'",
+        r"unknown data set 'imagenet'; (did you mean|choose from)",
+        id="unknown data set",
+    ),
+    pytest.param(
+        "[data]\nclients = 5",
+        r"unknown data set ''; choose from .*digits",
+        id="data without a name",
+    ),
     pytest.param("[data]\nname = 5", r"data.*\b5\b", id="number for a data set"),
     pytest.param(
-        "[data]\nname = 'digits'\nclient = 3", r"unknown keyword of data set digits: 'client'; did you mean 'clients'\?", id="data keyword"
+        "[data]\nname = 'digits'\nclient = 3",
+        r"unknown keyword of data set digits: 'client'; did you mean 'clients'\?",
+        id="data keyword",
     ),
     pytest.param("[data]\nname = 'digits'\nclients = 61", r"\b61\b", id="too many clients"),
-    pytest.param("[data]\nname = 'digits'\nminority = 'few'", r"minority.*'few'", id="text for a share"),
-    pytest.param("[model]\nname = 'vit'", r"unknown model 'vit'; choose from linear, mlp", id="unknown model"),
+    pytest.param(
+        "[data]\nname = 'digits'\nminority = 'few'", r"minority.*'few'", id="text for a share"
+    ),
+    pytest.param(
+        "[model]\nname = 'vit'", r"unknown model 'vit'; choose from linear, mlp", id="unknown model"
+    ),
     pytest.param("[model]\nname = 'mlp'\nhidden = 32", r"hidden.*\b32\b", id="number for widths"),
-    pytest.param("[model]\nname = 'mlp'\nhidden = [0]", r"hidden must be a list of widths >= 1, got \[0\]", id="no width"),
-    pytest.param("[model]\nname = 'mlp'\noutputs = 2", r"label 9 is out of range: the module has 2 outputs", id="too few outputs"),
-    pytest.param("[cohort]\nname = 'uniform'\nk = 50", r"50 clients per round, but the federation has 20", id="cohort too large"),
+    pytest.param(
+        "[model]\nname = 'mlp'\nhidden = [0]",
+        r"hidden must be a list of widths >= 1, got \[0\]",
+        id="no width",
+    ),
+    pytest.param(
+        "[model]\nname = 'mlp'\noutputs = 2",
+        r"label 9 is out of range: the module has 2 outputs",
+        id="too few outputs",
+    ),
+    pytest.param(
+        "[cohort]\nname = 'uniform'\nk = 50",
+        r"50 clients per round, but the federation has 20",
+        id="cohort too large",
+    ),
     pytest.param("rounds = 0", r"rounds must be a whole number >= 1, got 0", id="no rounds"),
     pytest.param("seed = -1", r"seed must be a whole number >= 0, got -1", id="negative seed"),
-    pytest.param("eval_every = 0", r"eval_every must be a whole number >= 1, got 0", id="eval_every"),
-    pytest.param("checkpoint_every = 0", r"checkpoint_every must be a whole number >= 1, got 0", id="checkpoint_every"),
-    pytest.param("loss = 'mae'", r"unknown loss 'mae'; choose from cross_entropy", id="unknown loss"),
+    pytest.param(
+        "eval_every = 0", r"eval_every must be a whole number >= 1, got 0", id="eval_every"
+    ),
+    pytest.param(
+        "checkpoint_every = 0",
+        r"checkpoint_every must be a whole number >= 1, got 0",
+        id="checkpoint_every",
+    ),
+    pytest.param(
+        "loss = 'mae'", r"unknown loss 'mae'; choose from cross_entropy", id="unknown loss"
+    ),
     pytest.param("loss = 'mse'", r"mse.*10 numbers per sample", id="loss that does not fit"),
-    pytest.param("weights = 'size'", r'weights must be "data" or "uniform", got \'size\'', id="unknown weights"),
+    pytest.param(
+        "weights = 'size'",
+        r'weights must be "data" or "uniform", got \'size\'',
+        id="unknown weights",
+    ),
     pytest.param("engine = 'gpu'", r"unknown engine 'gpu'", id="unknown engine"),
     pytest.param("device = 'gpu'", r"device.*gpu", id="unknown device"),
     pytest.param("device = 'cuda:99'", r"cuda:99", id="device that is not there"),
-    pytest.param("[[methods]]\nname = 'fafl'\nalpha = [0.5, 0.5]", r"alpha has 2 entries for 20 clients", id="alpha for other clients"),
-    pytest.param("[[methods]]\nname = 'afl'\nlabel = '../up'", r"label.*'\.\./up'", id="label outside the run"),
+    pytest.param(
+        "[[methods]]\nname = 'fafl'\nalpha = [0.5, 0.5]",
+        r"alpha has 2 entries for 20 clients",
+        id="alpha for other clients",
+    ),
+    pytest.param(
+        "[[methods]]\nname = 'afl'\nlabel = '../up'",
+        r"label.*'\.\./up'",
+        id="label outside the run",
+    ),
     pytest.param("[[methods]]\nname = 'afl'\nlabel = ''", r"label.*''", id="empty label"),
-    pytest.param("[[methods]]\nname = 'afl'\nlabel = 'spec.toml'", r"label.*'spec\.toml'", id="label that is a file of the run"),
+    pytest.param(
+        "[[methods]]\nname = 'afl'\nlabel = 'spec.toml'",
+        r"label.*'spec\.toml'",
+        id="label that is a file of the run",
+    ),
     pytest.param("name = '../up'", r"name.*'\.\./up'", id="name outside runs"),
     pytest.param("name = ''", r"name.*''", id="empty name"),
 ]
 EARLY = [
     pytest.param("rounds = [", r"spec\.toml is not valid TOML", id="no TOML"),
-    pytest.param("round = 3", r"unknown key in spec\.toml: 'round'; did you mean 'rounds'\?", id="unknown key"),
-    pytest.param("rounds = 'ten'", r"rounds must be a whole number, got 'ten'", id="text for a number"),
-    pytest.param("rounds = true", r"rounds must be a whole number, got True", id="switch for a number"),
+    pytest.param(
+        "round = 3",
+        r"unknown key in spec\.toml: 'round'; did you mean 'rounds'\?",
+        id="unknown key",
+    ),
+    pytest.param(
+        "rounds = 'ten'", r"rounds must be a whole number, got 'ten'", id="text for a number"
+    ),
+    pytest.param(
+        "rounds = true", r"rounds must be a whole number, got True", id="switch for a number"
+    ),
     pytest.param("local = 0.1", r"local must be a table, got 0\.1", id="number for a table"),
     pytest.param("[local]\nlr = -1", r"lr must be .*got -1", id="negative lr"),
     pytest.param("[local]\nlr = '0.1'", r"\blr\b.*'0\.1'", id="text for lr"),
     pytest.param("[local]\nepochs = 1", r"local solver needs lr", id="no lr"),
     pytest.param(
-        "[local]\nlr = 0.1\nepoch = 1", r"unknown keyword of local solver: 'epoch'; did you mean 'epochs'\?", id="unknown local keyword"
+        "[local]\nlr = 0.1\nepoch = 1",
+        r"unknown keyword of local solver: 'epoch'; did you mean 'epochs'\?",
+        id="unknown local keyword",
     ),
     pytest.param("[cohort]\nname = 'uniform'", r"cohort needs k", id="cohort without k"),
-    pytest.param("[cohort]\nk = 3", r"cohort.*choose from full, uniform, proportional", id="cohort without a name"),
-    pytest.param("[[methods]]\nq = 1", r"every \[\[methods\]\] entry needs a name", id="method without a name"),
-    pytest.param("[[methods]]\nname = 'afl'\nlocal = 3", r"local.*\b3\b", id="number for a method's solver"),
-    pytest.param("[[methods]]\nname = 'fedbest'", r"unknown algorithm 'fedbest'; (choose from|did you mean).*fedavg", id="unknown method"),
+    pytest.param(
+        "[cohort]\nk = 3",
+        r"cohort.*choose from full, uniform, proportional",
+        id="cohort without a name",
+    ),
+    pytest.param(
+        "[[methods]]\nq = 1",
+        r"every \[\[methods\]\] entry needs a name",
+        id="method without a name",
+    ),
+    pytest.param(
+        "[[methods]]\nname = 'afl'\nlocal = 3", r"local.*\b3\b", id="number for a method's solver"
+    ),
+    pytest.param(
+        "[[methods]]\nname = 'fedbest'",
+        r"unknown algorithm 'fedbest'; (choose from|did you mean).*fedavg",
+        id="unknown method",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("text", "pattern"), EARLY + LATE)
-def test_a_wrong_spec_is_refused_in_one_line_and_leaves_no_directory(text: str, pattern: str, call: Call, tmp_path: Path) -> None:
+def test_a_wrong_spec_is_refused_in_one_line_and_leaves_no_directory(
+    text: str, pattern: str, call: Call, tmp_path: Path
+) -> None:
     spec = text if text.startswith("[") else f"{text}\n"
     rounds = "" if "rounds" in text or text.startswith("[") else "rounds = 1\n"
     (tmp_path / "spec.toml").write_text(f"{rounds}{spec}\n[[methods]]\nname = 'fedavg'\n")
@@ -345,7 +495,9 @@ METHOD_ERRORS = [
 
 
 @pytest.mark.parametrize(("method", "pattern"), METHOD_ERRORS)
-def test_a_wrong_method_is_refused_in_one_line_and_leaves_no_directory(method: str, pattern: str, call: Call, tmp_path: Path) -> None:
+def test_a_wrong_method_is_refused_in_one_line_and_leaves_no_directory(
+    method: str, pattern: str, call: Call, tmp_path: Path
+) -> None:
     code, out, err = call("run", "--rounds", "1", "--clients", "4", "-a", method)
     assert code == 1, (out, err)
     assert len(err.splitlines()) == 1, err
@@ -368,7 +520,9 @@ def test_a_wrong_method_is_refused_in_one_line_and_leaves_no_directory(method: s
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_wrong_usage_ends_with_2_and_says_how_to_get_help(arguments: list[str], pattern: str, call: Call, tmp_path: Path) -> None:
+def test_wrong_usage_ends_with_2_and_says_how_to_get_help(
+    arguments: list[str], pattern: str, call: Call, tmp_path: Path
+) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
     assert re.search(pattern, err), err
@@ -376,7 +530,9 @@ def test_wrong_usage_ends_with_2_and_says_how_to_get_help(arguments: list[str], 
     assert not list(tmp_path.iterdir())
 
 
-def test_other_options_that_cannot_work_are_refused_before_a_directory_is_made(call: Call, tmp_path: Path) -> None:
+def test_other_options_that_cannot_work_are_refused_before_a_directory_is_made(
+    call: Call, tmp_path: Path
+) -> None:
     for arguments, pattern in (
         (["--clients", "61"], r"clients.*61"),
         (["--device", "gpu"], r"device.*gpu"),
@@ -399,7 +555,16 @@ def test_a_real_process_shows_an_error_as_one_line_without_a_traceback(tmp_path:
 
 @pytest.mark.filterwarnings("default::UserWarning")
 def test_a_warning_is_one_line_and_quiet_prints_not_even_that(call: Call) -> None:
-    arguments = ("run", "--rounds", "1", "--clients", "4", "-a", "fafl:alpha=0.01", "--no-reference")
+    arguments = (
+        "run",
+        "--rounds",
+        "1",
+        "--clients",
+        "4",
+        "-a",
+        "fafl:alpha=0.01",
+        "--no-reference",
+    )
     code, out, err = call(*arguments)
     assert code == 0
     assert re.fullmatch(r"warning: alpha of client .*no longer changes the exact objective\n", err)
@@ -417,7 +582,18 @@ def test_a_warning_is_one_line_and_quiet_prints_not_even_that(call: Call) -> Non
         (["-h"], ["run", "resume"]),
         (
             ["run", "--help"],
-            ["SPEC", "--algorithm", "qffl:q=2", "--rounds", "--clients", "--seed", "--engine", "--device", "--out", "--quiet"],
+            [
+                "SPEC",
+                "--algorithm",
+                "qffl:q=2",
+                "--rounds",
+                "--clients",
+                "--seed",
+                "--engine",
+                "--device",
+                "--out",
+                "--quiet",
+            ],
         ),
         (["resume", "--help"], ["RUN", "interrupted", "byte for byte"]),
         (["--version"], ["evenhand", "0."]),
@@ -433,8 +609,13 @@ def test_help_explains_every_command(arguments: list[str], words: list[str], cal
 
 def loaded_after(code: str) -> set[str]:
     """The modules a fresh interpreter has loaded after running ``code``."""
-    report = f"import sys\ntry:\n    exec({code!r})\nexcept SystemExit:\n    pass\nprint('|', *sys.modules)"
-    done = subprocess.run([sys.executable, "-c", report], capture_output=True, text=True, timeout=60)
+    report = (
+        f"import sys\ntry:\n    exec({code!r})\nexcept SystemExit:\n    pass\nprint('|',"
+        " *sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", report], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return set(done.stdout.rpartition("|")[2].split())
 
@@ -443,11 +624,25 @@ def test_help_does_not_wait_for_torch() -> None:
     for arguments in (["--help"], ["run", "--help"], ["resume", "--help"], ["--version"]):
         loaded = loaded_after(f"from evenhand.cli import main; main({arguments!r})")
         assert "click" in loaded
-        assert not loaded & {"torch", "numpy", "pandas", "sklearn", "rich", "safetensors"}, arguments
+        assert not loaded & {
+            "torch",
+            "numpy",
+            "pandas",
+            "sklearn",
+            "rich",
+            "safetensors",
+        }, arguments
 
 
 def test_importing_the_library_loads_nothing_that_only_some_uses_need() -> None:
-    assert not loaded_after("import evenhand") & {"torch", "numpy", "pandas", "sklearn", "rich", "click"}
+    assert not loaded_after("import evenhand") & {
+        "torch",
+        "numpy",
+        "pandas",
+        "sklearn",
+        "rich",
+        "click",
+    }
     loaded = loaded_after("import evenhand as eh; eh.fit, eh.Federation, eh.FedAvg, eh.datasets")
     assert "torch" in loaded
     assert not loaded & {"pandas", "sklearn", "rich", "click"}

@@ -19,7 +19,16 @@ import pytest
 
 from evenhand.cli import main
 from evenhand.datasets import DATASETS, catalogue
-from evenhand.datasets.catalogue import BY_HAND, CATALOGUE, EMBEDDED, FETCH, GENERATED, PRESENT, Entry, Need
+from evenhand.datasets.catalogue import (
+    BY_HAND,
+    CATALOGUE,
+    EMBEDDED,
+    FETCH,
+    GENERATED,
+    PRESENT,
+    Entry,
+    Need,
+)
 from evenhand.datasets.files import File
 from file_server import LIGHT, Site, serving
 
@@ -46,12 +55,54 @@ def root(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     two = File("deep/two", f"{site.url}/two", md5(TWO))
     private = File("private.csv", hint="its owner has it")
     entries = (
-        Entry("public", "two files", "3", "7", "made for tests", needs=lambda: (Need("public", (one, two), megabytes=1.5),)),
-        Entry("private", "a table", "1", "2", "nobody's", needs=lambda: (Need("private", (private,), instead=((File("copy.csv"),),)),)),
-        Entry("both", "a table and a file", "1", "2", "", needs=lambda: (Need("private", (private,)), Need("public", (two,)))),
-        Entry("shared", "lies in another folder", "1", "2", "", needs=lambda: (Need("shared", (one,), also=("public",)),)),
-        Entry("system", "a package has it", "1", "2", "", needs=lambda: (Need("system", (one,), also=(str(tmp_path / "usr"),)),)),
-        Entry("leafy", "as LEAF writes it", "1", "2", "", needs=lambda: (Need("leafy", (private,), pattern="**/*.json*"),)),
+        Entry(
+            "public",
+            "two files",
+            "3",
+            "7",
+            "made for tests",
+            needs=lambda: (Need("public", (one, two), megabytes=1.5),),
+        ),
+        Entry(
+            "private",
+            "a table",
+            "1",
+            "2",
+            "nobody's",
+            needs=lambda: (Need("private", (private,), instead=((File("copy.csv"),),)),),
+        ),
+        Entry(
+            "both",
+            "a table and a file",
+            "1",
+            "2",
+            "",
+            needs=lambda: (Need("private", (private,)), Need("public", (two,))),
+        ),
+        Entry(
+            "shared",
+            "lies in another folder",
+            "1",
+            "2",
+            "",
+            needs=lambda: (Need("shared", (one,), also=("public",)),),
+        ),
+        Entry(
+            "system",
+            "a package has it",
+            "1",
+            "2",
+            "",
+            needs=lambda: (Need("system", (one,), also=(str(tmp_path / "usr"),)),),
+        ),
+        Entry(
+            "leafy",
+            "as LEAF writes it",
+            "1",
+            "2",
+            "",
+            needs=lambda: (Need("leafy", (private,), pattern="**/*.json*"),),
+        ),
         Entry("inside", "in a package", "1", "2", "", EMBEDDED),
     )
     monkeypatch.setattr(catalogue, "CATALOGUE", {entry.name: entry for entry in entries})
@@ -104,7 +155,9 @@ def test_every_entry_is_sound(entry: Entry) -> None:
                 assert re.fullmatch(r"md5:[0-9a-f]{32}|sha256:[0-9a-f]{64}", checksum)
             if file.url:
                 assert urlsplit(file.url).scheme in ("http", "https")
-                assert file.checksum or file.content, f"a download of {file.name} could not be verified"
+                assert file.checksum or file.content, (
+                    f"a download of {file.name} could not be verified"
+                )
                 assert file.member is None or file.archive
             else:
                 assert file.member is None
@@ -139,7 +192,9 @@ def test_the_list_says_what_is_here_and_what_can_be_fetched(
         "leafy": "present",
         "inside": "embedded",
     }
-    assert {name: rows[name].rstrip().endswith(end) for name, end in ends.items()} == dict.fromkeys(ends, True)
+    assert {name: rows[name].rstrip().endswith(end) for name, end in ends.items()} == dict.fromkeys(
+        ends, True
+    )
     assert f"present in {tmp_path / 'usr'}" in rows["system"]
     assert "\x1b" not in out
 
@@ -176,7 +231,9 @@ def test_listing_makes_nothing_and_asks_nobody(root: Path, site: Site, call: Cal
 # fetch
 
 
-def test_files_are_fetched_once_and_it_is_said_where_they_are(root: Path, site: Site, call: Call) -> None:
+def test_files_are_fetched_once_and_it_is_said_where_they_are(
+    root: Path, site: Site, call: Call
+) -> None:
     code, out, err = call("fetch", "public", "inside")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
@@ -206,8 +263,10 @@ def test_check_finds_a_damaged_file(root: Path, site: Site, call: Call) -> None:
     assert call("fetch", "public")[0] == 0  # presence is what is asked for
     code, _, err = call("fetch", "public", "--check")
     assert code == 1
-    assert err == f"evenhand: {damaged} is damaged or another version: its md5 is {md5(TWO[:-1])[4:]}, not {md5(TWO)[4:]}; " + (
-        "remove it and fetch it again\n"
+    assert (
+        err
+        == f"evenhand: {damaged} is damaged or another version: its md5 is {md5(TWO[:-1])[4:]}, not"
+        f" {md5(TWO)[4:]}; " + "remove it and fetch it again\n"
     )
     damaged.unlink()
     assert call("fetch", "public", "--check")[0] == 0
@@ -218,12 +277,17 @@ def test_check_says_what_it_could_not_check(root: Path, call: Call) -> None:
     assert "0 checked, 1 without a known checksum" in call("fetch", "private", "--check")[1]
 
 
-def test_what_cannot_be_fetched_is_one_line_and_the_others_are_fetched(root: Path, site: Site, call: Call) -> None:
+def test_what_cannot_be_fetched_is_one_line_and_the_others_are_fetched(
+    root: Path, site: Site, call: Call
+) -> None:
     code, out, err = call("fetch", "private", "nothing", "pubic", "public")
     assert code == 1
     assert out.startswith("public: 2 files")
     assert err.splitlines() == [
-        f"evenhand: {root / 'private' / 'private.csv'} is missing and has no public home to be downloaded from; its owner has it",
+        (
+            f"evenhand: {root / 'private' / 'private.csv'} is missing and has no public home to be"
+            " downloaded from; its owner has it"
+        ),
         "evenhand: there is no data set 'nothing'; evenhand data list shows all",
         "evenhand: there is no data set 'pubic'; did you mean public?",
     ]
@@ -234,7 +298,10 @@ def test_a_server_that_refuses_is_one_line(root: Path, site: Site, call: Call) -
     code, _, err = call("fetch", "public")
     assert code == 1
     assert err.count("\n") == 1
-    assert err.startswith(f"evenhand: {site.url}/two cannot be downloaded: the server answered 404 Not Found; put the file at ")
+    assert err.startswith(
+        f"evenhand: {site.url}/two cannot be downloaded: the server answered 404 Not Found; put the"
+        " file at "
+    )
     assert (root / "public" / "one.gz").exists()  # what came, stays
 
 
@@ -251,7 +318,9 @@ LIST = [sys.executable, "-m", "evenhand", "data"]
 
 def test_the_command_lists_the_data_sets_of_the_library(tmp_path: Path) -> None:
     environment = {**os.environ, "EVENHAND_DATA": str(tmp_path)}
-    done = subprocess.run([*LIST, "list", "--json"], env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*LIST, "list", "--json"], env=environment, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert [record["name"] for record in json.loads(done.stdout)["datasets"]] == list(CATALOGUE)
 
@@ -267,7 +336,9 @@ main(["data", "fetch", "slow"])
 """
 
 
-def test_an_interrupted_fetch_ends_with_130_and_goes_on_next_time(site: Site, tmp_path: Path) -> None:
+def test_an_interrupted_fetch_ends_with_130_and_goes_on_next_time(
+    site: Site, tmp_path: Path
+) -> None:
     site.delay, site.block = 0.1, 1000
     environment = {**os.environ, "EVENHAND_DATA": str(tmp_path)}
     command = [sys.executable, "-c", STOPPED, f"{site.url}/two", md5(TWO)]
@@ -278,7 +349,11 @@ def test_an_interrupted_fetch_ends_with_130_and_goes_on_next_time(site: Site, tm
             time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
-    assert (process.returncode, out, err) == (130, "", "stopped; the same command goes on from here\n")
+    assert (process.returncode, out, err) == (
+        130,
+        "",
+        "stopped; the same command goes on from here\n",
+    )
     assert partial.exists()
     assert not (tmp_path / "slow" / "two").exists()
     site.delay = 0

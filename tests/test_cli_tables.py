@@ -34,8 +34,19 @@ def patients() -> pd.DataFrame:
     hospital = np.repeat(["north", "south", "west"], [60, 50, 20])
     age = rng.normal(50, 10, 130).round(1)
     ill = (age > 50) ^ (hospital == "west") ^ (rng.random(130) < 0.1)
-    table = {"hospital": hospital, "age": age, "smoker": rng.choice(["yes", "no"], 130), "sex": rng.choice(["f", "m"], 130)}
-    return pd.DataFrame({**table, "stage": np.where(ill, rng.integers(1, 4, 130), 0), "days": (3 * age + rng.normal(0, 5, 130)).round(2)})
+    table = {
+        "hospital": hospital,
+        "age": age,
+        "smoker": rng.choice(["yes", "no"], 130),
+        "sex": rng.choice(["f", "m"], 130),
+    }
+    return pd.DataFrame(
+        {
+            **table,
+            "stage": np.where(ill, rng.integers(1, 4, 130), 0),
+            "days": (3 * age + rng.normal(0, 5, 130)).round(2),
+        }
+    )
 
 
 OPTIONS = ("run", "--data", "patients.csv", "--client", "hospital", "--rounds", "3")
@@ -45,7 +56,13 @@ HEART = (*OPTIONS, "--label", "stage > 0", "--group", "sex", "--drop", "days")
 def test_a_table_ends_in_results_for_every_hospital_and_group(call: Call, tmp_path: Path) -> None:
     code, out, err = call(*HEART)
     assert (code, err) == (0, "")
-    for word in ("age", "number", "smoker", "yes/no", "3 clients, 2 groups; 104 samples to train with, 26 to test; model linear"):
+    for word in (
+        "age",
+        "number",
+        "smoker",
+        "yes/no",
+        "3 clients, 2 groups; 104 samples to train with, 26 to test; model linear",
+    ):
         assert word in " ".join(out.split())
     assert (
         out.index("Gain or loss of each client")
@@ -56,43 +73,80 @@ def test_a_table_ends_in_results_for_every_hospital_and_group(call: Call, tmp_pa
     spec = tomllib.loads((tmp_path / "runs" / "patients" / "spec.toml").read_text())
     columns = {"client": "hospital", "label": "stage > 0", "group": "sex", "drop": ["days"]}
     assert spec["data"] == {"name": "table", "path": str(tmp_path / "patients.csv"), **columns}
-    assert [method["name"] for method in spec["methods"]] == ["fedavg", "localonly", "qffl", "afl", "fedminmax", "ditto"]
-    assert (spec["model"], spec["loss"], spec["local"]["batch_size"]) == ({"name": "linear"}, "cross_entropy", 32)
+    assert [method["name"] for method in spec["methods"]] == [
+        "fedavg",
+        "localonly",
+        "qffl",
+        "afl",
+        "fedminmax",
+        "ditto",
+    ]
+    assert (spec["model"], spec["loss"], spec["local"]["batch_size"]) == (
+        {"name": "linear"},
+        "cross_entropy",
+        32,
+    )
     scores = pd.read_csv(tmp_path / "runs" / "patients" / "afl" / "scores.csv")
     assert scores["name"].tolist() == ["north", "south", "west", "f", "m"]
     assert scores["count"].tolist()[:3] == [12, 10, 4]
 
 
-def test_a_saved_model_and_encoding_predict_new_rows_as_the_run_did(call: Call, tmp_path: Path) -> None:
+def test_a_saved_model_and_encoding_predict_new_rows_as_the_run_did(
+    call: Call, tmp_path: Path
+) -> None:
     assert call(*HEART, "-a", "fedavg")[0] == 0
     run = tmp_path / "runs" / "patients"
     encoding = Encoding.from_json(json.loads((run / "encoding.json").read_text()))
     module = eh.models.MODELS["linear"]((len(encoding.features),), 2, 0)
     module.load_state_dict(load_file(run / "fedavg" / "model.safetensors"))
-    fed = eh.Federation.from_frame(patients(), client="hospital", label="stage > 0", group="sex", drop=["days"], seed=0)
+    fed = eh.Federation.from_frame(
+        patients(), client="hospital", label="stage > 0", group="sex", drop=["days"], seed=0
+    )
     assert fed.test is not None
     correct = (module(fed.test.x[:]).argmax(1) == fed.test.y).double()
     expected = pd.read_csv(run / "fedavg" / "scores.csv")["accuracy"][:3]
-    assert [float(part.mean()) for part in torch.split(correct, fed.test.sizes.tolist())] == pytest.approx(expected.tolist())
+    assert [
+        float(part.mean()) for part in torch.split(correct, fed.test.sizes.tolist())
+    ] == pytest.approx(expected.tolist())
     assert encoding.transform(patients()).shape == (130, len(encoding.features))
 
 
 def test_a_regression_reports_errors_in_units_of_the_label(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call(*OPTIONS, "--label", "days", "--drop", "stage", "-a", "fedavg", "-a", "qffl", "--rounds", "40")
+    code, out, _ = call(
+        *OPTIONS,
+        "--label",
+        "days",
+        "--drop",
+        "stage",
+        "-a",
+        "fedavg",
+        "-a",
+        "qffl",
+        "--rounds",
+        "40",
+    )
     assert code == 0
     assert "Test error (RMSE) across clients" in out
     assert "loss mse" in out
-    fed = eh.Federation.from_frame(patients(), client="hospital", label="days", drop=["stage"], seed=0)
+    fed = eh.Federation.from_frame(
+        patients(), client="hospital", label="days", drop=["stage"], seed=0
+    )
     assert fed.encoding is not None
     scores = pd.read_csv(tmp_path / "runs" / "patients" / "fedavg" / "scores.csv")
     error = fed.encoding.label_std * scores["loss"] ** 0.5
-    line = next(line for line in out[out.index("Test error") :].splitlines() if line.strip().startswith("fedavg "))
+    line = next(
+        line
+        for line in out[out.index("Test error") :].splitlines()
+        if line.strip().startswith("fedavg ")
+    )
     mean, _, _, worst, _ = (float(number) for number in re.findall(r" (\d+\.\d+)", line))
     assert [mean, worst] == pytest.approx([error.mean(), error.max()], abs=0.06)
     assert error.mean() < 12  # the label is 3 age + noise of 5, its standard deviation 30
 
 
-def test_a_run_on_a_table_resumes_from_another_directory(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_a_table_resumes_from_another_directory(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert call(*HEART, "-a", "fedavg", "--out", "mine")[0] == 0
     before = (tmp_path / "mine" / "fedavg" / "scores.csv").read_bytes()
     (tmp_path / "mine" / "fedavg" / "scores.csv").unlink()
@@ -104,14 +158,36 @@ def test_a_run_on_a_table_resumes_from_another_directory(call: Call, tmp_path: P
 
 def test_parquet_and_several_groups(call: Call) -> None:
     patients().to_parquet("patients.parquet")
-    arguments = ("run", "--data", "patients.parquet", "--client", "hospital", "--rounds", "1", "--label", "stage > 0", "-a", "fedavg")
+    arguments = (
+        "run",
+        "--data",
+        "patients.parquet",
+        "--client",
+        "hospital",
+        "--rounds",
+        "1",
+        "--label",
+        "stage > 0",
+        "-a",
+        "fedavg",
+    )
     code, out, _ = call(*arguments, "--group", "sex", "--group", "smoker")
     assert code == 0
     assert all(f" {sex} & {smoker} " in out for sex in "fm" for smoker in ("yes", "no"))
 
 
 def test_rows_without_natural_clients_are_dealt(call: Call) -> None:
-    arguments = ("run", "--data", "patients.csv", "--label", "stage > 0", "--rounds", "1", "-a", "fedavg")
+    arguments = (
+        "run",
+        "--data",
+        "patients.csv",
+        "--label",
+        "stage > 0",
+        "--rounds",
+        "1",
+        "-a",
+        "fedavg",
+    )
     code, out, _ = call(*arguments, "--partition", "iid:clients=5", "--split", "test=0.5")
     assert code == 0
     assert "5 clients; 65 samples to train with, 65 to test" in " ".join(out.split())
@@ -120,17 +196,52 @@ def test_rows_without_natural_clients_are_dealt(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--data", "nothing.csv", "--client", "a", "--label", "b"), "there is no file nothing.csv"),
-        (("--data", "patients.csv", "--client", "hospital"), "which column is to be predicted? give it with --label COLUMN"),
-        (("--data", "patients.csv", "--label", "stage"), "give --client COLUMN, or deal them with --partition"),
+        (
+            ("--data", "nothing.csv", "--client", "a", "--label", "b"),
+            "there is no file nothing.csv",
+        ),
+        (
+            ("--data", "patients.csv", "--client", "hospital"),
+            "which column is to be predicted? give it with --label COLUMN",
+        ),
+        (
+            ("--data", "patients.csv", "--label", "stage"),
+            "give --client COLUMN, or deal them with --partition",
+        ),
         (("--data", "patients.csv", "--client", "hopital", "--label", "stage"), "hopital"),
-        (("--data", "patients.csv", "--client", "hospital", "--label", "stage", "--split", "test=1.5"), "test"),
+        (
+            (
+                "--data",
+                "patients.csv",
+                "--client",
+                "hospital",
+                "--label",
+                "stage",
+                "--split",
+                "test=1.5",
+            ),
+            "test",
+        ),
         (("--data", "heart_diseas"), "did you mean 'heart_disease'?"),
         (("--data", "digits:noize=1"), "did you mean 'noise'?"),
-        (("--data", "patients.csv", "--client", "hospital", "--label", "stage", "--model", "mpl"), "did you mean 'mlp'?"),
+        (
+            (
+                "--data",
+                "patients.csv",
+                "--client",
+                "hospital",
+                "--label",
+                "stage",
+                "--model",
+                "mpl",
+            ),
+            "did you mean 'mlp'?",
+        ),
     ],
 )
-def test_a_slip_gives_one_line_and_leaves_nothing_behind(call: Call, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_a_slip_gives_one_line_and_leaves_nothing_behind(
+    call: Call, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
     code, out, err = call("run", *arguments)
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert words in err
@@ -139,17 +250,32 @@ def test_a_slip_gives_one_line_and_leaves_nothing_behind(call: Call, tmp_path: P
 
 def test_describe_shows_columns_clients_and_balance(call: Call, tmp_path: Path) -> None:
     code, out, err = call(
-        "data", "describe", "patients.csv", "--client", "hospital", "--label", "stage > 0", "--group", "sex", "--csv", "all.csv"
+        "data",
+        "describe",
+        "patients.csv",
+        "--client",
+        "hospital",
+        "--label",
+        "stage > 0",
+        "--group",
+        "sex",
+        "--csv",
+        "all.csv",
     )
     assert (code, err) == (0, "")
-    assert "3 clients; 104 train, 26 test samples; 16 to 48 training samples a client, median 40" in " ".join(out.split())
+    assert (
+        "3 clients; 104 train, 26 test samples; 16 to 48 training samples a client, median 40"
+        in " ".join(out.split())
+    )
     table = pd.read_csv(tmp_path / "all.csv")
     assert table["client"].tolist() == ["north", "south", "west"]
     shares = patients().groupby("hospital")["sex"].apply(lambda sex: (sex == "f").mean())
     assert table["group f"].tolist() == pytest.approx(shares.tolist())
 
 
-def test_a_data_set_by_name_is_not_taken_for_a_folder_of_that_name(call: Call, tmp_path: Path) -> None:
+def test_a_data_set_by_name_is_not_taken_for_a_folder_of_that_name(
+    call: Call, tmp_path: Path
+) -> None:
     (tmp_path / "digits").mkdir()
     assert call("data", "describe", "digits", "--clients", "3")[0] == 0
     code, _, err = call("data", "describe", "./digits")
@@ -165,7 +291,9 @@ def test_describe_limits_itself_to_the_largest_clients(call: Call) -> None:
 
 
 def test_describe_draws_a_picture(call: Call, tmp_path: Path) -> None:
-    code, out, _ = call("data", "describe", "digits", "--clients", "5", "--picture", "digits.html", "--by", "group")
+    code, out, _ = call(
+        "data", "describe", "digits", "--clients", "5", "--picture", "digits.html", "--by", "group"
+    )
     assert code == 0
     assert "The picture is in digits.html" in out
     assert "rotated" in (tmp_path / "digits.html").read_text()
@@ -174,12 +302,25 @@ def test_describe_draws_a_picture(call: Call, tmp_path: Path) -> None:
 def test_a_model_and_methods_suit_the_data() -> None:
     fed = eh.datasets.digits(clients=3)
     assert suitable_model(fed) == "linear"
-    assert list(suitable_methods(fed)) == ["fedavg", "localonly", "qffl", "afl", "fedminmax", "gifair", "ditto"]
+    assert list(suitable_methods(fed)) == [
+        "fedavg",
+        "localonly",
+        "qffl",
+        "afl",
+        "fedminmax",
+        "gifair",
+        "ditto",
+    ]
     assert suitable_model(eh.datasets.population(clients=3000, samples=2)) == "mlp"
     plain = eh.datasets.population(clients=30, samples=2)
     assert list(suitable_methods(plain)) == ["fedavg", "localonly", "qffl", "afl", "ditto"]
     settled = Spec.for_data("a b/c").settled(plain)
-    assert (settled.name, settled.loss, settled.model, settled.local["batch_size"]) == ("a b-c", "cross_entropy", {"name": "linear"}, 32)
+    assert (settled.name, settled.loss, settled.model, settled.local["batch_size"]) == (
+        "a b-c",
+        "cross_entropy",
+        {"name": "linear"},
+        32,
+    )
     assert settled.settled(plain) == settled
 
 
@@ -187,13 +328,17 @@ def test_help_of_run_shows_the_example_of_a_table(call: Call) -> None:
     os.environ.pop("COLUMNS", None)
     code, out, _ = call("run", "--help")
     assert code == 0
-    assert "--data patients.csv --client hospital --label disease --group sex" in " ".join(out.split())
+    assert "--data patients.csv --client hospital --label disease --group sex" in " ".join(
+        out.split()
+    )
 
 
 # ---- tables as people have them
 
 
-def test_a_regression_with_a_client_and_a_group_that_have_no_test_rows_ends_in_tables(call: Call, tmp_path: Path) -> None:
+def test_a_regression_with_a_client_and_a_group_that_have_no_test_rows_ends_in_tables(
+    call: Call, tmp_path: Path
+) -> None:
     table = pd.concat([patients(), patients().iloc[:1].assign(hospital="alone", sex="x")])
     table.to_csv("more.csv", index=False)
     arguments = (
@@ -219,7 +364,11 @@ def test_a_regression_with_a_client_and_a_group_that_have_no_test_rows_ends_in_t
 
 
 def test_brackets_in_names_are_shown_as_they_are(call: Call) -> None:
-    table = patients().rename(columns={"age": "age [years]"}).replace({"north": "[/x] north", "f": "[f]"})
+    table = (
+        patients()
+        .rename(columns={"age": "age [years]"})
+        .replace({"north": "[/x] north", "f": "[f]"})
+    )
     table.to_csv("brackets.csv", index=False)
     source = ("brackets.csv", "--client", "hospital", "--label", "stage > 0", "--group", "sex")
     code, out, _ = call("run", "--data", *source, "--rounds", "1", "-a", "fedavg", "-a", "qffl")
@@ -238,7 +387,13 @@ def test_resuming_refuses_a_table_that_has_changed(call: Call, tmp_path: Path) -
     changed.loc[5, "age"] += 1
     changed.to_csv("patients.csv", index=False)
     code, _, err = call("resume", "mine")
-    assert (code, err) == (1, "evenhand: the data have changed since mine was begun; run them in a directory of their own\n")
+    assert (code, err) == (
+        1,
+        (
+            "evenhand: the data have changed since mine was begun; run them in a directory of their"
+            " own\n"
+        ),
+    )
     assert (tmp_path / "mine" / "encoding.json").read_bytes() == before
 
 
@@ -252,21 +407,51 @@ def test_without_test_rows_the_tables_speak_of_training(call: Call) -> None:
 
 
 def test_a_label_and_a_group_of_one_name_are_told_apart(call: Call) -> None:
-    table = pd.DataFrame({"site": ["a"] * 10, "ill": ["yes"] * 6 + ["no"] * 4, "smoker": (["yes"] + ["no"] * 4) * 2, "age": range(10)})
+    table = pd.DataFrame(
+        {
+            "site": ["a"] * 10,
+            "ill": ["yes"] * 6 + ["no"] * 4,
+            "smoker": (["yes"] + ["no"] * 4) * 2,
+            "age": range(10),
+        }
+    )
     table.to_csv("yn.csv", index=False)
-    code, out, _ = call("data", "describe", "yn.csv", "--client", "site", "--label", "ill", "--group", "smoker")
+    code, out, _ = call(
+        "data", "describe", "yn.csv", "--client", "site", "--label", "ill", "--group", "smoker"
+    )
     assert code == 0
     assert "group no %" in out
-    row = next(line for line in out[out.index("Clients") :].splitlines() if line.strip().startswith("a "))
+    row = next(
+        line for line in out[out.index("Clients") :].splitlines() if line.strip().startswith("a ")
+    )
     assert row.split()[-4:] == ["40", "60", "80", "20"]
 
 
 def test_more_rows_than_a_table_holds_are_pointed_to(call: Call) -> None:
-    code, out, _ = call("run", "--data", "population:clients=50,test=2", "--rounds", "1", "-a", "fedavg", "-a", "qffl")
+    code, out, _ = call(
+        "run",
+        "--data",
+        "population:clients=50,test=2",
+        "--rounds",
+        "1",
+        "-a",
+        "fedavg",
+        "-a",
+        "qffl",
+    )
     assert code == 0
     assert "50 clients are too many for a table; ledger.csv has them all." in " ".join(out.split())
 
 
 def test_the_arguments_of_a_table_may_come_with_its_name(call: Call) -> None:
-    code, out, err = call("run", "--data", "table:path=patients.csv,client=hospital,label=sex", "--rounds", "1", "-a", "fedavg", "-q")
+    code, out, err = call(
+        "run",
+        "--data",
+        "table:path=patients.csv,client=hospital,label=sex",
+        "--rounds",
+        "1",
+        "-a",
+        "fedavg",
+        "-q",
+    )
     assert (code, out, err) == (0, "", "")

@@ -1,4 +1,5 @@
-"""Every method passes every check of evenhand.testing, and every check catches a method that is broken in its way."""
+"""Every method passes every check of evenhand.testing, and every check catches a method that is
+broken in its way."""
 
 from __future__ import annotations
 
@@ -21,7 +22,10 @@ from evenhand.testing import CHECKS, ConformanceError, algorithm_checks, check_a
 from federations import METHODS
 
 DEFAULTS = {f"{name} by default": kind() for name, kind in eh.ALGORITHMS.items()}
-LIBRARY = {**METHODS, **{name: method for name, method in DEFAULTS.items() if method not in METHODS.values()}}
+LIBRARY = {
+    **METHODS,
+    **{name: method for name, method in DEFAULTS.items() if method not in METHODS.values()},
+}
 
 
 @pytest.mark.parametrize("method", LIBRARY)
@@ -42,13 +46,20 @@ def test_every_check_states_a_fact_and_explains_it_in_one_line() -> None:
 def test_every_function_that_takes_a_subject_is_among_the_checks() -> None:
     modules = (testing.settings, testing.hooks, testing.runs)
     public = [
-        name for module in modules for name, value in vars(module).items() if _is_check(value) and value.__module__ == module.__name__
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if _is_check(value) and value.__module__ == module.__name__
     ]
     assert sorted(public) == sorted(CHECKS)
 
 
 def _is_check(value: Any) -> bool:
-    return callable(value) and list(getattr(value, "__annotations__", {})) == ["subject", "return"] and not value.__name__.startswith("_")
+    return (
+        callable(value)
+        and list(getattr(value, "__annotations__", {})) == ["subject", "return"]
+        and not value.__name__.startswith("_")
+    )
 
 
 # ---- broken methods
@@ -174,11 +185,21 @@ def diverging(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
 
 
 def ascending(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
-    return {**state, "model": tree.map(lambda old, new: 2 * old - new, state["model"], averaged(state, replies)["model"])}, {}
+    return {
+        **state,
+        "model": tree.map(
+            lambda old, new: 2 * old - new, state["model"], averaged(state, replies)["model"]
+        ),
+    }, {}
 
 
-def sent_each(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
-    return eh.Reply(each={"delta": update(start, end), "loss": model.loss(start["model"], data)}), memory
+def sent_each(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(each={"delta": update(start, end), "loss": model.loss(start["model"], data)}),
+        memory,
+    )
 
 
 def standardised(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
@@ -188,7 +209,10 @@ def standardised(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
 
 
 def expecting_everyone(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
-    return {**state, "model": descend(state["model"], state["base"] @ as_rows(replies.each["delta"]))}, {}
+    return {
+        **state,
+        "model": descend(state["model"], state["base"] @ as_rows(replies.each["delta"])),
+    }, {}
 
 
 def favouring_the_first(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
@@ -205,7 +229,12 @@ def scaled_objective(self: Any, model: eh.Model, variables: Any, batch: Any, tas
 
 
 def scale_by_team(self: Any, params: tree.Tree, census: eh.Census) -> tree.Tree:
-    return {"model": params, "scale": 1.0 + (torch.zeros(census.clients) if census.teams is None else census.teams.double())}
+    return {
+        "model": params,
+        "scale": (
+            1.0 + (torch.zeros(census.clients) if census.teams is None else census.teams.double())
+        ),
+    }
 
 
 def scale_of(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
@@ -221,7 +250,8 @@ def scale_by_place(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
 
 
 def share_of_others(self: Any, params: tree.Tree, census: eh.Census) -> tree.Tree:
-    return {"model": params, "scale": census.weight / (1 - census.weight)}  # one client alone: 1 / 0
+    # one client alone: 1 / 0
+    return {"model": params, "scale": census.weight / (1 - census.weight)}
 
 
 def weight_by_place(self: Any, state: tree.Tree, draw: Any) -> Any:
@@ -252,43 +282,76 @@ def first_sample(self: Any, model: eh.Model, variables: Any, batch: Any, task: A
     return model.losses(variables["model"], batch)[0]
 
 
-def unweighted(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
-    return eh.Reply(total={"delta": update(start, end), "weight": torch.ones_like(task.own["weight"])}), memory
+def unweighted(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(
+            total={"delta": update(start, end), "weight": torch.ones_like(task.own["weight"])}
+        ),
+        memory,
+    )
 
 
-def random_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
+def random_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
     factor = 1 + 0.1 * torch.rand(())
     return eh.Reply(weighted(tree.scale(update(start, end), factor), task)), memory
 
 
-def counting_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
+def counting_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
     return eh.Reply(weighted(tree.scale(update(start, end), 1 / counted(self)), task)), memory
 
 
-def tampering_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
+def tampering_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
     for leaf in tree.leaves(end["model"]):
         leaf.mul_(0.5)
     return eh.Reply(weighted(update(start, end), task)), memory
 
 
-def telling_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
-    return eh.Reply(weighted(update(start, end), task), {"loss": model.loss(start["model"], data)}), memory
+def telling_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(weighted(update(start, end), task), {"loss": model.loss(start["model"], data)}),
+        memory,
+    )
 
 
-def wordy_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
-    return eh.Reply(weighted(update(start, end), task), {"losses": model.losses(start["model"], data)}), memory
+def wordy_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(
+            weighted(update(start, end), task), {"losses": model.losses(start["model"], data)}
+        ),
+        memory,
+    )
 
 
-def hoarding_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
-    return eh.Reply(weighted(update(start, end), task)), {"model": tree.to(end["model"], torch.float64)}
+def hoarding_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return eh.Reply(weighted(update(start, end), task)), {
+        "model": tree.to(end["model"], torch.float64)
+    }
 
 
-def remembering_reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
+def remembering_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
     return eh.Reply(weighted(update(start, end), task)), {"model": end["model"]}
 
 
 def tilted(change: Callable[[Tensor], Tensor]) -> Any:
-    def reply(self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any) -> Any:
+    def reply(
+        self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+    ) -> Any:
         tilt = change(model.loss(start["model"], data)) * task.own["weight"]
         return eh.Reply({"delta": tree.scale(update(start, end), tilt), "weight": tilt}), memory
 
@@ -312,7 +375,9 @@ def doubling_losses(self: Any, state: tree.Tree, losses: Tensor, census: eh.Cens
     losses.mul_(2)
 
 
-def negative_weights(self: Any, state: tree.Tree, losses: Tensor, census: eh.Census) -> eh.Certificate:
+def negative_weights(
+    self: Any, state: tree.Tree, losses: Tensor, census: eh.Census
+) -> eh.Certificate:
     return eh.Certificate(losses.mean(), -torch.ones_like(losses), torch.zeros(()))
 
 
@@ -325,56 +390,104 @@ PERSONAL: dict[str, Any] = {
     "deployed": from_memory,
 }
 ENGINES_AGREE = [name for name in CHECKS if name.startswith(("engines_agree", "loop_and_vmap"))]
-RANDOM = ["the_same_arguments_give_the_same_answer", "no_random_generator_is_touched", "the_same_seed_gives_the_same_bits"]
-SCATTERED = ["splitting_a_cohort_into_chunks_changes_no_bit", "the_number_of_workers_changes_no_bit"]
+RANDOM = [
+    "the_same_arguments_give_the_same_answer",
+    "no_random_generator_is_touched",
+    "the_same_seed_gives_the_same_bits",
+]
+SCATTERED = [
+    "splitting_a_cohort_into_chunks_changes_no_bit",
+    "the_number_of_workers_changes_no_bit",
+]
 HIDDEN = ["nothing_is_remembered_outside_state_and_memory", "the_same_seed_gives_the_same_bits"]
 
 # What is wrong with a method, the method, and the checks that must say so.
 BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
     "can be changed": (Loose(), ["it_is_a_frozen_dataclass"]),
-    "has a setting that is not plain": (Elaborate(), ["its_settings_are_plain_values", "equal_methods_have_equal_hashes"]),
+    "has a setting that is not plain": (
+        Elaborate(),
+        ["its_settings_are_plain_values", "equal_methods_have_equal_hashes"],
+    ),
     "has a setting without default": (Demanding(1.0), ["every_setting_has_a_default"]),
     "hides a hook": (spoilt({"reweigh": 1.0}), ["no_setting_takes_the_name_of_a_hook"]),
     "has an odd flag": (spoilt(personal=None), ["its_flags_are_true_or_false"]),
-    "checks nothing": (Unchecked(), ["a_setting_that_is_not_a_number_is_refused", "its_repr_shows_every_setting"]),
-    "is like no other": (Unique(), ["it_equals_its_copies", "it_survives_pickling", "equal_methods_have_equal_hashes"]),
-    "cannot be pickled": (spoilt(), ["it_survives_pickling"]),  # its class has no name to be found by
+    "checks nothing": (
+        Unchecked(),
+        ["a_setting_that_is_not_a_number_is_refused", "its_repr_shows_every_setting"],
+    ),
+    "is like no other": (
+        Unique(),
+        ["it_equals_its_copies", "it_survives_pickling", "equal_methods_have_equal_hashes"],
+    ),
+    # its class has no name to be found by
+    "cannot be pickled": (spoilt(), ["it_survives_pickling"]),
     "has no docstring": (Undocumented(), ["its_docstring_says_what_it_does"]),
     "changes when made again": (Drifting(), ["it_equals_its_copies"]),
     "starts elsewhere": (
         spoilt(init=lambda self, params, census: {"model": tree.zeros_like(params)}),
         ["the_first_state_holds_the_initial_model"],
     ),
-    "has numbers in its state": (spoilt(init=init_with(level=0.5)), ["the_state_is_a_tree_of_tensors"]),
+    "has numbers in its state": (
+        spoilt(init=init_with(level=0.5)),
+        ["the_state_is_a_tree_of_tensors"],
+    ),
     "adds to its state": (spoilt(server=growing), ["the_state_keeps_its_form"]),
     "puts NaN into its state": (
-        spoilt(init=init_with(level=ZERO), server=server_with(lambda state: {**state, "level": ZERO / 0})),
+        spoilt(
+            init=init_with(level=ZERO),
+            server=server_with(lambda state: {**state, "level": ZERO / 0}),
+        ),
         ["the_state_is_finite_when_everyone_takes_part"],
     ),
-    "makes the model float64": (spoilt(server=server_with(lambda state: model_of(state, Tensor.double))), ["the_model_keeps_its_form"]),
+    "makes the model float64": (
+        spoilt(server=server_with(lambda state: model_of(state, Tensor.double))),
+        ["the_model_keeps_its_form"],
+    ),
     "hands out float64": (
         spoilt(result=lambda self, state: tree.to(state["model"], torch.float64)),
         ["the_result_has_the_form_of_the_model"],
     ),
     "has an empty branch": (spoilt(init=init_with(nothing={})), ["the_state_survives_a_file"]),
     "changes the state in place": (spoilt(server=in_place), ["the_server_changes_no_argument"]),
-    "changes the local model in place": (spoilt(reply=tampering_reply), ["the_client_changes_no_argument"]),
-    "learns in place": (spoilt(init=init_with(last=ZERO), survey=asks(), learn=learn_in_place), ["the_survey_changes_no_argument"]),
+    "changes the local model in place": (
+        spoilt(reply=tampering_reply),
+        ["the_client_changes_no_argument"],
+    ),
+    "learns in place": (
+        spoilt(init=init_with(last=ZERO), survey=asks(), learn=learn_in_place),
+        ["the_survey_changes_no_argument"],
+    ),
     "reports in place": (spoilt(certificate=doubling_losses), ["reports_change_no_argument"]),
     "adds noise on the server": (spoilt(server=noisy), RANDOM),
     "adds noise on the client": (spoilt(reply=random_reply), [*RANDOM, *SCATTERED]),
     "counts rounds on itself": (
         spoilt(server=forgetful),
-        [*HIDDEN, "a_resumed_run_ends_with_the_same_bits", "a_shorter_run_is_the_beginning_of_a_longer_one"],
+        [
+            *HIDDEN,
+            "a_resumed_run_ends_with_the_same_bits",
+            "a_shorter_run_is_the_beginning_of_a_longer_one",
+        ],
     ),
-    "counts replies on itself": (spoilt(reply=counting_reply), [*HIDDEN, "the_replies_of_two_halves_add_up"]),
-    "counts looks on itself": (spoilt(result=wearing_out), ["evaluating_more_often_changes_no_bit"]),
+    "counts replies on itself": (
+        spoilt(reply=counting_reply),
+        [*HIDDEN, "the_replies_of_two_halves_add_up"],
+    ),
+    "counts looks on itself": (
+        spoilt(result=wearing_out),
+        ["evaluating_more_often_changes_no_bit"],
+    ),
     "sends everyone all rows": (
         spoilt(init=scale_by_team, task=scale_of_all, objective=scaled_objective),
         ["a_task_has_a_row_for_every_client"],
     ),
-    "weighs by place in the task": (spoilt(task=scale_by_place, objective=scaled_objective), ["a_task_follows_the_ids"]),
-    "weighs by place in the cohort": (spoilt(reweigh=weight_by_place), ["reweighing_follows_the_ids"]),
+    "weighs by place in the task": (
+        spoilt(task=scale_by_place, objective=scaled_objective),
+        ["a_task_follows_the_ids"],
+    ),
+    "weighs by place in the cohort": (
+        spoilt(reweigh=weight_by_place),
+        ["reweighing_follows_the_ids"],
+    ),
     "sends more every round": (
         spoilt(server=growing, task=lambda self, state, ids: eh.Task(dict(state))),
         ["every_round_sends_messages_of_the_same_form"],
@@ -388,28 +501,53 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         spoilt(reweigh=lambda self, state, draw: draw._replace(weight=-draw.weight)),
         ["reweighing_keeps_to_the_cohort"],
     ),
-    "has no local solver": (spoilt(local_solver=lambda self, local, round: None), ["the_solver_is_a_local_solver"]),
+    "has no local solver": (
+        spoilt(local_solver=lambda self, local, round: None),
+        ["the_solver_is_a_local_solver"],
+    ),
     "replies by sample": (spoilt(reply=wordy_reply), ["every_client_replies_in_the_same_form"]),
     "has a vector for an objective": (
-        spoilt(objective=lambda self, model, variables, batch, task: model.loss(variables["model"], batch)[None]),
+        spoilt(
+            objective=lambda self, model, variables, batch, task: model.loss(
+                variables["model"], batch
+            )[None]
+        ),
         ["the_objective_is_one_number"],
     ),
-    "has rates for nothing": (spoilt(rates=lambda self, task: {"eta": task.shared["lr"]}), ["rates_belong_to_variables"]),
+    "has rates for nothing": (
+        spoilt(rates=lambda self, task: {"eta": task.shared["lr"]}),
+        ["rates_belong_to_variables"],
+    ),
     "remembers in float64": (
         spoilt(memory=lambda self, params: {"model": params}, reply=hoarding_reply),
         ["memories_keep_their_form"],
     ),
     "forgets weights": (spoilt(reply=unweighted), ["a_zero_weight_client_changes_nothing"]),
     "counts padding": (spoilt(objective=padded_mean), ["padding_changes_nothing", *ENGINES_AGREE]),
-    "looks at clients in secret": (spoilt(reply=telling_reply), ["the_server_sees_single_clients_only_where_seen_says_so"]),
+    "looks at clients in secret": (
+        spoilt(reply=telling_reply),
+        ["the_server_sees_single_clients_only_where_seen_says_so"],
+    ),
     "says it looks at clients": (
         spoilt(seen=lambda self, census: ("its loss",)),
         ["the_server_sees_single_clients_only_where_seen_says_so"],
     ),
-    "reports a list": (spoilt(server=server_with(dict, weights=[0.5, 0.5])), ["infos_are_single_numbers"]),
-    "reports its own round": (spoilt(server=server_with(dict, round=7)), ["infos_keep_out_of_the_columns_of_every_history"]),
-    "certifies negative weights": (spoilt(certificate=negative_weights), ["certificates_are_sound"]),
-    "calls one model personal": (spoilt(personal=True), ["personal_says_whether_clients_have_models_of_their_own"]),
+    "reports a list": (
+        spoilt(server=server_with(dict, weights=[0.5, 0.5])),
+        ["infos_are_single_numbers"],
+    ),
+    "reports its own round": (
+        spoilt(server=server_with(dict, round=7)),
+        ["infos_keep_out_of_the_columns_of_every_history"],
+    ),
+    "certifies negative weights": (
+        spoilt(certificate=negative_weights),
+        ["certificates_are_sound"],
+    ),
+    "calls one model personal": (
+        spoilt(personal=True),
+        ["personal_says_whether_clients_have_models_of_their_own"],
+    ),
     "deploys float64": (
         spoilt(deployed=lambda self, shared, memory: tree.to(shared["model"], torch.float64)),
         ["deployed_models_have_the_form_of_the_model"],
@@ -429,21 +567,35 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
     ),
     "favours odd numbers": (
         spoilt(task=favouring_odd_numbers, objective=scaled_objective, **PERSONAL),
-        ["renumbering_clients_renumbers_the_answer", "twins_are_treated_alike", "clients_that_are_all_alike_stay_alike"],
+        [
+            "renumbering_clients_renumbers_the_answer",
+            "twins_are_treated_alike",
+            "clients_that_are_all_alike_stay_alike",
+        ],
     ),
-    "looks at the first sample": (spoilt(objective=first_sample), ["the_order_of_samples_does_not_matter"]),
+    "looks at the first sample": (
+        spoilt(objective=first_sample),
+        ["the_order_of_samples_does_not_matter"],
+    ),
     "weighs by the code of a team": (
         spoilt(init=scale_by_team, task=scale_of, objective=scaled_objective),
         ["an_empty_group_or_team_changes_nothing"],
     ),
-    "needs others": (spoilt(init=share_of_others, task=scale_of, objective=scaled_objective), ["one_client_alone_is_enough"]),
+    "needs others": (
+        spoilt(init=share_of_others, task=scale_of, objective=scaled_objective),
+        ["one_client_alone_is_enough"],
+    ),
     "needs a spread": (spoilt(server=standardised, **EACH), ["a_cohort_of_one_is_enough"]),
     "starts memories nowhere": (
         spoilt(**{**PERSONAL, "memory": nowhere}),
         ["a_client_that_is_never_drawn_has_a_model"],
     ),
     "expects everyone": (
-        spoilt(init=lambda self, params, census: {"model": params, "base": census.weight}, server=expecting_everyone, **EACH),
+        spoilt(
+            init=lambda self, params, census: {"model": params, "base": census.weight},
+            server=expecting_everyone,
+            **EACH,
+        ),
         ["a_client_whose_reply_is_not_finite_is_left_out"],
     ),
     "learns from nobody": (
@@ -451,7 +603,10 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         ["a_round_without_replies_leaves_the_model_alone"],
     ),
     "overflows": (spoilt(reply=tilted(torch.exp)), ["losses_in_the_hundreds_leave_nobody_out"]),
-    "divides by losses": (spoilt(reply=tilted(torch.reciprocal)), ["losses_of_zero_leave_nobody_out"]),
+    "divides by losses": (
+        spoilt(reply=tilted(torch.reciprocal)),
+        ["losses_of_zero_leave_nobody_out"],
+    ),
     "diverges": (
         spoilt(init=init_with(power=torch.ones((), dtype=torch.float64)), server=diverging),
         ["longer_training_stays_finite"],
@@ -469,12 +624,17 @@ def test_a_broken_method_is_caught_by_name(defect: str) -> None:
 
 
 def test_what_the_broken_methods_spoil_is_sound_otherwise() -> None:
-    assert [outcome.message for outcome in check_algorithm(Sound(), collect=True) if not outcome.passed] == []
+    assert [
+        outcome.message for outcome in check_algorithm(Sound(), collect=True) if not outcome.passed
+    ] == []
 
 
 def test_a_method_that_a_spec_does_not_rebuild_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(eh.ALGORITHMS, "drifting", Drifting)
-    with pytest.raises(ConformanceError, match=r"Drifting\(rate=0.5\) fails a_spec_rebuilds_it: .* comes back from .* as Drifting"):
+    with pytest.raises(
+        ConformanceError,
+        match=r"Drifting\(rate=0.5\) fails a_spec_rebuilds_it: .* comes back from .* as Drifting",
+    ):
         check_algorithm(Drifting(), only=["a_spec_rebuilds_it"])
 
 
@@ -493,8 +653,14 @@ def test_checks_can_be_parametrised(name: str, check: Callable[[], None]) -> Non
 
 
 def test_the_first_failure_raises_an_assertion_error_that_says_what_differed() -> None:
-    with pytest.raises(AssertionError, match=r"fails the_server_changes_no_argument: server changes its argument \S+ differs by") as caught:
-        check_algorithm(spoilt(server=in_place), only=["the_server_changes_no_argument", "training_changes_a_model"])
+    with pytest.raises(
+        AssertionError,
+        match=r"fails the_server_changes_no_argument: server changes its argument \S+ differs by",
+    ) as caught:
+        check_algorithm(
+            spoilt(server=in_place),
+            only=["the_server_changes_no_argument", "training_changes_a_model"],
+        )
     assert isinstance(caught.value, ConformanceError)
     assert isinstance(caught.value, eh.EvenhandError)
 
@@ -502,8 +668,11 @@ def test_the_first_failure_raises_an_assertion_error_that_says_what_differed() -
 def test_checks_that_do_not_apply_are_skipped_with_a_reason() -> None:
     (outcome,) = check_algorithm(Sound(), only=["a_spec_rebuilds_it"], collect=True)
     assert outcome == ("a_spec_rebuilds_it", True, True, "Sound has no name in specs")
-    (_, check), *_ = algorithm_checks(eh.Ditto(), only="without_personal_models_memory_does_not_matter")
-    with pytest.raises(unittest.SkipTest, match="models of their own"):  # which pytest counts as skipped
+    (_, check), *_ = algorithm_checks(
+        eh.Ditto(), only="without_personal_models_memory_does_not_matter"
+    )
+    # which pytest counts as skipped
+    with pytest.raises(unittest.SkipTest, match="models of their own"):
         check()
 
 
@@ -516,17 +685,34 @@ def test_wrong_arguments_are_refused() -> None:
 
 def test_a_federation_module_and_loss_of_ones_own_can_be_given() -> None:
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(size, 3)).astype(np.float32), "y": rng.normal(size=size).astype(np.float32)} for size in (4, 9, 2)]
+    clients = [
+        {
+            "x": rng.normal(size=(size, 3)).astype(np.float32),
+            "y": rng.normal(size=size).astype(np.float32),
+        }
+        for size in (4, 9, 2)
+    ]
     torch.manual_seed(0)
     module = torch.nn.Linear(3, 1)
     for method in (eh.FAFL(alpha=(0.5, 0.6, 0.7)), eh.Ditto()):
-        outcomes = check_algorithm(method, federation=eh.Federation.from_arrays(clients), module=module, loss="mse", collect=True)
+        outcomes = check_algorithm(
+            method,
+            federation=eh.Federation.from_arrays(clients),
+            module=module,
+            loss="mse",
+            collect=True,
+        )
         assert [outcome.message for outcome in outcomes if not outcome.passed] == []
     assert module.weight.dtype == torch.float32
 
 
 def test_checks_need_no_pytest() -> None:
-    script = "import sys; sys.modules['pytest'] = None\nimport evenhand as eh; print(len(eh.testing.check_algorithm(eh.FedAvg(), only={})))"
+    script = (
+        "import sys; sys.modules['pytest'] = None\nimport evenhand as eh;"
+        " print(len(eh.testing.check_algorithm(eh.FedAvg(), only={})))"
+    )
     names = list(CHECKS)[-30:]
-    done = subprocess.run([sys.executable, "-c", script.format(names)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(names)], capture_output=True, text=True, check=False
+    )
     assert (done.stdout.strip(), done.stderr) == (str(len(names)), "")

@@ -18,23 +18,34 @@ from torch.func import functional_call, grad, vmap
 import evenhand as eh
 from evenhand import tree
 from evenhand.engines import choose
-from evenhand.layers import choices, stacked as layers
+from evenhand.layers import choices
+from evenhand.layers import stacked as layers
 from evenhand.layers.convolution import FORMS, Geometry
 from evenhand.layers.stacked import FastLayers
 
 CPU = torch.device("cpu")
-pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")  # torch says that it copies
+# torch says that it copies
+pytestmark = pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 ALL = (True, True, True)
 
 
-def stacked(clients: int, samples: int, how: Geometry, kernel: tuple[int, int], dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+def stacked(
+    clients: int,
+    samples: int,
+    how: Geometry,
+    kernel: tuple[int, int],
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     shapes = ((clients, samples, 4, 9, 11), (clients, 6, 4 // how.groups, *kernel), (clients, 6))
     return tuple(torch.randn(shape, dtype=dtype, generator=generator) for shape in shapes)
 
 
-def by_autograd(x: Tensor, w: Tensor, bias: Tensor, how: Geometry) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """Output, a slope of it, and the slopes of x, w and bias, one client after another with torch's conv2d."""
+def by_autograd(
+    x: Tensor, w: Tensor, bias: Tensor, how: Geometry
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Output, a slope of it, and the slopes of x, w and bias, one client after another with torch's
+    conv2d."""
     leaves = [value.clone().requires_grad_() for value in (x, w, bias)]
     sides = (how.stride, how.padding, how.dilation, how.groups)
     out = torch.stack([F.conv2d(*client, *sides) for client in zip(*leaves, strict=True)])
@@ -47,7 +58,9 @@ def by_autograd(x: Tensor, w: Tensor, bias: Tensor, how: Geometry) -> tuple[Tens
 def test_every_form_is_torchs_convolution(form: str, groups: int) -> None:
     strides, paddings, dilations = ((1, 1), (2, 1), (3, 2)), ((0, 0), (1, 2)), ((1, 1), (2, 1))
     kernels = ((1, 1), (3, 3), (2, 4))
-    for stride, padding, dilation, kernel in itertools.product(strides, paddings, dilations, kernels):
+    for stride, padding, dilation, kernel in itertools.product(
+        strides, paddings, dilations, kernels
+    ):
         how = Geometry(stride, padding, dilation, groups)
         x, w, bias = stacked(3, 2, how, kernel)
         out, slope, slopes = by_autograd(x, w, bias, how)
@@ -55,7 +68,12 @@ def test_every_form_is_torchs_convolution(form: str, groups: int) -> None:
         for value, right in zip(found, (out, *slopes), strict=True):
             assert value is not None
             torch.testing.assert_close(value, right, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(FORMS[form].forward(x, w, None, how), out - bias[:, None, :, None, None], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(
+            FORMS[form].forward(x, w, None, how),
+            out - bias[:, None, :, None, None],
+            rtol=1e-12,
+            atol=1e-12,
+        )
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -76,7 +94,9 @@ def test_only_wanted_slopes_are_computed(form: str) -> None:
     x, w, bias = stacked(2, 2, how, (3, 3))
     _, slope, slopes = by_autograd(x, w, bias, how)
     for wanted in itertools.product((False, True), repeat=3):
-        for value, want, right in zip(FORMS[form].backward(slope, x, w, how, wanted), wanted, slopes, strict=True):
+        for value, want, right in zip(
+            FORMS[form].backward(slope, x, w, how, wanted), wanted, slopes, strict=True
+        ):
             assert (value is not None) == want
             if value is not None:
                 torch.testing.assert_close(value, right, rtol=1e-12, atol=1e-12)
@@ -117,13 +137,21 @@ def setting(build: Callable[[], nn.Module], clients: int, dtype: torch.dtype) ->
     torch.manual_seed(0)
     module = build().to(dtype)
     trained = {name: value for name, value in module.named_parameters() if value.requires_grad}
-    params = {name: torch.randn(clients, *value.shape, dtype=dtype) * 0.3 for name, value in trained.items()}
+    params = {
+        name: torch.randn(clients, *value.shape, dtype=dtype) * 0.3
+        for name, value in trained.items()
+    }
 
     def loss(params: dict[str, Tensor], x: Tensor, y: Tensor, fast: bool = True) -> Tensor:
         with layers.fast_layers(module, CPU) if fast else nullcontext():
             return F.cross_entropy(functional_call(module, params, (x,)), y)
 
-    return loss, params, torch.randn(clients, 5, 1, 12, 12, dtype=dtype), torch.randint(0, 3, (clients, 5))
+    return (
+        loss,
+        params,
+        torch.randn(clients, 5, 1, 12, 12, dtype=dtype),
+        torch.randint(0, 3, (clients, 5)),
+    )
 
 
 BUILDS = pytest.mark.parametrize("build", [Mixed, chain], ids=["mixed", "chain"])
@@ -147,7 +175,10 @@ def test_second_derivatives_are_torchs(build: Callable[[], nn.Module]) -> None:
     def steepness(params: dict[str, Tensor], x: Tensor, y: Tensor, fast: bool) -> Tensor:
         return tree.sqnorm(grad(lambda params: loss(params, x, y, fast))(params))
 
-    fast, right = (vmap(grad(lambda *given, fast=fast: steepness(*given, fast)))(params, x, y) for fast in (True, False))
+    fast, right = (
+        vmap(grad(lambda *given, fast=fast: steepness(*given, fast)))(params, x, y)
+        for fast in (True, False)
+    )
     for name in params:
         torch.testing.assert_close(fast[name], right[name], rtol=1e-10, atol=1e-11)
 
@@ -157,7 +188,9 @@ def test_company_changes_no_bit(build: Callable[[], nn.Module]) -> None:
     loss, params, x, y = setting(build, 9, torch.float32)
     whole = vmap(grad(loss))(params, x, y)
     for rows in ([0], [1, 0], [4, 8, 2], [3, 4, 5, 6], [8, 7, 6, 5, 4]):
-        part = vmap(grad(loss))(tree.map(lambda leaf, rows=rows: leaf[rows], params), x[rows], y[rows])
+        part = vmap(grad(loss))(
+            tree.map(lambda leaf, rows=rows: leaf[rows], params), x[rows], y[rows]
+        )
         for name in params:
             assert torch.equal(part[name], whole[name][rows])
 
@@ -168,19 +201,24 @@ def test_traced_operations_give_the_same_bits(build: Callable[[], nn.Module]) ->
 
     loss, params, x, y = setting(build, 3, torch.float32)
     function = vmap(grad(loss))
-    graph = make_fx(lambda *given: function(*given))(params, x, y)  # measures on the way, if nobody has before
+    # measures on the way, if nobody has before
+    graph = make_fx(lambda *given: function(*given))(params, x, y)
     right, found = function(params, x, y), graph(params, x, y)
     assert all(torch.equal(found[name], right[name]) for name in params)
 
 
-def test_nothing_of_a_measurement_gets_into_a_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_a_measurement_gets_into_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from torch.fx.experimental.proxy_tensor import make_fx
 
     loss, params, x, y = setting(chain, 3, torch.float32)
     sizes = []
     for _ in range(2):  # the first measures, the second remembers
         monkeypatch.setenv("EVENHAND_CACHE", str(tmp_path))
-        sizes.append(len(make_fx(lambda *given: vmap(grad(loss))(*given))(params, x, y).graph.nodes))
+        sizes.append(
+            len(make_fx(lambda *given: vmap(grad(loss))(*given))(params, x, y).graph.nodes)
+        )
     assert sizes[0] == sizes[1]
     assert (tmp_path / "choices.json").exists()
 
@@ -190,7 +228,9 @@ def test_slopes_of_data_are_not_computed() -> None:
 
     loss, params, x, y = setting(chain, 3, torch.float32)
     graph = make_fx(lambda *given: vmap(grad(loss))(*given))(params, x, y).graph
-    masks = {tuple(node.args[-1]) for node in graph.nodes if "convolution_backward" in str(node.target)}
+    masks = {
+        tuple(node.args[-1]) for node in graph.nodes if "convolution_backward" in str(node.target)
+    }
     assert masks == {(False, True, True), (True, True, True)}
 
 
@@ -210,14 +250,19 @@ def test_pooling_takes_the_first_of_equals_as_torch_does() -> None:
         with FastLayers(True) if fast else nullcontext():
             return (F.max_pool2d(x, 2) * torch.arange(16.0).reshape(4, 4)).sum()
 
-    assert torch.equal(vmap(grad(lambda x: value(x, True)))(x), vmap(grad(lambda x: value(x, False)))(x))
+    assert torch.equal(
+        vmap(grad(lambda x: value(x, True)))(x), vmap(grad(lambda x: value(x, False)))(x)
+    )
 
 
 def test_one_client_gets_what_torch_gives() -> None:
     for build in (Mixed, chain):
         loss, params, x, y = setting(build, 1, torch.float32)
         own = {name: value[0].clone().requires_grad_() for name, value in params.items()}
-        slopes = [torch.autograd.grad(loss(own, x[0], y[0], fast), list(own.values())) for fast in (True, False)]
+        slopes = [
+            torch.autograd.grad(loss(own, x[0], y[0], fast), list(own.values()))
+            for fast in (True, False)
+        ]
         for value, right in zip(*slopes, strict=True):
             torch.testing.assert_close(value, right, rtol=1e-4, atol=1e-5)
 
@@ -250,7 +295,9 @@ def test_an_answer_is_found_once_and_read_by_the_next_process(cache: Path) -> No
     assert answers == {"which?": "this", "and here?": "that"}
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"machine": 3}', '{"machine": {"which?": 7}}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", '{"machine": 3}', '{"machine": {"which?": 7}}', "\x00"]
+)
 def test_a_damaged_file_is_as_good_as_none(cache: Path, content: str) -> None:
     cache.write_text(content)
     assert choices.remembered("which?", CPU, lambda: "this") == "this"
@@ -258,7 +305,9 @@ def test_a_damaged_file_is_as_good_as_none(cache: Path, content: str) -> None:
     assert choices.remembered("which?", CPU, lambda: "that") == "this"  # it was written anew
 
 
-def test_a_directory_that_cannot_be_written_is_no_problem(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_written_is_no_problem(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache.write_text("a file where the directory should be")
     monkeypatch.setenv("EVENHAND_CACHE", str(cache))
     assert [choices.remembered("which?", CPU, lambda: "this") for _ in range(2)] == ["this"] * 2
@@ -277,17 +326,28 @@ def test_the_fastest_way_that_works_wins() -> None:
 
 
 def test_questions_that_lead_to_questions_are_answered(cache: Path) -> None:
-    assert choices.remembered("outer?", CPU, lambda: choices.remembered("inner?", CPU, lambda: "deep")) == "deep"
+    assert (
+        choices.remembered("outer?", CPU, lambda: choices.remembered("inner?", CPU, lambda: "deep"))
+        == "deep"
+    )
 
 
 def test_an_engine_is_chosen_once_and_is_loop_or_vmap(cache: Path) -> None:
-    federation = eh.Federation.from_arrays([{"x": torch.randn(6, 1, 12, 12), "y": [0, 1, 2] * 2} for _ in range(3)])
+    federation = eh.Federation.from_arrays(
+        [{"x": torch.randn(6, 1, 12, 12), "y": [0, 1, 2] * 2} for _ in range(3)]
+    )
     chosen = [choose("auto", eh.Model(chain()), federation) for _ in range(2)]
     assert chosen[0] == chosen[1]
     assert isinstance(chosen[0], eh.Loop | eh.Vmap)
-    ((question, answer),) = ((key, value) for key, value in next(iter(json.loads(cache.read_text()).values())).items() if "engine" in key)
+    ((question, answer),) = (
+        (key, value)
+        for key, value in next(iter(json.loads(cache.read_text()).values())).items()
+        if "engine" in key
+    )
     for other, kind in (("loop", eh.Loop), ("vmap", eh.Vmap)):  # what is remembered is taken
-        cache.write_text(cache.read_text().replace(f'"{question}": "{answer}"', f'"{question}": "{other}"'))
+        cache.write_text(
+            cache.read_text().replace(f'"{question}": "{answer}"', f'"{question}": "{other}"')
+        )
         answer = other
         choices._known.cache_clear()
         assert isinstance(choose("auto", eh.Model(chain()), federation), kind)
@@ -297,7 +357,9 @@ def test_few_clients_in_a_block_and_work_for_every_worker() -> None:
     from evenhand.engines.vmap import _blocks
 
     for clients, workers in itertools.product(range(1, 40), (1, 2, 3, 8)):
-        sizes = [len(block) for block in torch.arange(clients).tensor_split(_blocks(clients, workers))]
+        sizes = [
+            len(block) for block in torch.arange(clients).tensor_split(_blocks(clients, workers))
+        ]
         assert max(sizes) <= 4
         assert min(sizes) >= min(clients, 2)
     assert _blocks(10, 2) == 4

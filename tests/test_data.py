@@ -14,8 +14,20 @@ import evenhand as eh
 def small() -> eh.Federation:
     return eh.Federation.from_arrays(
         [
-            {"x": np.arange(6.0).reshape(3, 2), "y": [0, 1, 1], "group": ["f", "m", "f"], "team": "B", "name": "north"},
-            {"x": torch.ones(1, 2), "y": torch.tensor([0]), "group": np.array(["m"]), "team": "A", "name": "south"},
+            {
+                "x": np.arange(6.0).reshape(3, 2),
+                "y": [0, 1, 1],
+                "group": ["f", "m", "f"],
+                "team": "B",
+                "name": "north",
+            },
+            {
+                "x": torch.ones(1, 2),
+                "y": torch.tensor([0]),
+                "group": np.array(["m"]),
+                "team": "A",
+                "name": "south",
+            },
         ],
         test=[{"x": np.zeros((2, 2)), "y": [1, 0], "group": ["m", "x"]}, None],
     )
@@ -26,7 +38,11 @@ def test_samples_lie_flat_with_offsets_in_the_order_given() -> None:
     assert fed.train.offsets.tolist() == [0, 3, 4]
     assert fed.train.x.tolist() == [[0, 1], [2, 3], [4, 5], [1, 1]]
     x, y, group = fed.train.client(1)
-    assert (x.tolist(), y.tolist(), None if group is None else group.tolist()) == ([[1, 1]], [0], [1])
+    assert (x.tolist(), y.tolist(), None if group is None else group.tolist()) == (
+        [[1, 1]],
+        [0],
+        [1],
+    )
     assert fed.test is not None
     assert fed.test.sizes.tolist() == [2, 0]
     assert (fed.clients, fed.name(1), fed.groups) == (2, "south", 3)
@@ -58,8 +74,16 @@ def test_numeric_labels_sort_by_value() -> None:
 
 def test_a_million_clients_are_arrays_and_a_round_costs_its_cohort() -> None:
     clients = 1_000_000
-    fed = eh.Federation(eh.Part(torch.randn(2 * clients, 4), torch.arange(2 * clients) % 2, torch.arange(clients + 1) * 2))
-    objects = sum(isinstance(value, torch.Tensor) for value in (fed.train.x, fed.train.y, fed.train.offsets))
+    fed = eh.Federation(
+        eh.Part(
+            torch.randn(2 * clients, 4),
+            torch.arange(2 * clients) % 2,
+            torch.arange(clients + 1) * 2,
+        )
+    )
+    objects = sum(
+        isinstance(value, torch.Tensor) for value in (fed.train.x, fed.train.y, fed.train.offsets)
+    )
     assert objects == 3
     exchange = eh.Vmap().attach(eh.Model(torch.nn.Linear(4, 2)), fed, seed=0)
     from evenhand.engines.work import Train
@@ -68,20 +92,38 @@ def test_a_million_clients_are_arrays_and_a_round_costs_its_cohort() -> None:
     census, algorithm = fed.census(), eh.FedAvg()
     draw = eh.Uniform(50).draw(census, 0, 0).ascending()
     state = algorithm.init(eh.Model(torch.nn.Linear(4, 2)).init(), census)
-    replies = exchange.exchange(Train(algorithm, eh.LocalSGD(lr=0.1)), with_round(algorithm.task(state, draw.ids), draw, 0.1), draw.ids, 0)
+    replies = exchange.exchange(
+        Train(algorithm, eh.LocalSGD(lr=0.1)),
+        with_round(algorithm.task(state, draw.ids), draw, 0.1),
+        draw.ids,
+        0,
+    )
     assert torch.equal(replies.ids, draw.ids)
 
 
 def test_integer_inputs_reach_the_module_as_tokens() -> None:
-    tokens = [{"x": np.array([[0, 1], [2, 3]], dtype=np.uint8), "y": [0, 1]}, {"x": np.array([[3, 3]], dtype=np.uint8), "y": [1]}]
-    module = torch.nn.Sequential(torch.nn.Embedding(4, 3), torch.nn.Flatten(), torch.nn.Linear(6, 2))
-    results = [eh.fit(module, eh.Federation.from_arrays(tokens), eh.FedAvg(), rounds=2, engine=engine) for engine in ("loop", "vmap")]
+    tokens = [
+        {"x": np.array([[0, 1], [2, 3]], dtype=np.uint8), "y": [0, 1]},
+        {"x": np.array([[3, 3]], dtype=np.uint8), "y": [1]},
+    ]
+    module = torch.nn.Sequential(
+        torch.nn.Embedding(4, 3), torch.nn.Flatten(), torch.nn.Linear(6, 2)
+    )
+    results = [
+        eh.fit(module, eh.Federation.from_arrays(tokens), eh.FedAvg(), rounds=2, engine=engine)
+        for engine in ("loop", "vmap")
+    ]
     torch.testing.assert_close(results[0].params, results[1].params)
 
 
 def test_float64_data_meet_a_float32_module() -> None:
-    fed = eh.Federation.from_arrays([{"x": np.random.default_rng(0).normal(size=(8, 3)), "y": np.arange(8) % 2}])
-    assert eh.fit(torch.nn.Linear(3, 2), fed, eh.FedAvg(), rounds=1).params["weight"].dtype == torch.float32
+    fed = eh.Federation.from_arrays(
+        [{"x": np.random.default_rng(0).normal(size=(8, 3)), "y": np.arange(8) % 2}]
+    )
+    assert (
+        eh.fit(torch.nn.Linear(3, 2), fed, eh.FedAvg(), rounds=1).params["weight"].dtype
+        == torch.float32
+    )
 
 
 def test_clients_without_test_data_have_no_score_and_do_not_spoil_the_mean() -> None:
@@ -93,19 +135,35 @@ def test_clients_without_test_data_have_no_score_and_do_not_spoil_the_mean() -> 
     assert [row["name"] for row in result.score_rows if row["by"] == "group"] == ["f", "m", "x"]
 
 
-def test_a_column_of_targets_stays_a_column_for_a_users_own_loss_and_a_column_of_labels_does_not() -> None:
+def test_a_column_of_targets_stays_a_column_for_a_users_own_loss_and_a_column_of_labels_does_not() -> (
+    None
+):
     column = eh.Federation.from_arrays([{"x": np.ones((3, 2)), "y": np.ones((3, 1))}])
     assert column.train.y.shape == (3, 1)
-    assert eh.Federation.from_arrays([{"x": np.ones((3, 2)), "y": np.ones((3, 1), int)}]).train.y.shape == (3,)
+    assert eh.Federation.from_arrays(
+        [{"x": np.ones((3, 2)), "y": np.ones((3, 1), int)}]
+    ).train.y.shape == (3,)
     module = torch.nn.Linear(2, 1)
-    own = eh.fit(module, column, eh.FedAvg(), loss=lambda output, y: ((output - y) ** 2).mean(1), rounds=2)
-    torch.testing.assert_close(own.params, eh.fit(module, column, eh.FedAvg(), loss="mse", rounds=2).params)
+    own = eh.fit(
+        module, column, eh.FedAvg(), loss=lambda output, y: ((output - y) ** 2).mean(1), rounds=2
+    )
+    torch.testing.assert_close(
+        own.params, eh.fit(module, column, eh.FedAvg(), loss="mse", rounds=2).params
+    )
 
 
 def test_a_loss_that_mixes_samples_is_refused() -> None:
     vector = eh.Federation.from_arrays([{"x": np.arange(6.0).reshape(3, 2), "y": np.arange(3.0)}])
-    with pytest.raises(ValueError, match=r"depends on the others in its batch.*output \[2, 1\], target \[2\]"):
-        eh.fit(torch.nn.Linear(2, 1), vector, eh.FedAvg(), loss=lambda output, y: ((output - y) ** 2).mean(1), rounds=1)
+    with pytest.raises(
+        ValueError, match=r"depends on the others in its batch.*output \[2, 1\], target \[2\]"
+    ):
+        eh.fit(
+            torch.nn.Linear(2, 1),
+            vector,
+            eh.FedAvg(),
+            loss=lambda output, y: ((output - y) ** 2).mean(1),
+            rounds=1,
+        )
 
 
 def test_read_only_arrays_are_taken_without_a_warning() -> None:
@@ -126,7 +184,8 @@ def test_digits_are_unfair_in_the_stated_ways(clients: int) -> None:
     assert fed.team_names == ("rotated", "upright")
     assert fed.teams is not None
     assert int((fed.teams == 0).sum()) == max(1, round(0.25 * clients))
-    again, other = eh.datasets.digits(clients=clients, seed=1), eh.datasets.digits(clients=clients, seed=2)
+    again = eh.datasets.digits(clients=clients, seed=1)
+    other = eh.datasets.digits(clients=clients, seed=2)
     assert torch.equal(fed.train.x, again.train.x)
     assert not torch.equal(fed.train.sizes, other.train.sizes)
 
@@ -148,7 +207,9 @@ def test_a_fingerprint_changes_with_the_order_the_parts_and_the_names_of_the_dat
         x = torch.arange(8.0).reshape(4, 2)
         client = {"x": x, "y": [0, 1, 1, 0], "group": ["f", "m", "m", "f"], "name": "a", **changes}
         held = client.pop("held", x[:1])
-        return eh.Federation.from_arrays([client], test=[{"x": held, "y": [1], "group": ["f"]}]).fingerprint()
+        return eh.Federation.from_arrays(
+            [client], test=[{"x": held, "y": [1], "group": ["f"]}]
+        ).fingerprint()
 
     assert made() == made()
     x = torch.arange(8.0).reshape(4, 2)

@@ -1,4 +1,5 @@
-"""Image data sets: tiny files written here show how formats are read and what is refused; the real ones are counted."""
+"""Image data sets: tiny files written here show how formats are read and what is refused; the real
+ones are counted."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ import numpy as np
 import pytest
 import torch
 
+from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.datasets.files import File, data_root
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import prepared
 from evenhand.datasets.loaders import cifar, emnist, fashion_mnist, mnist
 from evenhand.errors import DataError
-from evenhand.data.pool import Pool
 
 NAMES = ("shirt", "shoe", "hat")
 
@@ -28,7 +29,9 @@ NAMES = ("shirt", "shoe", "hat")
 def needs(name: str) -> pytest.MarkDecorator:
     """Skip where the data root lacks a file."""
     here = os.environ.get("EVENHAND_DATA") and (data_root() / name).is_file()
-    return pytest.mark.skipif(not here, reason=f"{name} is not there; set EVENHAND_DATA to a folder that has it")
+    return pytest.mark.skipif(
+        not here, reason=f"{name} is not there; set EVENHAND_DATA to a folder that has it"
+    )
 
 
 needs_fashion = needs("fashion_mnist/train-images-idx3-ubyte.gz")
@@ -44,7 +47,11 @@ def idx_bytes(array: np.ndarray) -> bytes:
     """An IDX file, written byte by byte as its description says."""
     kind = {"uint8": 8, "int32": 12}[array.dtype.name]
     lengths = b"".join(length.to_bytes(4, "big") for length in array.shape)
-    return bytes([0, 0, kind, array.ndim]) + lengths + array.astype(array.dtype.newbyteorder(">")).tobytes()
+    return (
+        bytes([0, 0, kind, array.ndim])
+        + lengths
+        + array.astype(array.dtype.newbyteorder(">")).tobytes()
+    )
 
 
 def put(path: Path, content: bytes) -> Path:
@@ -63,12 +70,16 @@ def bytes_of(*values: int) -> np.ndarray:
 
 def tiny(folder: Path, *arrays: np.ndarray) -> tuple[list[Path], list[File]]:
     files = [File(f"{number}.gz") for number in range(len(arrays))]
-    return [put(folder / file.name, idx_bytes(array)) for file, array in zip(files, arrays, strict=True)], files
+    return [
+        put(folder / file.name, idx_bytes(array)) for file, array in zip(files, arrays, strict=True)
+    ], files
 
 
 def toy_pool(folder: Path) -> Pool:
     """Six training and three test images of three classes."""
-    return read_images(*tiny(folder, pixels(6), bytes_of(0, 1, 2, 2, 1, 0), pixels(3, 1), bytes_of(2, 1, 0)), NAMES)
+    return read_images(
+        *tiny(folder, pixels(6), bytes_of(0, 1, 2, 2, 1, 0), pixels(3, 1), bytes_of(2, 1, 0)), NAMES
+    )
 
 
 def shown(pool: Pool) -> np.ndarray:
@@ -76,7 +87,10 @@ def shown(pool: Pool) -> np.ndarray:
 
 
 def test_idx_files_are_read_with_their_shape_and_type(tmp_path: Path) -> None:
-    for array in (np.arange(24, dtype=np.uint8).reshape(2, 3, 4), np.array([[7, -1], [70_000, 2**31 - 1]], np.int32)):
+    for array in (
+        np.arange(24, dtype=np.uint8).reshape(2, 3, 4),
+        np.array([[7, -1], [70_000, 2**31 - 1]], np.int32),
+    ):
         for name in ("values.gz", "values"):
             path = put(tmp_path / name, idx_bytes(array))
             assert np.array_equal(read_idx(path, File(name), array.ndim, array.dtype.name), array)
@@ -85,17 +99,27 @@ def test_idx_files_are_read_with_their_shape_and_type(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda whole: whole[:-1], "is cut short: 23 bytes follow a header that promises 2 x 3 x 4 uint8"),
-        (lambda whole: whole + b"\0", "has trailing bytes: 25 bytes follow a header that promises 2 x 3 x 4 uint8"),
+        (
+            lambda whole: whole[:-1],
+            "is cut short: 23 bytes follow a header that promises 2 x 3 x 4 uint8",
+        ),
+        (
+            lambda whole: whole + b"\0",
+            "has trailing bytes: 25 bytes follow a header that promises 2 x 3 x 4 uint8",
+        ),
         (lambda whole: whole[:10], "is cut short: 10 bytes, fewer than the 16 of its header"),
         (lambda whole: b"", "is cut short: 0 bytes, fewer than the 16 of its header"),
         (lambda whole: whole[:3] + b"\1" + whole[4:], "has magic number 2049, not 2051"),
         (lambda whole: b"<htm" + whole[4:], "has magic number 1013478509, not 2051"),
     ],
 )
-def test_a_damaged_idx_file_is_refused(damage: Callable[[bytes], bytes], message: str, tmp_path: Path) -> None:
+def test_a_damaged_idx_file_is_refused(
+    damage: Callable[[bytes], bytes], message: str, tmp_path: Path
+) -> None:
     path = put(tmp_path / "images.gz", damage(idx_bytes(np.zeros((2, 3, 4), np.uint8))))
-    with pytest.raises(DataError, match=f"^{re.escape(str(path))} {re.escape(message)}.*; fetch it again$"):
+    with pytest.raises(
+        DataError, match=f"^{re.escape(str(path))} {re.escape(message)}.*; fetch it again$"
+    ):
         read_idx(path, File("images.gz"), axes=3)
 
 
@@ -119,7 +143,9 @@ def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
 
 
 def test_images_and_labels_must_fit(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"0\.gz has 3 images, .*1\.gz 2 labels; take both from one source"):
+    with pytest.raises(
+        DataError, match=r"0\.gz has 3 images, .*1\.gz 2 labels; take both from one source"
+    ):
         read_images(*tiny(tmp_path, pixels(3), bytes_of(0, 1)), NAMES)
     with pytest.raises(DataError, match=r"0\.gz has images of 14 x 28, not 28 x 28 pixels"):
         read_images(*tiny(tmp_path, pixels(3)[:, :14], bytes_of(0, 1, 2)), NAMES)
@@ -139,17 +165,22 @@ def test_images_stay_bytes_and_are_seen_from_0_to_1(tmp_path: Path) -> None:
 
 
 def test_statistics_are_of_the_training_images(tmp_path: Path) -> None:
-    train, everything = pixels(6).astype(float), np.concatenate([pixels(6), pixels(3, 1)]).astype(float)
+    train = pixels(6).astype(float)
+    everything = np.concatenate([pixels(6), pixels(3, 1)]).astype(float)
     whole = shown(prepared(toy_pool(tmp_path), standardise="dataset"))[:, 0]
     assert whole == pytest.approx((everything - train.mean()) / train.std(), abs=1e-5)
     each = shown(prepared(toy_pool(tmp_path), standardise="pixel"))[:, 0]
-    assert each == pytest.approx((everything - train.mean(0)) / (train.std(0) + 0.001), rel=1e-4, abs=1e-4)
+    assert each == pytest.approx(
+        (everything - train.mean(0)) / (train.std(0) + 0.001), rel=1e-4, abs=1e-4
+    )
 
 
 def test_a_pixel_without_variance_stays_finite(tmp_path: Path) -> None:
     images = pixels(6)
     images[:, 0, 0] = 7
-    pool = prepared(read_images(*tiny(tmp_path, images, bytes_of(0, 1, 2, 2, 1, 0)), NAMES), standardise="pixel")
+    pool = prepared(
+        read_images(*tiny(tmp_path, images, bytes_of(0, 1, 2, 2, 1, 0)), NAMES), standardise="pixel"
+    )
     assert shown(pool)[:, 0, 0, 0] == pytest.approx(0, abs=1e-3)
 
 
@@ -160,12 +191,17 @@ def test_chosen_classes_are_renumbered_in_the_order_given(tmp_path: Path) -> Non
         assert pool.label_names == ("hat", "shirt")
         assert np.array_equal(shown(pool), shown(toy_pool(tmp_path))[[0, 2, 3, 5, 6, 8]])
     with_statistics = shown(prepared(toy_pool(tmp_path), [2, 0], "dataset"))
-    assert np.array_equal(with_statistics, shown(prepared(toy_pool(tmp_path), None, "dataset"))[[0, 2, 3, 5, 6, 8]])
+    assert np.array_equal(
+        with_statistics, shown(prepared(toy_pool(tmp_path), None, "dataset"))[[0, 2, 3, 5, 6, 8]]
+    )
 
 
 def test_flat_images_hold_the_same_numbers(tmp_path: Path) -> None:
     for standardise in ("scale", "dataset", "pixel"):
-        square, flat = (shown(prepared(toy_pool(tmp_path), standardise=standardise, flat=flat)) for flat in (False, True))
+        square, flat = (
+            shown(prepared(toy_pool(tmp_path), standardise=standardise, flat=flat))
+            for flat in (False, True)
+        )
         assert flat.shape == (9, 784)
         assert np.array_equal(square.reshape(9, 784), flat)
 
@@ -180,7 +216,10 @@ def test_the_class_can_be_the_group(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"classes": [3]}, r"classes must be numbers from 0 to 2 or names \(shirt, shoe, hat, ...\), got 3"),
+        (
+            {"classes": [3]},
+            r"classes must be numbers from 0 to 2 or names \(shirt, shoe, hat, ...\), got 3",
+        ),
         ({"classes": ["sock"]}, "got 'sock'"),
         ({"classes": [1, "shoe"]}, "classes must differ"),
         ({"classes": []}, r"classes must be a list such as \[0, 2, 6\]"),
@@ -189,7 +228,9 @@ def test_the_class_can_be_the_group(tmp_path: Path) -> None:
         ({"group": "label"}, "group must be None or \"class\", got 'label'"),
     ],
 )
-def test_wrong_options_are_refused(options: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_wrong_options_are_refused(
+    options: dict[str, object], message: str, tmp_path: Path
+) -> None:
     with pytest.raises(ValueError, match=message):
         prepared(toy_pool(tmp_path), **options)
 
@@ -197,7 +238,9 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str, tmp
 def test_official_emnist_images_are_turned_upright(tmp_path: Path) -> None:
     images = pixels(4)
     for folder, turned in (("emnist", images.transpose(0, 2, 1)), ("emnist/gzip", images)):
-        for file, array in zip(emnist.FILES, (turned[:3], bytes_of(0, 10, 61), turned[3:], bytes_of(36)), strict=True):
+        for file, array in zip(
+            emnist.FILES, (turned[:3], bytes_of(0, 10, 61), turned[3:], bytes_of(36)), strict=True
+        ):
             put(tmp_path / folder / file.name, idx_bytes(array))
     pool = emnist.read(tmp_path)  # from its folder rather than from the unpacked archive there
     assert shown(pool)[:, 0] == pytest.approx(images / 255, abs=1e-7)
@@ -215,25 +258,52 @@ def test_an_emnist_subset_is_upright_and_has_no_official_split(tmp_path: Path) -
 
 
 def test_emnist_classes_have_names() -> None:
-    assert [len(chosen) for chosen in emnist.CHOICES.values() if chosen is not None] == [10, 26, 26, 10]
-    with pytest.raises(ValueError, match='classes must be "all", "digits", "uppercase", "lowercase" or "lowercase a-j", got \'letters\''):
+    assert [len(chosen) for chosen in emnist.CHOICES.values() if chosen is not None] == [
+        10,
+        26,
+        26,
+        10,
+    ]
+    with pytest.raises(
+        ValueError,
+        match=(
+            'classes must be "all", "digits", "uppercase", "lowercase" or "lowercase a-j", got'
+            " 'letters'"
+        ),
+    ):
         emnist.emnist(classes="letters")
 
 
 def cifar_file(path: Path, *records: tuple[int, ...]) -> np.ndarray:
     """Write labels and random images; the images (n, 3, 32, 32)."""
-    planes = np.random.default_rng(len(records)).integers(0, 256, (len(records), 3, 32, 32)).astype(np.uint8)
-    put(path, b"".join(bytes(labels) + image.tobytes() for labels, image in zip(records, planes, strict=True)))
+    planes = (
+        np.random.default_rng(len(records))
+        .integers(0, 256, (len(records), 3, 32, 32))
+        .astype(np.uint8)
+    )
+    put(
+        path,
+        b"".join(
+            bytes(labels) + image.tobytes() for labels, image in zip(records, planes, strict=True)
+        ),
+    )
     return planes
 
 
-TINY10 = cifar.Layout("cifar10", (File("one.bin"), File("two.bin"), File("test.bin")), (2, 3, 1), (NAMES,))
-TINY100 = cifar.Layout("cifar100", (File("train.bin"), File("test.bin")), (2, 1), (("things", "animals"), NAMES))
+TINY10 = cifar.Layout(
+    "cifar10", (File("one.bin"), File("two.bin"), File("test.bin")), (2, 3, 1), (NAMES,)
+)
+TINY100 = cifar.Layout(
+    "cifar100", (File("train.bin"), File("test.bin")), (2, 1), (("things", "animals"), NAMES)
+)
 
 
 def test_cifar_records_are_a_label_and_three_planes(tmp_path: Path) -> None:
     labels = ((2,), (0,)), ((1,), (1,), (2,)), ((0,),)
-    planes = [cifar_file(tmp_path / "cifar10" / file.name, *some) for file, some in zip(TINY10.files, labels, strict=True)]
+    planes = [
+        cifar_file(tmp_path / "cifar10" / file.name, *some)
+        for file, some in zip(TINY10.files, labels, strict=True)
+    ]
     pool = cifar.read(TINY10, tmp_path)
     assert shown(pool) == pytest.approx(np.concatenate(planes) / 255, abs=1e-7)
     assert pool.y.tolist() == [2, 0, 1, 1, 2, 0]
@@ -269,9 +339,19 @@ def test_cifar_colours_are_standardised_with_the_published_numbers(tmp_path: Pat
     planes = cifar_file(tmp_path / "cifar100" / "train.bin", (1, 2), (0, 1))
     cifar_file(tmp_path / "cifar100" / "test.bin", (0, 0))
     for flat in (False, True):
-        pool = prepared(cifar.read(TINY100, tmp_path), standardise="dataset", flat=flat, channels=cifar.CHANNELS10)
-        mean, std = (np.array(values)[:, None, None] for values in ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616]))
-        assert shown(pool)[:2].reshape(2, 3, 32, 32) == pytest.approx((planes / 255 - mean) / std, abs=1e-5)
+        pool = prepared(
+            cifar.read(TINY100, tmp_path),
+            standardise="dataset",
+            flat=flat,
+            channels=cifar.CHANNELS10,
+        )
+        mean, std = (
+            np.array(values)[:, None, None]
+            for values in ([0.4914, 0.4822, 0.4465], [0.2470, 0.2435, 0.2616])
+        )
+        assert shown(pool)[:2].reshape(2, 3, 32, 32) == pytest.approx(
+            (planes / 255 - mean) / std, abs=1e-5
+        )
 
 
 def test_cifar100_has_a_hundred_classes_in_twenty_superclasses() -> None:
@@ -279,12 +359,19 @@ def test_cifar100_has_a_hundred_classes_in_twenty_superclasses() -> None:
     assert (len(coarse), len(fine)) == (20, 100)
     assert list(fine) == sorted(fine)
     assert list(coarse) == sorted(coarse)
-    assert cifar.CIFAR100.files[0].name == cifar.CIFAR100.files[0].member == "cifar-100-binary/train.bin"
+    assert (
+        cifar.CIFAR100.files[0].name
+        == cifar.CIFAR100.files[0].member
+        == "cifar-100-binary/train.bin"
+    )
 
 
-def writer_files(root: Path, monkeypatch: pytest.MonkeyPatch, table: np.ndarray, test: np.ndarray) -> None:
+def writer_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch, table: np.ndarray, test: np.ndarray
+) -> None:
     """Tiny MNIST files with QMNIST's tables of labels."""
-    monkeypatch.setattr(mnist, "FILES", tuple(File(file.name) for file in mnist.FILES))  # without the checksums of the real files
+    # without the checksums of the real files
+    monkeypatch.setattr(mnist, "FILES", tuple(File(file.name) for file in mnist.FILES))
     folder = root / "mnist_writers"
     arrays = (pixels(4), bytes_of(3, 1, 4, 1), pixels(2, 1), bytes_of(5, 9))
     for file, array in zip(mnist.FILES, arrays, strict=True):
@@ -298,13 +385,22 @@ TRAIN_TABLE = np.array([[3, 4, 2100, 0, 9], [1, 0, 17, 1, 9], [4, 4, 2100, 2, 9]
 TEST_TABLE = np.array([[5, 4, 2400, 0, 9], [9, 0, 90, 1, 9]])
 
 
-def test_writers_come_from_qmnist_where_nothing_else_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writers_come_from_qmnist_where_nothing_else_tells_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer_files(tmp_path, monkeypatch, TRAIN_TABLE, TEST_TABLE)
     pool = mnist.read_writers(tmp_path)
     assert pool.client is not None
     assert pool.team is not None
-    assert [pool.client_names[code] for code in pool.client] == ["writer 2100", "writer 17", "writer 2100", "writer 3"]
-    assert dict(zip(pool.client_names, (pool.team_names[code] for code in pool.team), strict=True)) == {
+    assert [pool.client_names[code] for code in pool.client] == [
+        "writer 2100",
+        "writer 17",
+        "writer 2100",
+        "writer 3",
+    ]
+    assert dict(
+        zip(pool.client_names, (pool.team_names[code] for code in pool.team), strict=True)
+    ) == {
         "writer 3": "staff",
         "writer 17": "staff",
         "writer 2100": "students",
@@ -317,11 +413,19 @@ def test_writers_come_from_qmnist_where_nothing_else_tells_them(tmp_path: Path, 
         mnist.read_writers(tmp_path, "both")
 
 
-def test_a_table_of_other_images_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_other_images_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wrong_digit, wrong_population = TRAIN_TABLE.copy(), TRAIN_TABLE.copy()
     wrong_digit[2, 0], wrong_population[3, 1] = 7, 6
     for table, message in (
-        (wrong_digit, r"qmnist-train-labels-idx2-int.gz: row 2 \(from 0\) has digit 7, MNIST 4; fetch both again"),
+        (
+            wrong_digit,
+            (
+                r"qmnist-train-labels-idx2-int.gz: row 2 \(from 0\) has digit 7, MNIST 4; fetch"
+                r" both again"
+            ),
+        ),
         (wrong_population, r"row 3 \(from 0\) has hsf 6, not 0 or 4"),
         (TRAIN_TABLE[:3], "is about 5 images, not 6"),
     ):
@@ -330,19 +434,29 @@ def test_a_table_of_other_images_is_refused(tmp_path: Path, monkeypatch: pytest.
             mnist.read_writers(tmp_path)
 
 
-def test_a_damaged_archive_of_writers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_archive_of_writers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     writer_files(tmp_path, monkeypatch, TRAIN_TABLE, TEST_TABLE)
     archive = tmp_path / "mnist_writers" / "writers.npz"
     np.savez(archive, train_writer=[1, 2, 3, 4])
     for content in (archive.read_bytes(), archive.read_bytes()[:50], b"", b"no archive"):
         archive.write_bytes(content)
-        with pytest.raises(DataError, match=r"writers.npz is damaged: .*; remove it and the table is taken from QMNIST$"):
+        with pytest.raises(
+            DataError,
+            match=r"writers.npz is damaged: .*; remove it and the table is taken from QMNIST$",
+        ):
             mnist.read_writers(tmp_path)
 
 
 @pytest.mark.parametrize("module", [fashion_mnist, mnist, emnist])
 def test_every_file_has_a_home_and_a_checksum(module: ModuleType) -> None:
-    for file in (*module.FILES, *getattr(module, "TABLES", ()), *cifar.CIFAR10_FILES, *cifar.CIFAR100_FILES):
+    for file in (
+        *module.FILES,
+        *getattr(module, "TABLES", ()),
+        *cifar.CIFAR10_FILES,
+        *cifar.CIFAR100_FILES,
+    ):
         assert re.fullmatch(r"https?://.*", file.url)
         assert re.fullmatch("md5:[0-9a-f]{32}", file.checksum)
         assert file.content is None or re.fullmatch("md5:[0-9a-f]{32}", file.content)
@@ -400,7 +514,9 @@ def test_fashion_mnist_by_class_as_groups_reaches_every_part() -> None:
 
 
 @needs_fashion
-def test_debians_package_is_found_where_the_root_has_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_debians_package_is_found_where_the_root_has_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Debian compresses the same content anew: other bytes, other headers."""
     package = tmp_path / "package"
     for file in fashion_mnist.FILES:
@@ -414,7 +530,9 @@ def test_debians_package_is_found_where_the_root_has_no_files(tmp_path: Path, mo
 @needs_fashion
 def test_a_damaged_copy_of_a_real_file_is_refused(tmp_path: Path) -> None:
     for file in fashion_mnist.FILES:
-        put(tmp_path / "fashion_mnist" / file.name, b"").write_bytes((data_root() / "fashion_mnist" / file.name).read_bytes())
+        put(tmp_path / "fashion_mnist" / file.name, b"").write_bytes(
+            (data_root() / "fashion_mnist" / file.name).read_bytes()
+        )
     path = tmp_path / "fashion_mnist" / "t10k-labels-idx1-ubyte.gz"
     labels = bytearray(gzip.decompress(path.read_bytes()))
     labels[8] ^= 1
@@ -427,7 +545,18 @@ def test_a_damaged_copy_of_a_real_file_is_refused(tmp_path: Path) -> None:
 def test_mnist_has_its_published_counts_and_moments() -> None:
     pool = mnist.read()
     assert pool.held_out is not None
-    assert counts(pool.y[~pool.held_out]) == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
+    assert counts(pool.y[~pool.held_out]) == [
+        5923,
+        6742,
+        5958,
+        6131,
+        5842,
+        5421,
+        5918,
+        6265,
+        5851,
+        5949,
+    ]
     assert counts(pool.y[pool.held_out]) == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     assert np.concatenate(moments(pool)) == pytest.approx([0.1307, 0.3081], abs=5e-5)
 
@@ -438,7 +567,12 @@ def test_mnist_has_539_training_writers_in_two_populations() -> None:
     assert pool.client is not None
     assert pool.team is not None
     sizes = torch.bincount(pool.client)
-    assert (len(pool.client_names), int(sizes.min()), int(sizes.max()), int(sizes.median())) == (539, 19, 131, 116)
+    assert (len(pool.client_names), int(sizes.min()), int(sizes.max()), int(sizes.median())) == (
+        539,
+        19,
+        131,
+        116,
+    )
     assert pool.team_names == ("staff", "students")
     assert counts(pool.team) == [289, 250]
     assert counts(pool.team[pool.client]) == [30_950, 29_050]
@@ -479,7 +613,9 @@ def test_the_emnist_subset_has_its_counts() -> None:
 
 @needs_emnist
 def test_the_skewed_femnist_gives_every_client_five_letters() -> None:
-    fed = emnist.emnist({"name": "classes_per_client", "k": 5, "clients": 100}, classes="lowercase a-j")
+    fed = emnist.emnist(
+        {"name": "classes_per_client", "k": 5, "clients": 100}, classes="lowercase a-j"
+    )
     assert fed.label_names == tuple("abcdefghij")
     assert fed.clients == 100
     for client in range(100):

@@ -1,4 +1,5 @@
-"""LEAF's JSON format, and the small data sets of numbers: Vehicle, Landmine, FEMNIST as LEAF makes it."""
+"""LEAF's JSON format, and the small data sets of numbers: Vehicle, Landmine, FEMNIST as LEAF makes
+it."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ import numpy as np
 import pytest
 import torch
 
+from evenhand.data.leaf import leaf, read_leaf
 from evenhand.data.samples import View
 from evenhand.datasets.loaders.femnist import femnist
 from evenhand.datasets.loaders.femnist import read as read_femnist
 from evenhand.datasets.loaders.landmine import landmine
 from evenhand.datasets.loaders.landmine import parse as parse_landmine
 from evenhand.datasets.loaders.landmine import read as read_landmine
-from evenhand.data.leaf import leaf, read_leaf
 from evenhand.datasets.loaders.leaf_shakespeare import leaf_shakespeare
 from evenhand.datasets.loaders.vehicle import read as read_vehicle
 from evenhand.datasets.loaders.vehicle import standardised, vehicle
@@ -29,7 +30,31 @@ from evenhand.datasets.text import ALPHABET
 from evenhand.errors import DataError
 
 Users = dict[str, tuple[list[Any], list[Any]]]
-VEHICLE_SIZES = [59, 8, 20, 156, 17, 13, 43, 25, 71, 388, 21, 13, 534, 84, 147, 36, 7, 13, 15, 130, 20, 30, 10]
+VEHICLE_SIZES = [
+    59,
+    8,
+    20,
+    156,
+    17,
+    13,
+    43,
+    25,
+    71,
+    388,
+    21,
+    13,
+    534,
+    84,
+    147,
+    36,
+    7,
+    13,
+    15,
+    130,
+    20,
+    30,
+    10,
+]
 
 
 def real(dataset: str, name: str) -> Path:
@@ -41,7 +66,12 @@ def real(dataset: str, name: str) -> Path:
 
 def table(users: Users, **more: Any) -> dict[str, Any]:
     data = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
-    return {"users": list(users), "num_samples": [len(y) for _, y in users.values()], "user_data": data, **more}
+    return {
+        "users": list(users),
+        "num_samples": [len(y) for _, y in users.values()],
+        "user_data": data,
+        **more,
+    }
 
 
 def write(path: Path, content: dict[str, Any] | str) -> Path:
@@ -68,7 +98,9 @@ BOB: Users = {"bob": ([[7.0, 8.0]], [1])}
 
 @pytest.mark.parametrize("base", ["", "data"])
 @pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_train_and_test_folders_make_the_official_split(tmp_path: Path, base: str, ending: str) -> None:
+def test_train_and_test_folders_make_the_official_split(
+    tmp_path: Path, base: str, ending: str
+) -> None:
     write(tmp_path / base / "train" / f"b{ending}", table(BOB))
     write(tmp_path / base / "train" / f"a{ending}", table(ANN))
     write(tmp_path / base / "test" / f"t{ending}", table({"bob": ([[9.0, 10.0]], [0])}))
@@ -88,7 +120,15 @@ def test_train_and_test_folders_make_the_official_split(tmp_path: Path, base: st
     assert federation.test.y.tolist() == [0]
 
 
-@pytest.mark.parametrize("place", ["all_data/all_data.json", "data/all_data/all_data.json", "data/rem_user_data/x.json", "any.json.gz"])
+@pytest.mark.parametrize(
+    "place",
+    [
+        "all_data/all_data.json",
+        "data/all_data/all_data.json",
+        "data/rem_user_data/x.json",
+        "any.json.gz",
+    ],
+)
 def test_data_before_the_split_have_no_official_one(tmp_path: Path, place: str) -> None:
     path = write(tmp_path / place, table(ANN | BOB))
     for given in (tmp_path, path):
@@ -116,17 +156,25 @@ def test_a_split_by_shares_takes_the_place_of_the_official_one(tmp_path: Path) -
 
 
 def test_least_leaves_out_users_and_teams_that_lost_everyone(tmp_path: Path) -> None:
-    path = write(tmp_path / "all.json", table(ANN | BOB | {"cy": ([[0.0, 0.0]] * 2, [1, 1])}, hierarchies=["x", "y", "z"]))
+    path = write(
+        tmp_path / "all.json",
+        table(ANN | BOB | {"cy": ([[0.0, 0.0]] * 2, [1, 1])}, hierarchies=["x", "y", "z"]),
+    )
     pool = read_leaf(path, least=2)
     assert (pool.client_names, pool.team_names) == (("ann", "cy"), ("x", "z"))
     assert pool.client is not None
     assert pool.team is not None
     assert (pool.client.tolist(), pool.team.tolist()) == ([0, 0, 0, 1, 1], [0, 1])
-    assert "no client has 9 samples; the largest has 3" in complaint(ValueError, lambda: read_leaf(path, least=9))
+    assert "no client has 9 samples; the largest has 3" in complaint(
+        ValueError, lambda: read_leaf(path, least=9)
+    )
 
 
 def test_hierarchies_become_teams(tmp_path: Path) -> None:
-    path = write(tmp_path / "all.json", table(ANN | BOB | {"cy": ([[0.0, 0.0]], [1])}, hierarchies=["north", "south", "north"]))
+    path = write(
+        tmp_path / "all.json",
+        table(ANN | BOB | {"cy": ([[0.0, 0.0]], [1])}, hierarchies=["north", "south", "north"]),
+    )
     federation = leaf(path)
     assert federation.team_names == ("north", "south")
     assert federation.teams is not None
@@ -134,8 +182,11 @@ def test_hierarchies_become_teams(tmp_path: Path) -> None:
 
 
 def test_entries_that_leafs_split_leaves_of_dropped_users_do_no_harm(tmp_path: Path) -> None:
-    content = table({"ann": ANN["ann"], "gone": ([], []), "bob": BOB["bob"]}, hierarchies=["x", "wrong", "y"])
-    content["users"], content["num_samples"] = ["ann", "bob"], [3, 1]  # hierarchies keep the entry of the one who is gone
+    content = table(
+        {"ann": ANN["ann"], "gone": ([], []), "bob": BOB["bob"]}, hierarchies=["x", "wrong", "y"]
+    )
+    # hierarchies keep the entry of the one who is gone
+    content["users"], content["num_samples"] = ["ann", "bob"], [3, 1]
     pool = read_leaf(write(tmp_path / "all.json", content))
     assert pool.client_names == ("ann", "bob")
     assert pool.team_names == ("x", "y")
@@ -154,7 +205,9 @@ def test_users_with_test_data_only_are_refused_or_dropped(tmp_path: Path) -> Non
 
 def test_a_user_in_two_files_is_refused(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a.json", table(ANN)), write(tmp_path / "b.json", table(ANN))
-    assert f"{second}, user 'ann': this user is also in {first}" in complaint(DataError, lambda: read_leaf(tmp_path))
+    assert f"{second}, user 'ann': this user is also in {first}" in complaint(
+        DataError, lambda: read_leaf(tmp_path)
+    )
 
 
 # labels
@@ -170,7 +223,9 @@ def test_a_user_in_two_files_is_refused(tmp_path: Path) -> None:
         ([0.5, 1.0, -2.0], [0.5, 1.0, -2.0], ()),
     ],
 )
-def test_labels_become_classes_or_targets(tmp_path: Path, labels: list[Any], codes: list[float], names: tuple[str, ...]) -> None:
+def test_labels_become_classes_or_targets(
+    tmp_path: Path, labels: list[Any], codes: list[float], names: tuple[str, ...]
+) -> None:
     pool = read_leaf(write(tmp_path / "a.json", table({"ann": (ANN["ann"][0], labels)})))
     assert pool.y.tolist() == codes
     assert pool.y.dtype == (torch.float32 if 0.5 in labels else torch.int64)
@@ -195,26 +250,72 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (broken(lambda t: t.pop("user_data")), "has no 'user_data'"),
         (broken(lambda t: t.update(num_samples=3)), "has no 'num_samples', or it is not a list"),
         (broken(lambda t: t["num_samples"].append(3)), "has 2 users and 3 num_samples"),
-        (broken(lambda t: t["num_samples"].__setitem__(1, 5)), "user 'bob': num_samples says 5, there are 1 samples"),
+        (
+            broken(lambda t: t["num_samples"].__setitem__(1, 5)),
+            "user 'bob': num_samples says 5, there are 1 samples",
+        ),
         (broken(lambda t: t["user_data"].pop("bob")), "user 'bob': user_data has no lists x and y"),
-        (broken(lambda t: t["user_data"]["bob"].pop("y")), "user 'bob': user_data has no lists x and y"),
-        (broken(lambda t: t["user_data"].update(eve=t["user_data"]["bob"])), "user 'eve': has samples but is not listed"),
+        (
+            broken(lambda t: t["user_data"]["bob"].pop("y")),
+            "user 'bob': user_data has no lists x and y",
+        ),
+        (
+            broken(lambda t: t["user_data"].update(eve=t["user_data"]["bob"])),
+            "user 'eve': has samples but is not listed",
+        ),
         (broken(lambda t: t["user_data"]["ann"]["y"].pop()), "user 'ann': 3 x and 2 y"),
-        (broken(lambda t: t["user_data"]["ann"]["x"][1].append(0.0)), "user 'ann', row 1: x has shape [3], that of row 0 has [2]"),
-        (broken(lambda t: t["user_data"]["ann"]["x"][2].__setitem__(0, float("nan"))), "user 'ann', row 2: x has a value that is not fin"),
-        (broken(lambda t: t["user_data"]["ann"]["x"][2].__setitem__(0, 1e300)), "user 'ann', row 2: x has a value that is not finite"),
-        (broken(lambda t: t["user_data"]["ann"]["x"][1].__setitem__(0, None)), "user 'ann', row 1: x must be numbers"),
-        (broken(lambda t: t["user_data"]["bob"].update(x=[[]])), "user 'bob', row 0: x must be numbers"),
-        (broken(lambda t: t["user_data"]["ann"]["x"][1].__setitem__(0, "1")), "user 'ann', row 1: x must be numbers"),
-        (broken(lambda t: t["user_data"]["bob"].update(x=[[1.0]])), "user 'bob', row 0: samples of shape [1], those of user 'ann' [2]"),
-        (broken(lambda t: t["user_data"]["ann"]["y"].__setitem__(1, None)), "user 'ann', row 1: y must be a number or a text, got None"),
-        (broken(lambda t: t["user_data"]["ann"]["y"].__setitem__(1, float("inf"))), "user 'ann', row 1: y is not finite"),
-        (broken(lambda t: t["user_data"]["bob"]["y"].__setitem__(0, "no")), "user 'bob', row 0: y is 'no', the first label 0"),
+        (
+            broken(lambda t: t["user_data"]["ann"]["x"][1].append(0.0)),
+            "user 'ann', row 1: x has shape [3], that of row 0 has [2]",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["x"][2].__setitem__(0, float("nan"))),
+            "user 'ann', row 2: x has a value that is not fin",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["x"][2].__setitem__(0, 1e300)),
+            "user 'ann', row 2: x has a value that is not finite",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["x"][1].__setitem__(0, None)),
+            "user 'ann', row 1: x must be numbers",
+        ),
+        (
+            broken(lambda t: t["user_data"]["bob"].update(x=[[]])),
+            "user 'bob', row 0: x must be numbers",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["x"][1].__setitem__(0, "1")),
+            "user 'ann', row 1: x must be numbers",
+        ),
+        (
+            broken(lambda t: t["user_data"]["bob"].update(x=[[1.0]])),
+            "user 'bob', row 0: samples of shape [1], those of user 'ann' [2]",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["y"].__setitem__(1, None)),
+            "user 'ann', row 1: y must be a number or a text, got None",
+        ),
+        (
+            broken(lambda t: t["user_data"]["ann"]["y"].__setitem__(1, float("inf"))),
+            "user 'ann', row 1: y is not finite",
+        ),
+        (
+            broken(lambda t: t["user_data"]["bob"]["y"].__setitem__(0, "no")),
+            "user 'bob', row 0: y is 'no', the first label 0",
+        ),
         (broken(lambda t: t.update(hierarchies=["x"])), "hierarchies that do not match"),
-        (broken(lambda t: t.update(num_samples=[3, 0]) or t["user_data"]["bob"].update(x=[], y=[])), "user 'bob': no samples"),
+        (
+            broken(
+                lambda t: t.update(num_samples=[3, 0]) or t["user_data"]["bob"].update(x=[], y=[])
+            ),
+            "user 'bob': no samples",
+        ),
     ],
 )
-def test_damage_is_named_with_file_user_and_row(tmp_path: Path, content: dict[str, Any] | str, message: str) -> None:
+def test_damage_is_named_with_file_user_and_row(
+    tmp_path: Path, content: dict[str, Any] | str, message: str
+) -> None:
     path = write(tmp_path / "all.json", content)
     text = complaint(DataError, lambda: read_leaf(path, "numbers"))
     assert str(path) in text
@@ -251,15 +352,26 @@ def picture(seed: int) -> list[float]:
 
 
 def test_femnist_is_read_as_bytes(tmp_path: Path) -> None:
-    users: Users = {"f0001_41": ([picture(1), picture(2)], [0, 61]), "f0002_17": ([picture(3), picture(4)], [10, 36])}
-    write(tmp_path / "femnist" / "data" / "train" / "all_data_0_niid_0_keep_0_train_9.json", table(users))
-    write(tmp_path / "femnist" / "data" / "test" / "all_data_0_niid_0_keep_0_test_9.json", table({"f0002_17": ([picture(5)], [35])}))
+    users: Users = {
+        "f0001_41": ([picture(1), picture(2)], [0, 61]),
+        "f0002_17": ([picture(3), picture(4)], [10, 36]),
+    }
+    write(
+        tmp_path / "femnist" / "data" / "train" / "all_data_0_niid_0_keep_0_train_9.json",
+        table(users),
+    )
+    write(
+        tmp_path / "femnist" / "data" / "test" / "all_data_0_niid_0_keep_0_test_9.json",
+        table({"f0002_17": ([picture(5)], [35])}),
+    )
     federation = femnist(root=tmp_path)
     assert federation.names == ("f0001_41", "f0002_17")
     assert isinstance(federation.train.x, View)
     assert federation.train.x.source.dtype == torch.uint8
     assert federation.train.x.shape == (4, 1, 28, 28)
-    torch.testing.assert_close(federation.train.x[:].flatten(1), torch.tensor([picture(seed) for seed in (1, 2, 3, 4)]))
+    torch.testing.assert_close(
+        federation.train.x[:].flatten(1), torch.tensor([picture(seed) for seed in (1, 2, 3, 4)])
+    )
     assert [federation.label_names[label] for label in federation.train.y] == ["0", "z", "A", "a"]
     assert federation.test is not None
     assert federation.label_names[int(federation.test.y[0])] == "Z"
@@ -267,7 +379,9 @@ def test_femnist_is_read_as_bytes(tmp_path: Path) -> None:
 
 
 def test_pixels_between_shades_stay_numbers(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.json", table({"ann": ([picture(0)], [0]), "bob": ([[0.1234] * 784], [1])}))
+    path = write(
+        tmp_path / "a.json", table({"ann": ([picture(0)], [0]), "bob": ([[0.1234] * 784], [1])})
+    )
     pool = read_leaf(path, "images")
     assert isinstance(pool.x, torch.Tensor)
     torch.testing.assert_close(pool.x.flatten(1), torch.tensor([picture(0), [0.1234] * 784]))
@@ -276,9 +390,21 @@ def test_pixels_between_shades_stay_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        ([picture(0), [*picture(1)[:-1], 1.5]], [0, 1], "user 'ann', row 1: a pixel is not in [0, 1]"),
-        ([picture(0)[:-1]], [0], "user 'ann', row 0: samples of shape [783] are not the pixels of a square image"),
-        ([picture(0), picture(1)], [3, 62], "user 'ann', row 1: unknown label 62; the classes are 0 to 61"),
+        (
+            [picture(0), [*picture(1)[:-1], 1.5]],
+            [0, 1],
+            "user 'ann', row 1: a pixel is not in [0, 1]",
+        ),
+        (
+            [picture(0)[:-1]],
+            [0],
+            "user 'ann', row 0: samples of shape [783] are not the pixels of a square image",
+        ),
+        (
+            [picture(0), picture(1)],
+            [3, 62],
+            "user 'ann', row 1: unknown label 62; the classes are 0 to 61",
+        ),
         ([picture(0)], ["a"], "user 'ann', row 0: unknown label 'a'"),
     ],
 )
@@ -287,8 +413,12 @@ def test_wrong_femnist_is_named(tmp_path: Path, x: list[Any], y: list[Any], mess
     assert message in complaint(DataError, lambda: read_femnist(tmp_path))
 
 
-@pytest.mark.parametrize(("name", "function"), [("femnist", femnist), ("leaf_shakespeare", leaf_shakespeare)])
-def test_missing_leaf_data_say_how_to_make_them(tmp_path: Path, name: str, function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("name", "function"), [("femnist", femnist), ("leaf_shakespeare", leaf_shakespeare)]
+)
+def test_missing_leaf_data_say_how_to_make_them(
+    tmp_path: Path, name: str, function: Callable[..., Any]
+) -> None:
     text = complaint(DataError, lambda: function(root=tmp_path))
     assert str(tmp_path / name) in text
     assert "./preprocess.sh -s niid" in text
@@ -300,12 +430,23 @@ def test_missing_leaf_data_say_how_to_make_them(tmp_path: Path, name: str, funct
 
 def test_leafs_shakespeare_is_read_as_letters(tmp_path: Path) -> None:
     text = "Now is the winter of our discontent made glorious summer by this sun of York; and all"
-    windows: Users = {"RICHARD": ([text[i : i + 80] for i in range(5)], [text[i + 80] for i in range(5)])}
-    write(tmp_path / "leaf_shakespeare" / "train" / "all.json", table(windows, hierarchies=["RICHARD_III"]))
+    windows: Users = {
+        "RICHARD": ([text[i : i + 80] for i in range(5)], [text[i + 80] for i in range(5)])
+    }
+    write(
+        tmp_path / "leaf_shakespeare" / "train" / "all.json",
+        table(windows, hierarchies=["RICHARD_III"]),
+    )
     federation = leaf_shakespeare(root=tmp_path, split={"test": 0.0})
     assert federation.train.x.shape == (5, 80)
     assert "".join(ALPHABET[code] for code in federation.train.x[:][2].tolist()) == text[2:82]
-    assert [federation.label_names[label] for label in federation.train.y] == ["d", "space", "a", "l", "l"]
+    assert [federation.label_names[label] for label in federation.train.y] == [
+        "d",
+        "space",
+        "a",
+        "l",
+        "l",
+    ]
     assert federation.team_names == ("RICHARD_III",)
     assert read_leaf(tmp_path / "leaf_shakespeare").x.dtype == torch.uint8  # "auto" sees characters
 
@@ -313,14 +454,24 @@ def test_leafs_shakespeare_is_read_as_letters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("x", "y", "message"),
     [
-        (["a" * 80, "b" * 79 + "é"], ["c", "d"], "user 'A', row 1: character 'é' (number 79) is not in LEAF's alphabet"),
+        (
+            ["a" * 80, "b" * 79 + "é"],
+            ["c", "d"],
+            "user 'A', row 1: character 'é' (number 79) is not in LEAF's alphabet",
+        ),
         (["a" * 80, "b" * 79], ["c", "d"], "user 'A', row 1: x must be a text of 80 characters"),
         (["a" * 80, "b" * 80], ["c", "dd"], "user 'A', row 1: y must be one character, got 'dd'"),
-        (["a" * 80, "b" * 80], ["c", "{"], "user 'A', row 1: character '{' (number 0) is not in LEAF's alphabet"),
+        (
+            ["a" * 80, "b" * 80],
+            ["c", "{"],
+            "user 'A', row 1: character '{' (number 0) is not in LEAF's alphabet",
+        ),
         (["a" * 80, 7], ["c", "d"], "user 'A', row 1: x must be a text of 80 characters, got 7"),
     ],
 )
-def test_unknown_characters_are_named(tmp_path: Path, x: list[Any], y: list[Any], message: str) -> None:
+def test_unknown_characters_are_named(
+    tmp_path: Path, x: list[Any], y: list[Any], message: str
+) -> None:
     path = write(tmp_path / "a.json", table({"A": (x, y)}))
     text = complaint(DataError, lambda: read_leaf(path, "characters"))
     assert f"{path}, " in text
@@ -351,21 +502,29 @@ def test_vehicle_leaves_out_small_sensors() -> None:
     federation = vehicle(root=root, least=15)
     assert federation.clients == sum(size >= 15 for size in VEHICLE_SIZES)
     assert federation.test is not None
-    assert (federation.train.sizes + federation.test.sizes).tolist() == [size for size in VEHICLE_SIZES if size >= 15]
+    assert (federation.train.sizes + federation.test.sizes).tolist() == [
+        size for size in VEHICLE_SIZES if size >= 15
+    ]
 
 
 def test_vehicle_standardised_by_training_samples() -> None:
     root = real("vehicle", "vehicle_ditto_train.json.gz")
-    given, federation = (vehicle(root=root, standardise=way, split={"val": 0.1, "test": 0.2}) for way in ("given", "train"))
+    given, federation = (
+        vehicle(root=root, standardise=way, split={"val": 0.1, "test": 0.2})
+        for way in ("given", "train")
+    )
     for client in (3, 9, 12):
         x, _, _ = federation.train.client(client)
         torch.testing.assert_close(x.mean(0), torch.zeros(100), atol=1e-5, rtol=0)
         torch.testing.assert_close(x.std(0, correction=0), torch.ones(100), atol=1e-4, rtol=0)
         before, _, _ = given.train.client(client)
         for part in ("val", "test"):
-            (old, y, _), (new, same, _) = getattr(given, part).client(client), getattr(federation, part).client(client)
+            (old, y, _) = getattr(given, part).client(client)
+            (new, same, _) = getattr(federation, part).client(client)
             assert torch.equal(y, same)
-            torch.testing.assert_close(new, (old - before.mean(0)) / before.std(0, correction=0), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(
+                new, (old - before.mean(0)) / before.std(0, correction=0), atol=1e-4, rtol=1e-4
+            )
 
 
 def test_standardising_forgets_earlier_scales_and_keeps_constants_finite(tmp_path: Path) -> None:
@@ -385,7 +544,9 @@ def test_standardising_forgets_earlier_scales_and_keeps_constants_finite(tmp_pat
     torch.testing.assert_close(raw.test.x[:][:, 3], torch.zeros(len(raw.test.x)), atol=1e-6, rtol=0)
 
 
-def test_missing_vehicle_says_where_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_vehicle_says_where_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_OFFLINE", "1")
     text = complaint(DataError, lambda: read_vehicle(tmp_path))
     assert str(tmp_path / "vehicle" / "vehicle_ditto_train.json") in text
@@ -393,14 +554,21 @@ def test_missing_vehicle_says_where_to_get_it(tmp_path: Path, monkeypatch: pytes
 
 
 def test_vehicle_that_was_changed_is_refused(tmp_path: Path) -> None:
-    good = real("vehicle", "vehicle_ditto_train.json.gz") / "vehicle" / "vehicle_ditto_train.json.gz"
+    good = (
+        real("vehicle", "vehicle_ditto_train.json.gz") / "vehicle" / "vehicle_ditto_train.json.gz"
+    )
     bad = tmp_path / "vehicle" / good.name
     bad.parent.mkdir()
     content = gzip.decompress(good.read_bytes())
-    for damaged in (good.read_bytes()[:100_000], gzip.compress(content.replace(b"[-1]", b"[-2]", 1), 1)):
+    for damaged in (
+        good.read_bytes()[:100_000],
+        gzip.compress(content.replace(b"[-1]", b"[-2]", 1), 1),
+    ):
         bad.write_bytes(damaged)
         assert str(bad) in complaint(DataError, lambda: read_vehicle(tmp_path))
-    assert "standardise must be" in complaint(ValueError, lambda: vehicle(root=tmp_path, standardise="all"))
+    assert "standardise must be" in complaint(
+        ValueError, lambda: vehicle(root=tmp_path, standardise="all")
+    )
 
 
 # Landmine
@@ -417,9 +585,15 @@ def test_landmine_has_the_published_counts() -> None:
 
 
 def arrays(**changed: Any) -> bytes:
-    plain = {"X": np.ones((4, 9), np.float32), "y": np.array([1, -1, 1, -1]), "task": np.array([0, 0, 1, 1], np.uint8)}
+    plain = {
+        "X": np.ones((4, 9), np.float32),
+        "y": np.array([1, -1, 1, -1]),
+        "task": np.array([0, 0, 1, 1], np.uint8),
+    }
     buffer = io.BytesIO()
-    np.savez(buffer, **{key: value for key, value in (plain | changed).items() if value is not None})
+    np.savez(
+        buffer, **{key: value for key, value in (plain | changed).items() if value is not None}
+    )
     return buffer.getvalue()
 
 
@@ -429,7 +603,10 @@ def arrays(**changed: Any) -> bytes:
         (b"nonsense", "is damaged"),
         (arrays()[:200], "is damaged"),
         (arrays(task=None), "is damaged"),
-        (arrays(X=np.where(np.arange(36).reshape(4, 9) == 20, np.nan, 1.0)), ", row 2: X is not finite"),
+        (
+            arrays(X=np.where(np.arange(36).reshape(4, 9) == 20, np.nan, 1.0)),
+            ", row 2: X is not finite",
+        ),
         (arrays(y=np.array([1, -1, 1, 0])), ", row 3: y is neither -1 nor 1"),
         (arrays(task=np.array([0, 0, 2, 2])), "task 1 has no samples"),
         (arrays(y=np.array([1, -1, 1])), "they need equally many rows"),

@@ -69,7 +69,10 @@ def test_adult_has_the_published_counts() -> None:
     }
     rows = adult_module.read()
     incomplete = rows.isna().any(axis=1)
-    assert (int(incomplete[~rows["held_out"]].sum()), int(incomplete[rows["held_out"]].sum())) == (2399, 1221)
+    assert (int(incomplete[~rows["held_out"]].sum()), int(incomplete[rows["held_out"]].sum())) == (
+        2399,
+        1221,
+    )
 
 
 @needs("adult")
@@ -79,7 +82,8 @@ def test_adult_features_are_all_but_the_sampling_weight_or_the_categories_alone(
     assert text.encoding is not None
     assert "fnlwgt" not in everything.features
     assert {"age", "capital-gain", "sex=Male"} <= set(everything.features)
-    # 16 + 7 + 6 + 5 categories without missing values, sex in one column, and 8, 14 and 41 with "missing"
+    # 16 + 7 + 6 + 5 categories without missing values, sex in one column, and 8, 14 and 41 with
+    # "missing"
     assert len(text.encoding.features) == 16 + 7 + 6 + 5 + 1 + 9 + 15 + 42
     assert len(text.group_names) == 10
     assert "Female & Black" in text.group_names
@@ -99,7 +103,8 @@ def test_adult_can_have_other_clients() -> None:
 
 
 ADULT_ROW = (
-    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male, 2174, 0, 40, United-States, <=50K"
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male,"
+    " 2174, 0, 40, United-States, <=50K"
 )
 
 
@@ -112,7 +117,10 @@ def adult_file(second: str) -> bytes:
     [
         (ADULT_ROW.rpartition(",")[0], "adult.data line 2 has 14 fields; the table has 15 columns"),
         (ADULT_ROW + ", 1", "adult.data line 2 has 16 fields; the table has 15 columns"),
-        (ADULT_ROW.replace("<=50K", "=50K"), "adult.data line 2: income is =50K; it must be one of <=50K, >50K"),
+        (
+            ADULT_ROW.replace("<=50K", "=50K"),
+            "adult.data line 2: income is =50K; it must be one of <=50K, >50K",
+        ),
         (ADULT_ROW.replace("39", "NaN"), "adult.data line 2: age is nan, not a number"),
         (ADULT_ROW.replace("39", "old"), "adult.data line 2: age is old, not a number"),
         (ADULT_ROW.replace("77516", "inf"), "adult.data line 2: fnlwgt is inf, not a number"),
@@ -124,11 +132,15 @@ def test_damaged_rows_of_adult_are_named(second: str, message: str) -> None:
 
 
 def test_the_comment_and_the_dots_of_adults_test_file_are_understood() -> None:
-    rows = adult_module.table(b"|1x3 Cross validator\n" + adult_file(ADULT_ROW + ".") + b"\n", "adult.test")
+    rows = adult_module.table(
+        b"|1x3 Cross validator\n" + adult_file(ADULT_ROW + ".") + b"\n", "adult.test"
+    )
     assert rows["income"].tolist() == ["<=50K", "<=50K"]
     assert rows["workclass"].tolist() == ["State-gov", "State-gov"]
     with pytest.raises(DataError, match=r"adult.test line 3: age is old"):
-        adult_module.table(b"|1x3 Cross validator\n" + adult_file("old" + ADULT_ROW[2:] + "."), "adult.test")
+        adult_module.table(
+            b"|1x3 Cross validator\n" + adult_file("old" + ADULT_ROW[2:] + "."), "adult.test"
+        )
 
 
 def test_another_version_of_adult_is_refused_by_its_checksum(tmp_path: Path) -> None:
@@ -150,9 +162,9 @@ def test_heart_disease_has_the_published_counts() -> None:
     assert (fed.train.sizes + fed.test.sizes).tolist() == [303, 294, 123, 200]
     assert fed.label_names == ("healthy", "disease")
     ill = [int(fed.train.client(k)[1].sum() + fed.test.client(k)[1].sum()) for k in range(4)]
-    assert [count / size for count, size in zip(ill, (303, 294, 123, 200), strict=True)] == pytest.approx(
-        [0.46, 0.36, 0.93, 0.75], abs=0.0051
-    )
+    assert [
+        count / size for count, size in zip(ill, (303, 294, 123, 200), strict=True)
+    ] == pytest.approx([0.46, 0.36, 0.93, 0.75], abs=0.0051)
     assert counts(both(fed, "group"), fed.group_names) == {"female": 194, "male": 726}
     assert int(both(fed, "y").sum()) == 920 - 411
 
@@ -178,16 +190,25 @@ def test_a_cholesterol_of_zero_is_missing() -> None:
 
 
 @needs("heart_disease")
-def test_the_four_files_of_uci_give_the_same_as_the_joined_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_four_files_of_uci_give_the_same_as_the_joined_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rows = heart_module.read()
     folder = tmp_path / "heart_disease"
     folder.mkdir()
     files = []
     for file, hospital in zip(heart_module.FILES, heart_module.CHECKSUMS, strict=True):
-        content = rows[rows["hospital"] == hospital][list(heart_module.COLUMNS)].to_csv(index=False, header=False, na_rep="?").encode()
+        content = (
+            rows[rows["hospital"] == hospital][list(heart_module.COLUMNS)]
+            .to_csv(index=False, header=False, na_rep="?")
+            .encode()
+        )
         (folder / file.name).write_bytes(content)
-        files.append(type(file)(file.name, file.url, None, f"sha256:{hashlib.sha256(content).hexdigest()}"))
-    monkeypatch.setattr(heart_module, "FILES", tuple(files))  # rewritten numbers: other bytes than UCI's
+        files.append(
+            type(file)(file.name, file.url, None, f"sha256:{hashlib.sha256(content).hexdigest()}")
+        )
+    # rewritten numbers: other bytes than UCI's
+    monkeypatch.setattr(heart_module, "FILES", tuple(files))
     pd.testing.assert_frame_equal(heart_module.read(tmp_path), rows)
     (folder / "processed.va.data").write_bytes(b"1,2\n")
     with pytest.raises(DataError, match=r"processed.va.data is damaged or another version"):
@@ -201,17 +222,37 @@ HEART_ROW = "va,63,1,1,145,233,1,2,150,0,2.3,3,0,6,0"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (f"{HEART}\n{HEART_ROW}\n{HEART_ROW},1\n", "heart_disease.csv line 3 has 16 fields; the table has 15 columns"),
-        (f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-2]}\n", "heart_disease.csv line 3 has 14 fields; the table has 15 columns"),
-        (f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-1]}7\n", "heart_disease.csv line 3: target is 7; it must be one of 0, 1, 2, 3, 4"),
+        (
+            f"{HEART}\n{HEART_ROW}\n{HEART_ROW},1\n",
+            "heart_disease.csv line 3 has 16 fields; the table has 15 columns",
+        ),
+        (
+            f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-2]}\n",
+            "heart_disease.csv line 3 has 14 fields; the table has 15 columns",
+        ),
+        (
+            f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-1]}7\n",
+            "heart_disease.csv line 3: target is 7; it must be one of 0, 1, 2, 3, 4",
+        ),
         (f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-1]}\n", "heart_disease.csv line 3: target is nan"),
-        (f"{HEART}\n{HEART_ROW.replace('va', 'ulm')}\n", "heart_disease.csv line 2: hospital is ulm; it must be one of cleveland"),
-        (f"{HEART}\n{HEART_ROW.replace('145', 'high')}\n", "heart_disease.csv line 2: trestbps is high, not a number"),
-        (f"{HEART.replace('chol', 'cholesterol')}\n{HEART_ROW}\n", "heart_disease.csv has no column 'chol'"),
+        (
+            f"{HEART}\n{HEART_ROW.replace('va', 'ulm')}\n",
+            "heart_disease.csv line 2: hospital is ulm; it must be one of cleveland",
+        ),
+        (
+            f"{HEART}\n{HEART_ROW.replace('145', 'high')}\n",
+            "heart_disease.csv line 2: trestbps is high, not a number",
+        ),
+        (
+            f"{HEART.replace('chol', 'cholesterol')}\n{HEART_ROW}\n",
+            "heart_disease.csv has no column 'chol'",
+        ),
         ("", "heart_disease.csv is empty"),
     ],
 )
-def test_damaged_rows_of_heart_disease_are_named(tmp_path: Path, content: str, message: str) -> None:
+def test_damaged_rows_of_heart_disease_are_named(
+    tmp_path: Path, content: str, message: str
+) -> None:
     (tmp_path / "heart_disease").mkdir()
     (tmp_path / "heart_disease" / "heart_disease.csv").write_text(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -246,7 +287,14 @@ def test_compas_features_do_not_give_the_answer_away() -> None:
     encoding = compas(drop=["race", "sex"], group=["race", "sex"]).encoding
     assert encoding is not None
     used = {column.name for column in encoding.columns}
-    assert used == {"age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count", "c_charge_degree"}
+    assert used == {
+        "age",
+        "juv_fel_count",
+        "juv_misd_count",
+        "juv_other_count",
+        "priors_count",
+        "c_charge_degree",
+    }
     assert compas(group=None).clients == 10
     with pytest.raises(ValueError, match="filter must be"):
         compas(filter="some")
@@ -259,10 +307,16 @@ COMPAS_ROW = "Male,69,Other,0,0,0,0,F,-1.0,0,Low,0"
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (f"{COMPAS}\n{COMPAS_ROW}\n{COMPAS_ROW},9\n", "line 3 has 13 fields; the table has 12 columns"),
+        (
+            f"{COMPAS}\n{COMPAS_ROW}\n{COMPAS_ROW},9\n",
+            "line 3 has 13 fields; the table has 12 columns",
+        ),
         (f"{COMPAS}\n{COMPAS_ROW[:-1]}2\n", "line 2: two_year_recid is 2; it must be one of 0, 1"),
         (f"{COMPAS}\n{COMPAS_ROW.replace('69', '')}\n", "line 2: age is nan, not a number"),
-        (f"{COMPAS.replace('race', 'origin')}\n{COMPAS_ROW}\n", "has no column 'race'; it must be ProPublica's two-year table"),
+        (
+            f"{COMPAS.replace('race', 'origin')}\n{COMPAS_ROW}\n",
+            "has no column 'race'; it must be ProPublica's two-year table",
+        ),
     ],
 )
 def test_damaged_rows_of_compas_are_named(tmp_path: Path, content: str, message: str) -> None:
@@ -282,12 +336,17 @@ def test_a_cut_file_of_compas_is_told(tmp_path: Path) -> None:
         compas(root=tmp_path)
 
 
-def test_propublicas_file_with_its_repeated_columns_can_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    header = COMPAS.replace("priors_count", "decile_score,priors_count") + ",decile_score,priors_count"
+def test_propublicas_file_with_its_repeated_columns_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = (
+        COMPAS.replace("priors_count", "decile_score,priors_count") + ",decile_score,priors_count"
+    )
     row = COMPAS_ROW.split(",")
     content = "\n".join([header, ",".join([*row[:6], "3", *row[6:], "3", "0"]), ""]).encode()
     file = compas_module.FILES[0]
-    monkeypatch.setattr(compas_module, "FILES", (type(file)(file.name, file.url),))  # not the published bytes
+    # not the published bytes
+    monkeypatch.setattr(compas_module, "FILES", (type(file)(file.name, file.url),))
     (tmp_path / "compas").mkdir()
     (tmp_path / "compas" / file.name).write_bytes(content)
     rows = compas_module.read(tmp_path)
@@ -314,11 +373,17 @@ def test_acs_income_has_the_published_counts() -> None:
     fed = acs_income()
     assert fed.test is not None
     sizes = fed.train.sizes + fed.test.sizes
-    assert (fed.clients, int(sizes.sum()), int(sizes.min()), int(sizes.max())) == (35, 171185, 3064, 5000)
+    assert (fed.clients, int(sizes.sum()), int(sizes.min()), int(sizes.max())) == (
+        35,
+        171185,
+        3064,
+        5000,
+    )
     assert counts(both(fed, "group"), fed.group_names) == {"female": 81952, "male": 89233}
     assert float(both(fed, "y").double().mean()) == pytest.approx(0.357, abs=5e-4)
     share = {
-        name: float(torch.cat([fed.train.client(k)[1], fed.test.client(k)[1]]).double().mean()) for k, name in enumerate(fed.names or ())
+        name: float(torch.cat([fed.train.client(k)[1], fed.test.client(k)[1]]).double().mean())
+        for k, name in enumerate(fed.names or ())
     }
     assert (min(share, key=share.__getitem__), round(min(share.values()), 2)) == ("SD", 0.27)
     assert (max(share, key=share.__getitem__), round(max(share.values()), 2)) == ("NJ", 0.50)
@@ -331,21 +396,48 @@ def test_acs_income_by_race_and_with_codes_as_numbers() -> None:
     assert fed.encoding is not None
     assert {column.name: column.kind for column in fed.encoding.columns}["OCCP"] == "number"
     rows = acs_module.read()
-    assert rows["RAC1P"].value_counts().to_dict() == {1: 140479, 2: 11731, 5: 8966, 3: 7174, 4: 2835}
+    assert rows["RAC1P"].value_counts().to_dict() == {
+        1: 140479,
+        2: 11731,
+        5: 8966,
+        3: 7174,
+        4: 2835,
+    }
     with pytest.raises(ValueError, match="codes must be"):
         acs_income(codes="all")
 
 
 def test_occupations_and_places_of_birth_fall_into_families() -> None:
-    families = acs_module._family(pd.Series([10, 440, 500, 4255, 4330, 9830]), acs_module.OCCUPATIONS)
-    assert families.tolist() == ["managers", "managers", "business", "cleaning", "personal care", "military"]
+    families = acs_module._family(
+        pd.Series([10, 440, 500, 4255, 4330, 9830]), acs_module.OCCUPATIONS
+    )
+    assert families.tolist() == [
+        "managers",
+        "managers",
+        "business",
+        "cleaning",
+        "personal care",
+        "military",
+    ]
     origins = acs_module._family(pd.Series([1, 56, 72, 110, 303, 554]), acs_module.ORIGINS)
-    assert origins.tolist() == ["United States", "United States", "US islands", "Europe", "Americas", "Oceania"]
+    assert origins.tolist() == [
+        "United States",
+        "United States",
+        "US islands",
+        "Europe",
+        "Americas",
+        "Oceania",
+    ]
 
 
 def acs_arrays() -> dict[str, Any]:
     arrays: dict[str, Any] = {name: np.ones(4, dtype=np.int64) for name in acs_module.COLUMNS}
-    return {**arrays, "label": np.array([0, 1, 0, 1]), "state": np.array([0, 0, 1, 1]), "state_names": np.array(["AL", "NJ"])}
+    return {
+        **arrays,
+        "label": np.array([0, 1, 0, 1]),
+        "state": np.array([0, 0, 1, 1]),
+        "state_names": np.array(["AL", "NJ"]),
+    }
 
 
 @pytest.mark.parametrize(
@@ -358,9 +450,13 @@ def acs_arrays() -> dict[str, Any]:
         ({"WKHP": None}, "is incomplete: WKHP"),
     ],
 )
-def test_damaged_arrays_of_acs_income_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+def test_damaged_arrays_of_acs_income_are_named(
+    tmp_path: Path, change: dict[str, Any], message: str
+) -> None:
     (tmp_path / "acs_income").mkdir()
-    arrays = {name: values for name, values in {**acs_arrays(), **change}.items() if values is not None}
+    arrays = {
+        name: values for name, values in {**acs_arrays(), **change}.items() if values is not None
+    }
     path = tmp_path / "acs_income" / acs_module.FILES[0].name
     np.savez(path, **arrays)
     with pytest.raises(DataError, match=message) as caught:
@@ -378,9 +474,21 @@ def test_damaged_arrays_of_acs_income_are_named(tmp_path: Path, change: dict[str
     ("load", "what"),
     [
         (adult, r"adult.data is missing; download https://archive.ics.uci.edu"),
-        (heart_disease, r"processed.cleveland.data is missing; download https://archive.ics.uci.edu"),
-        (compas, r"compas-scores-two-years.csv is missing; download https://raw.githubusercontent.com/propublica"),
-        (acs_income, r"acs_income_2018_35states.npz is missing and has no public home .* folktables"),
+        (
+            heart_disease,
+            r"processed.cleveland.data is missing; download https://archive.ics.uci.edu",
+        ),
+        (
+            compas,
+            (
+                r"compas-scores-two-years.csv is missing; download"
+                r" https://raw.githubusercontent.com/propublica"
+            ),
+        ),
+        (
+            acs_income,
+            r"acs_income_2018_35states.npz is missing and has no public home .* folktables",
+        ),
     ],
 )
 def test_a_missing_file_says_what_to_fetch(tmp_path: Path, load: Any, what: str) -> None:
@@ -395,7 +503,9 @@ def test_a_missing_file_says_what_to_fetch(tmp_path: Path, load: Any, what: str)
 def test_a_logistic_model_on_four_hospitals_beats_the_majority_in_both_sexes() -> None:
     fed = heart_disease()
     module = torch.nn.Linear(fed.train.x.shape[1], 2)
-    result = eh.fit(module, fed, eh.FedAvg(), rounds=20, local=eh.LocalSGD(lr=0.05, epochs=1, batch_size=32))
+    result = eh.fit(
+        module, fed, eh.FedAvg(), rounds=20, local=eh.LocalSGD(lr=0.05, epochs=1, batch_size=32)
+    )
     scores = result.scores.set_index("name")
     assert scores.loc["female", "accuracy"] > 0.8
     assert scores.loc["male", "accuracy"] > 0.7

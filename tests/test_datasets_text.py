@@ -15,18 +15,27 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
+from evenhand.data.leaf import read_leaf
+from evenhand.data.pool import TEST, TRAIN, VAL, Pool
 from evenhand.data.samples import Part, View
 from evenhand.datasets.loaders.airline_sentiment import Tweet, airline_sentiment, pool_of
 from evenhand.datasets.loaders.airline_sentiment import read as read_tweets
 from evenhand.datasets.loaders.airline_sentiment import tweets as parse_tweets
-from evenhand.data.leaf import read_leaf
 from evenhand.datasets.loaders.sent140 import sent140
 from evenhand.datasets.loaders.shakespeare import DROPPED, parts_in_time, shakespeare
 from evenhand.datasets.loaders.shakespeare import parse as parse_plays
 from evenhand.datasets.loaders.shakespeare import read as read_plays
-from evenhand.datasets.text import ALPHABET, PADDING, UNKNOWN, WordVectors, glove, letter_codes, read_glove_text, tokens
+from evenhand.datasets.text import (
+    ALPHABET,
+    PADDING,
+    UNKNOWN,
+    WordVectors,
+    glove,
+    letter_codes,
+    read_glove_text,
+    tokens,
+)
 from evenhand.errors import DataError
-from evenhand.data.pool import TEST, TRAIN, VAL, Pool
 
 HERE = Path("plays.json")
 
@@ -60,7 +69,10 @@ def complaint(kind: type[Exception], function: Callable[[], Any]) -> str:
 
 def test_the_alphabet_is_leafs() -> None:
     assert len(ALPHABET) == len(set(ALPHABET)) == 80
-    assert ALPHABET == "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+    assert (
+        ALPHABET
+        == "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+    )
 
 
 def test_letters_are_their_place_in_the_alphabet() -> None:
@@ -104,7 +116,9 @@ def test_windows_are_those_of_leaf() -> None:
     pool = parse_plays(HERE, SMALL)
     assert pool.client_names == ("one/A", "two/C", "two/D")  # B has less than a window
     expected = [(raw(n)[i : i + 80], raw(n)[i + 80]) for n in (400, 330, 81) for i in range(n - 80)]
-    assert [(text_of(x), ALPHABET[y]) for x, y in zip(pool.x[:], pool.y.tolist(), strict=True)] == expected
+    assert [
+        (text_of(x), ALPHABET[y]) for x, y in zip(pool.x[:], pool.y.tolist(), strict=True)
+    ] == expected
     assert pool.client is not None
     assert torch.bincount(pool.client).tolist() == [320, 250, 1]
     assert pool.team is not None
@@ -133,7 +147,10 @@ def test_a_gap_leaves_no_character_in_two_parts(val: float, test: float) -> None
     assert (part == DROPPED).sum() == 2 * 80 * borders
     # not a window more than needed is dropped: one step nearer, the parts would touch
     kept = [size - 80 * borders for size in (320, 250)]
-    assert [int((part == TRAIN).sum()), len(part)] == [sum(round((1 - val - test) * size) for size in kept), 570]
+    assert [int((part == TRAIN).sum()), len(part)] == [
+        sum(round((1 - val - test) * size) for size in kept),
+        570,
+    ]
     if borders == 1:
         later = touched[VAL] | touched[TEST]
         ends = {max(place for place in touched[TRAIN] if place < 400), max(touched[TRAIN])}
@@ -167,8 +184,14 @@ def test_parts_follow_time_within_each_role() -> None:
         (file_of({"one/A": 100}, "M", users=None), "is not a file of roles"),
         (file_of({"one/A": 100}, "M", user_data={}), "'one/A' is missing"),
         (file_of({"one/A": 100}, "X"), "role 'one/A': unknown sex 'X'"),
-        (file_of({"one/A": 100}, "M", num_samples=[21]), "role 'one/A': num_samples says 21, its 100 characters make 20 windows"),
-        (file_of({"one/A": 3}, "M", num_samples=[0], user_data={"one/A": {"raw": "a~b"}}), "role 'one/A': character '~' (number 1)"),
+        (
+            file_of({"one/A": 100}, "M", num_samples=[21]),
+            "role 'one/A': num_samples says 21, its 100 characters make 20 windows",
+        ),
+        (
+            file_of({"one/A": 3}, "M", num_samples=[0], user_data={"one/A": {"raw": "a~b"}}),
+            "role 'one/A': character '~' (number 1)",
+        ),
     ],
 )
 def test_damaged_plays_are_named(content: bytes, message: str) -> None:
@@ -186,12 +209,18 @@ def test_roles_are_chosen_by_number_team_or_name() -> None:
     assert chosen(["two/D", "one/A"]) == ("one/A", "two/D")
     assert chosen(2, seed=1) == chosen(2, seed=1)
     assert {chosen(1, seed=seed) for seed in range(20)} == {("one/A",), ("two/C",), ("two/D",)}
-    assert "4 roles are wanted, 3 have at least 1 windows" in complaint(ValueError, lambda: chosen(4))
-    assert "2 female roles are wanted, 1 have" in complaint(ValueError, lambda: chosen({"female": 2}))
+    assert "4 roles are wanted, 3 have at least 1 windows" in complaint(
+        ValueError, lambda: chosen(4)
+    )
+    assert "2 female roles are wanted, 1 have" in complaint(
+        ValueError, lambda: chosen({"female": 2})
+    )
     assert "there is no team 'child'" in complaint(ValueError, lambda: chosen({"child": 1}))
     assert "there is no role 'one/Z'" in complaint(ValueError, lambda: chosen(["one/Z"]))
     assert "role one/B has fewer than 1 windows" in complaint(ValueError, lambda: chosen(["one/B"]))
-    assert "roles must be different names" in complaint(ValueError, lambda: chosen(["one/A", "one/A"]))
+    assert "roles must be different names" in complaint(
+        ValueError, lambda: chosen(["one/A", "one/A"])
+    )
     assert "roles must be a whole number" in complaint(ValueError, lambda: chosen("one/A"))
     assert "no role has 999 windows" in complaint(ValueError, lambda: chosen(None, least=999))
 
@@ -207,7 +236,10 @@ def test_roles_are_chosen_by_number_team_or_name() -> None:
         ({"split": {"test": 0.2, "stratify": True}}, "split in time order has only val and test"),
         ({"split": {"val": 0.5, "test": 0.5}}, "must leave windows for training"),
         ({"split": {"test": -0.1}}, "test of split must be in [0, 1)"),
-        ({"split": {"val": 0.1}, "partition": "iid", "clients": 3}, "val in time order needs roles as clients"),
+        (
+            {"split": {"val": 0.1}, "partition": "iid", "clients": 3},
+            "val in time order needs roles as clients",
+        ),
     ],
 )
 def test_wrong_settings_of_shakespeare_are_named(settings: dict[str, Any], message: str) -> None:
@@ -230,12 +262,22 @@ def test_shakespeare_has_the_published_counts() -> None:
     assert round(float(sizes.double().std(correction=0))) == 6017
     assert ((sizes >= 64).sum(), (sizes > 1000).sum()) == (1065, 615)
     windows = torch.bincount(pool.team[pool.client])
-    assert dict(zip(pool.team_names, windows.tolist(), strict=True)) == {"male": 3_396_252, "female": 732_725, "unknown": 86_121}
+    assert dict(zip(pool.team_names, windows.tolist(), strict=True)) == {
+        "male": 3_396_252,
+        "female": 732_725,
+        "unknown": 86_121,
+    }
     assert isinstance(pool.x, View)
     assert len(pool.x.source.unfold(1, 1, 80).unique()) == 72  # distinct characters
     assert len(read_plays(root, teams="play").team_names) == 37
-    everyone = json.loads(gzip.decompress((root / "shakespeare" / "shakespeare_mit.json.gz").read_bytes()))
-    assert (len(everyone["users"]), everyone["sex"].count("M"), everyone["sex"].count("F")) == (1338, 964, 146)
+    everyone = json.loads(
+        gzip.decompress((root / "shakespeare" / "shakespeare_mit.json.gz").read_bytes())
+    )
+    assert (len(everyone["users"]), everyone["sex"].count("M"), everyone["sex"].count("F")) == (
+        1338,
+        964,
+        146,
+    )
 
 
 def storage(part: Part) -> tuple[int, int]:
@@ -251,7 +293,8 @@ def test_all_roles_load_at_once_and_share_one_text() -> None:
     assert len(federation.train.x) + len(federation.test.x) == 4_215_098
     assert storage(federation.train) == storage(federation.test)
     place, nbytes = storage(federation.train)
-    assert nbytes == 4_314_627  # one byte a character of the file, where windows by themselves would take 337 MB
+    # one byte a character of the file, where windows by themselves would take 337 MB
+    assert nbytes == 4_314_627
     assert federation.train.x.source.stride() == (1, 1)  # type: ignore[union-attr]
     moved = federation.train.samples(torch.float32, torch.device("cpu")).x
     assert isinstance(moved, View)
@@ -289,7 +332,8 @@ def test_shakespeare_dealt_in_other_ways() -> None:
     random = shakespeare(root=root, roles=5, order="random", split={"val": 0.1, "test": 0.2})
     assert random.clients == 5
     assert random.val is not None
-    mixed = shakespeare(root=root, roles=5, partition="iid", clients=4)  # tested on the roles' last words, whoever holds them
+    # tested on the roles' last words, whoever holds them
+    mixed = shakespeare(root=root, roles=5, partition="iid", clients=4)
     assert mixed.clients == 4
     drawn = shakespeare(root=root, clients=7)
     assert drawn.clients == 7
@@ -317,9 +361,14 @@ def test_both_engines_train_on_windows_as_on_copies() -> None:
     copies = eh.Federation.from_arrays([{"x": x[:200].long(), "y": y[:200]} for x, y, _ in rows])
     offsets = copies.train.offsets
     kept = torch.cat(
-        [torch.arange(int(start), int(start) + size) for start, size in zip(federation.train.offsets, offsets.diff(), strict=False)]
+        [
+            torch.arange(int(start), int(start) + size)
+            for start, size in zip(federation.train.offsets, offsets.diff(), strict=False)
+        ]
     )
-    views = eh.Federation(train=Part(federation.train.x.pick(kept), federation.train.y[kept], offsets))
+    views = eh.Federation(
+        train=Part(federation.train.x.pick(kept), federation.train.y[kept], offsets)
+    )
     local = eh.LocalSGD(lr=0.5, steps=2, batch_size=16)
     results = [
         eh.fit(NextLetter(), data, eh.FedAvg(), rounds=2, local=local, engine=engine)
@@ -356,13 +405,16 @@ VECTORS = WordVectors(("thank", "you", "not", "did"), torch.arange(12.0).reshape
 
 
 def test_texts_become_codes_of_fixed_length() -> None:
-    codes = VECTORS.encode(["Thank you", "did you thank you you you you", "", "didn't @me"], length=4)
+    codes = VECTORS.encode(
+        ["Thank you", "did you thank you you you you", "", "didn't @me"], length=4
+    )
     assert codes.tolist() == [[2, 3, 0, 0], [5, 3, 2, 3], [0, 0, 0, 0], [5, 4, 1, 0]]
     assert (PADDING, UNKNOWN) == (0, 1)
     assert codes.dtype == torch.int32
     assert VECTORS.encode([]).shape == (0, 25)
     twitter = WordVectors(("<user>", "n't", "not"), torch.zeros(5, 2))
-    assert twitter.encode(["@me don't"], length=3).tolist() == [[2, 1, 3]]  # a list that has the short form uses it
+    # a list that has the short form uses it
+    assert twitter.encode(["@me don't"], length=3).tolist() == [[2, 1, 3]]
     assert "length must be" in complaint(ValueError, lambda: VECTORS.encode(["x"], length=0))
 
 
@@ -371,7 +423,13 @@ def test_texts_become_codes_of_fixed_length() -> None:
 
 def glove_lines(words: list[str], dimensions: int = 50) -> tuple[str, np.ndarray[Any, Any]]:
     values = np.random.default_rng(0).normal(size=(len(words), dimensions)).round(5)
-    return "".join(f"{word} {' '.join(map(str, row))}\n" for word, row in zip(words, values.tolist(), strict=True)), values
+    return (
+        "".join(
+            f"{word} {' '.join(map(str, row))}\n"
+            for word, row in zip(words, values.tolist(), strict=True)
+        ),
+        values,
+    )
 
 
 def test_official_word_vectors_are_read(tmp_path: Path) -> None:
@@ -395,14 +453,25 @@ def test_official_word_vectors_are_read(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (lambda lines: [*lines[:2], lines[2][:-30]], "line 3: 4"),
-        (lambda lines: [lines[0], "of x" + lines[1][2:], lines[2]], "line 2: not a word and 50 numbers"),
-        (lambda lines: [lines[0], lines[1].rsplit(" ", 1)[0] + " nan", lines[2]], "line 2: the vector of ',' is not finite"),
-        (lambda lines: [lines[0], lines[1] + " 0.5", lines[2]], "line 2: 51 numbers where there should be 50"),
+        (
+            lambda lines: [lines[0], "of x" + lines[1][2:], lines[2]],
+            "line 2: not a word and 50 numbers",
+        ),
+        (
+            lambda lines: [lines[0], lines[1].rsplit(" ", 1)[0] + " nan", lines[2]],
+            "line 2: the vector of ',' is not finite",
+        ),
+        (
+            lambda lines: [lines[0], lines[1] + " 0.5", lines[2]],
+            "line 2: 51 numbers where there should be 50",
+        ),
         (lambda lines: [lines[0], lines[1], lines[0]], "line 3: word 'the' has a vector already"),
         (lambda lines: [], "is empty"),
     ],
 )
-def test_damaged_word_vectors_are_named(tmp_path: Path, change: Callable[[list[str]], list[str]], message: str) -> None:
+def test_damaged_word_vectors_are_named(
+    tmp_path: Path, change: Callable[[list[str]], list[str]], message: str
+) -> None:
     path = tmp_path / "glove.6B.50d.txt"
     path.write_text("\n".join(change(glove_lines(["the", ",", "of"])[0].splitlines())))
     text = complaint(DataError, lambda: read_glove_text(path, 50))
@@ -413,15 +482,21 @@ def test_damaged_word_vectors_are_named(tmp_path: Path, change: Callable[[list[s
 def test_words_that_are_not_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "glove.6B.50d.txt"
     path.write_bytes(glove_lines(["the"])[0].encode() + b"\xff" + glove_lines(["x"])[0].encode())
-    assert "line 2: the word is not UTF-8" in complaint(DataError, lambda: read_glove_text(path, 50))
+    assert "line 2: the word is not UTF-8" in complaint(
+        DataError, lambda: read_glove_text(path, 50)
+    )
 
 
-def test_missing_word_vectors_say_where_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_word_vectors_say_where_to_get_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_OFFLINE", "1")
     text = complaint(DataError, lambda: glove(tmp_path, dimensions=300))
     assert "https://nlp.stanford.edu/data/glove.6B.zip" in text
     assert str(tmp_path / "glove") in text
-    assert "dimensions must be 50, 100, 200 or 300" in complaint(ValueError, lambda: glove(tmp_path, dimensions=64))
+    assert "dimensions must be 50, 100, 200 or 300" in complaint(
+        ValueError, lambda: glove(tmp_path, dimensions=64)
+    )
     assert "most must be" in complaint(ValueError, lambda: glove(tmp_path, most=0))
 
 
@@ -430,7 +505,10 @@ def test_the_cut_word_vectors_have_the_published_counts() -> None:
     assert vectors.vectors.shape == (11_971 + 2, 100)
     assert vectors.vectors.dtype == torch.float32
     torch.testing.assert_close(
-        vectors.vectors[vectors.codes["the"]][:3], torch.tensor([-0.038194, -0.24487, 0.72812]), atol=1e-3, rtol=1e-3
+        vectors.vectors[vectors.codes["the"]][:3],
+        torch.tensor([-0.038194, -0.24487, 0.72812]),
+        atol=1e-3,
+        rtol=1e-3,
     )
     assert bool(torch.isfinite(vectors.vectors).all())
     assert len(glove(real("glove", "glove_6b_100d_cut.npz"), most=100).words) == 100
@@ -454,8 +532,8 @@ def rows_of(text: str) -> list[Tweet]:
 
 def test_tweets_are_read_with_either_kind_of_date() -> None:
     rows = rows_of(
-        HEADER
-        + 'Delta,negative,Late,2/24/2015 11:35,"late, again\nand again"\nUnited,positive,,2015-02-17 11:35:52 -0800,"a ""good"" day"\n'
+        HEADER + 'Delta,negative,Late,2/24/2015 11:35,"late, again\nand'
+        ' again"\nUnited,positive,,2015-02-17 11:35:52 -0800,"a ""good"" day"\n'
     )
     assert [(row.airline, row.sentiment, row.day, row.text) for row in rows] == [
         ("Delta", "negative", "2015-02-24", "late, again\nand again"),
@@ -469,8 +547,14 @@ def test_tweets_are_read_with_either_kind_of_date() -> None:
         ("", "has no column 'airline' in its first line"),
         ("airline,airline_sentiment,text\n", "has no column 'tweet_created'"),
         (HEADER, "has no tweets"),
-        (HEADER + "Delta,negative,,2/24/2015 11:35,fine\nDelta,angry,,2/24/2015 11:35,bad\n", "row 2: unknown label 'angry'"),
-        (HEADER + "Delta,negative,,2/24/2015 11:35,fine\nDelta,nega", "row 2: 2 fields where there should be 5"),
+        (
+            HEADER + "Delta,negative,,2/24/2015 11:35,fine\nDelta,angry,,2/24/2015 11:35,bad\n",
+            "row 2: unknown label 'angry'",
+        ),
+        (
+            HEADER + "Delta,negative,,2/24/2015 11:35,fine\nDelta,nega",
+            "row 2: 2 fields where there should be 5",
+        ),
         (HEADER + "Delta,negative,,yesterday,fine\n", "row 1: tweet_created is 'yesterday'"),
         (HEADER + "Delta,negative,,2/24/2015 11:35, \n", "row 1: the text is missing"),
         (HEADER + ",negative,,2/24/2015 11:35,fine\n", "row 1: the airline is missing"),
@@ -484,7 +568,9 @@ def test_damaged_tweets_are_named(content: str, message: str) -> None:
 
 
 def test_tweets_that_are_not_utf8_are_named() -> None:
-    assert "is damaged" in complaint(DataError, lambda: parse_tweets(Path("tweets.csv"), HEADER.encode() + b"\xff\xfe"))
+    assert "is damaged" in complaint(
+        DataError, lambda: parse_tweets(Path("tweets.csv"), HEADER.encode() + b"\xff\xfe")
+    )
 
 
 def test_days_are_clients_and_airlines_their_teams() -> None:
@@ -500,16 +586,26 @@ def test_days_are_clients_and_airlines_their_teams() -> None:
     assert [pool.team_names[team] for team in pool.team] == ["Delta", "Delta", "United"]
     assert pool.y.tolist() == [0, 1, 2, 0]
     two = pool_of(rows, VECTORS, by="airline", binary=True, distinct=True)
-    assert (two.y.tolist(), two.label_names, two.client_names) == ([0, 1], ("negative", "positive"), ("Delta", "United"))
+    assert (two.y.tolist(), two.label_names, two.client_names) == (
+        [0, 1],
+        ("negative", "positive"),
+        ("Delta", "United"),
+    )
     assert two.team is None
     assert "by must be" in complaint(ValueError, lambda: pool_of(rows, VECTORS, by="hour"))
-    assert "binary must be true or false" in complaint(ValueError, lambda: pool_of(rows, VECTORS, by="day", binary=1))  # type: ignore[arg-type]
+    assert "binary must be true or false" in complaint(
+        ValueError, lambda: pool_of(rows, VECTORS, by="day", binary=1)
+    )  # type: ignore[arg-type]
 
 
 def test_airline_tweets_have_the_published_counts() -> None:
     root = real_tweets()
     pool = read_tweets(root)
-    assert (len(pool), pool.x.shape[1], pool.label_names) == (14_640, 25, ("negative", "neutral", "positive"))
+    assert (len(pool), pool.x.shape[1], pool.label_names) == (
+        14_640,
+        25,
+        ("negative", "neutral", "positive"),
+    )
     assert torch.bincount(pool.y).tolist() == [9178, 3099, 2363]
     assert pool.client is not None
     table = torch.bincount(pool.client * 3 + pool.y).reshape(6, 3).tolist()
@@ -533,7 +629,14 @@ def test_airline_tweets_have_the_published_counts() -> None:
 def test_airline_tweets_by_day_make_a_federation_with_teams() -> None:
     federation = airline_sentiment(root=real_tweets(), by="day")
     assert federation.clients == 49
-    assert federation.team_names == ("American", "Delta", "Southwest", "US Airways", "United", "Virgin America")
+    assert federation.team_names == (
+        "American",
+        "Delta",
+        "Southwest",
+        "US Airways",
+        "United",
+        "Virgin America",
+    )
 
 
 def test_kaggles_own_table_will_do(tmp_path: Path) -> None:
@@ -542,7 +645,9 @@ def test_kaggles_own_table_will_do(tmp_path: Path) -> None:
     (tmp_path / "glove" / "glove.6B.50d.txt").write_text(glove_lines(["good", "bad"])[0])
     header = "tweet_id,airline_sentiment,airline_sentiment_confidence,airline,text,tweet_created\n"
     body = "".join(
-        f"{i},{'positive' if i % 2 else 'negative'},1.0,Delta,{'good' if i % 2 else 'bad'},2015-02-24 11:35:52 -0800\n" for i in range(8)
+        f"{i},{'positive' if i % 2 else 'negative'},1.0,Delta,{'good' if i % 2 else 'bad'},2015-02-24"
+        " 11:35:52 -0800\n"
+        for i in range(8)
     )
     (tmp_path / "airline_sentiment" / "Tweets.csv").write_text(header + body)
     federation = airline_sentiment(root=tmp_path, binary=True, dimensions=50, split={"test": 0.25})
@@ -568,7 +673,11 @@ def test_sent140_is_read_from_leafs_files(tmp_path: Path) -> None:
         folder = tmp_path / "sent140" / "data" / part
         folder.mkdir(parents=True)
         x = [tweet("bad" if label in (0, "0") else "@you good thing") for label in y]
-        (folder / "all.json").write_text(json.dumps({"users": ["eve"], "num_samples": [len(y)], "user_data": {"eve": {"x": x, "y": y}}}))
+        (folder / "all.json").write_text(
+            json.dumps(
+                {"users": ["eve"], "num_samples": [len(y)], "user_data": {"eve": {"x": x, "y": y}}}
+            )
+        )
     federation = sent140(root=tmp_path, dimensions=50, length=3)
     assert federation.train.y.tolist() == [0, 1, 0, 1, 1]
     assert federation.train.x[:].tolist() == [[3, 0, 0], [1, 2, 1], [3, 0, 0], [1, 2, 1], [1, 2, 1]]
@@ -581,13 +690,25 @@ def test_sent140_is_read_from_leafs_files(tmp_path: Path) -> None:
     ("x", "y", "message"),
     [
         (tweet("fine"), 2, "user 'eve', row 1: unknown label 2; sentiments are 0 and 4"),
-        (tweet("fine")[:4], 0, "user 'eve', row 1: x must be a text, or a row with the text as its fifth entry"),
+        (
+            tweet("fine")[:4],
+            0,
+            "user 'eve', row 1: x must be a text, or a row with the text as its fifth entry",
+        ),
         ([*tweet("")[:4], None], 0, "user 'eve', row 1: x must be a text"),
     ],
 )
 def test_damaged_sent140_is_named(tmp_path: Path, x: Any, y: Any, message: str) -> None:
     path = tmp_path / "all.json"
-    path.write_text(json.dumps({"users": ["eve"], "num_samples": [2], "user_data": {"eve": {"x": [tweet("ok"), x], "y": [0, y]}}}))
+    path.write_text(
+        json.dumps(
+            {
+                "users": ["eve"],
+                "num_samples": [2],
+                "user_data": {"eve": {"x": [tweet("ok"), x], "y": [0, y]}},
+            }
+        )
+    )
     text = complaint(DataError, lambda: read_leaf(path))
     assert f"{path}, " in text
     assert message in text

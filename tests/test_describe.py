@@ -13,7 +13,13 @@ from evenhand.data.describe import balance
 def federation() -> eh.Federation:
     return eh.Federation.from_arrays(
         [
-            {"x": np.zeros((3, 2)), "y": [0, 1, 1], "group": ["f", "f", "m"], "team": "T", "name": "a"},
+            {
+                "x": np.zeros((3, 2)),
+                "y": [0, 1, 1],
+                "group": ["f", "f", "m"],
+                "team": "T",
+                "name": "a",
+            },
             {"x": np.zeros((1, 2)), "y": [2], "group": ["m"], "team": "S", "name": "b"},
         ],
         test=[{"x": np.zeros((1, 2)), "y": [1], "group": ["m"]}, None],
@@ -44,8 +50,14 @@ def test_describe_has_sizes_and_shares() -> None:
 
 
 def test_a_regression_shows_mean_labels() -> None:
-    fed = eh.Federation.from_arrays([{"x": np.zeros((2, 1)), "y": [1.0, 4.0]}, {"x": np.zeros((1, 1)), "y": [-1.0]}])
-    assert fed.describe().to_dict("list") == {"client": ["0", "1"], "train": [2, 1], "mean label": [2.5, -1.0]}
+    fed = eh.Federation.from_arrays(
+        [{"x": np.zeros((2, 1)), "y": [1.0, 4.0]}, {"x": np.zeros((1, 1)), "y": [-1.0]}]
+    )
+    assert fed.describe().to_dict("list") == {
+        "client": ["0", "1"],
+        "train": [2, 1],
+        "mean label": [2.5, -1.0],
+    }
     with pytest.raises(ValueError, match="labels of a regression cannot be counted"):
         balance(fed)
 

@@ -54,7 +54,11 @@ def big(site: Site, checksum: str | None = md5(CONTENT)) -> File:
 
 def folder_of(root: Path) -> set[str]:
     """Everything in the data set's folder but the lock."""
-    return {path.relative_to(root / "set").as_posix() for path in (root / "set").rglob("*") if path.is_file()} - {".lock"}
+    return {
+        path.relative_to(root / "set").as_posix()
+        for path in (root / "set").rglob("*")
+        if path.is_file()
+    } - {".lock"}
 
 
 def ranges(site: Site) -> list[str | None]:
@@ -73,7 +77,9 @@ def refusal(root: Path, *files: File) -> str:
 # the file comes
 
 
-def test_a_missing_file_is_downloaded_once_and_nothing_else_is_left(site: Site, tmp_path: Path) -> None:
+def test_a_missing_file_is_downloaded_once_and_nothing_else_is_left(
+    site: Site, tmp_path: Path
+) -> None:
     for _ in range(2):
         (path,) = locate("set", [big(site)], tmp_path)
         assert path == tmp_path / "set" / "big.bin"
@@ -99,12 +105,16 @@ def test_only_missing_files_are_asked_for(site: Site, tmp_path: Path) -> None:
 
 
 def test_a_file_may_lie_in_a_folder_of_the_data_set(site: Site, tmp_path: Path) -> None:
-    (path,) = locate("set", [File("raw/deep/big.bin", f"{site.url}/big.bin", md5(CONTENT))], tmp_path)
+    (path,) = locate(
+        "set", [File("raw/deep/big.bin", f"{site.url}/big.bin", md5(CONTENT))], tmp_path
+    )
     assert path == tmp_path / "set" / "raw" / "deep" / "big.bin"
     assert path.read_bytes() == CONTENT
 
 
-def test_bytes_are_kept_as_published_when_the_server_calls_its_gz_file_an_encoding(site: Site, tmp_path: Path) -> None:
+def test_bytes_are_kept_as_published_when_the_server_calls_its_gz_file_an_encoding(
+    site: Site, tmp_path: Path
+) -> None:
     packed = gzip.compress(b"text")
     site.files["/a.txt.gz"], site.encoding = packed, "gzip"
     (path,) = locate("set", [File("a.txt.gz", f"{site.url}/a.txt.gz", md5(packed))], tmp_path)
@@ -132,7 +142,9 @@ def test_after_a_cut_only_the_rest_is_asked_for(site: Site, tmp_path: Path) -> N
     assert folder_of(tmp_path) == {"big.bin"}
 
 
-def test_a_download_that_moves_on_may_be_cut_more_often_than_there_are_pauses(site: Site, tmp_path: Path) -> None:
+def test_a_download_that_moves_on_may_be_cut_more_often_than_there_are_pauses(
+    site: Site, tmp_path: Path
+) -> None:
     site.cuts = [100_000] * 9
     (path,) = locate("set", [big(site)], tmp_path)
     assert path.read_bytes() == CONTENT
@@ -146,7 +158,9 @@ def test_a_server_without_ranges_is_asked_again_from_the_start(site: Site, tmp_p
     assert [request.status for request in site.requests] == [200, 200]
 
 
-def test_a_download_that_does_not_move_on_is_given_up_and_kept_for_later(site: Site, tmp_path: Path) -> None:
+def test_a_download_that_does_not_move_on_is_given_up_and_kept_for_later(
+    site: Site, tmp_path: Path
+) -> None:
     site.ranges, site.cuts = False, [400_000] * 50
     message = refusal(tmp_path, big(site))
     assert len(site.requests) == 1 + len(download.PAUSES)
@@ -170,7 +184,9 @@ def test_a_changed_file_is_not_glued_to_the_old_one(site: Site, tmp_path: Path) 
     assert [request.status for request in site.requests[-1:]] == [200]
 
 
-def test_without_an_etag_the_date_of_the_last_change_tells_versions_apart(site: Site, tmp_path: Path) -> None:
+def test_without_an_etag_the_date_of_the_last_change_tells_versions_apart(
+    site: Site, tmp_path: Path
+) -> None:
     del site.etags["/big.bin"]
     site.modified["/big.bin"] = "Sat, 01 Jan 2022 00:00:00 GMT"
     interrupted(site, tmp_path)
@@ -189,7 +205,9 @@ def test_a_weak_etag_is_no_mark_of_a_version(site: Site, tmp_path: Path) -> None
     assert site.requests[-1].range is None  # without a mark or a checksum nobody would notice
 
 
-def test_parts_of_two_versions_are_noticed_by_the_checksum_and_the_file_is_fetched_anew(site: Site, tmp_path: Path) -> None:
+def test_parts_of_two_versions_are_noticed_by_the_checksum_and_the_file_is_fetched_anew(
+    site: Site, tmp_path: Path
+) -> None:
     del site.etags["/big.bin"]
     interrupted(site, tmp_path)
     site.files["/big.bin"] = OTHER
@@ -254,18 +272,24 @@ def leave_part(root: Path, file: File, content: bytes, length: int | None = len(
     folder = root / "set"
     folder.mkdir()
     (folder / f"{file.name}.partial").write_bytes(content)
-    (folder / f"{file.name}.partial.json").write_text(json.dumps({"url": file.url, "validator": '"one"', "length": length}))
+    (folder / f"{file.name}.partial.json").write_text(
+        json.dumps({"url": file.url, "validator": '"one"', "length": length})
+    )
 
 
 # the server does not have it
 
 
-@pytest.mark.parametrize(("status", "words"), [(404, "404 Not Found"), (403, "403 Forbidden"), (410, "410 Gone")])
+@pytest.mark.parametrize(
+    ("status", "words"), [(404, "404 Not Found"), (403, "403 Forbidden"), (410, "410 Gone")]
+)
 def test_a_refusal_is_final(site: Site, tmp_path: Path, status: int, words: str) -> None:
     site.statuses = [status] * 9
     message = refusal(tmp_path, big(site))
-    assert message == (
-        f"{site.url}/big.bin cannot be downloaded: the server answered {words}; put the file at {tmp_path / 'set' / 'big.bin'} by hand"
+    assert (
+        message
+        == f"{site.url}/big.bin cannot be downloaded: the server answered {words}; put the file at"
+        f" {tmp_path / 'set' / 'big.bin'} by hand"
     )
     assert len(site.requests) == 1
     assert folder_of(tmp_path) == set()
@@ -281,11 +305,15 @@ def test_a_busy_server_is_asked_again(site: Site, tmp_path: Path, status: int) -
 
 def test_a_server_that_stays_busy_is_given_up(site: Site, tmp_path: Path) -> None:
     site.statuses = [503] * 50
-    assert "the server answered 503 Service Unavailable; try again later" in refusal(tmp_path, big(site))
+    assert "the server answered 503 Service Unavailable; try again later" in refusal(
+        tmp_path, big(site)
+    )
     assert len(site.requests) == 1 + len(download.PAUSES)
 
 
-def test_a_silent_server_is_given_up_in_time(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_server_is_given_up_in_time(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(download, "TIMEOUT", (1.0, 0.1))
     site.delay = 1.0
     started = time.monotonic()
@@ -296,7 +324,9 @@ def test_a_silent_server_is_given_up_in_time(site: Site, tmp_path: Path, monkeyp
 def test_a_closed_port_is_called_by_its_name(tmp_path: Path) -> None:
     with serving() as gone:
         pass
-    assert f"{gone.url}/x cannot be downloaded: Connection refused; try again later" in refusal(tmp_path, File("x", f"{gone.url}/x"))
+    assert f"{gone.url}/x cannot be downloaded: Connection refused; try again later" in refusal(
+        tmp_path, File("x", f"{gone.url}/x")
+    )
 
 
 # the file is another one
@@ -305,12 +335,17 @@ def test_a_closed_port_is_called_by_its_name(tmp_path: Path) -> None:
 def test_a_wrong_checksum_is_refused_and_nothing_is_left(site: Site, tmp_path: Path) -> None:
     site.files["/big.bin"] = OTHER
     message = refusal(tmp_path, big(site))
-    assert f"{site.url}/big.bin is not the published file: expected {md5(CONTENT)}, got {md5(OTHER)}" in message
+    assert (
+        f"{site.url}/big.bin is not the published file: expected {md5(CONTENT)}, got {md5(OTHER)}"
+        in message
+    )
     assert folder_of(tmp_path) == set()
     assert len(site.requests) == 1
 
 
-def test_a_wrong_checksum_after_a_resumed_download_is_refused_after_one_whole_one(site: Site, tmp_path: Path) -> None:
+def test_a_wrong_checksum_after_a_resumed_download_is_refused_after_one_whole_one(
+    site: Site, tmp_path: Path
+) -> None:
     site.files["/big.bin"], site.cuts = OTHER, [400_000]
     assert "is not the published file" in refusal(tmp_path, big(site))
     assert [request.status for request in site.requests] == [200, 206, 200]
@@ -319,10 +354,14 @@ def test_a_wrong_checksum_after_a_resumed_download_is_refused_after_one_whole_on
 
 def test_sha256_works_as_well(site: Site, tmp_path: Path) -> None:
     locate("set", [big(site, f"sha256:{hashlib.sha256(CONTENT).hexdigest()}")], tmp_path)
-    assert "expected sha256:00" in refusal(tmp_path, File("other", f"{site.url}/big.bin", "sha256:00"))
+    assert "expected sha256:00" in refusal(
+        tmp_path, File("other", f"{site.url}/big.bin", "sha256:00")
+    )
 
 
-def test_a_file_of_which_only_the_content_is_known_is_checked_by_that(site: Site, tmp_path: Path) -> None:
+def test_a_file_of_which_only_the_content_is_known_is_checked_by_that(
+    site: Site, tmp_path: Path
+) -> None:
     site.files["/a.gz"] = gzip.compress(b"words")
     locate("set", [File("a.gz", f"{site.url}/a.gz", content=md5(b"words"))], tmp_path)
     message = refusal(tmp_path, File("b.gz", f"{site.url}/a.gz", content=md5(b"other words")))
@@ -332,7 +371,11 @@ def test_a_file_of_which_only_the_content_is_known_is_checked_by_that(site: Site
 
 # archives
 
-MEMBERS = {"top/one.bin": CONTENT[:300_000], "top/two.txt.gz": gzip.compress(b"two"), "top/unwanted": b"no"}
+MEMBERS = {
+    "top/one.bin": CONTENT[:300_000],
+    "top/two.txt.gz": gzip.compress(b"two"),
+    "top/unwanted": b"no",
+}
 
 
 def tar_of(members: dict[str, bytes], mode: str = "w:gz") -> bytes:
@@ -354,7 +397,11 @@ def zip_of(members: dict[str, bytes]) -> bytes:
 
 
 Pack = Callable[[dict[str, bytes]], bytes]
-PACKS = pytest.mark.parametrize("pack", [tar_of, lambda members: tar_of(members, "w:xz"), zip_of], ids=["tar.gz", "tar.xz", "zip"])
+PACKS = pytest.mark.parametrize(
+    "pack",
+    [tar_of, lambda members: tar_of(members, "w:xz"), zip_of],
+    ids=["tar.gz", "tar.xz", "zip"],
+)
 
 
 def members(site: Site, archive: bytes) -> tuple[File, File]:
@@ -366,7 +413,9 @@ def members(site: Site, archive: bytes) -> tuple[File, File]:
 
 
 @PACKS
-def test_members_of_an_archive_come_with_one_download_and_the_archive_goes(site: Site, tmp_path: Path, pack: Pack) -> None:
+def test_members_of_an_archive_come_with_one_download_and_the_archive_goes(
+    site: Site, tmp_path: Path, pack: Pack
+) -> None:
     two, one = locate("set", members(site, pack(MEMBERS)), tmp_path)
     assert (one.read_bytes(), gzip.decompress(two.read_bytes())) == (CONTENT[:300_000], b"two")
     assert len(site.requests) == 1
@@ -374,7 +423,11 @@ def test_members_of_an_archive_come_with_one_download_and_the_archive_goes(site:
 
 
 def test_members_with_a_leading_dot_are_found(site: Site, tmp_path: Path) -> None:
-    locate("set", members(site, tar_of({f"./{name}": content for name, content in MEMBERS.items()})), tmp_path)
+    locate(
+        "set",
+        members(site, tar_of({f"./{name}": content for name, content in MEMBERS.items()})),
+        tmp_path,
+    )
     assert folder_of(tmp_path) == {"here/one.bin", "two.txt.gz"}
 
 
@@ -407,7 +460,9 @@ def test_an_archive_that_the_user_put_there_is_used_and_stays(
     assert folder_of(tmp_path) == {"here/one.bin", "two.txt.gz", "all of it.pack"}
 
 
-def test_a_wrong_archive_that_the_user_put_there_is_refused_and_stays(site: Site, tmp_path: Path) -> None:
+def test_a_wrong_archive_that_the_user_put_there_is_refused_and_stays(
+    site: Site, tmp_path: Path
+) -> None:
     files = members(site, tar_of(MEMBERS))
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "all of it.pack").write_bytes(tar_of(MEMBERS)[:-9])
@@ -442,9 +497,13 @@ def test_a_member_that_is_missing_is_named(site: Site, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "archive", [tar_of(MEMBERS)[:150_000], zip_of(MEMBERS)[:150_000], b"<html>", b""], ids=["tar", "zip", "page", "empty"]
+    "archive",
+    [tar_of(MEMBERS)[:150_000], zip_of(MEMBERS)[:150_000], b"<html>", b""],
+    ids=["tar", "zip", "page", "empty"],
 )
-def test_a_damaged_archive_without_a_checksum_is_refused(site: Site, tmp_path: Path, archive: bytes) -> None:
+def test_a_damaged_archive_without_a_checksum_is_refused(
+    site: Site, tmp_path: Path, archive: bytes
+) -> None:
     site.files["/a.tar.gz"] = archive
     message = refusal(tmp_path, File("one.bin", f"{site.url}/a.tar.gz", member="top/one.bin"))
     assert "is damaged" in message or "has no file" in message
@@ -500,7 +559,9 @@ def wait_for_bytes(path: Path, count: int) -> None:
         time.sleep(0.01)
 
 
-def test_two_processes_at_once_share_one_download(site: Site, tmp_path: Path, child: Callable[[], subprocess.Popen[str]]) -> None:
+def test_two_processes_at_once_share_one_download(
+    site: Site, tmp_path: Path, child: Callable[[], subprocess.Popen[str]]
+) -> None:
     site.delay = 0.03
     both = child(), child()
     wait_until_ready(*both)
@@ -517,7 +578,12 @@ def test_two_processes_at_once_share_one_download(site: Site, tmp_path: Path, ch
 def test_threads_at_once_share_one_download(site: Site, tmp_path: Path) -> None:
     site.delay = 0.01
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(locate("set", [big(site)], tmp_path)[0].read_bytes())) for _ in range(4)]
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(locate("set", [big(site)], tmp_path)[0].read_bytes())
+        )
+        for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -550,11 +616,16 @@ def test_a_process_that_ends_midway_leaves_its_part_to_the_next(
 # the disk
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no /dev/full to stand for a full disk")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="the system has no /dev/full to stand for a full disk"
+)
 def test_a_full_disk_is_one_line(site: Site, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "big.bin.partial").symlink_to("/dev/full")
-    assert refusal(tmp_path, big(site)) == f"cannot write to {tmp_path / 'set'}: No space left on device; make room, then try again"
+    assert (
+        refusal(tmp_path, big(site))
+        == f"cannot write to {tmp_path / 'set'}: No space left on device; make room, then try again"
+    )
 
 
 @pytest.fixture
@@ -579,9 +650,16 @@ def read_only() -> Iterator[Path]:
         root.rmdir()
 
 
-def test_a_read_only_root_is_read_and_says_that_it_cannot_take_downloads(site: Site, read_only: Path) -> None:
-    assert locate("set", [File("there.txt", f"{site.url}/there.txt")], read_only)[0].read_text() == "here I am"
-    wanted = "Permission denied; set EVENHAND_DATA to a folder that can be written to, then try again"
+def test_a_read_only_root_is_read_and_says_that_it_cannot_take_downloads(
+    site: Site, read_only: Path
+) -> None:
+    assert (
+        locate("set", [File("there.txt", f"{site.url}/there.txt")], read_only)[0].read_text()
+        == "here I am"
+    )
+    wanted = (
+        "Permission denied; set EVENHAND_DATA to a folder that can be written to, then try again"
+    )
     assert refusal(read_only, big(site)) == f"cannot write to {read_only / 'set'}: {wanted}"
     with pytest.raises(DataError, match=r"cannot write to .*new: Permission denied"):
         locate("new", [big(site)], read_only)
@@ -590,17 +668,24 @@ def test_a_read_only_root_is_read_and_says_that_it_cannot_take_downloads(site: S
 
 def test_a_root_that_is_a_file_is_one_line(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write to .*file/set: Not a directory; set EVENHAND_DATA"):
+    with pytest.raises(
+        DataError, match=r"cannot write to .*file/set: Not a directory; set EVENHAND_DATA"
+    ):
         locate("set", [big(site)], tmp_path / "file")
 
 
 # who may download
 
 
-def test_nothing_is_downloaded_offline(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_downloaded_offline(
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "set" / "big.bin"
     monkeypatch.setenv("EVENHAND_OFFLINE", "1")
-    assert refusal(tmp_path, big(site)) == f"{path} is missing; download {site.url}/big.bin and put it there"
+    assert (
+        refusal(tmp_path, big(site))
+        == f"{path} is missing; download {site.url}/big.bin and put it there"
+    )
     monkeypatch.setenv("EVENHAND_OFFLINE", "0")
     with pytest.raises(DataError, match="is missing; download"):
         locate("set", [big(site)], tmp_path, download=False)
@@ -610,20 +695,25 @@ def test_nothing_is_downloaded_offline(site: Site, tmp_path: Path, monkeypatch: 
     assert len(site.requests) == 1
 
 
-def test_offline_an_archive_is_what_to_put_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_an_archive_is_what_to_put_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_OFFLINE", "1")
     file = File("data/one.bin", "https://example.org/x/all.zip?raw=1", member="one.bin")
     folder = tmp_path / "set"
-    assert refusal(tmp_path, file) == (
-        f"{folder}/data/one.bin is missing; download https://example.org/x/all.zip?raw=1 and put it at {folder}/all.zip"
+    assert (
+        refusal(tmp_path, file)
+        == f"{folder}/data/one.bin is missing; download https://example.org/x/all.zip?raw=1 and put"
+        f" it at {folder}/all.zip"
     )
 
 
 def test_nothing_is_downloaded_where_another_file_could_not_be(site: Site, tmp_path: Path) -> None:
     private = File("private.csv", hint="ask its owner for it")
     path = tmp_path / "set" / "private.csv"
-    assert refusal(tmp_path, big(site), private) == (
-        f"{path} is missing and has no public home to be downloaded from; ask its owner for it"
+    assert (
+        refusal(tmp_path, big(site), private)
+        == f"{path} is missing and has no public home to be downloaded from; ask its owner for it"
     )
     assert site.requests == []
 
@@ -638,7 +728,9 @@ def in_terminal(site: Site, root: Path) -> str:
     leader, follower = pty.openpty()
     command = [sys.executable, "-c", CHILD, f"{site.url}/big.bin", md5(CONTENT), str(root)]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(command, stdin=-1, stdout=-1, stderr=follower, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=-1, stdout=-1, stderr=follower, text=True, env=environment
+    ) as process:
         os.close(follower)
         wait_until_ready(process)
         go(process)

@@ -1,4 +1,5 @@
-"""Rates, parities and spreads from counts: by hand, against scikit-learn and fairlearn, and their sums."""
+"""Rates, parities and spreads from counts: by hand, against scikit-learn and fairlearn, and their
+sums."""
 
 from __future__ import annotations
 
@@ -47,7 +48,13 @@ def test_counts_of_five_samples_by_hand() -> None:
     assert counts.table[1, 1].tolist() == [[0, 0, 0], [0, 1, 1]]
     assert counts.by_client[0].tolist() == [[1, 0, 0], [1, 0, 0]]
     assert counts.by_group[0].tolist() == [[1, 1, 0], [0, 0, 0]]
-    assert counts.rows()[-1] == {"client": "b", "group": "m", "label": "yes", "prediction": "", "count": 1}
+    assert counts.rows()[-1] == {
+        "client": "b",
+        "group": "m",
+        "label": "yes",
+        "prediction": "",
+        "count": 1,
+    }
 
 
 @settings(max_examples=30, deadline=None)
@@ -56,7 +63,10 @@ def test_the_counts_of_a_union_are_the_sum_of_the_counts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     codes = [rng.integers(0, top, 60) for top in (3, 2, 4)] + [rng.integers(-1, 4, 60)]
     names = ("abc", "fm", "0123")
-    first, second = (Counts.of(*(code[rows] for code in codes), *names) for rows in (slice(0, 25), slice(25, None)))
+    first, second = (
+        Counts.of(*(code[rows] for code in codes), *names)
+        for rows in (slice(0, 25), slice(25, None))
+    )
     assert np.array_equal((first + second).table, Counts.of(*codes, *names).table)
 
 
@@ -89,7 +99,10 @@ def test_rates_by_hand() -> None:
 
 def test_a_rate_over_no_samples_is_nan() -> None:
     empty = np.zeros((2, 3), np.int64)
-    assert all(np.isnan(function(empty)).all() for function in (rates.accuracy, rates.recall, rates.precision, rates.balanced_accuracy))
+    assert all(
+        np.isnan(function(empty)).all()
+        for function in (rates.accuracy, rates.recall, rates.precision, rates.balanced_accuracy)
+    )
     only_zero = np.array([[3, 1, 0], [0, 0, 0]])
     assert rates.balanced_accuracy(only_zero) == pytest.approx(0.75)
     assert np.isnan(rates.recall(only_zero)).tolist() == [False, True]
@@ -129,7 +142,8 @@ def test_parities_by_hand() -> None:
     assert parity.demographic_parity(both, 1, parity.ratio) == pytest.approx(0.8)
     assert parity.equalised_odds(both, 1, parity.ratio) == pytest.approx(1 / 3)
     assert parity.worst_group(rates.accuracy(both)) == pytest.approx(0.5)
-    assert parity.demographic_parity(both) == pytest.approx(0.1)  # of either class, the larger: 0.55 - 0.5 and 0.5 - 0.4
+    # of either class, the larger: 0.55 - 0.5 and 0.5 - 0.4
+    assert parity.demographic_parity(both) == pytest.approx(0.1)
 
 
 def test_an_empty_group_is_left_out_and_one_group_alone_has_no_gap() -> None:
@@ -166,7 +180,12 @@ def test_spreads_of_four_clients_by_hand() -> None:
     a = [0.5, 1.0, 0.75, 0.75]
     assert spread.mean(a) == 0.75
     assert spread.pooled(a, [10, 30, 0, 60]) == pytest.approx(0.1 * 0.5 + 0.3 + 0.6 * 0.75)
-    assert (spread.worst(a), spread.best(a), spread.smallest(a), spread.largest(a)) == (0.5, 1.0, 0.5, 1.0)
+    assert (spread.worst(a), spread.best(a), spread.smallest(a), spread.largest(a)) == (
+        0.5,
+        1.0,
+        0.5,
+        1.0,
+    )
     assert spread.worst(a, share=0.5) == pytest.approx(0.625)
     assert spread.variance(a) == pytest.approx(0.03125)
     assert spread.std(a) == pytest.approx(math.sqrt(0.03125))
@@ -180,8 +199,12 @@ def test_spreads_of_four_clients_by_hand() -> None:
     assert spread.percentiles(a, [0, 50, 100]).tolist() == [0.5, 0.75, 1.0]
 
 
-@pytest.mark.parametrize(("clients", "tenth"), [(1, 1), (2, 1), (9, 1), (10, 1), (20, 2), (23, 2), (50, 5), (1101, 110)])
-def test_worst_and_best_are_means_over_a_tenth_of_the_clients_at_least_one(clients: int, tenth: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "tenth"), [(1, 1), (2, 1), (9, 1), (10, 1), (20, 2), (23, 2), (50, 5), (1101, 110)]
+)
+def test_worst_and_best_are_means_over_a_tenth_of_the_clients_at_least_one(
+    clients: int, tenth: int
+) -> None:
     values = np.random.default_rng(clients).permutation(clients) / clients
     assert spread.worst(values) == pytest.approx(np.arange(tenth).mean() / clients)
     assert spread.best(values) == pytest.approx((clients - 1 - np.arange(tenth)).mean() / clients)
@@ -194,9 +217,14 @@ def test_equal_clients_one_client_and_nobody() -> None:
         assert spread.gini(a) == pytest.approx(0)
         assert spread.variation(a) == pytest.approx(0)
     winner = [0.0, 0.0, 0.0, 1.0]
-    assert (spread.jain(winner), spread.entropy(winner), spread.gini(winner)) == pytest.approx((0.25, 0.0, 0.75))
+    assert (spread.jain(winner), spread.entropy(winner), spread.gini(winner)) == pytest.approx(
+        (0.25, 0.0, 0.75)
+    )
     assert all(math.isnan(function([math.nan])) for function in spread.SPREAD.values())
-    assert all(function([0.5, math.nan, 1.0]) == function([0.5, 1.0]) for function in spread.SPREAD.values())
+    assert all(
+        function([0.5, math.nan, 1.0]) == function([0.5, 1.0])
+        for function in spread.SPREAD.values()
+    )
     assert all(math.isnan(function([])) for function in spread.SPREAD.values())
     assert math.isnan(spread.pooled([math.nan], [3]))
 
@@ -237,16 +265,21 @@ def test_spreads_are_those_of_scipy_and_pandas(values: list[float]) -> None:
         "variation": stats.variation(there),
         "cosine": 1 - distance.cosine(there, np.ones(n)),
         "jain": (1 - distance.cosine(there, np.ones(n))) ** 2,
-        "gini": np.abs(np.subtract.outer(there.to_numpy(), there.to_numpy())).mean() / (2 * there.mean()),
+        "gini": np.abs(np.subtract.outer(there.to_numpy(), there.to_numpy())).mean()
+        / (2 * there.mean()),
         "entropy": stats.entropy(there) / math.log(n) if n > 1 else 1.0,
     }
     assert set(expected) == set(spread.SPREAD)
     for name, function in spread.SPREAD.items():
         assert function(values) == pytest.approx(expected[name], abs=1e-12), name
-    assert spread.percentiles(values, [0, 10, 50, 100]) == pytest.approx(there.quantile([0, 0.1, 0.5, 1]).tolist())
+    assert spread.percentiles(values, [0, 10, 50, 100]) == pytest.approx(
+        there.quantile([0, 0.1, 0.5, 1]).tolist()
+    )
     weight = np.arange(1, len(values) + 1)
     kept = ~np.isnan(values)
-    assert spread.pooled(values, weight) == pytest.approx(np.average(np.array(values)[kept], weights=weight[kept]))
+    assert spread.pooled(values, weight) == pytest.approx(
+        np.average(np.array(values)[kept], weights=weight[kept])
+    )
 
 
 def test_spreads_of_one_two_and_nine_clients_by_hand() -> None:
@@ -278,14 +311,22 @@ def test_rates_with_missing_predictions_are_those_of_scikit_learn(classes: int) 
     table, labels = counted(y, p, classes=classes).table[0, 0], list(range(classes))
     assert rates.accuracy(table) == pytest.approx(sk.accuracy_score(y, p))
     assert rates.recall(table) == pytest.approx(sk.recall_score(y, p, labels=labels, average=None))
-    assert rates.balanced_accuracy(table) == pytest.approx(sk.recall_score(y, p, labels=labels, average="macro"))
-    assert rates.precision(table) == pytest.approx(sk.precision_score(y, p, labels=labels, average=None))
+    assert rates.balanced_accuracy(table) == pytest.approx(
+        sk.recall_score(y, p, labels=labels, average="macro")
+    )
+    assert rates.precision(table) == pytest.approx(
+        sk.precision_score(y, p, labels=labels, average=None)
+    )
     assert rates.f1(table) == pytest.approx(sk.f1_score(y, p, labels=labels, average=None))
     for label in labels:
         assert rates.selection_rate(table)[label] == pytest.approx((p == label).mean())
         assert rates.base_rate(table)[label] == pytest.approx((y == label).mean())
-        assert rates.false_positive_rate(table)[label] == pytest.approx((p[y != label] == label).mean())
-        assert rates.false_negative_rate(table)[label] == pytest.approx((p[y == label] != label).mean())
+        assert rates.false_positive_rate(table)[label] == pytest.approx(
+            (p[y != label] == label).mean()
+        )
+        assert rates.false_negative_rate(table)[label] == pytest.approx(
+            (p[y == label] != label).mean()
+        )
     assert rates.count(table) == len(y)
 
 
@@ -319,7 +360,9 @@ def test_parities_of_rates_are_those_of_fairlearns_metric_frame(empty: bool) -> 
         frame = fairlearn.MetricFrame(metrics=theirs, y_true=y, y_pred=p, sensitive_features=group)
         assert ours(table) == pytest.approx(frame.difference())
         assert ours(table, compare=parity.ratio) == pytest.approx(frame.ratio())
-    frame = fairlearn.MetricFrame(metrics=sk.accuracy_score, y_true=y, y_pred=p, sensitive_features=group)
+    frame = fairlearn.MetricFrame(
+        metrics=sk.accuracy_score, y_true=y, y_pred=p, sensitive_features=group
+    )
     assert parity.worst_group(rates.accuracy(table)) == pytest.approx(frame.group_min())
 
 
@@ -334,7 +377,9 @@ def test_groups_with_equal_rates_have_no_gap_and_a_ratio_of_one() -> None:
     ):
         assert function(both) == pytest.approx(0, abs=1e-12)
         assert function(both, 1, parity.ratio) == pytest.approx(1)
-    assert (parity.gap([0.3, 0.3, 0.1]), parity.ratio([0.3, 0.3, 0.1])) == pytest.approx((0.2, 1 / 3))
+    assert (parity.gap([0.3, 0.3, 0.1]), parity.ratio([0.3, 0.3, 0.1])) == pytest.approx(
+        (0.2, 1 / 3)
+    )
 
 
 def test_without_a_positive_class_the_one_that_differs_most_counts() -> None:
@@ -342,23 +387,33 @@ def test_without_a_positive_class_the_one_that_differs_most_counts() -> None:
     y, p, group = rng.integers(0, 4, 500), rng.integers(0, 4, 500), rng.integers(0, 3, 500)
     table = counted(y, p, group, classes=4).by_group
     by_class = [[(p[group == g] == c).mean() for g in range(3)] for c in range(4)]
-    assert parity.demographic_parity(table) == pytest.approx(max(max(rate) - min(rate) for rate in by_class))
-    assert parity.demographic_parity(table, compare=parity.ratio) == pytest.approx(min(min(rate) / max(rate) for rate in by_class))
+    assert parity.demographic_parity(table) == pytest.approx(
+        max(max(rate) - min(rate) for rate in by_class)
+    )
+    assert parity.demographic_parity(table, compare=parity.ratio) == pytest.approx(
+        min(min(rate) / max(rate) for rate in by_class)
+    )
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**32))
 def test_numbers_from_sums_of_counts_are_those_of_the_union(seed: int) -> None:
-    """Rates, parities and spreads need nothing but sums: two halves of a federation's samples give what all of them give."""
+    """Rates, parities and spreads need nothing but sums: two halves of a federation's samples give
+    what all of them give."""
     rng = np.random.default_rng(seed)
     codes = [rng.integers(0, top, 90) for top in (3, 2, 2)] + [rng.integers(-1, 2, 90)]
     names = ("abc", "fm", "01")
-    halves = [Counts.of(*(code[rows] for code in codes), *names) for rows in (slice(0, 40), slice(40, None))]
+    halves = [
+        Counts.of(*(code[rows] for code in codes), *names)
+        for rows in (slice(0, 40), slice(40, None))
+    ]
     summed, client, group = halves[0] + halves[1], codes[0], codes[1]
     right = codes[2] == codes[3]
     by_client = [right[client == i].mean() for i in range(3)]
     for function in spread.SPREAD.values():
-        assert function(rates.accuracy(summed.by_client)) == pytest.approx(float(function(by_client)))
+        assert function(rates.accuracy(summed.by_client)) == pytest.approx(
+            float(function(by_client))
+        )
     sizes = summed.by_client.sum((-2, -1))
     assert spread.pooled(rates.accuracy(summed.by_client), sizes) == pytest.approx(right.mean())
     by_group = [right[group == a].mean() for a in range(2)]

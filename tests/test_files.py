@@ -37,7 +37,9 @@ def refusal(path: Path, file: File) -> str:
 # the root
 
 
-def test_the_root_is_what_the_environment_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_what_the_environment_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_DATA", str(tmp_path))
     assert data_root() == tmp_path
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -46,7 +48,9 @@ def test_the_root_is_what_the_environment_names(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("given", [None, ""])
-def test_the_root_is_else_in_the_cache_directory_of_the_user(tmp_path: Path, given: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_root_is_else_in_the_cache_directory_of_the_user(
+    tmp_path: Path, given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("EVENHAND_DATA", raising=False)
@@ -57,7 +61,9 @@ def test_the_root_is_else_in_the_cache_directory_of_the_user(tmp_path: Path, giv
     assert not list(tmp_path.iterdir())  # asking makes no folder
 
 
-def test_a_folder_given_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_given_goes_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("EVENHAND_DATA", str(tmp_path / "elsewhere"))
     path = put(tmp_path / "mine" / "set" / "a.csv", b"1")
     assert locate("set", [File("a.csv")], tmp_path / "mine") == [path]
@@ -73,7 +79,9 @@ def test_paths_come_in_the_order_of_the_files(tmp_path: Path) -> None:
     names = ["b", "deep/down/c", "a"]
     for name in names:
         put(tmp_path / "set" / name, b"")
-    assert locate("set", [File(name) for name in names], tmp_path) == [tmp_path / "set" / name for name in names]
+    assert locate("set", [File(name) for name in names], tmp_path) == [
+        tmp_path / "set" / name for name in names
+    ]
 
 
 def test_other_folders_are_looked_in_when_the_first_has_nothing(tmp_path: Path) -> None:
@@ -87,10 +95,14 @@ def test_other_folders_are_looked_in_when_the_first_has_nothing(tmp_path: Path) 
 
 def test_a_file_may_be_compressed_or_not(tmp_path: Path) -> None:
     content = md5(TEXT)
-    plain, packed = put(tmp_path / "set" / "plain.csv", TEXT), put(tmp_path / "set" / "packed.csv.gz", gzip.compress(TEXT))
+    plain = put(tmp_path / "set" / "plain.csv", TEXT)
+    packed = put(tmp_path / "set" / "packed.csv.gz", gzip.compress(TEXT))
     files = [File("plain.csv.gz", content=content), File("packed.csv", content=content)]
     assert locate("set", files, tmp_path) == [plain, packed]
-    assert [read(path, file) for path, file in zip((plain, packed), files, strict=True)] == [TEXT, TEXT]
+    assert [read(path, file) for path, file in zip((plain, packed), files, strict=True)] == [
+        TEXT,
+        TEXT,
+    ]
     exact = put(tmp_path / "set" / "packed.csv", TEXT)
     assert find(files[1], [tmp_path / "set"]) == exact
 
@@ -110,13 +122,22 @@ def test_what_is_missing_is_named_with_where_to_get_it_and_where_to_put_it(tmp_p
 
     none = "is missing and has no public home to be downloaded from"
     assert said(File("a.csv")) == f"{place} {none}; put your copy there"
-    assert said(File("a.csv", hint="LEAF's scripts make it")) == f"{place} {none}; LEAF's scripts make it"
-    assert said(File("a.csv", "https://example.org/a.csv")) == f"{place} is missing; download https://example.org/a.csv and put it there"
+    assert (
+        said(File("a.csv", hint="LEAF's scripts make it"))
+        == f"{place} {none}; LEAF's scripts make it"
+    )
+    assert (
+        said(File("a.csv", "https://example.org/a.csv"))
+        == f"{place} is missing; download https://example.org/a.csv and put it there"
+    )
     assert not list(tmp_path.iterdir())
 
 
 def test_the_archive_of_a_file_is_named_after_its_address() -> None:
-    assert File("a", "https://example.org/x/my%20data.tar.gz?download=1#top", member="a").archive == "my data.tar.gz"
+    assert (
+        File("a", "https://example.org/x/my%20data.tar.gz?download=1#top", member="a").archive
+        == "my data.tar.gz"
+    )
     assert File("a", "https://example.org/a").archive is None
     assert File("a").archive is None
 
@@ -143,7 +164,9 @@ def test_a_file_cut_short_is_refused_wherever_it_was_cut(tmp_path: Path, keep: i
 
 
 def test_a_file_that_is_no_gzip_file_is_refused(tmp_path: Path) -> None:
-    assert "Not a gzipped file" in refusal(put(tmp_path / "a.gz", b"<html>gone</html>"), File("a.gz"))
+    assert "Not a gzipped file" in refusal(
+        put(tmp_path / "a.gz", b"<html>gone</html>"), File("a.gz")
+    )
 
 
 def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
@@ -151,33 +174,46 @@ def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
     for place in (20, len(packed) // 2, len(packed) - 6, len(packed) - 2):
         changed = bytearray(packed)
         changed[place] ^= 4
-        message = refusal(put(tmp_path / "a.gz", bytes(changed)), File("a.gz", "https://example.org/a.gz"))
+        message = refusal(
+            put(tmp_path / "a.gz", bytes(changed)), File("a.gz", "https://example.org/a.gz")
+        )
         assert "is damaged" in message or "is cut short" in message
         assert message.endswith("; remove it and fetch it again")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
     (tmp_path / "a.csv").mkdir()
-    assert refusal(tmp_path / "a.csv", File("a.csv")) == f"{tmp_path / 'a.csv'} cannot be read: Is a directory"
+    assert (
+        refusal(tmp_path / "a.csv", File("a.csv"))
+        == f"{tmp_path / 'a.csv'} cannot be read: Is a directory"
+    )
 
 
 def test_a_plain_file_is_read_as_it_is(tmp_path: Path) -> None:
-    assert read(put(tmp_path / "a.bin", b"\x1f\x8b not gzip"), File("a.bin")) == b"\x1f\x8b not gzip"
+    assert (
+        read(put(tmp_path / "a.bin", b"\x1f\x8b not gzip"), File("a.bin")) == b"\x1f\x8b not gzip"
+    )
 
 
 # checking what is there
 
 
-def test_a_file_is_verified_by_its_content_or_by_the_checksum_of_what_is_published(tmp_path: Path) -> None:
+def test_a_file_is_verified_by_its_content_or_by_the_checksum_of_what_is_published(
+    tmp_path: Path,
+) -> None:
     packed = gzip.compress(TEXT)
     path = put(tmp_path / "a.gz", packed)
     url = "https://example.org/a.gz"
     assert verify(path, File("a.gz", url, "md5:00", md5(TEXT)))  # recompressed: the content counts
     assert verify(path, File("a.gz", url, md5(packed)))
     assert not verify(path, File("a.gz", url))
-    assert not verify(path, File("a.gz", url, "md5:00", member="a.gz"))  # the checksum is the archive's
-    assert not verify(put(tmp_path / "b", TEXT), File("b.gz", url, md5(packed)))  # unpacked by somebody
-    with pytest.raises(DataError, match=f"its md5 is {md5(packed)[4:]}, not 00; remove it and fetch it again"):
+    # the checksum is the archive's
+    assert not verify(path, File("a.gz", url, "md5:00", member="a.gz"))
+    # unpacked by somebody
+    assert not verify(put(tmp_path / "b", TEXT), File("b.gz", url, md5(packed)))
+    with pytest.raises(
+        DataError, match=f"its md5 is {md5(packed)[4:]}, not 00; remove it and fetch it again"
+    ):
         verify(path, File("a.gz", url, "md5:00"))
     with pytest.raises(DataError, match="is cut short"):
         verify(put(tmp_path / "a.gz", packed[:-3]), File("a.gz", url))
@@ -193,4 +229,7 @@ def test_fashion_mnist_is_read_and_checked() -> None:
     if any(find(file, places) is None for file in FILES):
         pytest.skip("Fashion-MNIST is not in EVENHAND_DATA")
     paths = locate("fashion_mnist", FILES, also=[DEBIAN])
-    assert sum(len(read(path, file)) for path, file in zip(paths, FILES, strict=True)) == 70_000 * 785 + 2 * 16 + 2 * 8
+    assert (
+        sum(len(read(path, file)) for path, file in zip(paths, FILES, strict=True))
+        == 70_000 * 785 + 2 * 16 + 2 * 8
+    )

@@ -1,4 +1,5 @@
-"""What is checked before a reply counts: every fault is found, named with the client, and told without a value of it."""
+"""What is checked before a reply counts: every fault is found, named with the client, and told
+without a value of it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,15 @@ import torch
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
-from evenhand.flower.checks import BadReply, NotFinite, RollCall, check_reply, label, require_finite, require_good
+from evenhand.flower.checks import (
+    BadReply,
+    NotFinite,
+    RollCall,
+    check_reply,
+    label,
+    require_finite,
+    require_good,
+)
 from evenhand.messages import Reply
 from evenhand.tree import Tree
 
@@ -43,11 +52,18 @@ def changed(part: str, *path: str, to: Any) -> Reply:
 def test_a_reply_as_expected_is_good() -> None:
     assert check_reply(good(), good(), WHO) == []
     other = Reply(
-        {"delta": {"weight": torch.full((1, 3), 1e29), "bias": torch.full((3,), -1e29)}, "weight": torch.tensor(0.0).double()}, good().each
+        {
+            "delta": {"weight": torch.full((1, 3), 1e29), "bias": torch.full((3,), -1e29)},
+            "weight": torch.tensor(0.0).double(),
+        },
+        good().each,
     )
     assert check_reply(other, good(), WHO) == []
     assert check_reply(Reply(), Reply(), WHO) == []
-    assert check_reply(Reply({"none": torch.zeros(0, 3)}), Reply({"none": torch.zeros(0, 3)}), WHO) == []
+    assert (
+        check_reply(Reply({"none": torch.zeros(0, 3)}), Reply({"none": torch.zeros(0, 3)}), WHO)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,42 +73,97 @@ def test_a_reply_as_expected_is_good() -> None:
         (changed("total", "weight", to=None), "missing: total/weight"),
         (changed("total", "delta", to=None), "missing: total/delta/weight and 1 more"),
         (changed("each", "secret name", to=torch.zeros(1)), "1 entry that nobody asked for"),
-        (Reply({**good().total, "a": {"b": torch.zeros(1), "c": {}}}, good().each), "2 entries that nobody asked for"),
-        (Reply({"weight": good().total["weight"], "delta": good().total["delta"]}, good().each), "entries in another order than expected"),
         (
-            Reply({**good().total, "delta": dict(reversed(good().total["delta"].items()))}, good().each),
+            Reply({**good().total, "a": {"b": torch.zeros(1), "c": {}}}, good().each),
+            "2 entries that nobody asked for",
+        ),
+        (
+            Reply({"weight": good().total["weight"], "delta": good().total["delta"]}, good().each),
+            "entries in another order than expected",
+        ),
+        (
+            Reply(
+                {**good().total, "delta": dict(reversed(good().total["delta"].items()))},
+                good().each,
+            ),
             "entries in another order than expected",
         ),
         # shapes, also those that would be broadcast
-        (changed("total", "delta", "bias", to=torch.zeros(1)), "shape (1,), expected shape (3,): total/delta/bias"),
-        (changed("total", "delta", "bias", to=torch.zeros(())), "shape (), expected shape (3,): total/delta/bias"),
-        (changed("total", "delta", "bias", to=torch.zeros(3, 1)), "shape (3, 1), expected shape (3,): total/delta/bias"),
-        (changed("total", "weight", to=torch.zeros(1).double()), "shape (1,), expected shape (): total/weight"),
-        (changed("total", "delta", "bias", to=torch.zeros([1] * 64)), "a shape of 64 dimensions, expected shape (3,): total/delta/bias"),
+        (
+            changed("total", "delta", "bias", to=torch.zeros(1)),
+            "shape (1,), expected shape (3,): total/delta/bias",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.zeros(())),
+            "shape (), expected shape (3,): total/delta/bias",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.zeros(3, 1)),
+            "shape (3, 1), expected shape (3,): total/delta/bias",
+        ),
+        (
+            changed("total", "weight", to=torch.zeros(1).double()),
+            "shape (1,), expected shape (): total/weight",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.zeros([1] * 64)),
+            "a shape of 64 dimensions, expected shape (3,): total/delta/bias",
+        ),
         (
             changed("total", "delta", to={"weight": torch.zeros(1), "bias": torch.zeros(2)}),
             "shape (1,), expected shape (1, 3): total/delta/weight and 1 more",
         ),
         # types
-        (changed("total", "weight", to=torch.tensor(0.5)), "type float32, expected type float64: total/weight"),
+        (
+            changed("total", "weight", to=torch.tensor(0.5)),
+            "type float32, expected type float64: total/weight",
+        ),
         (
             changed("total", "delta", "bias", to=torch.zeros(3, dtype=torch.bfloat16)),
             "type bfloat16, expected type float32: total/delta/bias",
         ),
-        (changed("each", "count", to=torch.zeros(2)), "type float32, expected type int64: each/count"),
-        # values
-        (changed("total", "delta", "bias", to=torch.tensor([0, NAN, 0])), "not finite: total/delta/bias"),
-        (changed("total", "delta", "bias", to=torch.tensor([0, INF, 0])), "not finite: total/delta/bias"),
-        (changed("total", "delta", "bias", to=torch.tensor([0, -INF, 0])), "not finite: total/delta/bias"),
         (
-            changed("total", "delta", to={"weight": torch.full((1, 3), NAN), "bias": torch.full((3,), INF)}),
+            changed("each", "count", to=torch.zeros(2)),
+            "type float32, expected type int64: each/count",
+        ),
+        # values
+        (
+            changed("total", "delta", "bias", to=torch.tensor([0, NAN, 0])),
+            "not finite: total/delta/bias",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.tensor([0, INF, 0])),
+            "not finite: total/delta/bias",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.tensor([0, -INF, 0])),
+            "not finite: total/delta/bias",
+        ),
+        (
+            changed(
+                "total",
+                "delta",
+                to={"weight": torch.full((1, 3), NAN), "bias": torch.full((3,), INF)},
+            ),
             "not finite: total/delta/weight and 1 more",
         ),
         (changed("each", "loss", to=torch.tensor(NAN)), "not finite: each/loss"),
-        (changed("total", "delta", "bias", to=torch.tensor([0, 1e38, 0])), "values beyond 1e+30: total/delta/bias"),
-        (changed("total", "delta", "bias", to=torch.tensor([0, -1e38, 0])), "values beyond 1e+30: total/delta/bias"),
-        (changed("total", "weight", to=torch.tensor(1e300, dtype=torch.float64)), "values beyond 1e+30: total/weight"),
-        (changed("each", "count", to=torch.tensor([0, 2**53 + 1])), "values beyond 9.0072e+15: each/count"),
+        (
+            changed("total", "delta", "bias", to=torch.tensor([0, 1e38, 0])),
+            "values beyond 1e+30: total/delta/bias",
+        ),
+        (
+            changed("total", "delta", "bias", to=torch.tensor([0, -1e38, 0])),
+            "values beyond 1e+30: total/delta/bias",
+        ),
+        (
+            changed("total", "weight", to=torch.tensor(1e300, dtype=torch.float64)),
+            "values beyond 1e+30: total/weight",
+        ),
+        (
+            changed("each", "count", to=torch.tensor([0, 2**53 + 1])),
+            "values beyond 9.0072e+15: each/count",
+        ),
         (changed("each", "count", to=torch.tensor([0, -1])), "negative: each/count"),
         (changed("each", "count", to=torch.tensor([-(2**63), 0])), "negative: each/count"),
         (changed("total", "weight", to=torch.tensor(-1e-9).double()), "negative: total/weight"),
@@ -108,8 +179,12 @@ def test_a_tensor_in_place_of_a_branch_is_found() -> None:
         f"{WHO}: 1 entry that nobody asked for",
     ]
     nothing = "a tensor on one side, an empty branch on the other"
-    assert check_reply(Reply({"a": {}}), Reply({"a": torch.zeros(1)}), WHO) == [f"{WHO}: {nothing}: total/a"]
-    assert check_reply(Reply({"a": torch.zeros(1)}), Reply({"a": {}}), WHO) == [f"{WHO}: {nothing}: total/a"]
+    assert check_reply(Reply({"a": {}}), Reply({"a": torch.zeros(1)}), WHO) == [
+        f"{WHO}: {nothing}: total/a"
+    ]
+    assert check_reply(Reply({"a": torch.zeros(1)}), Reply({"a": {}}), WHO) == [
+        f"{WHO}: {nothing}: total/a"
+    ]
     assert check_reply(Reply({"a": {}}), Reply({"a": {}}), WHO) == []
     assert check_reply(Reply({"a": {}}), Reply(), WHO) == [f"{WHO}: 1 entry that nobody asked for"]
 
@@ -134,19 +209,32 @@ def test_values_are_not_looked_at_where_the_structure_is_wrong() -> None:
 def test_the_tensors_of_a_model_may_be_negative_whatever_their_names() -> None:
     model = {"weight": torch.tensor([-1.0]), "count": torch.tensor([-1.0])}
     assert check_reply(Reply({"delta": model}), Reply({"delta": model}), WHO) == []
-    assert check_reply(Reply({"count": model["count"]}), Reply({"count": model["count"]}), WHO) == [f"{WHO}: negative: total/count"]
-    assert check_reply(Reply({"own": model["count"]}), Reply({"own": model["count"]}), WHO) == []
-    assert check_reply(Reply({"own": model["count"]}), Reply({"own": model["count"]}), WHO, not_negative=["own"]) == [
-        f"{WHO}: negative: total/own"
+    assert check_reply(Reply({"count": model["count"]}), Reply({"count": model["count"]}), WHO) == [
+        f"{WHO}: negative: total/count"
     ]
+    assert check_reply(Reply({"own": model["count"]}), Reply({"own": model["count"]}), WHO) == []
+    assert check_reply(
+        Reply({"own": model["count"]}), Reply({"own": model["count"]}), WHO, not_negative=["own"]
+    ) == [f"{WHO}: negative: total/own"]
 
 
 def test_the_losses_of_a_diverged_model_count_and_its_counts_are_checked() -> None:
-    tally = {"count": torch.tensor([4.0]), "loss": torch.tensor([NAN]), "brier": torch.tensor([INF])}
+    tally = {
+        "count": torch.tensor([4.0]),
+        "loss": torch.tensor([NAN]),
+        "brier": torch.tensor([INF]),
+    }
     assert check_reply(Reply(each=tally), Reply(each=tally), WHO, must_be_finite=False) == []
-    for value, fault in ((NAN, "not finite"), (INF, "not finite"), (-1.0, "negative"), (1e38, "values beyond 9.0072e+15")):
+    for value, fault in (
+        (NAN, "not finite"),
+        (INF, "not finite"),
+        (-1.0, "negative"),
+        (1e38, "values beyond 9.0072e+15"),
+    ):
         wrong = {**tally, "count": torch.tensor([value])}
-        assert check_reply(Reply(each=wrong), Reply(each=tally), WHO, must_be_finite=False) == [f"{WHO}: {fault}: each/count"]
+        assert check_reply(Reply(each=wrong), Reply(each=tally), WHO, must_be_finite=False) == [
+            f"{WHO}: {fault}: each/count"
+        ]
 
 
 def test_the_largest_value_is_a_setting() -> None:
@@ -164,8 +252,12 @@ def test_counts_are_those_of_the_census() -> None:
     path = ("each", "count")
     assert check_reply(reply, reply, WHO, known={path: torch.tensor([4, 2])}) == []
     for census in (torch.tensor([4, 3]), torch.tensor([4]), torch.tensor([[4, 2]])):
-        assert check_reply(reply, reply, WHO, known={path: census}) == [f"{WHO}: not what the server knows: each/count"]
-    assert check_reply(reply, reply, WHO, known={("total", "count"): torch.tensor(4)}) == [f"{WHO}: not what the server knows: total/count"]
+        assert check_reply(reply, reply, WHO, known={path: census}) == [
+            f"{WHO}: not what the server knows: each/count"
+        ]
+    assert check_reply(reply, reply, WHO, known={("total", "count"): torch.tensor(4)}) == [
+        f"{WHO}: not what the server knows: total/count"
+    ]
 
 
 def test_nothing_of_the_client_is_told() -> None:
@@ -205,14 +297,20 @@ def test_those_who_answer_are_no_longer_missing() -> None:
 def test_a_second_reply_is_left_out() -> None:
     called = roll()
     assert called.answer(3, about()) == []
-    assert called.answer(3, about()) == ["client 3 has replied already; its second reply is left out"]
+    assert called.answer(3, about()) == [
+        "client 3 has replied already; its second reply is left out"
+    ]
     assert called.answer(1, about(1)) == []
 
 
 def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
     called = roll()
-    assert called.answer(3, about(round=4)) == ["client 3 replies to another round than 6; the reply is late"]
-    assert called.answer(3, about()) == ["client 3 has replied already; its second reply is left out"]
+    assert called.answer(3, about(round=4)) == [
+        "client 3 replies to another round than 6; the reply is late"
+    ]
+    assert called.answer(3, about()) == [
+        "client 3 has replied already; its second reply is left out"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +324,9 @@ def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
 )
 def test_a_reply_to_something_else_is_refused(values: dict[str, Any], reason: str) -> None:
     assert roll().answer(3, values) == [f"client 3 {reason}"]
-    assert roll(lambda client: ["a", "b", "c", "north"][client]).answer(3, values) == [f"client 3 (north) {reason}"]
+    assert roll(lambda client: ["a", "b", "c", "north"][client]).answer(3, values) == [
+        f"client 3 (north) {reason}"
+    ]
 
 
 def test_a_reply_that_says_nothing_is_refused() -> None:
@@ -257,8 +357,21 @@ def test_a_client_sends_nothing_that_is_not_finite(value: float) -> None:
         require_finite(changed("total", "delta", "bias", to=torch.tensor([0, value, 0])))
     assert str(error.value) == "nothing is sent, because it is not finite: total/delta/bias" + end
     with pytest.raises(NotFinite) as error:
-        require_finite(changed("each", "loss", to=torch.tensor(value)), {"personal": {"w": torch.tensor([value])}})
-    assert str(error.value) == "nothing is sent, because it is not finite: each/loss and 1 more" + end
+        require_finite(
+            changed("each", "loss", to=torch.tensor(value)),
+            {"personal": {"w": torch.tensor([value])}},
+        )
+    assert (
+        str(error.value) == "nothing is sent, because it is not finite: each/loss and 1 more" + end
+    )
     with pytest.raises(NotFinite) as error:
-        require_finite(good(), {"personal": {"w": torch.tensor([value], dtype=torch.float16), "n": torch.tensor([2**63 - 1])}})
+        require_finite(
+            good(),
+            {
+                "personal": {
+                    "w": torch.tensor([value], dtype=torch.float16),
+                    "n": torch.tensor([2**63 - 1]),
+                }
+            },
+        )
     assert str(error.value) == "nothing is sent, because it is not finite: memory/personal/w" + end

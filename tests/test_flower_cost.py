@@ -1,4 +1,5 @@
-"""What a message costs a node: Flower starts a process for each, so nothing may be loaded that the answer does not need."""
+"""What a message costs a node: Flower starts a process for each, so nothing may be loaded that the
+answer does not need."""
 
 from __future__ import annotations
 
@@ -71,24 +72,47 @@ assert len(result.history_rows) == 2
 print(json.dumps(sorted(sys.modules)))
 """
 CLIENT = 2
-KEPT_ON_DISK = {"filelock", "safetensors", "numpy"}  # numpy itself is there; safetensors takes another part of it
+# numpy itself is there; safetensors takes another part of it
+KEPT_ON_DISK = {"filelock", "safetensors", "numpy"}
 
 
-@pytest.mark.parametrize(("method", "more"), [(eh.FedAvg(), set()), (eh.Ditto(lam=0.5), KEPT_ON_DISK)], ids=["fedavg", "ditto"])
-def test_a_node_loads_nothing_that_its_answer_does_not_need(method: eh.Algorithm, more: set[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [(eh.FedAvg(), set()), (eh.Ditto(lam=0.5), KEPT_ON_DISK)],
+    ids=["fedavg", "ditto"],
+)
+def test_a_node_loads_nothing_that_its_answer_does_not_need(
+    method: eh.Algorithm, more: set[str], tmp_path: Path
+) -> None:
     federation = ragged((30, 7, 40))
     setting = Setting(tmp_path, federation, network(torch.float64))
     replies: dict[str, Message] = {}
-    setting.grid.spoil = lambda node, reply: replies.setdefault(reply.metadata.reply_to_message_id, reply) and [reply]
+    setting.grid.spoil = lambda node, reply: (
+        replies.setdefault(reply.metadata.reply_to_message_id, reply) and [reply]
+    )
     setting.run(method, rounds=1, by_client=False)
-    asked = {message.metadata.message_type: message for message in setting.grid.sent if message.metadata.dst_node_id == CLIENT + 1}
+    asked = {
+        message.metadata.message_type: message
+        for message in setting.grid.sent
+        if message.metadata.dst_node_id == CLIENT + 1
+    }
     for kind, message in asked.items():
         (tmp_path / kind).write_bytes(message_to_proto(message).SerializeToString())
     for name in ("train", "test"):
         x, y, group = getattr(federation, name).client(CLIENT)
-        np.savez(tmp_path / f"{name}.npz", x=x, y=y, group=[federation.group_names[code] for code in group.tolist()])
+        np.savez(
+            tmp_path / f"{name}.npz",
+            x=x,
+            y=y,
+            group=[federation.group_names[code] for code in group.tolist()],
+        )
 
-    done = subprocess.run([sys.executable, "-c", NODE, str(tmp_path), *asked], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", NODE, str(tmp_path), *asked],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
     assert done.returncode == 0, done.stderr
     assert list(asked) == ["query.census", "train", "evaluate"]
@@ -96,9 +120,12 @@ def test_a_node_loads_nothing_that_its_answer_does_not_need(method: eh.Algorithm
     packages = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert packages == {"evenhand", *more}
     for message in asked.values():
-        answered = MessageProto.FromString((tmp_path / f"{message.metadata.message_type}.reply").read_bytes())
+        answered = MessageProto.FromString(
+            (tmp_path / f"{message.metadata.message_type}.reply").read_bytes()
+        )
         (found, _), (expected, _) = (
-            records.read_reply(reply.content) for reply in (message_from_proto(answered), replies[message.metadata.message_id])
+            records.read_reply(reply.content)
+            for reply in (message_from_proto(answered), replies[message.metadata.message_id])
         )
         for one, other in zip(map(tree.flatten, found), map(tree.flatten, expected), strict=True):
             assert one.keys() == other.keys()
@@ -107,7 +134,11 @@ def test_a_node_loads_nothing_that_its_answer_does_not_need(method: eh.Algorithm
 
 def test_a_server_loads_no_package_of_reports(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SERVER, str(tmp_path)], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", SERVER, str(tmp_path)],
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}

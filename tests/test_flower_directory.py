@@ -1,4 +1,5 @@
-"""The run directory of a real federation: read like a simulator's, with nothing in it that clients did not share."""
+"""The run directory of a real federation: read like a simulator's, with nothing in it that clients
+did not share."""
 
 from __future__ import annotations
 
@@ -18,29 +19,44 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from commands import invoke
 from evenhand.data.federation import Federation
-from evenhand.studies.analysis import across_clients, compare, gaps, statistics
-from evenhand.studies.findings import analyse
-from evenhand.studies.study import Study
 from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
 from evenhand.messages import Reply
 from evenhand.report.page import page
+from evenhand.studies.analysis import across_clients, compare, gaps, statistics
+from evenhand.studies.findings import analyse
+from evenhand.studies.study import Study
 from federations import METHODS, network, ragged
 from test_flower_faults import FAST, Dying, Killed
 from test_flower_rounds import Setting
 
 SIZES = (4, 12, 7, 20)
-FROM_SUMS = ("mean", "pooled", "worst10", "best10", "min", "std", "variance", "variation", "jain", "cosine")
+FROM_SUMS = (
+    "mean",
+    "pooled",
+    "worst10",
+    "best10",
+    "min",
+    "std",
+    "variance",
+    "variation",
+    "jain",
+    "cosine",
+)
 
 
 def run(directory: Path, method: str = "fedavg", out: str = "run", **settings: Any) -> eh.Result:
     """Three rounds of a federation of four."""
     setting = Setting(directory, ragged(SIZES), network())
-    return setting.run(METHODS[method], rounds=3, out=directory / out, **{**FAST, "by_client": False, **settings})
+    return setting.run(
+        METHODS[method], rounds=3, out=directory / out, **{**FAST, "by_client": False, **settings}
+    )
 
 
 def simulated(method: str = "fedavg", **settings: Any) -> eh.Result:
-    return eh.fit(network(), ragged(SIZES), METHODS[method], rounds=3, engine="loop", **{**FAST, **settings})
+    return eh.fit(
+        network(), ragged(SIZES), METHODS[method], rounds=3, engine="loop", **{**FAST, **settings}
+    )
 
 
 def text_of(html: str) -> str:
@@ -61,17 +77,41 @@ def figures(html: str) -> set[str]:
 # ---- what is written
 
 
-def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples(tmp_path: Path) -> None:
+def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples(
+    tmp_path: Path,
+) -> None:
     result = run(tmp_path)
-    found = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
-    of_method = ("checkpoint.safetensors", "history.csv", "model.safetensors", "over_clients.json", "scores.csv", "tally.safetensors")
-    assert found == {"spec.toml", "about.json", "run-name", "roster.json", *(f"fedavg/{name}" for name in of_method)}
+    found = {
+        str(path.relative_to(tmp_path / "run"))
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    }
+    of_method = (
+        "checkpoint.safetensors",
+        "history.csv",
+        "model.safetensors",
+        "over_clients.json",
+        "scores.csv",
+        "tally.safetensors",
+    )
+    assert found == {
+        "spec.toml",
+        "about.json",
+        "run-name",
+        "roster.json",
+        *(f"fedavg/{name}" for name in of_method),
+    }
     model, _ = read_tensors(tmp_path / "run/fedavg/model.safetensors")
     assert all(torch.equal(model[name], value) for name, value in simulated().params.items())
     assert model.keys() == result.params.keys()
     with (tmp_path / "run/fedavg/scores.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [(row["by"], row["name"]) for row in rows] == [("everyone", "everyone"), ("group", "a"), ("group", "b"), ("group", "c")]
+    assert [(row["by"], row["name"]) for row in rows] == [
+        ("everyone", "everyone"),
+        ("group", "a"),
+        ("group", "b"),
+        ("group", "c"),
+    ]
     assert {name for row in rows for name, cell in row.items() if cell == ""} == {"team"}
     assert [row["round"] for row in read_rows(tmp_path / "run/fedavg/history.csv")] == [1, 2, 3]
     assert json.loads((tmp_path / "run/fedavg/over_clients.json").read_text())["clients"] == 4
@@ -83,11 +123,18 @@ def test_it_says_what_each_client_told(tmp_path: Path) -> None:
     about = json.loads((tmp_path / "run/about.json").read_text())
     assert about["federation"]["by_client"] is False
     assert [client["name"] for client in about["federation"]["clients"]] == ["0", "1", "2", "3"]
-    assert [client["team"] for client in about["federation"]["clients"]] == ["even", "odd", "even", "odd"]
+    assert [client["team"] for client in about["federation"]["clients"]] == [
+        "even",
+        "odd",
+        "even",
+        "odd",
+    ]
     for number, client in enumerate(about["federation"]["clients"]):
         for kind in ("train", "test"):
             codes = getattr(federation, kind).client(number)[2].tolist()
-            assert client["samples"][kind] == {name: codes.count(code) for code, name in enumerate(federation.group_names)}
+            assert client["samples"][kind] == {
+                name: codes.count(code) for code, name in enumerate(federation.group_names)
+            }
     assert about["server"] == {"fedavg": {"sees": [], "stays": []}}
     assert "flwr" in about["versions"]
 
@@ -102,7 +149,9 @@ def test_it_says_what_each_client_told(tmp_path: Path) -> None:
         ("finetuned", [], ["loss", "heard"]),
     ],
 )
-def test_it_says_what_the_server_sees_and_what_stays_with_clients(method: str, sees: list[str], stays: list[str], tmp_path: Path) -> None:
+def test_it_says_what_the_server_sees_and_what_stays_with_clients(
+    method: str, sees: list[str], stays: list[str], tmp_path: Path
+) -> None:
     run(tmp_path, method)
     about = json.loads((tmp_path / "run/about.json").read_text())
     assert list(about["server"].values()) == [{"sees": sees, "stays": stays}]
@@ -138,7 +187,9 @@ class Mine(eh.Algorithm):
 
 
 def test_a_method_of_ones_own_leaves_a_directory_too(tmp_path: Path) -> None:
-    Setting(tmp_path, ragged(SIZES), network(), algorithm=Mine()).run(Mine(), rounds=2, by_client=False)
+    Setting(tmp_path, ragged(SIZES), network(), algorithm=Mine()).run(
+        Mine(), rounds=2, by_client=False
+    )
     study = Study.load([tmp_path / "run"])
     assert study.labels == ("Mine",)
     assert study.first.method.parameters == {"strength": 0.5}
@@ -155,10 +206,16 @@ def test_numbers_over_clients_are_the_simulators(tmp_path: Path) -> None:
     columns = reference.score_columns
     expected = statistics(study, columns["accuracy"][:4], columns["count"][:4].astype(np.float64))
     for name in FROM_SUMS:
-        close = 6e-4 if name in ("worst10", "best10", "min") else 1e-9  # half a cell of the histogram
+        # half a cell of the histogram
+        close = 6e-4 if name in ("worst10", "best10", "min") else 1e-9
         assert float(found[name]) == pytest.approx(float(expected[name]), abs=close), name
     assert [name for name, value in found.items() if np.isnan(value)] == ["max", "gini", "entropy"]
-    assert (study.clients, study.samples, study.names("client"), study.names("team")) == (4, 36, (), ())
+    assert (study.clients, study.samples, study.names("client"), study.names("team")) == (
+        4,
+        36,
+        (),
+        (),
+    )
 
 
 def test_gaps_between_groups_are_the_simulators(tmp_path: Path) -> None:
@@ -166,8 +223,14 @@ def test_gaps_between_groups_are_the_simulators(tmp_path: Path) -> None:
     run(tmp_path, out="by-client", by_client=True)
     sums, rows = (gaps(Study.load([tmp_path / name]))["fedavg"] for name in ("run", "by-client"))
     assert sums.keys() == rows.keys()
-    assert {kind: interval.value for kind, interval in sums.items()} == pytest.approx({kind: one.value for kind, one in rows.items()})
-    accuracy = [row["accuracy"] for row in simulated().score_rows if row["by"] == "group" and row["count"] >= 10]
+    assert {kind: interval.value for kind, interval in sums.items()} == pytest.approx(
+        {kind: one.value for kind, one in rows.items()}
+    )
+    accuracy = [
+        row["accuracy"]
+        for row in simulated().score_rows
+        if row["by"] == "group" and row["count"] >= 10
+    ]
     assert sums["accuracy parity"].value == pytest.approx(max(accuracy) - min(accuracy))
 
 
@@ -175,7 +238,9 @@ def test_where_clients_are_seen_there_is_a_row_for_each(tmp_path: Path) -> None:
     run(tmp_path, by_client=True)
     study, reference = Study.load([tmp_path / "run"]), simulated()
     assert study.names("client") == ("0", "1", "2", "3")
-    assert study.merits("fedavg", FAST["seed"]).tolist() == pytest.approx(reference.score_columns["accuracy"][:4].tolist())
+    assert study.merits("fedavg", FAST["seed"]).tolist() == pytest.approx(
+        reference.score_columns["accuracy"][:4].tolist()
+    )
     html = page(analyse(study))
     assert {"distribution", "sorted", "front", "learning"} <= figures(html)
     assert "not shared" not in section(html, "methods") + section(html, "distribution")
@@ -192,22 +257,32 @@ def test_several_seeds_give_intervals_without_single_clients(tmp_path: Path) -> 
     interval = comparison.rows["fedavg"]["mean"]
     assert comparison.over == "seeds"
     assert interval.value == pytest.approx(np.mean(means))
-    half = 4.302652729911275 * np.std(means, ddof=1) / 3**0.5  # Student's t with two degrees of freedom
-    assert (interval.low, interval.high) == pytest.approx((np.mean(means) - half, np.mean(means) + half))
+    # Student's t with two degrees of freedom
+    half = 4.302652729911275 * np.std(means, ddof=1) / 3**0.5
+    assert (interval.low, interval.high) == pytest.approx(
+        (np.mean(means) - half, np.mean(means) + half)
+    )
 
 
 # ---- the page
 
 
-def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest(tmp_path: Path) -> None:
+def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest(
+    tmp_path: Path,
+) -> None:
     run(tmp_path)
     html = page(analyse(Study.load([tmp_path / "run"])))
     assert figures(html) == {"front", "gaps-group", "members-group", "learning"}
     for key in ("distribution", "weights"):
-        assert "Not shared: with fedavg the server saw sums over clients, nothing of single ones." in section(html, key)
+        assert (
+            "Not shared: with fedavg the server saw sums over clients, nothing of single ones."
+            in section(html, key)
+        )
     assert "How single clients fare was not shared with the server" in text_of(html)
     assert not re.search(r"\bnan\b", text_of(html), re.IGNORECASE)
-    assert "gini" not in section(html, "methods").lower().replace("of std and gini, smaller is better", "")
+    assert "gini" not in section(html, "methods").lower().replace(
+        "of std and gini, smaller is better", ""
+    )
     assert "4 clients" in text_of(html)
     assert "36 test samples" in text_of(html)
     assert "no intervals" in text_of(html)
@@ -220,31 +295,51 @@ def test_the_page_says_what_the_server_learned(tmp_path: Path) -> None:
     run(tmp_path, "ditto", out="ditto")
     found = section(page(analyse(Study.load([tmp_path / "afl", tmp_path / "ditto"]))), "server")
     assert found.startswith("What the server learned about single clients")
-    assert "afl its loss how it fares: its predictions counted by label and group, its losses - no" in found
-    assert "ditto nothing: sums only nothing by name: sums, and how many clients have which accuracy personal yes" in found
+    assert (
+        "afl its loss how it fares: its predictions counted by label and group, its losses - no"
+        in found
+    )
+    assert (
+        "ditto nothing: sums only nothing by name: sums, and how many clients have which accuracy"
+        " personal yes" in found
+    )
     federation = ragged(SIZES)
     first = [str(federation.train.client(0)[2].tolist().count(code)) for code in range(3)]
-    assert f"client team train, a train, b train, c test, a test, b test, c 0 even {' '.join(first)}" in found
+    assert (
+        f"client team train, a train, b train, c test, a test, b test, c 0 even {' '.join(first)}"
+        in found
+    )
 
 
 def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
-    """FedAvg from sums, AFL with a row per client: numbers that sums do not give are missing for the one and there for the other."""
+    """FedAvg from sums, AFL with a row per client: numbers that sums do not give are missing for
+    the one and there for the other."""
     run(tmp_path, out="fedavg")
     run(tmp_path, "afl", out="afl", by_client=True)
     study = Study.load([tmp_path / "fedavg", tmp_path / "afl"])
     html = page(analyse(study))
     assert not {"distribution", "sorted", "weights"} & figures(html)
-    assert "A page about the other methods alone has these figures." in section(html, "distribution")
+    assert "A page about the other methods alone has these figures." in section(
+        html, "distribution"
+    )
     rows = compare(study).rows
     assert np.isnan(rows["fedavg"]["gini"].value)
-    assert rows["afl"]["gini"].value == pytest.approx(float(eh.metrics.spread.gini(simulated("afl").score_columns["accuracy"][:4])))
+    assert rows["afl"]["gini"].value == pytest.approx(
+        float(eh.metrics.spread.gini(simulated("afl").score_columns["accuracy"][:4]))
+    )
     head, _, rest = section(html, "methods").partition("fedavg reference")
     assert "Gini" in head
     assert rest.split()[:11].count("shared") == 1
-    differences = section(html, "methods").partition("Differences to fedavg")[2].partition("Further numbers")[0]
+    differences = (
+        section(html, "methods")
+        .partition("Differences to fedavg")[2]
+        .partition("Further numbers")[0]
+    )
     assert "Gini" not in differences.partition("method")[2]
     mean = compare(study).differences["afl"]["mean"].interval
-    assert mean.value == pytest.approx(simulated("afl").summary["mean"] - simulated().summary["mean"])
+    assert mean.value == pytest.approx(
+        simulated("afl").summary["mean"] - simulated().summary["mean"]
+    )
     assert np.isnan(mean.low)
     assert "Against FedAvg, afl changes accuracy by" in text_of(html)
     assert "significantly" not in text_of(html)
@@ -255,7 +350,11 @@ def test_a_difference_to_what_was_not_shared_is_not_made_up(tmp_path: Path) -> N
     run(tmp_path, "afl", out="afl", by_client=True)
     run(tmp_path, "qffl", out="qffl")
     study = Study.load([tmp_path / name for name in ("fedavg", "afl", "qffl")])
-    table = section(page(analyse(study)), "methods").partition("Differences to fedavg")[2].partition("Further numbers")[0]
+    table = (
+        section(page(analyse(study)), "methods")
+        .partition("Differences to fedavg")[2]
+        .partition("Further numbers")[0]
+    )
     of_afl, of_qffl = table.partition(" afl ")[2].split(" qffl ")
     assert table.count("not shared") == 1
     assert of_qffl.split()[-2:] == ["not", "shared"]
@@ -267,7 +366,12 @@ def test_an_error_is_reported_from_sums_too(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(9, 3)), "y": rng.normal(size=9)} for _ in range(3)]
     data = [Federation.from_arrays([client], test=[client]) for client in clients]
-    setting = Setting(tmp_path, Federation.from_arrays(clients, test=clients), torch.nn.Linear(3, 1).double(), data)
+    setting = Setting(
+        tmp_path,
+        Federation.from_arrays(clients, test=clients),
+        torch.nn.Linear(3, 1).double(),
+        data,
+    )
     result = setting.run(eh.FedAvg(), rounds=2, loss="mse", by_client=False, eval_every=1)
     study = Study.load([tmp_path / "run"])
     found = across_clients(study, "fedavg", 3)
@@ -287,7 +391,9 @@ def test_who_gave_no_last_answer_is_not_among_those_counted(tmp_path: Path) -> N
 
     setting.grid.spoil = lose
     setting.run(METHODS["fedavg"], rounds=2, deadline=0.3, by_client=False)
-    assert "over 3 of 4 clients" in section(page(analyse(Study.load([tmp_path / "run"]))), "methods")
+    assert "over 3 of 4 clients" in section(
+        page(analyse(Study.load([tmp_path / "run"]))), "methods"
+    )
 
 
 # ---- runs that did not end
@@ -302,7 +408,10 @@ def test_a_run_that_was_ended_says_how_far_it_came(tmp_path: Path) -> None:
     directory = str(tmp_path / "run")
     code, out, err = invoke("report", directory)
     assert (code, out) == (1, "")
-    told = f"evenhand: {directory} is not finished: it has done 2 of 3 rounds; start its Flower app again with the same out, and it goes on"
+    told = (
+        f"evenhand: {directory} is not finished: it has done 2 of 3 rounds; start its Flower app"
+        " again with the same out, and it goes on"
+    )
     assert err.startswith(told)
     assert err.count("\n") == 1
     setting.run(METHODS["afl"], rounds=3, **FAST)
@@ -311,7 +420,10 @@ def test_a_run_that_was_ended_says_how_far_it_came(tmp_path: Path) -> None:
     assert "What the server learned about single clients" in (tmp_path / "page.html").read_text()
 
 
-@pytest.mark.parametrize("arguments", [("resume", "run"), ("run", "run/spec.toml"), ("compare", "run/spec.toml", "--seeds", "2")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("resume", "run"), ("run", "run/spec.toml"), ("compare", "run/spec.toml", "--seeds", "2")],
+)
 def test_other_commands_say_that_the_data_are_elsewhere(
     arguments: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,8 +431,10 @@ def test_other_commands_say_that_the_data_are_elsewhere(
     monkeypatch.chdir(tmp_path)
     code, _, err = invoke(*arguments)
     assert code == 1
-    assert err == (
-        "evenhand: the data of this run are with the nodes of a federation; start its Flower app to run it, or to go on with it\n"
+    assert (
+        err
+        == "evenhand: the data of this run are with the nodes of a federation; start its Flower app"
+        " to run it, or to go on with it\n"
     )
 
 
@@ -329,8 +443,11 @@ def test_other_commands_say_that_the_data_are_elsewhere(
 
 @pytest.mark.parametrize("teams", [True, False])
 @pytest.mark.parametrize("name", METHODS)
-def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(name: str, teams: bool, tmp_path: Path) -> None:
-    """Through Flower: what arrives of a single client in training and surveys is an update or a loss where ``seen`` says so."""
+def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(
+    name: str, teams: bool, tmp_path: Path
+) -> None:
+    """Through Flower: what arrives of a single client in training and surveys is an update or a
+    loss where ``seen`` says so."""
     federation, method = ragged(SIZES, teams=teams), METHODS[name]
     if not teams and name == "term_team":
         pytest.skip("needs teams")
@@ -343,11 +460,21 @@ def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(
 
     Setting(tmp_path, federation, network(), spoil=watch).run(method, rounds=2, by_client=False)
     seen = method.seen(federation.census())
-    trees = {key for kind, reply in arrived if kind in ("train", "survey") for key, value in reply.each.items() if isinstance(value, dict)}
-    numbers = {key for kind, reply in arrived if kind in ("train", "survey") for key in reply.each} - trees
+    trees = {
+        key
+        for kind, reply in arrived
+        if kind in ("train", "survey")
+        for key, value in reply.each.items()
+        if isinstance(value, dict)
+    }
+    numbers = {
+        key for kind, reply in arrived if kind in ("train", "survey") for key in reply.each
+    } - trees
     known = {"weight", "share"}  # that the server has sent itself
     assert bool(trees) == any("update" in what for what in seen)
     assert bool(numbers - known) == any("loss" in what for what in seen)
     assert all("loss" in key for key in numbers - known)
     assert not any(reply.each for kind, reply in arrived if kind == "evaluate")
-    assert all(set(reply.each) == {"train", "val", "test"} for kind, reply in arrived if kind == "census")
+    assert all(
+        set(reply.each) == {"train", "val", "test"} for kind, reply in arrived if kind == "census"
+    )

@@ -1,4 +1,5 @@
-"""Replies that must not count, and servers that stop: a fault costs its client one round, an interruption nothing."""
+"""Replies that must not count, and servers that stop: a fault costs its client one round, an
+interruption nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ from test_flower_rounds import Setting, flat, one_client
 
 SIZES = (2, 12, 7)
 FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is left out, and of which round: the middle one
-FAST: dict[str, Any] = {"local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5), "seed": 3, "eval_every": 2}
+FAST: dict[str, Any] = {
+    "local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5),
+    "seed": 3,
+    "eval_every": 2,
+}
 CANARY = 31337.125  # a value of a client's data: no log of the server may show it
 PATH = "/home/clinic/patients.csv"
 
@@ -50,17 +55,30 @@ class Unheard(Engine):
         ask = inner.exchange
 
         def exchange(work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-            rows = [row for row, client in enumerate(ids.tolist()) if (work.name, round, client) not in self.lost]
+            rows = [
+                row
+                for row, client in enumerate(ids.tolist())
+                if (work.name, round, client) not in self.lost
+            ]
             if not rows:
                 return Replies(ids[:0], {}, {})
-            return ask(work, Task(task.shared, eh.tree.map(lambda leaf: leaf[rows], task.own)), ids[rows], round)
+            return ask(
+                work,
+                Task(task.shared, eh.tree.map(lambda leaf: leaf[rows], task.own)),
+                ids[rows],
+                round,
+            )
 
         inner.exchange = exchange
         return inner
 
 
-def reference(method: eh.Algorithm, *lost: tuple[str, int, int], module: nn.Module | None = None) -> eh.Result:
-    return eh.fit(module or network(), ragged(SIZES), method, rounds=ROUNDS, engine=Unheard(lost), **FAST)
+def reference(
+    method: eh.Algorithm, *lost: tuple[str, int, int], module: nn.Module | None = None
+) -> eh.Result:
+    return eh.fit(
+        module or network(), ragged(SIZES), method, rounds=ROUNDS, engine=Unheard(lost), **FAST
+    )
 
 
 def assert_same(found: eh.Result, expected: eh.Result) -> None:
@@ -68,7 +86,9 @@ def assert_same(found: eh.Result, expected: eh.Result) -> None:
     for key, value in flat(expected).items():
         assert torch.equal(flat(found)[key], value), key
     for name in ("asked", "answered", "left_out", "void"):
-        assert [row[name] for row in found.history_rows] == [row[name] for row in expected.history_rows], name
+        assert [row[name] for row in found.history_rows] == [
+            row[name] for row in expected.history_rows
+        ], name
 
 
 # ---- what can be wrong with a reply
@@ -80,9 +100,12 @@ def asked(setting: Setting, reply: Message) -> Message:
 
 
 class Spoilt(Setting):
-    """A federation in which one reply is changed on its way: that of client FAULTY to the training of round ROUND."""
+    """A federation in which one reply is changed on its way: that of client FAULTY to the training
+    of round ROUND."""
 
-    def __init__(self, directory: Path, change: Callable[[Spoilt, Message], list[Message]], **options: Any) -> None:
+    def __init__(
+        self, directory: Path, change: Callable[[Spoilt, Message], list[Message]], **options: Any
+    ) -> None:
         super().__init__(directory, ragged(SIZES), network(), spoil=self._spoil, **options)
         self.change, self.changed, self.earlier = change, 0, list[Message]()
 
@@ -97,7 +120,9 @@ class Spoilt(Setting):
         return self.change(self, reply)
 
 
-def rewritten(edit: Callable[[Reply, dict[str, Any]], Reply | None]) -> Callable[[Spoilt, Message], list[Message]]:
+def rewritten(
+    edit: Callable[[Reply, dict[str, Any]], Reply | None],
+) -> Callable[[Spoilt, Message], list[Message]]:
     """Change a reply's trees and what goes with it, and pack it again."""
 
     def change(setting: Spoilt, message: Message) -> list[Message]:
@@ -108,7 +133,9 @@ def rewritten(edit: Callable[[Reply, dict[str, Any]], Reply | None]) -> Callable
     return change
 
 
-def put(part: str, *path: str, to: Callable[[Tensor], Tensor]) -> Callable[[Spoilt, Message], list[Message]]:
+def put(
+    part: str, *path: str, to: Callable[[Tensor], Tensor]
+) -> Callable[[Spoilt, Message], list[Message]]:
     def edit(reply: Reply, about: dict[str, Any]) -> None:
         branch: Tree = getattr(reply, part)
         for key in path[:-1]:
@@ -137,7 +164,12 @@ def content(made: Callable[[], RecordDict]) -> Callable[[Spoilt, Message], list[
 def garbage() -> RecordDict:
     noise = np.random.default_rng(0).bytes(300)
     array = Array(dtype="uint8", shape=(len(noise),), stype=records.STYPE, data=noise)
-    return RecordDict({"trees": ArrayRecord({"total": array, "each": array}), "about": ConfigRecord({"format": records.FORMAT})})
+    return RecordDict(
+        {
+            "trees": ArrayRecord({"total": array, "each": array}),
+            "about": ConfigRecord({"format": records.FORMAT}),
+        }
+    )
 
 
 def an_earlier_reply(setting: Spoilt, message: Message) -> list[Message]:
@@ -152,11 +184,20 @@ def an_error(setting: Spoilt, message: Message) -> list[Message]:
 BIAS = ("total", "delta", "2.bias")
 WEIGHT = ("total", "delta", "0.weight")
 FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
-    "wrong shape": (put(*WEIGHT, to=lambda leaf: leaf.T.contiguous()), "shape (5, 8), expected shape (8, 5)"),
-    "a shape that would broadcast": (put(*BIAS, to=lambda leaf: leaf[:1]), "shape (1,), expected shape (3,)"),
+    "wrong shape": (
+        put(*WEIGHT, to=lambda leaf: leaf.T.contiguous()),
+        "shape (5, 8), expected shape (8, 5)",
+    ),
+    "a shape that would broadcast": (
+        put(*BIAS, to=lambda leaf: leaf[:1]),
+        "shape (1,), expected shape (3,)",
+    ),
     "no dimension": (put(*BIAS, to=lambda leaf: leaf[0]), "shape (), expected shape (3,)"),
     "wrong type": (put(*BIAS, to=Tensor.float), "type float32, expected type float64"),
-    "a missing entry": (rewritten(lambda reply, about: reply.total.pop("weight") and None), "missing: total/weight"),
+    "a missing entry": (
+        rewritten(lambda reply, about: reply.total.pop("weight") and None),
+        "missing: total/weight",
+    ),
     "an entry too many": (
         rewritten(lambda reply, about: reply.each.update(secret=torch.tensor(CANARY))),
         "1 entry that nobody asked for",
@@ -165,10 +206,16 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
         rewritten(lambda reply, about: Reply(dict(reversed(reply.total.items())), reply.each)),
         "entries in another order than expected",
     ),
-    "each in place of total": (rewritten(lambda reply, about: Reply({}, {**reply.total, **reply.each})), "missing: total/delta"),
+    "each in place of total": (
+        rewritten(lambda reply, about: Reply({}, {**reply.total, **reply.each})),
+        "missing: total/delta",
+    ),
     "NaN": (put(*BIAS, to=with_value(float("nan"))), "not finite: total/delta/2.bias"),
     "infinity": (put(*WEIGHT, to=with_value(float("-inf"))), "not finite: total/delta/0.weight"),
-    "NaN as a loss": (put("each", "loss_at_start", to=with_value(float("nan"))), "not finite: each/loss_at_start"),
+    "NaN as a loss": (
+        put("each", "loss_at_start", to=with_value(float("nan"))),
+        "not finite: each/loss_at_start",
+    ),
     "1e38": (put(*BIAS, to=with_value(1e38)), "values beyond 1e+30: total/delta/2.bias"),
     "a negative weight": (put("total", "weight", to=with_value(-CANARY)), "negative: total/weight"),
     "another client's number": (told(client=FAULTY + 1), "another client's number"),
@@ -178,15 +225,25 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     "other work": (told(work="evaluate"), "other work than train"),
     "garbage": (content(garbage), "header"),
     "nothing": (content(RecordDict), "is not one of evenhand's"),
-    "no trees": (content(lambda: RecordDict({"about": ConfigRecord({"format": records.FORMAT})})), "must hold the trees total and each"),
-    "another format": (content(lambda: RecordDict({"about": ConfigRecord({"format": 999})})), "format 999"),
+    "no trees": (
+        content(lambda: RecordDict({"about": ConfigRecord({"format": records.FORMAT})})),
+        "must hold the trees total and each",
+    ),
+    "another format": (
+        content(lambda: RecordDict({"about": ConfigRecord({"format": 999})})),
+        "format 999",
+    ),
     "an error of Flower's": (an_error, "Flower's error 8"),
 }
 
 
 def heard_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Lines of the server's log; nodes, which are in this process too, have logs of their own."""
-    records = [record for record in caplog.records if record.name.startswith("evenhand") and record.name != apps.__name__]
+    records = [
+        record
+        for record in caplog.records
+        if record.name.startswith("evenhand") and record.name != apps.__name__
+    ]
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 
 
@@ -195,7 +252,12 @@ def assert_told(caplog: pytest.LogCaptureFixture, reason: str) -> None:
     about_client = [line for line in lines if f"client {FAULTY}" in line]
     assert any(reason in line for line in about_client), lines
     assert len(about_client) <= 2, lines  # a line for each kind of fault
-    assert not any(f"client {other}" in line for line in lines for other in range(len(SIZES)) if other != FAULTY)
+    assert not any(
+        f"client {other}" in line
+        for line in lines
+        for other in range(len(SIZES))
+        if other != FAULTY
+    )
     for line in lines:
         assert "\n" not in line
         assert "31337" not in line
@@ -204,7 +266,9 @@ def assert_told(caplog: pytest.LogCaptureFixture, reason: str) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_faulty_reply_costs_its_client_the_round(fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_faulty_reply_costs_its_client_the_round(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     change, reason = FAULTS[fault]
     setting = Spoilt(tmp_path, change)
     result = setting.run(METHODS["afl"], rounds=ROUNDS, **FAST)
@@ -218,26 +282,43 @@ def test_a_faulty_reply_costs_its_client_the_round(fault: str, tmp_path: Path, c
     ("method", "change", "reason"),
     [
         ("ditto", FAULTS["NaN"][0], "not finite: total/delta/2.bias"),
-        ("gifair_per", put("total", "team_heard", to=with_value(-1.0)), "negative: total/team_heard"),
-        ("fedminmax", put("total", "group_share", to=with_value(-1e-9)), "negative: total/group_share"),
+        (
+            "gifair_per",
+            put("total", "team_heard", to=with_value(-1.0)),
+            "negative: total/team_heard",
+        ),
+        (
+            "fedminmax",
+            put("total", "group_share", to=with_value(-1e-9)),
+            "negative: total/group_share",
+        ),
         ("fedmgda", FAULTS["another round"][0], "the reply is late"),
     ],
 )
 def test_a_refused_reply_leaves_no_trace_in_what_a_client_remembers(
     method: str, change: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its node has written down what it learned in the round; in the next it must start from what counts."""
+    """Its node has written down what it learned in the round; in the next it must start from what
+    counts."""
     result = Spoilt(tmp_path, change).run(METHODS[method], rounds=ROUNDS, **FAST)
     expected = reference(METHODS[method], ("train", ROUND, FAULTY))
     assert_same(result, expected)
     for name in ("accuracy", "loss"):  # of personal models, which only scores show
-        assert result.score_columns[name].tolist() == pytest.approx(expected.score_columns[name].tolist(), rel=1e-12, nan_ok=True), name
+        assert result.score_columns[name].tolist() == pytest.approx(
+            expected.score_columns[name].tolist(), rel=1e-12, nan_ok=True
+        ), name
     assert_told(caplog, reason)
 
 
-def test_a_reply_of_ten_times_the_limit_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reply_of_ten_times_the_limit_is_refused(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     limit = 20_000
-    large = rewritten(lambda reply, about: reply.total.update(more=torch.zeros(10 * limit // 8, dtype=torch.float64)))
+    large = rewritten(
+        lambda reply, about: reply.total.update(
+            more=torch.zeros(10 * limit // 8, dtype=torch.float64)
+        )
+    )
     result = Spoilt(tmp_path, large).run(METHODS["afl"], rounds=ROUNDS, limit=limit, **FAST)
     assert_same(result, reference(METHODS["afl"], ("train", ROUND, FAULTY)))
     assert_told(caplog, f"the limit is {limit} bytes")
@@ -248,11 +329,16 @@ def test_a_node_does_not_send_more_than_its_limit(tmp_path: Path) -> None:
     app = apps.client_app(network(), lambda config: one_client(federation, 0), limit=1000)
     setting = Setting(tmp_path, federation, network())
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
-    task = next(message for message in setting.grid.sent if message.metadata.message_type == "train")
+    task = next(
+        message for message in setting.grid.sent if message.metadata.message_type == "train"
+    )
     size = records.size_of(task.content)
     assert size > 1000
     reply = app(task, setting.grid.contexts[1])
-    told = f"a message has {size} bytes, the limit is 1000 bytes; make the model smaller or raise the limit"
+    told = (
+        f"a message has {size} bytes, the limit is 1000 bytes; make the model smaller or raise the"
+        " limit"
+    )
     assert dict(reply.content["fault"]) == {"reason": told}
 
 
@@ -263,16 +349,23 @@ def test_a_second_reply_is_not_counted(tmp_path: Path, caplog: pytest.LogCapture
     setting = Spoilt(tmp_path, twice)
     assert_same(setting.run(METHODS["afl"], rounds=ROUNDS, **FAST), reference(METHODS["afl"]))
     assert setting.changed == 1
-    assert heard_by_server(caplog) == [f"node {FAULTY + 1} has replied already; its second reply is not counted"]
+    assert heard_by_server(caplog) == [
+        f"node {FAULTY + 1} has replied already; its second reply is not counted"
+    ]
 
 
-def test_a_reply_to_an_earlier_message_is_not_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reply_to_an_earlier_message_is_not_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """It comes beside the one that was asked for, as it would from a node that was slow."""
 
     def with_an_old_one(setting: Spoilt, message: Message) -> list[Message]:
         return [setting.earlier[-1], message]
 
-    assert_same(Spoilt(tmp_path, with_an_old_one).run(METHODS["afl"], rounds=ROUNDS, **FAST), reference(METHODS["afl"]))
+    assert_same(
+        Spoilt(tmp_path, with_an_old_one).run(METHODS["afl"], rounds=ROUNDS, **FAST),
+        reference(METHODS["afl"]),
+    )
     told = f"node {FAULTY + 1} replies to an earlier message; the reply is late and is not counted"
     assert heard_by_server(caplog) == [told]
 
@@ -281,7 +374,9 @@ def test_a_round_without_any_reply_that_counts_is_void_and_training_goes_on(tmp_
     def spoil(node: int, reply: Message) -> list[Message]:
         about = asked(setting, reply).content.get("about", {})
         return (
-            [Message(RecordDict(), reply_to=asked(setting, reply))] if (about.get("work"), about.get("round")) == ("train", 1) else [reply]
+            [Message(RecordDict(), reply_to=asked(setting, reply))]
+            if (about.get("work"), about.get("round")) == ("train", 1)
+            else [reply]
         )
 
     setting = Setting(tmp_path, ragged(SIZES), network(), spoil=spoil)
@@ -296,7 +391,10 @@ def test_a_round_without_any_reply_that_counts_is_void_and_training_goes_on(tmp_
 
 def node_app(load_data: Callable[[int], eh.Federation], **options: Any) -> Any:
     return apps.client_app(
-        options.pop("module", network()), lambda config: load_data(int(config["partition-id"])), share="client", **options
+        options.pop("module", network()),
+        lambda config: load_data(int(config["partition-id"])),
+        share="client",
+        **options,
     )
 
 
@@ -314,7 +412,10 @@ class FileGone(OSError):
     ("error", "reason"),
     [
         (FileGone(f"{PATH}: no such file"), "load_data has failed on the node; its log says more"),
-        (eh.errors.DataError(f"{PATH}, row 7: {CANARY}"), "load_data has failed on the node; its log says more"),
+        (
+            eh.errors.DataError(f"{PATH}, row 7: {CANARY}"),
+            "load_data has failed on the node; its log says more",
+        ),
         (RunError(f"{PATH} holds {CANARY}"), "load_data has failed on the node; its log says more"),
     ],
 )
@@ -334,7 +435,9 @@ def test_what_a_nodes_loader_says_stays_on_the_node(
     assert_told(caplog, reason)
 
 
-def test_what_fails_inside_training_stays_on_the_node(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_fails_inside_training_stays_on_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     setting = Setting(tmp_path, ragged(SIZES), network())
 
     def fails(output: Tensor, target: Tensor) -> Tensor:
@@ -342,7 +445,9 @@ def test_what_fails_inside_training_stays_on_the_node(tmp_path: Path, caplog: py
 
     def app(message: Message, context: Any) -> Message:
         broken = int(context.node_config["partition-id"]) == FAULTY and during(setting.grid, ROUND)
-        return node_app(lambda client: one_client(setting.federation, client), loss=fails if broken else None)(message, context)
+        return node_app(
+            lambda client: one_client(setting.federation, client), loss=fails if broken else None
+        )(message, context)
 
     setting.grid.app = app  # type: ignore[assignment]
     result = setting.run(METHODS["afl"], rounds=ROUNDS, **FAST)
@@ -350,7 +455,9 @@ def test_what_fails_inside_training_stays_on_the_node(tmp_path: Path, caplog: py
     assert_told(caplog, "on the node; its log says more")
 
 
-def test_a_client_that_diverges_sends_nothing_but_a_refusal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_diverges_sends_nothing_but_a_refusal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Its features are so large that its loss is not finite: what the simulator leaves out too."""
     federation, method = ragged(SIZES), METHODS["afl"]
     start = int(federation.train.offsets[FAULTY])
@@ -359,7 +466,8 @@ def test_a_client_that_diverges_sends_nothing_but_a_refusal(tmp_path: Path, capl
     with torch.no_grad():
         module.weight.fill_(1.0), module.bias.zero_()
     expected = eh.fit(module, federation, method, rounds=ROUNDS, engine="loop", **FAST)
-    assert [row["left_out"] for row in expected.history_rows] == [str(FAULTY)] * ROUNDS  # so it does diverge
+    # so it does diverge
+    assert [row["left_out"] for row in expected.history_rows] == [str(FAULTY)] * ROUNDS
     sent: list[tuple[int, RecordDict]] = []
 
     def spoil(node: int, reply: Message) -> list[Message]:
@@ -374,8 +482,14 @@ def test_a_client_that_diverges_sends_nothing_but_a_refusal(tmp_path: Path, capl
     for refusal in refusals:
         assert list(refusal) == ["fault"]
         assert list(refusal["fault"]) == ["reason"]
-        assert str(refusal["fault"]["reason"]).startswith("nothing is sent, because it is not finite")
-    named = [line for line in heard_by_server(caplog) if f"client {FAULTY} is left out: nothing is sent" in line]
+        assert str(refusal["fault"]["reason"]).startswith(
+            "nothing is sent, because it is not finite"
+        )
+    named = [
+        line
+        for line in heard_by_server(caplog)
+        if f"client {FAULTY} is left out: nothing is sent" in line
+    ]
     assert len(named) == ROUNDS
 
 
@@ -391,7 +505,9 @@ class Absent(InProcessGrid):
 
 
 @pytest.mark.parametrize("method", ["afl", "ditto"])
-def test_a_node_that_is_away_for_a_round_is_back_in_the_next(method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_is_away_for_a_round_is_back_in_the_next(
+    method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.__class__ = Absent
     result = setting.run(METHODS[method], rounds=ROUNDS, deadline=1.0, **FAST)
@@ -420,10 +536,15 @@ class Killed(BaseException):
 class Dying(InProcessGrid):
     """Ends the server once, at a moment of the work of a round."""
 
-    moment: tuple[str, str, int] | None = None  # "push", before nodes have it; "pull", when half of them have answered
+    # "push", before nodes have it; "pull", when half of them have answered
+    moment: tuple[str, str, int] | None = None
 
     def _at(self, moment: str) -> bool:
-        if self.moment is None or self.moment[0] != moment or not during(self, self.moment[2], self.moment[1]):
+        if (
+            self.moment is None
+            or self.moment[0] != moment
+            or not during(self, self.moment[2], self.moment[1])
+        ):
             return False
         self.moment = None
         return True
@@ -451,7 +572,11 @@ MOMENTS = {
     "in the last round": ("pull", "train", ROUNDS - 1),
     "after the last round": ("push", "evaluate", ROUNDS),
 }
-AT_THE_END = {"before the last work": ("push", "train", ROUNDS), "in the last work": ("pull", "train", ROUNDS)}  # of FineTuned
+# of FineTuned
+AT_THE_END = {
+    "before the last work": ("push", "train", ROUNDS),
+    "in the last work": ("pull", "train", ROUNDS),
+}
 
 
 def cases() -> Iterator[Any]:
@@ -465,7 +590,9 @@ _whole: dict[str, eh.Result] = {}
 
 def undisturbed(method: str, directory: Path) -> eh.Result:
     if method not in _whole:
-        _whole[method] = Setting(directory, ragged(SIZES), network()).run(METHODS[method], rounds=ROUNDS, **FAST)
+        _whole[method] = Setting(directory, ragged(SIZES), network()).run(
+            METHODS[method], rounds=ROUNDS, **FAST
+        )
     return _whole[method]
 
 
@@ -478,7 +605,9 @@ def assert_equal_results(found: eh.Result, expected: eh.Result) -> None:
 
 
 @pytest.mark.parametrize(("method", "moment"), list(cases()))
-def test_a_server_that_was_ended_goes_on_as_if_nothing_had_happened(method: str, moment: str, tmp_path: Path) -> None:
+def test_a_server_that_was_ended_goes_on_as_if_nothing_had_happened(
+    method: str, moment: str, tmp_path: Path
+) -> None:
     expected = undisturbed(method, tmp_path / "undisturbed")
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.__class__ = Dying
@@ -500,16 +629,31 @@ def test_a_run_that_was_done_gives_its_result_again(tmp_path: Path) -> None:
         raise Killed
 
     app = apps.server_app(
-        METHODS["finetuned"], network(), clients=3, out=tmp_path / "run", rounds=ROUNDS, finished=ends, by_client=True, **FAST
+        METHODS["finetuned"],
+        network(),
+        clients=3,
+        out=tmp_path / "run",
+        rounds=ROUNDS,
+        finished=ends,
+        by_client=True,
+        **FAST,
     )
     with pytest.raises(Killed):
         app(setting.grid, setting.grid.contexts[1])
-    trained = [message.content["about"]["round"] for message in setting.grid.sent if message.metadata.message_type == "train"]
+    trained = [
+        message.content["about"]["round"]
+        for message in setting.grid.sent
+        if message.metadata.message_type == "train"
+    ]
     before = len(setting.grid.sent)
     assert_equal_results(setting.run(METHODS["finetuned"], rounds=ROUNDS, **FAST), expected)
     assert set(trained) == {0, 1, 2, 3}
     again = setting.grid.sent[before:]
-    assert {message.content["about"]["round"] for message in again if message.metadata.message_type == "train"} == {ROUNDS}
+    assert {
+        message.content["about"]["round"]
+        for message in again
+        if message.metadata.message_type == "train"
+    } == {ROUNDS}
 
 
 def test_rounds_that_are_in_the_checkpoint_are_not_repeated(tmp_path: Path) -> None:
@@ -520,18 +664,35 @@ def test_rounds_that_are_in_the_checkpoint_are_not_repeated(tmp_path: Path) -> N
         setting.run(METHODS["ditto"], rounds=ROUNDS, **FAST)
     before = len(setting.grid.sent)
     setting.run(METHODS["ditto"], rounds=ROUNDS, **FAST)
-    tasks = [message.content["about"] for message in setting.grid.sent[before:] if message.metadata.message_type == "train"]
-    assert [(task["client"], task["round"], task["counted"]) for task in tasks] == [(0, 2, 1), (1, 2, 1), (2, 2, 1)]
+    tasks = [
+        message.content["about"]
+        for message in setting.grid.sent[before:]
+        if message.metadata.message_type == "train"
+    ]
+    assert [(task["client"], task["round"], task["counted"]) for task in tasks] == [
+        (0, 2, 1),
+        (1, 2, 1),
+        (2, 2, 1),
+    ]
 
 
 def test_another_setting_with_the_same_directory_is_refused(tmp_path: Path) -> None:
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
     sent = len(setting.grid.sent)
-    with pytest.raises(RunError, match=r"was begun with other settings \(local\); use another directory") as caught:
-        setting.run(METHODS["fedavg"], rounds=1, **FAST | {"local": eh.LocalSGD(lr=0.06, batch_size=8, momentum=0.5)})
+    with pytest.raises(
+        RunError, match=r"was begun with other settings \(local\); use another directory"
+    ) as caught:
+        setting.run(
+            METHODS["fedavg"],
+            rounds=1,
+            **FAST | {"local": eh.LocalSGD(lr=0.06, batch_size=8, momentum=0.5)},
+        )
     assert "\n" not in str(caught.value)
-    assert all(message.metadata.message_type == "query.census" for message in setting.grid.sent[sent:])  # nothing was trained
+    # nothing was trained
+    assert all(
+        message.metadata.message_type == "query.census" for message in setting.grid.sent[sent:]
+    )
 
 
 def test_other_data_with_the_same_directory_are_refused(tmp_path: Path) -> None:

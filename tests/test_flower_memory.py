@@ -1,4 +1,5 @@
-"""What a client remembers on its own disk: a function of the run and of the last round that the server has counted."""
+"""What a client remembers on its own disk: a function of the run and of the last round that the
+server has counted."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ def train(node: NodeMemory, round: int, counted: int) -> list[int]:
 
 
 def kept(directory: Path, run: str = "run", client: int = 0) -> list[int]:
-    return sorted(int(path.stem.removeprefix("after-")) for path in (directory / run / f"client-{client}").glob("after-*"))
+    return sorted(
+        int(path.stem.removeprefix("after-"))
+        for path in (directory / run / f"client-{client}").glob("after-*")
+    )
 
 
 def refused(error: pytest.ExceptionInfo[RunError], directory: Path) -> str:
@@ -72,8 +76,13 @@ def test_the_first_memory_is_the_methods(tmp_path: Path) -> None:
 
 def test_a_round_starts_from_the_one_before(tmp_path: Path) -> None:
     assert train(NodeMemory(tmp_path, "run", 0), 0, FIRST) == expected([])
-    assert train(NodeMemory(tmp_path, "run", 0), 3, 0) == expected([0])  # another process, and not every round
-    assert value(NodeMemory(tmp_path, "run", 0).recall(START, 3)) == expected([0, 3]) == [31 * 1 + 4] * 2
+    # another process, and not every round
+    assert train(NodeMemory(tmp_path, "run", 0), 3, 0) == expected([0])
+    assert (
+        value(NodeMemory(tmp_path, "run", 0).recall(START, 3))
+        == expected([0, 3])
+        == [31 * 1 + 4] * 2
+    )
 
 
 def test_a_task_executed_again_gives_the_same_reply_and_memory(tmp_path: Path) -> None:
@@ -97,7 +106,8 @@ def test_rounds_are_repeated_after_the_server_was_resumed(tmp_path: Path) -> Non
     for round in range(5):
         train(node, round, round - 1)
     assert train(node, 4, 3) == expected([0, 1, 2, 3])  # killed before its checkpoint of round 4
-    assert train(node, 3, 2) == expected([0, 1, 2])  # killed before, and its last checkpoint was lost
+    # killed before, and its last checkpoint was lost
+    assert train(node, 3, 2) == expected([0, 1, 2])
     assert train(node, 4, 3) == expected([0, 1, 2, 3])
     assert value(node.recall(START, 4)) == expected(list(range(5)))
 
@@ -108,8 +118,10 @@ def test_a_server_that_goes_back_too_far_is_told_the_rounds(tmp_path: Path) -> N
         train(node, round, round - 1)
     with pytest.raises(MemoryLost) as error:
         node.recall(START, 1)
-    assert refused(error, tmp_path) == (
-        "client 7 has no memory after round 1 of run run; it has those after rounds: 2, 3, 4, 5. "
+    assert (
+        refused(error, tmp_path)
+        == "client 7 has no memory after round 1 of run run; it has those after rounds: 2, 3,"
+        " 4, 5. "
         "Start a new run, or resume from a checkpoint after one of these"
     )
     assert train(node, 0, FIRST) == expected([])  # from the start it always can
@@ -118,7 +130,9 @@ def test_a_server_that_goes_back_too_far_is_told_the_rounds(tmp_path: Path) -> N
 def test_a_node_that_lost_its_disk_says_so(tmp_path: Path) -> None:
     with pytest.raises(MemoryLost) as error:
         NodeMemory(tmp_path, "run", 1).recall(START, 4)
-    assert refused(error, tmp_path).startswith("client 1 has no memory after round 4 of run run; it has those after rounds: none.")
+    assert refused(error, tmp_path).startswith(
+        "client 1 has no memory after round 4 of run run; it has those after rounds: none."
+    )
 
 
 def test_reading_removes_nothing(tmp_path: Path) -> None:
@@ -151,7 +165,18 @@ def test_rounds_sort_as_numbers(tmp_path: Path) -> None:
     assert kept(tmp_path) == [9, 10, 100]
 
 
-STEPS = st.sampled_from(["counted", "late", "twice", "again after a restart", "absent", "old task", "evaluated", "server killed"])
+STEPS = st.sampled_from(
+    [
+        "counted",
+        "late",
+        "twice",
+        "again after a restart",
+        "absent",
+        "old task",
+        "evaluated",
+        "server killed",
+    ]
+)
 
 
 @settings(max_examples=60, deadline=None)  # files on a busy disk
@@ -175,16 +200,21 @@ def test_whatever_happens_memory_is_what_the_counted_rounds_made(steps: list[str
                 assert train(node, round, counted) == expected(history)
                 old = (round, counted)
             if step in ("twice", "again after a restart"):
-                assert train(NodeMemory(Path(directory), "run", 0), round, counted) == expected(history)
+                assert train(NodeMemory(Path(directory), "run", 0), round, counted) == expected(
+                    history
+                )
             if step in ("counted", "twice", "again after a restart", "server killed"):
                 history = [*history, round]
             round += 1
             if step == "server killed":
-                assert value(node.recall(START, history[-1])) == expected(history)  # evaluated, and then no checkpoint
+                # evaluated, and then no checkpoint
+                assert value(node.recall(START, history[-1])) == expected(history)
                 round, history = saved[0], list(saved[1])
             else:
                 saved = (round, list(history))
-        assert value(NodeMemory(Path(directory), "run", 0).recall(START, history[-1] if history else FIRST)) == expected(history)
+        assert value(
+            NodeMemory(Path(directory), "run", 0).recall(START, history[-1] if history else FIRST)
+        ) == expected(history)
         assert len(kept(Path(directory))) <= 7
 
 
@@ -192,9 +222,19 @@ def test_whatever_happens_memory_is_what_the_counted_rounds_made(steps: list[str
 
 
 def test_any_memory_comes_back_to_the_bit_and_in_its_order(tmp_path: Path) -> None:
-    first: Tree = {"b/c": {"~": torch.zeros(())}, "a": {"": torch.zeros(2, dtype=torch.bfloat16)}, "none": {}, "deep": {"er": {}}}
+    first: Tree = {
+        "b/c": {"~": torch.zeros(())},
+        "a": {"": torch.zeros(2, dtype=torch.bfloat16)},
+        "none": {},
+        "deep": {"er": {}},
+    }
     nan = torch.tensor(0x7FC01234, dtype=torch.int32).view(torch.float32)
-    memory: Tree = {"b/c": {"~": nan}, "a": {"": torch.tensor([1.0, -0.0], dtype=torch.bfloat16)}, "none": {}, "deep": {"er": {}}}
+    memory: Tree = {
+        "b/c": {"~": nan},
+        "a": {"": torch.tensor([1.0, -0.0], dtype=torch.bfloat16)},
+        "none": {},
+        "deep": {"er": {}},
+    }
     NodeMemory(tmp_path, "run", 0).remember(0, FIRST, memory)
     found = NodeMemory(tmp_path, "run", 0).recall(first, 0)
     assert list(found) == list(memory)
@@ -214,9 +254,18 @@ def test_a_method_without_memory_writes_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "reason"),
     [
-        ({"personal": {"w": torch.zeros(3, dtype=torch.int64)}}, "personal/w is int64 (2,), expected int64 (3,); start a new run"),
-        ({"personal": {"w": torch.zeros(2)}}, "personal/w is int64 (2,), expected float32 (2,); start a new run"),
-        ({"personal": {"v": torch.zeros(2, dtype=torch.int64)}}, "it has other entries; start a new run"),
+        (
+            {"personal": {"w": torch.zeros(3, dtype=torch.int64)}},
+            "personal/w is int64 (2,), expected int64 (3,); start a new run",
+        ),
+        (
+            {"personal": {"w": torch.zeros(2)}},
+            "personal/w is int64 (2,), expected float32 (2,); start a new run",
+        ),
+        (
+            {"personal": {"v": torch.zeros(2, dtype=torch.int64)}},
+            "it has other entries; start a new run",
+        ),
         ({"personal": {}}, "it has other entries; start a new run"),
     ],
 )
@@ -225,7 +274,10 @@ def test_a_memory_that_does_not_fit_is_refused(first: Tree, reason: str, tmp_pat
     train(node, 0, FIRST)
     with pytest.raises(RunError) as error:
         node.recall(first, 0)
-    assert refused(error, tmp_path) == f"what client 2 remembers after round 0 of run run does not fit the model: {reason}"
+    assert (
+        refused(error, tmp_path)
+        == f"what client 2 remembers after round 0 of run run does not fit the model: {reason}"
+    )
 
 
 # runs and clients
@@ -254,15 +306,24 @@ def test_forgetting_is_of_one_run_and_client(tmp_path: Path) -> None:
         train(NodeMemory(tmp_path, run, client), 0, FIRST)
     NodeMemory(tmp_path, "a", 0).forget()
     NodeMemory(tmp_path, "never", 0).forget()
-    assert [kept(tmp_path, run, client) for run, client in (("a", 0), ("a", 1), ("b", 0))] == [[], [0], [0]]
+    assert [kept(tmp_path, run, client) for run, client in (("a", 0), ("a", 1), ("b", 0))] == [
+        [],
+        [0],
+        [0],
+    ]
     assert not (tmp_path / "a" / "client-0").exists()
     train(NodeMemory(tmp_path, "a", 0), 0, FIRST)
     assert kept(tmp_path, "a") == [0]
 
 
-@pytest.mark.parametrize("run", ["", ".", "..", "../up", "/etc", "a/b", "a\\b", "a\n", "x" * 101, ".hidden", "-x", "é"])
+@pytest.mark.parametrize(
+    "run", ["", ".", "..", "../up", "/etc", "a/b", "a\\b", "a\n", "x" * 101, ".hidden", "-x", "é"]
+)
 def test_a_run_names_no_place_outside(run: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"^run must be a name of at most 100 letters, digits, '.', '_' and '-', got ") as error:
+    with pytest.raises(
+        ValueError,
+        match=r"^run must be a name of at most 100 letters, digits, '.', '_' and '-', got ",
+    ) as error:
         NodeMemory(tmp_path, run, 0)
     assert "\n" not in str(error.value)
 
@@ -288,23 +349,32 @@ def test_a_damaged_file_is_refused_and_stays(tmp_path: Path) -> None:
     train(node, 1, 0)
     path = tmp_path / "run" / "client-0" / "after-1.safetensors"
     whole = path.read_bytes()
-    spoiled = [whole[: len(whole) // 2], b"", *(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole)))]
+    spoiled = [
+        whole[: len(whole) // 2],
+        b"",
+        *(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :] for at in range(len(whole))),
+    ]
     told = "client 0 cannot use its memory after round 1 of run run: the file "
     for content in spoiled:
         path.write_bytes(content)
         try:
             found = node.recall(START, 1)
         except RunError as error:
-            assert str(error).startswith((told, "what client 0 remembers after round 1 of run run does not fit"))  # noqa: PT017
+            other = "what client 0 remembers after round 1 of run run does not fit"
+            assert str(error).startswith((told, other))  # noqa: PT017
         else:
-            assert value(found) == expected([0, 1])  # a changed bit that means nothing, such as in "counted"
+            # a changed bit that means nothing, such as in "counted"
+            assert value(found) == expected([0, 1])
         assert path.read_bytes() == content
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(RunError) as caught:
         node.recall(START, 1)
-    assert refused(caught, tmp_path) == told + "is damaged; put a copy of it back, or start a new run"
+    assert (
+        refused(caught, tmp_path) == told + "is damaged; put a copy of it back, or start a new run"
+    )
     assert str(path) in str(caught.value.__cause__)  # for the node's own log
-    assert train(node, 1, 0) == expected([0])  # the round before is whole; training again mends the file
+    # the round before is whole; training again mends the file
+    assert train(node, 1, 0) == expected([0])
     assert value(node.recall(START, 1)) == expected([0, 1])
 
 
@@ -313,16 +383,24 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").rename(tmp_path / "b")
     with pytest.raises(RunError) as error:
         NodeMemory(tmp_path, "b", 0).recall(START, 0)
-    assert refused(error, tmp_path) == (
-        "client 0 cannot use its memory after round 0 of run b: the file belongs to another run, client or round; "
-        "put the right one back, or start a new run"
+    assert (
+        refused(error, tmp_path)
+        == "client 0 cannot use its memory after round 0 of run b: the file belongs to another run,"
+        " client or round; put the right one back, or start a new run"
     )
 
 
 @pytest.mark.parametrize(
-    ("code", "way_out"), [(errno.ENOSPC, "make room on its disk"), (errno.EDQUOT, "make room on its disk"), (errno.EIO, "see its log")]
+    ("code", "way_out"),
+    [
+        (errno.ENOSPC, "make room on its disk"),
+        (errno.EDQUOT, "make room on its disk"),
+        (errno.EIO, "see its log"),
+    ],
 )
-def test_where_a_disk_is_full_the_old_memories_stay(code: int, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_a_disk_is_full_the_old_memories_stay(
+    code: int, way_out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = NodeMemory(tmp_path, "run", 0, spare=0)
     for round in range(3):
         train(node, round, round - 1)
@@ -335,8 +413,13 @@ def test_where_a_disk_is_full_the_old_memories_stay(code: int, way_out: str, tmp
         patch.setattr(files.os, "fsync", fail)
         with pytest.raises(RunError) as error:
             train(node, 3, 2)
-    assert refused(error, tmp_path) == f"client 0 cannot use the folder of its memory, nothing there is lost; {way_out}"
-    assert {path.name: path.read_bytes() for path in (tmp_path / "run" / "client-0").iterdir()} == before
+    assert (
+        refused(error, tmp_path)
+        == f"client 0 cannot use the folder of its memory, nothing there is lost; {way_out}"
+    )
+    assert {
+        path.name: path.read_bytes() for path in (tmp_path / "run" / "client-0").iterdir()
+    } == before
     assert train(node, 3, 2) == expected([0, 1, 2])
 
 
@@ -344,7 +427,10 @@ def test_a_folder_that_cannot_be_made_is_told_without_its_path(tmp_path: Path) -
     (tmp_path / "run").write_text("a file")
     with pytest.raises(RunError) as error:
         NodeMemory(tmp_path, "run", 0).recall(START, 0)
-    assert refused(error, tmp_path) == "client 0 cannot use the folder of its memory, nothing there is lost; see its log"
+    assert (
+        refused(error, tmp_path)
+        == "client 0 cannot use the folder of its memory, nothing there is lost; see its log"
+    )
 
 
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
@@ -370,12 +456,17 @@ HOLD = """
 """
 
 
-def test_two_processes_of_a_node_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes_of_a_node_take_turns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = NodeMemory(tmp_path, "run", 0)
     train(node, 0, FIRST)
     path = tmp_path / "run" / "client-0" / ".lock"
     other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLD), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(HOLD), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert other.stdin
     assert other.stdout
@@ -386,7 +477,11 @@ def test_two_processes_of_a_node_take_turns(tmp_path: Path, monkeypatch: pytest.
             for act in (lambda: node.recall(START, 0), lambda: node.remember(1, 0, START)):
                 with pytest.raises(RunError) as error:
                     act()
-                assert refused(error, tmp_path) == "another process of client 0 has held its memory for 0.05 s; stop one of them"
+                assert (
+                    refused(error, tmp_path)
+                    == "another process of client 0 has held its memory for 0.05 s; stop one of"
+                    " them"
+                )
         assert kept(tmp_path) == [0]
         other.stdin.write("\n")
         other.stdin.flush()
@@ -402,7 +497,10 @@ def test_a_process_that_dies_gives_way(tmp_path: Path, monkeypatch: pytest.Monke
     train(node, 0, FIRST)
     path = tmp_path / "run" / "client-0" / ".lock"
     other = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLD), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", textwrap.dedent(HOLD), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert other.stdout
     try:

@@ -20,11 +20,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 
 import evenhand as eh
 from evenhand.cli.flower import _explained
+from evenhand.data.tables import read_table
 from evenhand.errors import DataError, SpecError
 from evenhand.files import read_tensors
 from evenhand.flower.project.codebook import Codebook
 from evenhand.flower.project.new import code, example, package_name, write_project
-from evenhand.data.tables import read_table
 from flower_grid import InProcessGrid
 
 CODEBOOK = """
@@ -62,7 +62,15 @@ def test_rows_become_numbers_by_the_codebook_alone() -> None:
 
     found = codebook.encoding.transform(table())
 
-    assert codebook.encoding.features == ("age", "ward=A", "ward=B", "ward=C", "smoker=yes", "dose", "dose missing")
+    assert codebook.encoding.features == (
+        "age",
+        "ward=A",
+        "ward=B",
+        "ward=C",
+        "smoker=yes",
+        "dose",
+        "dose missing",
+    )
     assert (codebook.inputs, codebook.outputs) == (7, 2)
     assert found.tolist() == [
         [0.0, 1, 0, 0, 1, 0, 0],
@@ -74,7 +82,8 @@ def test_rows_become_numbers_by_the_codebook_alone() -> None:
 
 def test_a_node_encodes_as_if_it_had_all_rows() -> None:
     codebook = Codebook.parse(CODEBOOK)
-    whole, alone = codebook.encoding.transform(table()), codebook.encoding.transform(table().iloc[[2]])
+    whole = codebook.encoding.transform(table())
+    alone = codebook.encoding.transform(table().iloc[[2]])
     assert torch.equal(whole[[2]], alone)
 
 
@@ -87,9 +96,17 @@ def test_a_table_becomes_the_data_of_one_client() -> None:
     assert found.test is not None
     assert (len(found.train.x), len(found.test.x)) == (3, 1)
     assert (found.label_names, found.group_names) == (("no", "yes"), ("f", "m"))
-    rows = torch.cat([torch.cat([part.x, part.y[:, None], part.group[:, None]], 1) for part in (found.train, found.test)])  # type: ignore[index]
-    expected = torch.cat([codebook.encoding.transform(table()), torch.tensor([[1, 0], [0, 1], [0, 0], [1, 0]])], 1)
-    assert sorted(rows.tolist()) == sorted(expected.tolist())  # every row once, with its own label and group
+    rows = torch.cat(
+        [
+            torch.cat([part.x, part.y[:, None], part.group[:, None]], 1)
+            for part in (found.train, found.test)
+        ]
+    )  # type: ignore[index]
+    expected = torch.cat(
+        [codebook.encoding.transform(table()), torch.tensor([[1, 0], [0, 1], [0, 0], [1, 0]])], 1
+    )
+    # every row once, with its own label and group
+    assert sorted(rows.tolist()) == sorted(expected.tolist())
     again = codebook.federation(table())
     assert torch.equal(again.train.x, found.train.x)
 
@@ -104,8 +121,13 @@ def test_rows_without_a_label_are_left_out() -> None:
     found = Codebook.parse(CODEBOOK).federation(table(ill=["yes", None, "no", "yes"]))
     assert found.test is not None
     assert (len(found.train.x), len(found.test.x)) == (2, 1)
-    ages = [(float(x[0]), int(y)) for part in (found.train, found.test) for x, y in zip(part.x, part.y, strict=True)]
-    assert sorted(ages) == [(-0.5, 0), (0.0, 1), (2.0, 1)]  # of the rows that are left, each with its own label
+    ages = [
+        (float(x[0]), int(y))
+        for part in (found.train, found.test)
+        for x, y in zip(part.x, part.y, strict=True)
+    ]
+    # of the rows that are left, each with its own label
+    assert sorted(ages) == [(-0.5, 0), (0.0, 1), (2.0, 1)]
 
 
 def test_one_row_is_for_training() -> None:
@@ -117,7 +139,10 @@ def test_one_row_is_for_training() -> None:
     ("changes", "message"),
     [
         ({"age": [50, "old", 45, 70]}, r"column 'age': 'old' in row 2 is not a number"),
-        ({"ill": ["yes", "no", "maybe", "no"]}, r"label 'ill' is 'maybe' in some row; the codebook knows no, yes"),
+        (
+            {"ill": ["yes", "no", "maybe", "no"]},
+            r"label 'ill' is 'maybe' in some row; the codebook knows no, yes",
+        ),
         ({"ill": [None] * 4}, r"no row has a value of 'ill'"),
     ],
 )
@@ -137,16 +162,34 @@ def test_a_missing_column_is_named() -> None:
     ("old", "new", "message"),
     [
         ('label = "ill"', "", "label is missing, or no text"),
-        ('classes = ["no", "yes"]', 'classes = ["no"]', "classes must be at least two values of 'ill', got ['no']"),
-        ("test = 0.25", "test = 1.5", "test must be in [0, 1), got 1.5; it is the share of rows kept for testing"),
+        (
+            'classes = ["no", "yes"]',
+            'classes = ["no"]',
+            "classes must be at least two values of 'ill', got ['no']",
+        ),
+        (
+            "test = 0.25",
+            "test = 1.5",
+            "test must be in [0, 1), got 1.5; it is the share of rows kept for testing",
+        ),
         ("test = 0.25", "tset = 0.25", "unknown entry 'tset'; did you mean 'test'?"),
         ("std = 10", "std = 0", "std of 'age' must be a finite number > 0, got 0"),
         ("mean = 50", 'mean = "50"', "mean of 'age' must be a finite number, got '50'"),
-        ("mean = 50, ", "", 'column \'age\' must be { mean = ..., std = ... } or { values = ["...", "..."] }'),
-        ('["A", "B", "C"]', '["A"]', 'column \'ward\' must be { mean = ..., std = ... } or { values = ["...", "..."] }'),
+        (
+            "mean = 50, ",
+            "",
+            'column \'age\' must be { mean = ..., std = ... } or { values = ["...", "..."] }',
+        ),
+        (
+            '["A", "B", "C"]',
+            '["A"]',
+            'column \'ward\' must be { mean = ..., std = ... } or { values = ["...", "..."] }',
+        ),
     ],
 )
-def test_codebooks_that_make_no_sense_are_refused_in_one_line(old: str, new: str, message: str, tmp_path: Path) -> None:
+def test_codebooks_that_make_no_sense_are_refused_in_one_line(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
     path = tmp_path / "codebook.toml"
     assert CODEBOOK.count(old) == 1
     path.write_text(CODEBOOK.replace(old, new))
@@ -171,7 +214,10 @@ def test_a_codebook_of_a_table_has_rounded_numbers_and_no_counts() -> None:
     codebook = Codebook.of_table(rows, "stage > 2", ("ward",), drop=("secret",))
 
     # mean 46.75875, population std 12.44989 of age; 2.1667 and 1.0274 of dose
-    assert [(column.name, column.kind, column.mean, column.std, column.missing) for column in codebook.columns] == [
+    assert [
+        (column.name, column.kind, column.mean, column.std, column.missing)
+        for column in codebook.columns
+    ] == [
         ("age", "number", 47.0, 12.0, 0),
         ("dose", "number", 2.2, 1.0, 1),
         ("ward", "category", 0.0, 1.0, 0),
@@ -187,14 +233,21 @@ def test_a_codebook_of_a_table_has_rounded_numbers_and_no_counts() -> None:
     assert "46.7" not in text
     federation = codebook.federation(rows)
     assert federation.test is not None
-    assert (federation.train.y.bincount(minlength=2) + federation.test.y.bincount(minlength=2)).tolist() == [10, 10]
+    assert (
+        federation.train.y.bincount(minlength=2) + federation.test.y.bincount(minlength=2)
+    ).tolist() == [10, 10]
 
 
 def test_odd_names_survive_a_codebook() -> None:
     odd = pd.DataFrame({'a "b" \\ c': ["x\ty", "é", 'q"'] * 4, "größe": range(12), "y": [0, 1] * 6})
     codebook = Codebook.of_table(odd, "y")
     assert Codebook.parse(codebook.to_toml()).encoding == codebook.encoding
-    assert codebook.encoding.features == ('a "b" \\ c=q"', 'a "b" \\ c=x\ty', 'a "b" \\ c=é', "größe")
+    assert codebook.encoding.features == (
+        'a "b" \\ c=q"',
+        'a "b" \\ c=x\ty',
+        'a "b" \\ c=é',
+        "größe",
+    )
 
 
 def test_a_label_with_too_many_values_needs_a_condition() -> None:
@@ -218,11 +271,19 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_a_new_project_trains_through_flowers_messages(app: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_project_trains_through_flowers_messages(
+    app: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    server, client = (importlib.import_module(settings["components"][side].partition(":")[0]) for side in ("serverapp", "clientapp"))
+    server, client = (
+        importlib.import_module(settings["components"][side].partition(":")[0])
+        for side in ("serverapp", "clientapp")
+    )
     files = sorted((app / "data").glob("*.csv"))
-    configs = [{"partition-id": i, "data": str(path), "state-dir": str(app / f"state{i}")} for i, path in enumerate(files)]
+    configs = [
+        {"partition-id": i, "data": str(path), "state-dir": str(app / f"state{i}")}
+        for i, path in enumerate(files)
+    ]
     grid = InProcessGrid(client.app, configs)
     context = grid.contexts[1]
     context.run_config = settings["config"] | {"num-rounds": 3}
@@ -230,7 +291,14 @@ def test_a_new_project_trains_through_flowers_messages(app: Path, capsys: pytest
     server.app(grid, context)
 
     clients = [client.load_data(config) for config in configs]
-    arrays = [{"x": one.train.x, "y": one.train.y, "group": [one.group_names[code] for code in one.train.group]} for one in clients]
+    arrays = [
+        {
+            "x": one.train.x,
+            "y": one.train.y,
+            "group": [one.group_names[code] for code in one.train.group],
+        }
+        for one in clients
+    ]
     reference = eh.fit(
         importlib.import_module("sample_fair_app.model").make_model(),
         eh.Federation.from_arrays(arrays),
@@ -281,15 +349,27 @@ def test_flower_accepts_the_project_and_leaves_the_tables_here(app: Path, tmp_pa
 
     from evenhand.flower.tryout.loopback import QUIET_FLOWER
 
-    app = app.rename(tmp_path / "renamed")  # what is built alone, for others, must have a plain name; what is run need not
+    # what is built alone, for others, must have a plain name; what is run need not
+    app = app.rename(tmp_path / "renamed")
     command = [str(Path(sys.executable).with_name("flwr")), "build", "--app", str(app)]
-    environment = {**QUIET_FLOWER, "PATH": str(Path(sys.executable).parent), "FLWR_HOME": str(tmp_path / "home")}
-    built = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    environment = {
+        **QUIET_FLOWER,
+        "PATH": str(Path(sys.executable).parent),
+        "FLWR_HOME": str(tmp_path / "home"),
+    }
+    built = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
 
     assert built.returncode == 0, built.stdout + built.stderr
     (bundle,) = tmp_path.glob("*.fab")
     names = set(zipfile.ZipFile(bundle).namelist())
-    assert {"sample_fair_app/codebook.toml", "sample_fair_app/client_app.py", "sample_fair_app/server_app.py", "LICENSE"} <= names
+    assert {
+        "sample_fair_app/codebook.toml",
+        "sample_fair_app/client_app.py",
+        "sample_fair_app/server_app.py",
+        "LICENSE",
+    } <= names
     assert not [name for name in names if name.endswith(".csv")]
 
 
@@ -319,22 +399,35 @@ def test_methods_are_written_as_python_that_makes_them_again() -> None:
 
 
 def test_the_command_writes_a_project_and_says_how_to_run_it(call: Any) -> None:
-    status, out, _ = call("flower", "new", "my-app", "--clients", "3", "--label", "readmitted", "--group", "insurance")
+    status, out, _ = call(
+        "flower", "new", "my-app", "--clients", "3", "--label", "readmitted", "--group", "insurance"
+    )
     assert status == 0
     assert out.splitlines()[-1] == "  evenhand flower up my-app --data my-app/data --nodes 3"
-    assert [path.name for path in sorted(Path("my-app/data").iterdir())] == [f"hospital-0{i}.csv" for i in (1, 2, 3)]
+    assert [path.name for path in sorted(Path("my-app/data").iterdir())] == [
+        f"hospital-0{i}.csv" for i in (1, 2, 3)
+    ]
     rows = read_table("my-app/data/hospital-01.csv")
     assert list(rows.columns)[-2:] == ["insurance", "readmitted"]
     codebook = Codebook.load("my-app/my_app/codebook.toml")
     assert (codebook.label, codebook.group) == ("readmitted", ("insurance",))
     assert codebook.federation(rows).group_names == ("a", "b")
-    assert tomllib.loads(Path("my-app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]["clients"] == 3
+    assert (
+        tomllib.loads(Path("my-app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"][
+            "clients"
+        ]
+        == 3
+    )
     assert "METHOD = eh.QFFL(q=1)  #" in Path("my-app/my_app/server_app.py").read_text()
 
 
 def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: Any) -> None:
-    pd.DataFrame({"age": range(40, 60), "sex": ["f", "m"] * 10, "ill": [0, 1, 1, 0] * 5}).to_csv("site.csv", index=False)
-    status, out, _ = call("flower", "new", "mine", "--table", "site.csv", "--label", "ill", "--group", "sex")
+    pd.DataFrame({"age": range(40, 60), "sex": ["f", "m"] * 10, "ill": [0, 1, 1, 0] * 5}).to_csv(
+        "site.csv", index=False
+    )
+    status, out, _ = call(
+        "flower", "new", "mine", "--table", "site.csv", "--label", "ill", "--group", "sex"
+    )
     assert status == 0
     assert "evenhand flower up mine --data DIRECTORY-OF-CSV-FILES" in out
     assert not Path("mine/data").exists()
@@ -349,13 +442,27 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
         (("--method", "qfl"), "unknown algorithm 'qfl'; did you mean 'qffl'?"),
         (("--method", "qffl:q=-1"), "q must be"),
         (("--method", "qffl:local.speed=1"), "'qffl:local.speed=1': "),
-        (("--table", "none.csv", "--label", "y"), "none.csv is not there; give the path of a table"),
+        (
+            ("--table", "none.csv", "--label", "y"),
+            "none.csv is not there; give the path of a table",
+        ),
         (("--table", "none.csv"), "which column is to be predicted? give it with --label COLUMN"),
-        (("--drop", "age"), "--drop and several groups are about a table of yours; give it with --table FILE"),
-        (("--label", "age"), "label: the made-up tables have another column 'age'; choose another name, or give a table of yours"),
+        (
+            ("--drop", "age"),
+            "--drop and several groups are about a table of yours; give it with --table FILE",
+        ),
+        (
+            ("--label", "age"),
+            (
+                "label: the made-up tables have another column 'age'; choose another name, or give"
+                " a table of yours"
+            ),
+        ),
     ],
 )
-def test_wrong_options_are_refused_in_one_line_and_nothing_is_written(call: Any, options: tuple[str, ...], message: str) -> None:
+def test_wrong_options_are_refused_in_one_line_and_nothing_is_written(
+    call: Any, options: tuple[str, ...], message: str
+) -> None:
     status, _, err = call("flower", "new", "my-app", *options)
     assert status == 1
     assert err.startswith("evenhand: ")
@@ -368,7 +475,10 @@ def test_a_directory_with_something_in_it_is_left_alone(call: Any) -> None:
     Path("mine").mkdir()
     Path("mine/thesis.tex").write_text("all of it")
     status, _, err = call("flower", "new", "mine")
-    assert (status, err) == (1, "evenhand: mine is there already and not empty; choose another directory\n")
+    assert (status, err) == (
+        1,
+        "evenhand: mine is there already and not empty; choose another directory\n",
+    )
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
     Path("mine/thesis.tex").unlink()
     assert call("flower", "new", "mine")[0] == 0
@@ -377,13 +487,25 @@ def test_a_directory_with_something_in_it_is_left_alone(call: Any) -> None:
 @pytest.mark.slow
 def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "evenhand", "flower"]
-    new = subprocess.run([*command, "new", "my-app"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    new = subprocess.run(
+        [*command, "new", "my-app"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     printed = new.stdout.splitlines()[-1].split()
     assert printed[:2] == ["evenhand", "flower"]
-    up = subprocess.run([*command, *printed[2:], "-c", "num-rounds=2"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    up = subprocess.run(
+        [*command, *printed[2:], "-c", "num-rounds=2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert up.returncode == 0, up.stdout + up.stderr
     assert up.stderr.strip().endswith("finished:completed")
-    assert {path.name for path in (tmp_path / "runs/my-app/qffl").iterdir()} >= {"history.csv", "model.safetensors", "scores.csv"}
+    assert {path.name for path in (tmp_path / "runs/my-app/qffl").iterdir()} >= {
+        "history.csv",
+        "model.safetensors",
+        "scores.csv",
+    }
 
 
 @pytest.mark.parametrize(
@@ -394,7 +516,9 @@ def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
         ("num-round=1", "unknown setting 'num-round'; did you mean 'num-rounds'?"),
     ],
 )
-def test_settings_of_a_run_are_checked_before_anything_starts(settings: str, message: str, call: Any) -> None:
+def test_settings_of_a_run_are_checked_before_anything_starts(
+    settings: str, message: str, call: Any
+) -> None:
     assert call("flower", "new", "my-app")[0] == 0
     status, _, err = call("flower", "up", "my-app", "--data", "my-app/data", "-c", settings)
     assert status == 1
@@ -404,7 +528,9 @@ def test_settings_of_a_run_are_checked_before_anything_starts(settings: str, mes
 
 def test_groups_that_are_not_named_are_spoken_of(call: Any) -> None:
     assert call("flower", "new", "my-app")[0] == 0
-    status, _, err = call("flower", "new", "mine", "--table", "my-app/data/hospital-01.csv", "--label", "disease")
+    status, _, err = call(
+        "flower", "new", "mine", "--table", "my-app/data/hospital-01.csv", "--label", "disease"
+    )
     assert status == 0
     assert "no groups of people will be compared; name them with --group COLUMN" in err
 
@@ -412,11 +538,16 @@ def test_groups_that_are_not_named_are_spoken_of(call: Any) -> None:
 def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:
     log = tmp_path / "node.log"
     log.write_text(
-        "SuperNode ID: 77\nevenhand.errors.DataError: label 'a\\1' is odd\nx._OwnersError: load_data has failed; its log says more\n"
+        "SuperNode ID: 77\nevenhand.errors.DataError: label 'a\\1' is odd\nx._OwnersError:"
+        " load_data has failed; its log says more\n"
     )
     nodes = [SimpleNamespace(name="node 0", log=log)]
-    shown = "node 77 cannot take part: load_data has failed; its log says more\nnode 5 cannot take part: no; its log says more"
-    assert _explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")]))) == (
-        "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label 'a\\1' is odd\n"
-        "node 5 cannot take part: no; its log says more"
+    shown = (
+        "node 77 cannot take part: load_data has failed; its log says more\nnode 5 cannot take"
+        " part: no; its log says more"
+    )
+    assert (
+        _explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")])))
+        == "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label"
+        " 'a\\1' is odd\nnode 5 cannot take part: no; its log says more"
     )

@@ -1,4 +1,5 @@
-"""Real processes on loopback: the simulator's numbers to the bit, and training that goes on when something dies."""
+"""Real processes on loopback: the simulator's numbers to the bit, and training that goes on when
+something dies."""
 
 from __future__ import annotations
 
@@ -89,9 +90,12 @@ class Swollen(ClientApp):
 app = Swollen()
 """
 
-FEDERATION = pytest.mark.xdist_group("processes")  # one after another, at one worker: each has a whole federation of processes
+# one after another, at one worker: each has a whole federation of processes
+FEDERATION = pytest.mark.xdist_group("processes")
 SIZES = (30, 7, 40, 12)
-JUDGES = (0, 2)  # clients with test data: every message costs the start of a process, so evaluation asks these two alone
+# clients with test data: every message costs the start of a process, so evaluation asks these two
+# alone
+JUDGES = (0, 2)
 ROUNDS = 2
 LIMIT = 100_000  # bytes of a message; the network's have about a thousand
 LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5)  # as in the app
@@ -110,7 +114,13 @@ class Trial:
         self.files = [self._write(client) for client in range(len(SIZES))]
 
     def _app(self, name: str, client: str) -> Path:
-        settings = {"method": '"fedavg"', "rounds": "2", "out": '""', "deadline": "60.0", "limit": str(LIMIT)}
+        settings = {
+            "method": '"fedavg"',
+            "rounds": "2",
+            "out": '""',
+            "deadline": "60.0",
+            "limit": str(LIMIT),
+        }
         return write_app(self.place / name, "trial", client, SERVER, settings)
 
     def _write(self, client: int) -> Path:
@@ -118,25 +128,43 @@ class Trial:
         arrays: dict[str, Any] = {"team": self.data.team_names[int(self.data.teams[client])]}
         for prefix, part in (("", self.data.train), ("test_", self.data.test)):
             if prefix == "" or client in JUDGES:
-                arrays |= {f"{prefix}{name}": values for name, values in _arrays(self.data, part, client).items()}
+                arrays |= {
+                    f"{prefix}{name}": values
+                    for name, values in _arrays(self.data, part, client).items()
+                }
         path = self.place / f"{SECRET}-{client}.npz"
         np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
         return path
 
     def federation(self, name: str, tls: bool) -> Loopback:
-        path = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])  # the app uses our modules
-        # a node starts anew for every message: it should neither compile modules each time nor use several threads for tiny tensors
+        # the app uses our modules
+        path = os.pathsep.join(
+            [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        # a node starts anew for every message: it should neither compile modules each time nor use
+        # several threads for tiny tensors
         env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
         return Loopback(self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place)
 
     def start(self, federation: Loopback, out: Path, method: str = "fedavg", **changes: Any) -> Run:
         config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes
-        return federation.run(changes.pop("app", self.app), {name: value for name, value in config.items() if name != "app"})
+        return federation.run(
+            changes.pop("app", self.app),
+            {name: value for name, value in config.items() if name != "app"},
+        )
 
-    def simulated(self, method: str, rounds: int = ROUNDS, lost: Iterable[tuple[str, int, int]] = ()) -> eh.Result:
+    def simulated(
+        self, method: str, rounds: int = ROUNDS, lost: Iterable[tuple[str, int, int]] = ()
+    ) -> eh.Result:
         """The same run in the simulator; ``lost``: work, round and client that are not heard."""
         settings: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "seed": 3, "eval_every": 100}
-        return eh.fit(network(torch.float64), self.data, METHODS[method], engine=Unheard(tuple(lost)), **settings)
+        return eh.fit(
+            network(torch.float64),
+            self.data,
+            METHODS[method],
+            engine=Unheard(tuple(lost)),
+            **settings,
+        )
 
 
 def _arrays(federation: eh.Federation, part: Any, client: int) -> dict[str, Any]:
@@ -148,8 +176,14 @@ def _with_judges(federation: eh.Federation) -> eh.Federation:
     """The federation with test data of JUDGES alone."""
     assert federation.teams is not None
     teams = [federation.team_names[team] for team in federation.teams.tolist()]
-    train = [_arrays(federation, federation.train, client) | {"team": team} for client, team in enumerate(teams)]
-    test = [_arrays(federation, federation.test, client) if client in JUDGES else None for client in range(len(teams))]
+    train = [
+        _arrays(federation, federation.train, client) | {"team": team}
+        for client, team in enumerate(teams)
+    ]
+    test = [
+        _arrays(federation, federation.test, client) if client in JUDGES else None
+        for client in range(len(teams))
+    ]
     return eh.Federation.from_arrays(train, test=test)
 
 
@@ -157,7 +191,8 @@ def _with_judges(federation: eh.Federation) -> eh.Federation:
 
 
 class Moving(InProcessGrid):
-    """A grid that tells which nodes there are as a test says, when it is asked the n-th time (0: for the census)."""
+    """A grid that tells which nodes there are as a test says, when it is asked the n-th time (0:
+    for the census)."""
 
     moves: dict[int, Callable[[], None]]
     asked = 0
@@ -166,7 +201,10 @@ class Moving(InProcessGrid):
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         messages = list(messages)
         names = super().push_messages(messages)
-        return [None if message.metadata.dst_node_id == self.refused else name for message, name in zip(messages, names, strict=True)]  # type: ignore[misc]
+        return [
+            None if message.metadata.dst_node_id == self.refused else name
+            for message, name in zip(messages, names, strict=True)
+        ]  # type: ignore[misc]
 
     def get_node_ids(self) -> list[int]:
         self.moves.get(self.asked, lambda: None)()
@@ -179,7 +217,9 @@ class Place(Setting):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory, ragged(SIZES), network(torch.float64))
-        self.grid = Moving(self.grid.app, [context.node_config for context in self.grid.contexts.values()])
+        self.grid = Moving(
+            self.grid.app, [context.node_config for context in self.grid.contexts.values()]
+        )
         self.grid.moves = {}
 
     def train(self, **settings: Any) -> eh.Result:
@@ -193,10 +233,13 @@ def _left_out(result: eh.Result) -> list[str]:
     return [row["left_out"] for row in result.history_rows]
 
 
-def test_a_node_under_another_number_is_the_same_client(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_under_another_number_is_the_same_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     undisturbed = Place(tmp_path / "undisturbed").train()
     place = Place(tmp_path / "moved")
-    place.grid.moves = {2: lambda: (place.renumber(2, 9), place.renumber(4, 8))}  # before the second round
+    # before the second round
+    place.grid.moves = {2: lambda: (place.renumber(2, 9), place.renumber(4, 8))}
 
     result = place.train()
 
@@ -204,12 +247,18 @@ def test_a_node_under_another_number_is_the_same_client(tmp_path: Path, caplog: 
     for name, value in undisturbed.params.items():
         assert torch.equal(result.params[name], value)
     assert _warnings(caplog) == ["client 1 has a new node", "client 3 has a new node"]
-    asked = [message.metadata.dst_node_id for message in place.grid.sent if message.metadata.message_type == "query.census"]
+    asked = [
+        message.metadata.dst_node_id
+        for message in place.grid.sent
+        if message.metadata.message_type == "query.census"
+    ]
     assert asked == [1, 2, 3, 4, 8, 9]  # nobody twice
 
 
 @pytest.mark.parametrize("change", ["name", "counts", "nobody"])
-def test_a_client_whose_node_is_gone_is_left_out_at_once(change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_whose_node_is_gone_is_left_out_at_once(
+    change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = Place(tmp_path)
 
     def leave() -> None:
@@ -234,11 +283,16 @@ def test_a_client_whose_node_is_gone_is_left_out_at_once(change: str, tmp_path: 
 def test_a_node_that_comes_back_under_its_number_goes_on(tmp_path: Path) -> None:
     place = Place(tmp_path)
     kept = place.grid.contexts[2]
-    place.grid.moves = {2: lambda: place.grid.contexts.pop(2), 3: lambda: place.grid.contexts.update({2: kept})}
+    place.grid.moves = {
+        2: lambda: place.grid.contexts.pop(2),
+        3: lambda: place.grid.contexts.update({2: kept}),
+    }
     assert _left_out(place.train()) == ["", "1", ""]
 
 
-def test_a_silent_node_that_flower_still_lists_gives_way_to_its_successor(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_node_that_flower_still_lists_gives_way_to_its_successor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = Place(tmp_path)
 
     def come_back() -> None:
@@ -253,7 +307,9 @@ def test_a_silent_node_that_flower_still_lists_gives_way_to_its_successor(tmp_pa
     assert "client 1 has a new node" in caplog.text
 
 
-def test_so_does_one_for_which_flower_itself_replies(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_so_does_one_for_which_flower_itself_replies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     place = Place(tmp_path)
 
     def expired(node: int, reply: Message) -> list[Message]:
@@ -275,18 +331,27 @@ def test_a_second_node_with_the_name_of_a_client_that_answers_gets_no_work(tmp_p
     place = Place(tmp_path)
     place.grid.moves = {2: lambda: place.grid.contexts.update({9: place.grid.contexts[2]})}
     assert _left_out(place.train()) == ["", "", ""]
-    assert [message.metadata.message_type for message in place.grid.sent if message.metadata.dst_node_id == 9] == ["query.census"]
+    assert [
+        message.metadata.message_type
+        for message in place.grid.sent
+        if message.metadata.dst_node_id == 9
+    ] == ["query.census"]
 
 
 def test_a_node_that_leaves_at_the_last_moment_is_not_waited_for(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    place.grid.moves = {2: lambda: setattr(place.grid, "refused", 2), 3: lambda: setattr(place.grid, "refused", None)}
+    place.grid.moves = {
+        2: lambda: setattr(place.grid, "refused", 2),
+        3: lambda: setattr(place.grid, "refused", None),
+    }
     before = time.monotonic()
     assert _left_out(place.train(deadline=30)) == ["", "1", ""]
     assert time.monotonic() - before < 15
 
 
-def test_messages_that_the_superlink_finds_too_large_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_that_the_superlink_finds_too_large_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     place = Place(tmp_path)
     place.grid.moves = {1: lambda: monkeypatch.setattr(place.grid, "push_messages", lambda _: [])}
     with pytest.raises(eh.RunError, match="takes no messages as large as this model's"):
@@ -314,14 +379,20 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 @needs_proc
 @FEDERATION
-@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])  # sums only, needs each client's loss, has client memories
-def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+# sums only, needs each client's loss, has client memories
+@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])
+def test_a_method_gives_what_the_simulator_gives_to_the_bit(
+    method: str, federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
     run = trial.start(federation, tmp_path, method)
     _assert_completes(run, tmp_path)
     _assert_equal(tmp_path, trial.simulated(method))
     _assert_tells_nothing(run.log())
-    kept = (federation.directory / "state").glob(f"node-*/{(tmp_path / 'run-name').read_text()}/client-*/after-1.safetensors")
-    memories = [(f"node-{i}", f"client-{i}") for i in range(4)] if method == "ditto" else []  # each at its own node
+    kept = (federation.directory / "state").glob(
+        f"node-*/{(tmp_path / 'run-name').read_text()}/client-*/after-1.safetensors"
+    )
+    # each at its own node
+    memories = [(f"node-{i}", f"client-{i}") for i in range(4)] if method == "ditto" else []
     assert sorted((path.parts[-4], path.parts[-2]) for path in kept) == memories
 
 
@@ -331,7 +402,9 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(method: str, federat
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_killed_server_app_is_resumed_by_a_new_run(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+def test_a_killed_server_app_is_resumed_by_a_new_run(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
     _wait_for_round(federation, run, 2)
     clock = _Clock("server app killed")
@@ -348,7 +421,9 @@ def test_a_killed_server_app_is_resumed_by_a_new_run(federation: Loopback, trial
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
     _wait_for_round(federation, run, 2)
     clock = _Clock("SuperLink killed")
@@ -367,7 +442,9 @@ def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(federation: L
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial, tmp_path: Path) -> None:
+def test_a_killed_node_that_comes_back_under_another_number_goes_on(
+    trial: Trial, tmp_path: Path
+) -> None:
     with trial.federation("without keys", tls=False) as federation:
         run = trial.start(federation, tmp_path, "ditto", rounds=4)
         _wait_for_round(federation, run, 2)
@@ -389,7 +466,9 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(trial: Trial
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+def test_a_killed_node_with_a_key_comes_back_under_its_number(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=5)
     _wait_for_round(federation, run, 2)
     clock = _Clock("node with a key killed")
@@ -400,7 +479,8 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopba
     clock.tell("round 2 is done")
     _assert_completes(run, tmp_path)
     clock.tell("the run has completed")
-    # the next round begins in the moment in which the SuperLink gives the node up, most often before it is back
+    # the next round begins in the moment in which the SuperLink gives the node up, most often
+    # before it is back
     absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=5)
     assert absent in ([2], [2, 3])
     clock.tell(f"absent in rounds {absent}")
@@ -416,8 +496,11 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(federation: Loopba
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
-    """It was halted while it trained, and has written down what it learned in that round before it hears that nobody waits for it."""
+def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    """It was halted while it trained, and has written down what it learned in that round before it
+    hears that nobody waits for it."""
     node = federation.node(1)
     run = trial.start(federation, tmp_path, "ditto", rounds=4)
     _wait_for_round(federation, run, 2)
@@ -436,7 +519,9 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopb
     absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4)
     assert absent in ([2], [2, 3])  # it may still be busy with what is late
     clock.tell(f"absent in rounds {absent}")
-    kept = federation.directory / "state" / "node-1" / (tmp_path / "run-name").read_text() / "client-1"
+    kept = (
+        federation.directory / "state" / "node-1" / (tmp_path / "run-name").read_text() / "client-1"
+    )
     assert (kept / "after-1.safetensors").exists()  # it has done the work of round 2, and sent it
     assert f"[RUN {run.id}, ROUND 1]\nINFO :      Sending: train message" in node.text()
     assert "client 1 is left out: its node is gone (Flower's error 5)" in run.log()
@@ -445,12 +530,16 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(federation: Loopb
 @needs_proc
 @pytest.mark.slow
 @FEDERATION
-def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(federation: Loopback, trial: Trial, tmp_path: Path) -> None:
+def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
     run = trial.start(federation, tmp_path, "afl", app=trial.swollen)
     _assert_completes(run, tmp_path)
     assert _assert_only_absent(tmp_path, trial, "afl", client=1, rounds=ROUNDS) == [1, 2]
     log = run.log()
-    told = re.findall(rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log)
+    told = re.findall(
+        rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log
+    )
     assert [int(size) > 10 * LIMIT for size in told] == [True] * ROUNDS
     _assert_tells_nothing(log)
 
@@ -467,25 +556,37 @@ class _Clock:
 
 def _assert_completes(run: Run, out: Path) -> None:
     deadline = time.monotonic() + PATIENCE
-    while not (out / "final.safetensors").exists() and time.monotonic() < deadline:  # asking Flower takes the time of nodes
+    # asking Flower takes the time of nodes
+    while not (out / "final.safetensors").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert run.wait(30) == "finished:completed", run.log()
 
 
 def _assert_equal(out: Path, reference: eh.Result) -> None:
-    """The run in ``out`` has every round once, left nobody out, and ends with the parameters of ``reference``."""
+    """The run in ``out`` has every round once, left nobody out, and ends with the parameters of
+    ``reference``."""
     rows = [(row["round"], row["answered"], row["left_out"]) for row in _history(out)]
     assert rows == [(str(row["round"]), "4", "") for row in reference.history_rows]
     _assert_params(out, reference)
 
 
-def _assert_only_absent(out: Path, trial: Trial, method: str, client: int, rounds: int) -> list[int]:
-    """The run in ``out`` has every round once and, but for rounds without ``client``, is the simulator's to the bit; those rounds."""
+def _assert_only_absent(
+    out: Path, trial: Trial, method: str, client: int, rounds: int
+) -> list[int]:
+    """The run in ``out`` has every round once and, but for rounds without ``client``, is the
+    simulator's to the bit; those rounds."""
     rows = _history(out)
     absent = [int(row["round"]) for row in rows if row["left_out"]]
-    expected = [(str(i), "4", "3", str(client)) if i in absent else (str(i), "4", "4", "") for i in range(1, rounds + 1)]
-    assert [(row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows] == expected
-    _assert_params(out, trial.simulated(method, rounds, [("train", round - 1, client) for round in absent]))
+    expected = [
+        (str(i), "4", "3", str(client)) if i in absent else (str(i), "4", "4", "")
+        for i in range(1, rounds + 1)
+    ]
+    assert [
+        (row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows
+    ] == expected
+    _assert_params(
+        out, trial.simulated(method, rounds, [("train", round - 1, client) for round in absent])
+    )
     return absent
 
 
@@ -512,10 +613,13 @@ def _history(out: Path) -> list[dict[str, str]]:
 
 
 def _wait_for_round(federation: Loopback, run: Run, round: int) -> None:
-    """Until node 1 has its task of ``round``, counted from 1, and a process has been started for it."""
+    """Until node 1 has its task of ``round``, counted from 1, and a process has been started for
+    it."""
 
     def begun() -> bool:
-        _, received, since = federation.node(1).text().partition(f"[RUN {run.id}, ROUND {round - 1}]\n")
+        _, received, since = (
+            federation.node(1).text().partition(f"[RUN {run.id}, ROUND {round - 1}]\n")
+        )
         return bool(received) and "Start `flwr-clientapp` process" in since
 
     _wait_until(begun)

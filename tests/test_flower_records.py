@@ -1,4 +1,5 @@
-"""Messages as Flower records: what is sent is what arrives, to the bit, and what is malformed is refused in one line."""
+"""Messages as Flower records: what is sent is what arrives, to the bit, and what is malformed is
+refused in one line."""
 
 from __future__ import annotations
 
@@ -86,7 +87,9 @@ def assert_same(found: Any, sent: Any) -> None:
     assert found.dtype == sent.dtype
     assert found.shape == sent.shape
     if sent.numel():
-        bits, expected = (tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (found, sent))
+        bits, expected = (
+            tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in (found, sent)
+        )
         assert bits.tolist() == expected.tolist()
 
 
@@ -114,12 +117,18 @@ EVERY_KIND: Tree = {
     "scalar": torch.tensor(0.1, dtype=torch.float64),
     "none": torch.zeros(0, 3),
     "no rows": torch.zeros(2, 0, 5, dtype=torch.int8),
-    "special": torch.tensor([0.0, -0.0, float("inf"), -float("inf"), float("nan"), 5e-324], dtype=torch.float64),
-    "payload": torch.tensor([0x7FC01234, -0x00400001], dtype=torch.int32).view(torch.float32),  # two other NaNs
+    "special": torch.tensor(
+        [0.0, -0.0, float("inf"), -float("inf"), float("nan"), 5e-324], dtype=torch.float64
+    ),
+    # two other NaNs
+    "payload": torch.tensor([0x7FC01234, -0x00400001], dtype=torch.int32).view(torch.float32),
     "empty": {},
     "deep": {"er": {"est": {}, "leaf": torch.ones(1)}},
     **{
-        key: torch.tensor([number]) for number, key in enumerate(["", "/", ".", "~", "~0", "a/b.c", "\n", "\0", "π 漢 🙂", '"\\', "\ud800"])
+        key: torch.tensor([number])
+        for number, key in enumerate(
+            ["", "/", ".", "~", "~0", "a/b.c", "\n", "\0", "π 漢 🙂", '"\\', "\ud800"]
+        )
     },
 }
 
@@ -131,7 +140,9 @@ def test_a_tree_arrives_as_it_was_sent(carry: Carry) -> None:
     assert about == {}
 
 
-@pytest.mark.parametrize("tree", [{}, {"a": {}}, {"a": {"": {}}, "b": {}}, {"": torch.zeros(())}], ids=str)
+@pytest.mark.parametrize(
+    "tree", [{}, {"a": {}}, {"a": {"": {}}, "b": {}}, {"": torch.zeros(())}], ids=str
+)
 def test_trees_with_little_in_them_arrive(tree: Tree, carry: Carry) -> None:
     reply, _ = read_reply(carry(reply_content(Reply(tree, tree), {})))
     assert_same(reply.total, tree)
@@ -140,7 +151,12 @@ def test_trees_with_little_in_them_arrive(tree: Tree, carry: Carry) -> None:
 
 def test_a_tensor_that_is_a_view_arrives() -> None:
     base = torch.arange(24.0).reshape(2, 3, 4)
-    views = {"turned": base.permute(2, 0, 1), "some": base[:, ::2, 1:3], "wide": torch.ones(1, 3).expand(4, 3), "odd": base.view(-1)[1:]}
+    views = {
+        "turned": base.permute(2, 0, 1),
+        "some": base[:, ::2, 1:3],
+        "wide": torch.ones(1, 3).expand(4, 3),
+        "odd": base.view(-1)[1:],
+    }
     views["steps"] = base.view(-1)[::2]
     views["nothing"] = torch.from_numpy(np.empty(0))  # with stride 0
     assert_same(unpack(pack(views)), views)
@@ -159,7 +175,8 @@ def test_tensors_that_arrive_can_be_changed_and_share_nothing() -> None:
     found["a"] += 1
     assert found["b"].tolist() == sent["a"].tolist() == [0, 0, 0]
     assert unpack(array)["a"].tolist() == [0, 0, 0]
-    assert found["a"].untyped_storage().nbytes() == 12  # a small tensor that is kept does not keep a whole model
+    # a small tensor that is kept does not keep a whole model
+    assert found["a"].untyped_storage().nbytes() == 12
 
 
 def test_packing_leaves_the_tree_as_it_was() -> None:
@@ -172,21 +189,40 @@ def test_packing_leaves_the_tree_as_it_was() -> None:
 def any_bits(dtype: torch.dtype, shape: list[int], seed: int) -> torch.Tensor:
     size = int(np.prod(shape)) * dtype.itemsize
     bits = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
-    return torch.from_numpy(bits).view(dtype).reshape(shape) if size else torch.empty(shape, dtype=dtype)
+    return (
+        torch.from_numpy(bits).view(dtype).reshape(shape)
+        if size
+        else torch.empty(shape, dtype=dtype)
+    )
 
 
 keys = st.text(max_size=5)
-tensors = st.builds(any_bits, st.sampled_from([*TYPES, *WHOLE_TYPES]), st.lists(st.integers(0, 3), max_size=4), st.integers(0, 9))
+tensors = st.builds(
+    any_bits,
+    st.sampled_from([*TYPES, *WHOLE_TYPES]),
+    st.lists(st.integers(0, 3), max_size=4),
+    st.integers(0, 9),
+)
 
 
-@given(st.dictionaries(keys, st.recursive(tensors, lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=8), max_size=4))
+@given(
+    st.dictionaries(
+        keys,
+        st.recursive(tensors, lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=8),
+        max_size=4,
+    )
+)
 def test_any_tree_arrives(tree: Tree) -> None:
     assert_same(unpack(pack(tree)), tree)
 
 
 def test_a_tree_is_a_single_array_in_few_parts() -> None:
-    content = task_content(Task({"model": {str(i): torch.randn(10) for i in range(50)}}, {"weight": torch.ones(())}), {"round": 3})
-    assert len(get_all_nested_objects(content)) == 1 + 2 + 2 * 2  # the message, two records, two arrays with one piece each
+    content = task_content(
+        Task({"model": {str(i): torch.randn(10) for i in range(50)}}, {"weight": torch.ones(())}),
+        {"round": 3},
+    )
+    # the message, two records, two arrays with one piece each
+    assert len(get_all_nested_objects(content)) == 1 + 2 + 2 * 2
 
 
 def test_what_is_shared_is_packed_once() -> None:
@@ -205,8 +241,17 @@ def test_what_is_shared_is_packed_once() -> None:
         ({"a": {"b": 1.5}}, "a tree holds tensors, got float in 'b'; wrap it with torch.tensor"),
         ({"a": np.array([object()])}, "a tree holds tensors, got ndarray in 'a'"),
         ({"z": torch.ones(1, dtype=torch.complex64)}, "'z' is a tensor of torch.complex64"),
-        ({"s": torch.ones(2).to_sparse()}, "'s' is a tensor of torch.float32, torch.sparse_coo; only dense ones"),
-        ({"x" * (1 << 24): torch.ones(1)}, "a tree of 1 tensors cannot be sent: the names take 16.0 MiB; use fewer or shorter keys"),
+        (
+            {"s": torch.ones(2).to_sparse()},
+            "'s' is a tensor of torch.float32, torch.sparse_coo; only dense ones",
+        ),
+        (
+            {"x" * (1 << 24): torch.ones(1)},
+            (
+                "a tree of 1 tensors cannot be sent: the names take 16.0 MiB; use fewer or shorter"
+                " keys"
+            ),
+        ),
     ],
     ids=["key", "number", "objects", "complex", "sparse", "long names"],
 )
@@ -223,7 +268,10 @@ def nested(depth: int) -> Tree:
 
 def test_depth_has_the_same_limit_on_both_sides() -> None:
     assert_same(unpack(pack(nested(64))), nested(64))
-    assert refused(lambda: pack(nested(65))) == "a tree with more than 64 branches inside each other cannot be sent"
+    assert (
+        refused(lambda: pack(nested(65)))
+        == "a tree with more than 64 branches inside each other cannot be sent"
+    )
     header = '{"a":' * 65 + "{}" + "}" * 65
     assert refused(lambda: unpack(raw(header))) == "the header of an array does not tell of a tree"
 
@@ -234,10 +282,16 @@ def test_depth_has_the_same_limit_on_both_sides() -> None:
 def raw(header: object, body: bytes = b"", **changes: Any) -> Array:
     """An array as somebody else might make it."""
     coded = (
-        header if isinstance(header, bytes) else (header if isinstance(header, str) else json.dumps(header, separators=(",", ":"))).encode()
+        header
+        if isinstance(header, bytes)
+        else (
+            header if isinstance(header, str) else json.dumps(header, separators=(",", ":"))
+        ).encode()
     )
     data = len(coded).to_bytes(8, "little") + coded + body
-    return Array(**{"dtype": "uint8", "shape": (len(data),), "stype": STYPE, "data": data, **changes})
+    return Array(
+        **{"dtype": "uint8", "shape": (len(data),), "stype": STYPE, "data": data, **changes}
+    )
 
 
 def test_an_array_made_by_hand_is_read() -> None:
@@ -252,16 +306,25 @@ WRONG_HEADER = "the header of an array "
 @pytest.mark.parametrize(
     ("array", "reason"),
     [
-        (Array(np.arange(3.0)), f"an array is encoded as 'numpy.ndarray', expected 'evenhand.tree.{sys.byteorder}'"),
+        (
+            Array(np.arange(3.0)),
+            f"an array is encoded as 'numpy.ndarray', expected 'evenhand.tree.{sys.byteorder}'",
+        ),
         (raw({}, stype="x\ny" * 100), "an array is encoded as 'x\\nyx\\nyx"),
-        (raw({}, stype="evenhand.tree." + {"little": "big", "big": "little"}[sys.byteorder]), "an array is encoded as"),
+        (
+            raw({}, stype="evenhand.tree." + {"little": "big", "big": "little"}[sys.byteorder]),
+            "an array is encoded as",
+        ),
         (raw({}, dtype="float32"), "an array of 10 bytes says that it has another type or length"),
         (raw({}, shape=(9,)), "an array of 10 bytes says that it has another type or length"),
         (raw({}, shape=(2, 5)), "an array of 10 bytes says that it has another type or length"),
         (Array("uint8", (0,), STYPE, b""), "an array ends before its header does"),
         (Array("uint8", (4,), STYPE, b"\x00" * 4), "an array ends before its header does"),
         (Array("uint8", (8,), STYPE, b"\xff" * 8), "an array ends before its header does"),
-        (Array("uint8", (9,), STYPE, b"\x02" + b"\x00" * 7 + b"{"), "an array ends before its header does"),
+        (
+            Array("uint8", (9,), STYPE, b"\x02" + b"\x00" * 7 + b"{"),
+            "an array ends before its header does",
+        ),
         (raw(b" " * ((1 << 24) + 1)), WRONG_HEADER + "has 16.0 MiB, the limit is 16.0 MiB"),
         (raw("{"), WRONG_HEADER + "is not the JSON it should be"),
         (raw(b"\xff\xfe{}"), WRONG_HEADER + "is not the JSON it should be"),
@@ -272,12 +335,18 @@ WRONG_HEADER = "the header of an array "
         (raw(None), WRONG_HEADER + "does not tell of a tree"),
         (raw({"a": 1}), WRONG_HEADER + "does not tell of a tree"),
         (raw({"a": ["int8"]}, b"1"), WRONG_HEADER + "does not tell of a tree"),
-        (raw({"a": ["object", [1]]}, b"12345678"), WRONG_HEADER + "names the type 'object'; known are float64,"),
+        (
+            raw({"a": ["object", [1]]}, b"12345678"),
+            WRONG_HEADER + "names the type 'object'; known are float64,",
+        ),
         (raw({"a": ["complex64", [1]]}, b"12345678"), WRONG_HEADER + "names the type 'complex64'"),
         (raw({"a": ["O\n" * 99, [1]]}, b"12345678"), WRONG_HEADER + "names the type 'O\\nO\\n"),
         (raw({"a": [["int8"], [1]]}, b"1"), WRONG_HEADER + "names the type 'list'"),
         (raw({"a": [None, [1]]}, b"1"), WRONG_HEADER + "names the type 'NoneType'"),
-        (raw({"a": ["int8", 1]}, b"1"), WRONG_HEADER + "gives a shape that is not a short list of whole numbers >= 0"),
+        (
+            raw({"a": ["int8", 1]}, b"1"),
+            WRONG_HEADER + "gives a shape that is not a short list of whole numbers >= 0",
+        ),
         (raw({"a": ["int8", {"0": 1}]}, b"1"), WRONG_HEADER + "gives a shape that is not"),
         (raw({"a": ["int8", [-1]]}, b"1"), WRONG_HEADER + "gives a shape that is not"),
         (raw({"a": ["int8", [-1, -1]]}, b"1"), WRONG_HEADER + "gives a shape that is not"),
@@ -285,16 +354,43 @@ WRONG_HEADER = "the header of an array "
         (raw('{"a":["int8",[NaN]]}', b"1"), WRONG_HEADER + "gives a shape that is not"),
         (raw({"a": ["int8", [True]]}, b"1"), WRONG_HEADER + "gives a shape that is not"),
         (raw({"a": ["int8", ["1"]]}, b"1"), WRONG_HEADER + "gives a shape that is not"),
-        (raw({"a": ["int8", [1] * 65]}, b"1"), WRONG_HEADER + "gives a shape that is not a short list"),
-        (raw({"a": ["int8", [2**62]]}, b"1"), WRONG_HEADER + "gives a shape that no machine can hold"),
-        (raw({"a": ["float64", [2**32, 2**32]]}, b"1"), WRONG_HEADER + "gives a shape that no machine can hold"),
-        (raw({"a": ["int8", [0, 2**62, 2**62]]}), WRONG_HEADER + "gives a shape that no machine can hold"),
-        (raw({"a": ["int8", [2**61]]}, b"1"), f"an array has 1 bytes of tensors, its header tells of {2**61}"),
-        (raw({"a": ["float32", [2]]}, b"1234567"), "an array has 7 bytes of tensors, its header tells of 8"),
-        (raw({"a": ["float32", [2]]}, b"123456789"), "an array has 9 bytes of tensors, its header tells of 8"),
-        (raw({"a": ["float32", [2]], "b": ["int8", [2]]}, b"12345678"), "an array has 8 bytes of tensors, its header tells of 10"),
+        (
+            raw({"a": ["int8", [1] * 65]}, b"1"),
+            WRONG_HEADER + "gives a shape that is not a short list",
+        ),
+        (
+            raw({"a": ["int8", [2**62]]}, b"1"),
+            WRONG_HEADER + "gives a shape that no machine can hold",
+        ),
+        (
+            raw({"a": ["float64", [2**32, 2**32]]}, b"1"),
+            WRONG_HEADER + "gives a shape that no machine can hold",
+        ),
+        (
+            raw({"a": ["int8", [0, 2**62, 2**62]]}),
+            WRONG_HEADER + "gives a shape that no machine can hold",
+        ),
+        (
+            raw({"a": ["int8", [2**61]]}, b"1"),
+            f"an array has 1 bytes of tensors, its header tells of {2**61}",
+        ),
+        (
+            raw({"a": ["float32", [2]]}, b"1234567"),
+            "an array has 7 bytes of tensors, its header tells of 8",
+        ),
+        (
+            raw({"a": ["float32", [2]]}, b"123456789"),
+            "an array has 9 bytes of tensors, its header tells of 8",
+        ),
+        (
+            raw({"a": ["float32", [2]], "b": ["int8", [2]]}, b"12345678"),
+            "an array has 8 bytes of tensors, its header tells of 10",
+        ),
         (raw({}, b"x"), "an array has 1 bytes of tensors, its header tells of 0"),
-        (raw({"a": ["bool", [3]]}, b"\x00\x01\x02"), "an array has truth values that are neither 0 nor 1"),
+        (
+            raw({"a": ["bool", [3]]}, b"\x00\x01\x02"),
+            "an array has truth values that are neither 0 nor 1",
+        ),
     ],
 )
 def test_a_malformed_array_is_refused(array: Array, reason: str) -> None:
@@ -321,10 +417,16 @@ def test_an_array_of_objects_is_not_unpickled(capfd: pytest.CaptureFixture[str])
 @given(st.data())
 def test_a_damaged_array_is_read_or_refused(data: st.DataObject) -> None:
     """Whatever bytes change, no other error comes out."""
-    content = bytearray(pack({"a": torch.ones(2), "b": {"c": torch.tensor([True, False]), "": torch.zeros(0, 3)}}).data)
+    content = bytearray(
+        pack(
+            {"a": torch.ones(2), "b": {"c": torch.tensor([True, False]), "": torch.zeros(0, 3)}}
+        ).data
+    )
     for _ in range(data.draw(st.integers(1, 4))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    content = (
+        content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    )
     try:
         unpack(Array("uint8", (len(content),), STYPE, bytes(content)))
     except ValueError as error:
@@ -333,8 +435,13 @@ def test_a_damaged_array_is_read_or_refused(data: st.DataObject) -> None:
 
 # messages
 
-TASK = Task({"model": {"w": torch.ones(2, 3)}, "lr": torch.tensor(0.1)}, {"weight": torch.tensor(0.25, dtype=torch.float64)})
-REPLY = Reply({"delta": {"w": torch.ones(2, 3)}, "weight": torch.tensor(0.5)}, {"loss": torch.tensor(1.0)})
+TASK = Task(
+    {"model": {"w": torch.ones(2, 3)}, "lr": torch.tensor(0.1)},
+    {"weight": torch.tensor(0.25, dtype=torch.float64)},
+)
+REPLY = Reply(
+    {"delta": {"w": torch.ones(2, 3)}, "weight": torch.tensor(0.5)}, {"loss": torch.tensor(1.0)}
+)
 ABOUT: dict[str, Any] = {
     "round": 3,
     "work": "train",
@@ -352,20 +459,30 @@ ABOUT: dict[str, Any] = {
 
 
 def test_what_goes_with_a_message_arrives(carry: Carry) -> None:
-    for content, read, sent in ((task_content(TASK, ABOUT), read_task, TASK), (reply_content(REPLY, ABOUT), read_reply, REPLY)):
+    for content, read, sent in (
+        (task_content(TASK, ABOUT), read_task, TASK),
+        (reply_content(REPLY, ABOUT), read_reply, REPLY),
+    ):
         found, about = read(carry(content))
         assert about == ABOUT
-        assert [type(value) for value in about.values()] == [type(value) for value in ABOUT.values()]
+        assert [type(value) for value in about.values()] == [
+            type(value) for value in ABOUT.values()
+        ]
         assert type(found) is type(sent)
         for tree, expected in zip(found, sent, strict=True):
             assert_same(tree, expected)
 
 
 def test_numbers_that_flower_cannot_carry_are_refused_before_sending() -> None:
-    expected = "seed has a whole number of more than 64 bits, which Flower cannot carry; send it as text"
+    expected = (
+        "seed has a whole number of more than 64 bits, which Flower cannot carry; send it as text"
+    )
     for value in (2**64, -(2**63) - 1, [1, 2**64]):
         assert refused(lambda value=value: reply_content(REPLY, {"seed": value})) == expected  # type: ignore[misc]
-    assert refused(lambda: reply_content(REPLY, {"format": 1})) == '"format" goes with every message by itself; use another name'
+    assert (
+        refused(lambda: reply_content(REPLY, {"format": 1}))
+        == '"format" goes with every message by itself; use another name'
+    )
 
 
 def test_another_format_is_refused_and_both_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,7 +491,9 @@ def test_another_format_is_refused_and_both_are_named(monkeypatch: pytest.Monkey
         newer = task_content(TASK, {})
     assert FORMAT == 1
     assert (
-        refused(lambda: read_task(newer)) == "a message has format 2, this evenhand reads format 1; install the same version on all sides"
+        refused(lambda: read_task(newer))
+        == "a message has format 2, this evenhand reads format 1; install the same version on all"
+        " sides"
     )
 
 
@@ -385,7 +504,9 @@ def test_a_format_that_is_no_number_is_refused(value: Any) -> None:
         del content["about"]["format"]
     else:
         content["about"]["format"] = value
-    assert refused(lambda: read_reply(content)).startswith("a message has format no number, this evenhand reads format 1")
+    assert refused(lambda: read_reply(content)).startswith(
+        "a message has format no number, this evenhand reads format 1"
+    )
 
 
 BOTH = "a message must hold the trees total and each, and nothing else"
@@ -405,24 +526,42 @@ def without(content: RecordDict, *path: str) -> RecordDict:
     [
         (lambda content: RecordDict(), NOT_OURS),
         (lambda content: without(content, "about"), NOT_OURS),
-        (lambda content: RecordDict({"trees": content["trees"], "about": MetricRecord({"format": 1})}), NOT_OURS),
-        (lambda content: RecordDict({"trees": content["trees"], "about": content["trees"]}), NOT_OURS),
+        (
+            lambda content: RecordDict(
+                {"trees": content["trees"], "about": MetricRecord({"format": 1})}
+            ),
+            NOT_OURS,
+        ),
+        (
+            lambda content: RecordDict({"trees": content["trees"], "about": content["trees"]}),
+            NOT_OURS,
+        ),
         (lambda content: without(content, "trees"), BOTH),
         (lambda content: without(content, "trees", "each"), BOTH),
         (lambda content: RecordDict({"trees": content["about"], "about": content["about"]}), BOTH),
         (lambda content: RecordDict({"more": ConfigRecord(), **content}), BOTH),
-        (lambda content: RecordDict({**content, "trees": ArrayRecord({**content["trees"], "more": pack({})})}), BOTH),
+        (
+            lambda content: RecordDict(
+                {**content, "trees": ArrayRecord({**content["trees"], "more": pack({})})}
+            ),
+            BOTH,
+        ),
         (lambda content: task_content(TASK, {}), BOTH),
     ],
 )
-def test_a_malformed_message_is_refused(spoil: Callable[[RecordDict], RecordDict], reason: str) -> None:
+def test_a_malformed_message_is_refused(
+    spoil: Callable[[RecordDict], RecordDict], reason: str
+) -> None:
     content = spoil(reply_content(REPLY, {}))
     assert refused(lambda: read_reply(content)) == reason
 
 
 def test_a_reply_is_no_task() -> None:
     content = reply_content(REPLY, {})
-    assert refused(lambda: read_task(content)) == "a message must hold the trees shared and own, and nothing else"
+    assert (
+        refused(lambda: read_task(content))
+        == "a message must hold the trees shared and own, and nothing else"
+    )
 
 
 def test_values_of_another_kind_are_refused() -> None:
@@ -441,8 +580,12 @@ def test_values_of_another_kind_are_refused() -> None:
 def test_the_size_of_a_message_is_that_of_its_names_and_values() -> None:
     content = RecordDict(
         {
-            "trees": ArrayRecord({"é": Array("uint8", (5, 1), "s", b"12345")}),  # 5 + 2 + (5 + 16 + 5 + 1)
-            "about": ConfigRecord({"a": 1, "bc": "def", "d": [b"12", b"345"], "e": [1.0, 2.0], "f": True}),  # 5 + 9 + 5 + 6 + 17 + 9
+            # 5 + 2 + (5 + 16 + 5 + 1)
+            "trees": ArrayRecord({"é": Array("uint8", (5, 1), "s", b"12345")}),
+            # 5 + 9 + 5 + 6 + 17 + 9
+            "about": ConfigRecord(
+                {"a": 1, "bc": "def", "d": [b"12", b"345"], "e": [1.0, 2.0], "f": True}
+            ),
             "m": MetricRecord({"x": [1, 2]}),  # 1 + 1 + 16
         }
     )
@@ -460,24 +603,35 @@ def test_a_message_over_the_limit_is_not_sent() -> None:
     reply_content(REPLY, {}, limit=size)
     with pytest.raises(TooLarge) as error:
         reply_content(REPLY, {}, limit=size - 1)
-    reason = f"a message has {size} bytes, the limit is {size - 1} bytes; make the model smaller or raise the limit"
+    reason = (
+        f"a message has {size} bytes, the limit is {size - 1} bytes; make the model smaller or"
+        " raise the limit"
+    )
     assert str(error.value) == reason
     large = Task({"w": torch.zeros(10 * 1024 * 1024 // 4)})
-    assert refused(lambda: task_content(large, {}, limit=1 << 20)).startswith("a message has 10.0 MiB, the limit is 1.0 MiB;")
+    assert refused(lambda: task_content(large, {}, limit=1 << 20)).startswith(
+        "a message has 10.0 MiB, the limit is 1.0 MiB;"
+    )
 
 
-def test_a_message_over_the_limit_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_over_the_limit_is_refused_before_it_is_decoded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     content = reply_content(REPLY, {})
     size = size_of(content)
     read_reply(content, limit=size)
     monkeypatch.setattr(records, "unpack", lambda array: pytest.fail("decoded"))
     for read in (read_reply, read_task):
-        with pytest.raises(TooLarge, match=rf"^a message has {size} bytes, the limit is {size - 1} bytes"):
+        with pytest.raises(
+            TooLarge, match=rf"^a message has {size} bytes, the limit is {size - 1} bytes"
+        ):
             read(content, limit=size - 1)
 
 
 def test_bytes_beside_the_trees_count_as_well() -> None:
     content = reply_content(REPLY, {})
     content["more"] = ConfigRecord({"x": [b"1" * 1000] * 1000})
-    with pytest.raises(TooLarge, match=r"^a message has 1000\d\d\d bytes, the limit is 100000 bytes"):
+    with pytest.raises(
+        TooLarge, match=r"^a message has 1000\d\d\d bytes, the limit is 100000 bytes"
+    ):
         check_size(content, 100_000)

@@ -19,19 +19,30 @@ from federations import METHODS, network, ragged
 from flower_grid import InProcessGrid
 
 SIZES = (1, 30, 7, 40, 12)
-SETTINGS: dict[str, Any] = {"local": eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5), "seed": 3, "eval_every": 2}
+SETTINGS: dict[str, Any] = {
+    "local": eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5),
+    "seed": 3,
+    "eval_every": 2,
+}
 COHORTS = {"everyone": eh.Full(), "some": eh.Uniform(3)}
 
 
 def one_client(federation: eh.Federation, client: int) -> eh.Federation:
-    """The data of one client by itself, with only the groups that it has, and its team where there are teams."""
+    """The data of one client by itself, with only the groups that it has, and its team where there
+    are teams."""
 
     def arrays(part: Any) -> dict[str, Any]:
         x, y, group = part.client(client)
         return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
 
-    team = {} if federation.teams is None else {"team": federation.team_names[int(federation.teams[client])]}
-    return eh.Federation.from_arrays([arrays(federation.train) | team], test=[arrays(federation.test)])
+    team = (
+        {}
+        if federation.teams is None
+        else {"team": federation.team_names[int(federation.teams[client])]}
+    )
+    return eh.Federation.from_arrays(
+        [arrays(federation.train) | team], test=[arrays(federation.test)]
+    )
 
 
 class Setting:
@@ -48,8 +59,16 @@ class Setting:
     ) -> None:
         self.directory, self.module, self.federation = directory, module, federation
         held = data or [one_client(federation, client) for client in range(federation.clients)]
-        app = apps.client_app(module, lambda config: held[int(config["partition-id"])], algorithm=algorithm, share="client")
-        configs = [{"partition-id": i, "state-dir": str(directory / f"state{i}")} for i in range(federation.clients)]
+        app = apps.client_app(
+            module,
+            lambda config: held[int(config["partition-id"])],
+            algorithm=algorithm,
+            share="client",
+        )
+        configs = [
+            {"partition-id": i, "state-dir": str(directory / f"state{i}")}
+            for i in range(federation.clients)
+        ]
         self.grid = InProcessGrid(app, configs, **changes)
 
     def run(self, method: eh.Algorithm, rounds: int = 5, **settings: Any) -> eh.Result:
@@ -73,15 +92,29 @@ def flat(result: eh.Result) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("cohort", COHORTS)
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_gives_what_the_simulator_gives_to_the_bit(method: str, cohort: str, tmp_path: Path) -> None:
+def test_every_method_gives_what_the_simulator_gives_to_the_bit(
+    method: str, cohort: str, tmp_path: Path
+) -> None:
     federation, module = ragged(SIZES), network(torch.float64)
-    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="loop", cohort=COHORTS[cohort], **SETTINGS)
+    reference = eh.fit(
+        module,
+        federation,
+        METHODS[method],
+        rounds=5,
+        engine="loop",
+        cohort=COHORTS[cohort],
+        **SETTINGS,
+    )
     result = Setting(tmp_path, federation, module).run(METHODS[method], cohort=COHORTS[cohort])
     for key, value in flat(reference).items():
         assert torch.equal(flat(result)[key], value), key
-    assert [row["answered"] for row in result.history_rows] == [row["answered"] for row in reference.history_rows]
+    assert [row["answered"] for row in result.history_rows] == [
+        row["answered"] for row in reference.history_rows
+    ]
     for name in ("count", "accuracy"):  # of personal models too, which are on the nodes alone
-        assert result.score_columns[name].tolist() == pytest.approx(reference.score_columns[name].tolist(), nan_ok=True), name
+        assert result.score_columns[name].tolist() == pytest.approx(
+            reference.score_columns[name].tolist(), nan_ok=True
+        ), name
     assert result.personal is None
 
 
@@ -95,10 +128,14 @@ def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["qffl", "afl"])
-def test_weights_over_rounds_are_the_simulators_where_clients_are_seen(method: str, tmp_path: Path) -> None:
+def test_weights_over_rounds_are_the_simulators_where_clients_are_seen(
+    method: str, tmp_path: Path
+) -> None:
     federation, module = ragged(SIZES), network(torch.float64)
     tracked = {"track_weights": True, "eval_every": 2}
-    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="loop", **SETTINGS | tracked)
+    reference = eh.fit(
+        module, federation, METHODS[method], rounds=5, engine="loop", **SETTINGS | tracked
+    )
     setting = Setting(tmp_path, federation, module)
     result = setting.run(METHODS[method], **tracked)
     assert result.weight_rounds == reference.weight_rounds == [2, 4, 5]
@@ -108,10 +145,14 @@ def test_weights_over_rounds_are_the_simulators_where_clients_are_seen(method: s
 
 
 @pytest.mark.parametrize(("method", "exchanges"), [("fedavg", 3), ("ditto", 3), ("finetuned", 4)])
-def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(method: str, exchanges: int, tmp_path: Path) -> None:
+def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(
+    method: str, exchanges: int, tmp_path: Path
+) -> None:
     setting = Setting(tmp_path, ragged(SIZES), network(torch.float64))
     setting.run(METHODS[method], rounds=3, by_client=False, eval_every=1)
-    asked = [message for message in setting.grid.sent if message.metadata.message_type == "evaluate"]
+    asked = [
+        message for message in setting.grid.sent if message.metadata.message_type == "evaluate"
+    ]
     assert len(asked) == exchanges * len(SIZES)
 
 
@@ -123,10 +164,13 @@ def test_without_leave_the_server_sees_sums_alone(method: str, tmp_path: Path) -
     arrived: list[tuple[str, set[str]]] = []
     setting.grid.spoil = lambda node, reply: arrived.append(kind_and_each(reply)) or [reply]
     result = setting.run(METHODS[method], rounds=4, by_client=False)
-    assert {kind for kind, each in arrived if each} == ({"train"} if method == "afl" else set())  # its server looks at each client's loss
+    # its server looks at each client's loss
+    assert {kind for kind, each in arrived if each} == ({"train"} if method == "afl" else set())
     assert result.score_columns["by"] == ["everyone", *["group"] * 3]
     groups = {row["name"]: row["accuracy"] for row in reference.score_rows if row["by"] == "group"}
-    assert {row["name"]: row["accuracy"] for row in result.score_rows if row["by"] == "group"} == pytest.approx(groups)
+    assert {
+        row["name"]: row["accuracy"] for row in result.score_rows if row["by"] == "group"
+    } == pytest.approx(groups)
     assert result.summary == pytest.approx(reference.summary, abs=6e-4)
     for mine, theirs in zip(result.history_rows, reference.history_rows, strict=True):
         assert {name: mine.get(name) for name in ("mean", "std", "loss")} == pytest.approx(
@@ -142,7 +186,9 @@ def kind_and_each(reply: Any) -> tuple[str, set[str]]:
     return str(about["work"]), set(found.each)
 
 
-def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_all_or_none(tmp_path: Path) -> None:
+def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_all_or_none(
+    tmp_path: Path,
+) -> None:
     federation, module = ragged(SIZES), network(torch.float64)
     setting = Setting(tmp_path, federation, module)
 
@@ -152,14 +198,21 @@ def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_
 
     setting.grid.spoil = lose
     result = setting.run(METHODS["afl"], rounds=2, deadline=0.3)
-    assert result.score_columns["count"].tolist()[:5] == [*[int(federation.test.sizes[0]), 0], *federation.test.sizes.tolist()[2:]]
+    assert result.score_columns["count"].tolist()[:5] == [
+        *[int(federation.test.sizes[0]), 0],
+        *federation.test.sizes.tolist()[2:],
+    ]
     assert result.certificate is None
-    setting.grid.spoil = lambda node, reply: [] if kind_and_each(reply)[0] == "evaluate" else [reply]
+    setting.grid.spoil = lambda node, reply: (
+        [] if kind_and_each(reply)[0] == "evaluate" else [reply]
+    )
     with pytest.raises(eh.RunError, match="no client has answered the last evaluation"):
         setting.run(METHODS["fedavg"], rounds=2, deadline=0.3, out=tmp_path / "other")
 
 
-def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     federation, module = ragged(SIZES), network(torch.float64)
     setting = Setting(tmp_path, federation, module)
 
@@ -172,5 +225,8 @@ def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(tmp_path
 
     setting.grid.spoil = more
     result = setting.run(METHODS["fedavg"], rounds=1)
-    assert result.score_columns["count"].tolist()[:5] == [*[int(federation.test.sizes[0]), 0], *federation.test.sizes.tolist()[2:]]
+    assert result.score_columns["count"].tolist()[:5] == [
+        *[int(federation.test.sizes[0]), 0],
+        *federation.test.sizes.tolist()[2:],
+    ]
     assert "client 1: not what the server knows: each/count; left out" in caplog.text

@@ -102,28 +102,50 @@ def test_a_certificate_is_trusted_through_its_authority_and_no_other(tmp_path: P
 
     assert _handshake(ours.server, ours.key, trust=ours.authority, name="127.0.0.1") == "trusted"
     assert _handshake(ours.server, ours.key, trust=ours.authority, name="localhost") == "trusted"
-    assert "unable to get local issuer certificate" in _handshake(ours.server, ours.key, trust=other.authority, name="127.0.0.1")
-    assert "IP address mismatch" in _handshake(ours.server, ours.key, trust=ours.authority, name="127.0.0.2")
-    assert "Hostname mismatch" in _handshake(ours.server, ours.key, trust=ours.authority, name="example.org")
+    assert "unable to get local issuer certificate" in _handshake(
+        ours.server, ours.key, trust=other.authority, name="127.0.0.1"
+    )
+    assert "IP address mismatch" in _handshake(
+        ours.server, ours.key, trust=ours.authority, name="127.0.0.2"
+    )
+    assert "Hostname mismatch" in _handshake(
+        ours.server, ours.key, trust=ours.authority, name="example.org"
+    )
 
 
 def test_a_certificate_for_another_name_is_trusted_there_alone(tmp_path: Path) -> None:
     made = write_certificates(tmp_path, names=("link.example.org",))
 
-    assert _handshake(made.server, made.key, trust=made.authority, name="link.example.org") == "trusted"
-    assert "Hostname mismatch" in _handshake(made.server, made.key, trust=made.authority, name="localhost")
+    assert (
+        _handshake(made.server, made.key, trust=made.authority, name="link.example.org")
+        == "trusted"
+    )
+    assert "Hostname mismatch" in _handshake(
+        made.server, made.key, trust=made.authority, name="localhost"
+    )
 
 
 def test_private_keys_are_for_their_owner_alone(tmp_path: Path) -> None:
     mask = os.umask(0)  # nothing but our own modes
     try:
-        made, key = write_certificates(tmp_path / "tls"), write_node_key(tmp_path / "keys", "node-0")
+        made = write_certificates(tmp_path / "tls")
+        key = write_node_key(tmp_path / "keys", "node-0")
         key = write_node_key(tmp_path / "keys", "node-0")  # in place of an older one
     finally:
         os.umask(mask)
 
-    assert [_mode(made.key), _mode(key.private), _mode(tmp_path / "tls"), _mode(tmp_path / "keys")] == [0o600, 0o600, 0o700, 0o700]
-    assert sorted(path.name for path in (tmp_path / "tls").iterdir()) == ["ca.crt", "server.key", "server.pem"]  # no key of the authority
+    assert [
+        _mode(made.key),
+        _mode(key.private),
+        _mode(tmp_path / "tls"),
+        _mode(tmp_path / "keys"),
+    ] == [0o600, 0o600, 0o700, 0o700]
+    # no key of the authority
+    assert sorted(path.name for path in (tmp_path / "tls").iterdir()) == [
+        "ca.crt",
+        "server.key",
+        "server.pem",
+    ]
     assert key.private.read_text().startswith("-----BEGIN OPENSSH PRIVATE KEY-----")
     assert key.public.read_text().startswith("ecdsa-sha2-nistp384 ")
 
@@ -137,7 +159,11 @@ def test_a_run_reaches_every_node_with_its_own_settings(
 
     written = json.loads(out.read_text())
     expected = [
-        [{"number": i, "of": 4, "data": f"data of {'abcd'[i]}", "seen": "x" * visits} for i in range(4)] for visits in (1, 2)
+        [
+            {"number": i, "of": 4, "data": f"data of {'abcd'[i]}", "seen": "x" * visits}
+            for i in range(4)
+        ]
+        for visits in (1, 2)
     ]  # files in the order of their names; state is kept between messages
     assert written["rounds"] == expected
     assert written["settings"]["FLWR_TELEMETRY_ENABLED"] == "0"
@@ -149,14 +175,19 @@ def test_a_run_reaches_every_node_with_its_own_settings(
     assert captured.err.strip().endswith(": finished:completed")
 
 
-def test_a_run_that_fails_is_an_error(federation: Loopback, tiny: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_that_fails_is_an_error(
+    federation: Loopback, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as end:
         _carry_out(federation, tiny, "fail=true")
 
     assert end.value.code == 1
     captured = capsys.readouterr()
     assert "ValueError: the app was told to fail" in captured.out
-    assert "finished:failed (ServerApp failed with exception: the app was told to fail)" in captured.err
+    assert (
+        "finished:failed (ServerApp failed with exception: the app was told to fail)"
+        in captured.err
+    )
 
 
 def test_an_app_that_is_none_is_refused_in_one_line(federation: Loopback, tmp_path: Path) -> None:
@@ -173,7 +204,12 @@ def test_strangers_are_refused_and_told_why(federation: Loopback, tmp_path: Path
     stranger = write_node_key(tmp_path / "keys", "stranger").private
     elsewhere = write_certificates(tmp_path / "tls").authority
     attempts = {
-        "wrong CA": ["--root-certificates", str(elsewhere), "--auth-supernode-private-key", str(federation.keys[0].private)],
+        "wrong CA": [
+            "--root-certificates",
+            str(elsewhere),
+            "--auth-supernode-private-key",
+            str(federation.keys[0].private),
+        ],
         "unregistered key": [*known, "--auth-supernode-private-key", str(stranger)],
         "no key": known,
         "plaintext": ["--insecure"],
@@ -204,7 +240,10 @@ def test_a_node_that_dies_is_named_and_can_come_back(federation: Loopback) -> No
 
     assert node.pids() == []
     assert federation.ended() == [node]
-    with pytest.raises(FederationError, match=r"^node 2 has ended \(exit code 0\)[\s\S]*node-2\.log:[\s\S]*terminated gracefully"):
+    with pytest.raises(
+        FederationError,
+        match=r"^node 2 has ended \(exit code 0\)[\s\S]*node-2\.log:[\s\S]*terminated gracefully",
+    ):
         node.check()
     node.restart()
     assert federation.ended() == []
@@ -212,7 +251,9 @@ def test_a_node_that_dies_is_named_and_can_come_back(federation: Loopback) -> No
 
 @needs_proc
 def test_nothing_is_left_after_the_end(federation: Loopback) -> None:
-    ports = [int(member.command[member.command.index("--port") + 1]) for member in federation.members]
+    ports = [
+        int(member.command[member.command.index("--port") + 1]) for member in federation.members
+    ]
     pids = federation.pids()
     assert len(pids) == 11  # a SuperLink and 4 nodes, what starts their apps, and the console
     with pytest.raises(FederationError, match="is used by another federation"):
@@ -238,7 +279,8 @@ def test_up_leaves_nothing_behind_however_it_ends(how: signal.Signals, tmp_path:
         up.send_signal(how)
         up.wait(20)
 
-    assert len(running) == 7  # up, its guard, its console, the link and the node with what starts their apps
+    # up, its guard, its console, the link and the node with what starts their apps
+    assert len(running) == 7
     assert "INSECURE: no TLS, no node keys" in said
     assert up.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143}[how]
     _wait_until(lambda: not _processes(token), 10)
@@ -248,7 +290,8 @@ def test_up_leaves_nothing_behind_however_it_ends(how: signal.Signals, tmp_path:
 def test_up_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) -> None:
     token = secrets.token_hex(8)
     with _up(token, "--dir", str(tmp_path / "fed")) as up:
-        _wait_until(lambda: len(_processes(token)) >= 4, 10)  # up, its guard, its console and the link
+        # up, its guard, its console and the link
+        _wait_until(lambda: len(_processes(token)) >= 4, 10)
         up.send_signal(signal.SIGINT)
         up.wait(20)
         assert up.stderr is not None
@@ -258,7 +301,9 @@ def test_up_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) ->
     assert _processes(token) == []
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_is_taken_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -267,7 +312,10 @@ def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path, capsys: pytest
             flower(["up", "--dir", str(tmp_path / "fed"), "--port", str(port)])
 
     assert end.value.code == 1
-    message = f"evenhand: port {port} of 127.0.0.1 is taken; choose another with --port, or leave it out to get a free one"
+    message = (
+        f"evenhand: port {port} of 127.0.0.1 is taken; choose another with --port, or leave it out"
+        " to get a free one"
+    )
     assert capsys.readouterr().err.splitlines() == ["starting a SuperLink and 4 nodes ...", message]
 
 
@@ -276,7 +324,10 @@ def test_data_is_one_file_for_each_node(tmp_path: Path) -> None:
         (tmp_path / name).touch()
 
     assert data_files(tmp_path) == [tmp_path / "a.csv", tmp_path / "b.csv"]
-    assert Loopback(tmp_path / "fed", nodes=2, data=tmp_path).data == [tmp_path / "a.csv", tmp_path / "b.csv"]
+    assert Loopback(tmp_path / "fed", nodes=2, data=tmp_path).data == [
+        tmp_path / "a.csv",
+        tmp_path / "b.csv",
+    ]
     with pytest.raises(ValueError, match=r"data must be one file for each of the 3 nodes, got 2"):
         Loopback(tmp_path / "fed", nodes=3, data=tmp_path)
     with pytest.raises(ValueError, match=r"none\.csv is not a file"):
@@ -288,7 +339,9 @@ def test_the_guard_ends_what_is_marked_and_nothing_else_when_its_owner_is_gone()
     mark = secrets.token_hex(8)
     guard = subprocess.Popen([sys.executable, "-P", guard_file, mark], stdin=subprocess.PIPE)
     assert guard.stdin is not None
-    one, ten, other = (_sleeper(name) for name in (f"{mark}/node-1", f"{mark}/node-10", f"{mark}0/node-1"))
+    one, ten, other = (
+        _sleeper(name) for name in (f"{mark}/node-1", f"{mark}/node-10", f"{mark}0/node-1")
+    )
     try:
         _wait_until(lambda: len(marked(mark)) == 2 and len(marked(f"{mark}0")) == 1, 5)
         assert marked(f"{mark}/node-1") == [one.pid]
@@ -319,7 +372,9 @@ def _handshake(certificate: Path, key: Path, trust: Path, name: str) -> str:
     server = threading.Thread(target=serve)
     server.start()
     try:
-        ssl.create_default_context(cafile=str(trust)).wrap_socket(ours, server_hostname=name).close()
+        ssl.create_default_context(cafile=str(trust)).wrap_socket(
+            ours, server_hostname=name
+        ).close()
         return "trusted"
     except ssl.SSLCertVerificationError as error:
         return str(error)
@@ -336,8 +391,22 @@ def _stranger(federation: Loopback, name: str, options: list[str]) -> Member:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    address = ["--superlink", federation.address, "--host", "127.0.0.1", "--port", str(port), "--max-retries", "0"]
-    return Member(federation, name, ["flower-supernode", *address, *options], lambda text: "SuperNode ID:" in text)
+    address = [
+        "--superlink",
+        federation.address,
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--max-retries",
+        "0",
+    ]
+    return Member(
+        federation,
+        name,
+        ["flower-supernode", *address, *options],
+        lambda text: "SuperNode ID:" in text,
+    )
 
 
 def _why_it_ended(member: Member) -> str:
@@ -350,14 +419,23 @@ def _why_it_ended(member: Member) -> str:
 def _sleeper(mark: str) -> subprocess.Popen[bytes]:
     """A process that outlives everything but a signal, in a session of its own."""
     code = "import time; time.sleep(30)"
-    return subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "EVENHAND_FEDERATION": mark}, start_new_session=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "EVENHAND_FEDERATION": mark},
+        start_new_session=True,
+    )
 
 
 def _up(token: str, *options: str) -> subprocess.Popen[str]:
     """The command as a process of its own, whose processes can be told by ``token``."""
     code = "from evenhand.cli.flower import flower; flower()"
     environment = {**os.environ, "EVENHAND_TEST": token}
-    return subprocess.Popen([sys.executable, "-c", code, "up", *options], stderr=subprocess.PIPE, env=environment, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "up", *options],
+        stderr=subprocess.PIPE,
+        env=environment,
+        text=True,
+    )
 
 
 def _read_until(up: subprocess.Popen[str], words: str) -> str:

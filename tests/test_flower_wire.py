@@ -1,4 +1,5 @@
-"""Work in words: every method and kind of work comes back equal, and a node does nothing that it cannot know."""
+"""Work in words: every method and kind of work comes back equal, and a node does nothing that it
+cannot know."""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ from test_flower_rounds import SETTINGS, one_client
 
 LOCALS = {
     "epochs": eh.LocalSGD(lr=0.1, epochs=3, batch_size=8),
-    "steps": eh.LocalSGD(lr=1 / 3, steps=7, batch_size=None, momentum=0.9, weight_decay=1e-5, decay=0.99),
+    "steps": eh.LocalSGD(
+        lr=1 / 3, steps=7, batch_size=None, momentum=0.9, weight_decay=1e-5, decay=0.99
+    ),
     "defaults": eh.LocalSGD(lr=5e-324),  # the smallest number there is
 }
 
@@ -68,7 +71,10 @@ def test_the_work_after_the_last_round_comes_back_equal() -> None:
 
 
 def test_methods_with_one_setting_changed_stay_apart() -> None:
-    words = {described(Ask(replace(eh.QFFL(), q=q)), replace(eh.QFFL(), q=q)) for q in (0.0, 0.1, 0.1 + 2**-56, 1.0)}
+    words = {
+        described(Ask(replace(eh.QFFL(), q=q)), replace(eh.QFFL(), q=q))
+        for q in (0.0, 0.1, 0.1 + 2**-56, 1.0)
+    }
     assert len(words) == 4
 
 
@@ -85,30 +91,56 @@ def test_a_method_of_ones_own_is_the_one_that_the_node_was_given() -> None:
     assert "Halved" not in words
     assert "3.0" not in words
     assert made(words, ours) == Ask(ours)
-    assert made(described(Ask(METHODS["afl"]), METHODS["afl"]), ours) == Ask(METHODS["afl"])  # only where it is asked for
+    # only where it is asked for
+    assert made(described(Ask(METHODS["afl"]), METHODS["afl"]), ours) == Ask(METHODS["afl"])
     with pytest.raises(SpecError, match=r"give it to client_app\(algorithm=\.\.\.\) on every node"):
         made(words)
 
 
-def test_a_method_of_ones_own_runs_where_nodes_have_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_method_of_ones_own_runs_where_nodes_have_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     federation, module, method = ragged((2, 12, 7)), network(), Halved()
     found: list[eh.Result] = []
 
     def run(name: str, **given: Any) -> eh.Result:
-        app = apps.client_app(module, lambda config: one_client(federation, int(config["partition-id"])), **given)
-        grid = InProcessGrid(app, [{"partition-id": client, "state-dir": str(tmp_path / name)} for client in range(3)])
-        settings = {**SETTINGS, "clients": 3, "out": tmp_path / name / "run", "rounds": 2, "eval_every": 2}
+        app = apps.client_app(
+            module, lambda config: one_client(federation, int(config["partition-id"])), **given
+        )
+        grid = InProcessGrid(
+            app,
+            [{"partition-id": client, "state-dir": str(tmp_path / name)} for client in range(3)],
+        )
+        settings = {
+            **SETTINGS,
+            "clients": 3,
+            "out": tmp_path / name / "run",
+            "rounds": 2,
+            "eval_every": 2,
+        }
         apps.server_app(method, module, finished=found.append, **settings)(grid, grid.contexts[1])
         return found[-1]
 
     result = run("with", algorithm=method)
-    expected = eh.fit(module, federation, eh.FedAvg(), rounds=2, engine="loop", **{**SETTINGS, "eval_every": 2})
+    expected = eh.fit(
+        module, federation, eh.FedAvg(), rounds=2, engine="loop", **{**SETTINGS, "eval_every": 2}
+    )
     assert all(torch.equal(result.params[key], value) for key, value in expected.params.items())
 
 
 def words(**changes: Any) -> str:
-    told = {"kind": "train", "part": "train", "local": {"lr": 0.1}, "method": {"name": "qffl", "q": 1.0}, "last": False}
-    told |= {"groups": 1, "full": False, "clients": 1, "by_client": True} if changes.get("kind") == "evaluate" else {}
+    told = {
+        "kind": "train",
+        "part": "train",
+        "local": {"lr": 0.1},
+        "method": {"name": "qffl", "q": 1.0},
+        "last": False,
+    }
+    told |= (
+        {"groups": 1, "full": False, "clients": 1, "by_client": True}
+        if changes.get("kind") == "evaluate"
+        else {}
+    )
     return json.dumps({key: value for key, value in (told | changes).items() if value is not ...})
 
 
@@ -195,7 +227,9 @@ class Touched(Exception):
     ],
     ids=lambda text: text[:100],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(hostile: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_makes_no_sense_is_refused_in_one_line(
+    hostile: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def touched(*arguments: Any, **options: Any) -> None:
         raise Touched
 
@@ -213,7 +247,8 @@ def test_methods_inside_each_other_without_end_are_refused() -> None:
     for _ in range(150):
         table = {"name": "fedprox", "mu": 0.1, "inner": table}
     text = words(method=table).replace(
-        '{"name": "fedavg"}', '{"name": "fedprox", "mu": 0.1, "inner": ' * 60 + '{"name": "nobody\'s"}' + "}" * 60
+        '{"name": "fedavg"}',
+        '{"name": "fedprox", "mu": 0.1, "inner": ' * 60 + '{"name": "nobody\'s"}' + "}" * 60,
     )
     with pytest.raises(SpecError):
         made(text)

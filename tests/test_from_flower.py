@@ -1,4 +1,5 @@
-"""The page about moving from Flower's strategies: its code runs, and both sides give the same model."""
+"""The page about moving from Flower's strategies: its code runs, and both sides give the same
+model."""
 
 from __future__ import annotations
 
@@ -40,7 +41,14 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any
         x = rng.normal(size=(rows + 10, 8)).astype(np.float32)
         y = (x @ rng.normal(size=8) + 0.5 * i > 0).astype(np.int64)
         np.savez(tmp_path / f"{i}.npz", x=x[:rows], y=y[:rows], test_x=x[rows:], test_y=y[rows:])
-    return [{"partition-id": i, "data": str(tmp_path / f"{i}.npz"), "state-dir": str(tmp_path / f"state{i}")} for i in range(len(ROWS))]
+    return [
+        {
+            "partition-id": i,
+            "data": str(tmp_path / f"{i}.npz"),
+            "state-dir": str(tmp_path / f"state{i}"),
+        }
+        for i in range(len(ROWS))
+    ]
 
 
 def served(name: str, nodes: list[dict[str, Any]], server: Any) -> None:
@@ -59,15 +67,24 @@ def test_fedavg_gives_what_flowers_strategy_gives(nodes: list[dict[str, Any]]) -
 def test_qffl_gives_what_flowers_qfedavg_gives(nodes: list[dict[str, Any]]) -> None:
     first = run("after/server_app.py")["first"]
     grid = InProcessGrid(run("before/client_app.py")["app"], nodes)
-    theirs = run("before/qfedavg.py")["strategy"].start(grid, ArrayRecord(first().state_dict()), num_rounds=10).arrays.to_torch_state_dict()
+    theirs = (
+        run("before/qfedavg.py")["strategy"]
+        .start(grid, ArrayRecord(first().state_dict()), num_rounds=10)
+        .arrays.to_torch_state_dict()
+    )
     settings = run("after/qffl.py")
     found: list[eh.Result] = []
     options = {"clients": 4, "rounds": 10, "local": settings["local"], "out": "runs/qffl"}
     served(
-        "after/client_app.py", nodes, server_app(settings["method"], first, weights=settings["weights"], finished=found.append, **options)
+        "after/client_app.py",
+        nodes,
+        server_app(
+            settings["method"], first, weights=settings["weights"], finished=found.append, **options
+        ),
     )
     for name, value in theirs.items():
-        torch.testing.assert_close(found[0].params[name], value.float(), rtol=0, atol=2e-6)  # Flower's is float64 by now
+        # Flower's is float64 by now
+        torch.testing.assert_close(found[0].params[name], value.float(), rtol=0, atol=2e-6)
 
 
 def test_weights_by_data_are_another_model(nodes: list[dict[str, Any]]) -> None:

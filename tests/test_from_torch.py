@@ -71,7 +71,9 @@ def pairs(kind: Callable[[Tensor], Any], label: Callable[[Tensor], Any] = int) -
     ],
 )
 def test_all_kinds_of_items_give_the_same_federation(dataset: Any) -> None:
-    expected, federation = (from_torch(data, OWNERS, {"test": 0.25}, seed=4) for data in (TensorDataset(X, Y), dataset))
+    expected, federation = (
+        from_torch(data, OWNERS, {"test": 0.25}, seed=4) for data in (TensorDataset(X, Y), dataset)
+    )
     for part in ("train", "test"):
         ours, theirs = getattr(expected, part), getattr(federation, part)
         assert ours.x[:].tolist() == theirs.x[:].tolist()
@@ -108,8 +110,12 @@ def test_clients_are_named_after_their_labels(ids: Any, names: tuple[str, ...]) 
 def test_groups_come_with_items_or_beside_them() -> None:
     groups = ["f", "m", "m", "f", "f", "m", "m", "f"]
     beside = from_torch(TensorDataset(X, Y), OWNERS, ALL, groups=groups)
-    within = from_torch(Items([(x, y, g) for x, y, g in zip(X, Y, groups, strict=True)]), OWNERS, ALL)
-    coded = from_torch(TensorDataset(X, Y, torch.tensor([g == "m" for g in groups]).long()), OWNERS, ALL)
+    within = from_torch(
+        Items([(x, y, g) for x, y, g in zip(X, Y, groups, strict=True)]), OWNERS, ALL
+    )
+    coded = from_torch(
+        TensorDataset(X, Y, torch.tensor([g == "m" for g in groups]).long()), OWNERS, ALL
+    )
     assert beside.group_names == within.group_names == ("f", "m")
     assert coded.group_names == ("0", "1")
     for federation in (beside, within, coded):
@@ -118,7 +124,13 @@ def test_groups_come_with_items_or_beside_them() -> None:
 
 
 def test_teams_belong_to_clients() -> None:
-    federation = from_torch(TensorDataset(X, Y), [3, 12] * 4, ALL, teams={3: "rural", 12: "city"}, label_names=("x", "y", "z"))
+    federation = from_torch(
+        TensorDataset(X, Y),
+        [3, 12] * 4,
+        ALL,
+        teams={3: "rural", 12: "city"},
+        label_names=("x", "y", "z"),
+    )
     assert federation.names == ("3", "12")
     assert federation.teams is not None
     assert [federation.team_names[team] for team in federation.teams] == ["rural", "city"]
@@ -147,7 +159,9 @@ def test_a_test_dataset_is_the_official_split() -> None:
 
 
 def test_regression_targets_stay_numbers() -> None:
-    federation = from_torch(Items([(x, float(y) / 2) for x, y in zip(X, Y, strict=True)]), OWNERS, ALL)
+    federation = from_torch(
+        Items([(x, float(y) / 2) for x, y in zip(X, Y, strict=True)]), OWNERS, ALL
+    )
     assert federation.train.y.is_floating_point()
     assert sorted(federation.train.y.tolist()) == sorted((Y / 2).tolist())
 
@@ -163,15 +177,23 @@ def test_images_become_bytes_scaled_when_used() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
-    federation = from_torch(Items([(image.fromarray(p), i % 2) for i, p in enumerate(pixels)]), [0, 0, 1, 1], ALL)
+    federation = from_torch(
+        Items([(image.fromarray(p), i % 2) for i, p in enumerate(pixels)]), [0, 0, 1, 1], ALL
+    )
     assert isinstance(federation.train.x, View)
     assert federation.train.x.source.dtype == torch.uint8
-    torch.testing.assert_close(federation.train.x[:], torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255)
+    torch.testing.assert_close(
+        federation.train.x[:], torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
+    )
     grey = [image.fromarray(p[:, :, 0]) for p in pixels]
-    both = from_torch(Items([(g, 0) for g in grey]), [0] * 4, test=Items([(grey[0], 1)]), test_client_ids=[0])
+    both = from_torch(
+        Items([(g, 0) for g in grey]), [0] * 4, test=Items([(grey[0], 1)]), test_client_ids=[0]
+    )
     assert both.train.x.shape == (4, 1, 5, 6)
     assert isinstance(both.train.x, View)
-    bits = from_torch(Items([(image.new("1", (6, 5), 1), 0), (image.new("1", (6, 5), 0), 0)]), [0, 0], ALL)
+    bits = from_torch(
+        Items([(image.new("1", (6, 5), 1), 0), (image.new("1", (6, 5), 0), 0)]), [0, 0], ALL
+    )
     assert bits.train.x[:].flatten(1).mean(1).tolist() == [1.0, 0.0]
     real = from_torch(Items([(image.new("F", (6, 5), 2.5), 0)]), [0], ALL)
     assert real.train.x[:].unique().tolist() == [2.5]
@@ -201,17 +223,37 @@ def changed(row: int, item: Any) -> Items:
     [
         (Items([]), ValueError, "dataset has no items"),
         (Stream(), TypeError, "dataset must be a map-style dataset"),
-        (42, TypeError, "dataset must be a map-style dataset, with len() and items by number; got int"),
+        (
+            42,
+            TypeError,
+            "dataset must be a map-style dataset, with len() and items by number; got int",
+        ),
         (Failing(GOOD), ValueError, "dataset: item 1 cannot be read: no such file"),
         (changed(1, X[1]), ValueError, "item 1 must be (x, y) or (x, y, group), got Tensor"),
         (changed(1, (X[1],)), ValueError, "item 1 must be (x, y) or (x, y, group), got 1 values"),
         (changed(2, (X[2], 0, "f")), ValueError, "item 2 is not of the kind of item 0"),
-        (changed(2, (X.flatten()[:3], 0)), ValueError, "x of item 2 has shape [3], that of item 0 [2]"),
+        (
+            changed(2, (X.flatten()[:3], 0)),
+            ValueError,
+            "x of item 2 has shape [3], that of item 0 [2]",
+        ),
         (changed(2, (X[2], [0, 1])), ValueError, "y of item 2 has shape [2], that of item 0 []"),
         (changed(1, (X[1].long(), 1)), ValueError, "item 1 has whole numbers where item 0 has not"),
-        (changed(1, (X[1], 0.5)), ValueError, "item 1 has whole numbers where item 0 has not, or the reverse"),
-        (changed(1, ("text", 1)), TypeError, "x of item 1 must be a tensor, an array, a number or an image, got str"),
-        (changed(0, (X[0], None)), TypeError, "y of item 0 must be a tensor, an array, a number or an image, got NoneType"),
+        (
+            changed(1, (X[1], 0.5)),
+            ValueError,
+            "item 1 has whole numbers where item 0 has not, or the reverse",
+        ),
+        (
+            changed(1, ("text", 1)),
+            TypeError,
+            "x of item 1 must be a tensor, an array, a number or an image, got str",
+        ),
+        (
+            changed(0, (X[0], None)),
+            TypeError,
+            "y of item 0 must be a tensor, an array, a number or an image, got NoneType",
+        ),
         (changed(1, (X[1], "cat")), TypeError, "y of item 1 must be"),
         (TensorDataset(X[:3]), ValueError, "dataset has 1 tensors; items must be (x, y)"),
     ],
@@ -229,30 +271,72 @@ TRIO = TensorDataset(X[:3], Y[:3])
         ({"client_ids": [0, 0]}, ValueError, "client_ids has 2 entries for 3 items"),
         ({"client_ids": "abc"}, TypeError, "client_ids must have a label for every item"),
         ({"client_ids": 3}, TypeError, "client_ids must have a label for every item, got 3"),
-        ({"client_ids": [0, None, 0]}, ValueError, "client_ids: entry 1 must be a number or a text, got None"),
-        ({"client_ids": [0, float("nan"), 0]}, ValueError, "client_ids: entry 1 must be a number or a text, got nan"),
-        ({"client_ids": [1, "1", 1]}, ValueError, "client_ids has a number and a text that look alike"),
+        (
+            {"client_ids": [0, None, 0]},
+            ValueError,
+            "client_ids: entry 1 must be a number or a text, got None",
+        ),
+        (
+            {"client_ids": [0, float("nan"), 0]},
+            ValueError,
+            "client_ids: entry 1 must be a number or a text, got nan",
+        ),
+        (
+            {"client_ids": [1, "1", 1]},
+            ValueError,
+            "client_ids has a number and a text that look alike",
+        ),
         ({"groups": ["f"]}, ValueError, "groups has 1 entries for 3 items"),
         ({"teams": {}}, ValueError, "teams has no entry for client 0"),
         ({"test": TRIO}, ValueError, "give test and test_client_ids together"),
         ({"test_client_ids": [0]}, ValueError, "give test and test_client_ids together"),
         ({"test_groups": [0]}, ValueError, "test_groups are for the items of test"),
-        ({"test": TRIO, "test_client_ids": [0, 7, 0]}, ValueError, "client 7 (item 1) has no training items"),
-        ({"test": TRIO, "test_client_ids": [0, 0]}, ValueError, "test_client_ids has 2 entries for 3 items"),
-        ({"test": TensorDataset(X[:3, :1], Y[:3]), "test_client_ids": [0] * 3}, ValueError, "x of test items is [1]"),
-        ({"test": TensorDataset(X[:3], X[:3, 0]), "test_client_ids": [0] * 3}, ValueError, "y of test items is [] (torch.float32)"),
-        ({"test": TRIO, "test_client_ids": [0] * 3, "groups": [0] * 3}, ValueError, "give groups and test_groups"),
-        ({"dataset": TensorDataset(X[:3], Y[:3], Y[:3]), "groups": [0] * 3}, ValueError, "dataset gives a group with each item"),
+        (
+            {"test": TRIO, "test_client_ids": [0, 7, 0]},
+            ValueError,
+            "client 7 (item 1) has no training items",
+        ),
+        (
+            {"test": TRIO, "test_client_ids": [0, 0]},
+            ValueError,
+            "test_client_ids has 2 entries for 3 items",
+        ),
+        (
+            {"test": TensorDataset(X[:3, :1], Y[:3]), "test_client_ids": [0] * 3},
+            ValueError,
+            "x of test items is [1]",
+        ),
+        (
+            {"test": TensorDataset(X[:3], X[:3, 0]), "test_client_ids": [0] * 3},
+            ValueError,
+            "y of test items is [] (torch.float32)",
+        ),
+        (
+            {"test": TRIO, "test_client_ids": [0] * 3, "groups": [0] * 3},
+            ValueError,
+            "give groups and test_groups",
+        ),
+        (
+            {"dataset": TensorDataset(X[:3], Y[:3], Y[:3]), "groups": [0] * 3},
+            ValueError,
+            "dataset gives a group with each item",
+        ),
         ({"split": "official"}, ValueError, "no official test set"),
     ],
 )
-def test_wrong_arguments_are_named(arguments: dict[str, Any], kind: type[Exception], message: str) -> None:
-    assert message in complaint(kind, lambda: from_torch(**{"dataset": TRIO, "client_ids": [0, 0, 0], **arguments}))
+def test_wrong_arguments_are_named(
+    arguments: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    assert message in complaint(
+        kind, lambda: from_torch(**{"dataset": TRIO, "client_ids": [0, 0, 0], **arguments})
+    )
 
 
 def test_many_clients_are_quick() -> None:
     count = 200_000
-    federation = from_torch(TensorDataset(torch.zeros(count, 1), torch.arange(count) % 2), torch.arange(count) // 2, ALL)
+    federation = from_torch(
+        TensorDataset(torch.zeros(count, 1), torch.arange(count) % 2), torch.arange(count) // 2, ALL
+    )
     assert federation.clients == count // 2
     assert federation.names is not None
     assert federation.names[:2] == ("0", "1")

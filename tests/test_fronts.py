@@ -1,4 +1,5 @@
-"""Several runs at once: the same numbers as one after another, whatever is stacked and whatever is not."""
+"""Several runs at once: the same numbers as one after another, whatever is stacked and whatever is
+not."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ import evenhand as eh
 from evenhand import files, tree
 from evenhand.studies import comparing, directories
 from evenhand.studies.spec import Spec
+from evenhand.testing.subject import difference
 from evenhand.training.stacks import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
-from evenhand.testing.subject import difference
 from federations import METHODS, network, ragged
 
 SIZES = (1, 9, 7, 12, 8)
@@ -37,19 +38,39 @@ def varied(algorithm: eh.Algorithm, path: str, factor: float) -> eh.Algorithm:
     """The method with one number changed."""
     name, _, rest = path.partition(".")
     value = getattr(algorithm, name)
-    return dataclasses.replace(algorithm, **{name: varied(value, rest, factor) if rest else value * factor or 0.05 * factor})
+    return dataclasses.replace(
+        algorithm,
+        **{name: varied(value, rest, factor) if rest else value * factor or 0.05 * factor},
+    )
 
 
 def front(algorithm: eh.Algorithm, seeds: Sequence[int] = (0, 5)) -> list[eh.Run]:
     """Each number of the method with another value, and step sizes that differ by seed."""
     methods = [algorithm, *(varied(algorithm, path, 0.8) for path in numbers_of(algorithm))]
-    return [eh.Run(method, seed, dataclasses.replace(LOCAL, lr=LOCAL.lr + seed / 100)) for method in methods for seed in seeds]
+    return [
+        eh.Run(method, seed, dataclasses.replace(LOCAL, lr=LOCAL.lr + seed / 100))
+        for method in methods
+        for seed in seeds
+    ]
 
 
-def apart(federation: eh.Federation, runs: Sequence[eh.Run], module: torch.nn.Module | None = None, **settings: Any) -> list[eh.Result]:
+def apart(
+    federation: eh.Federation,
+    runs: Sequence[eh.Run],
+    module: torch.nn.Module | None = None,
+    **settings: Any,
+) -> list[eh.Result]:
     """The same runs one after another, on the reference engine."""
     return [
-        eh.fit(run.module or module or network(), federation, run.algorithm, seed=run.seed, local=run.local, out=run.out, **settings)
+        eh.fit(
+            run.module or module or network(),
+            federation,
+            run.algorithm,
+            seed=run.seed,
+            local=run.local,
+            out=run.out,
+            **settings,
+        )
         for run in runs
     ]
 
@@ -64,7 +85,9 @@ def everything(result: eh.Result) -> dict[str, Any]:
     certificate = [] if result.certificate is None else list(result.certificate)
     validation = {} if result.validation is None else result.validation
     return {
-        "history": [{name: _number(value) for name, value in row.items()} for row in result.history_rows],
+        "history": [
+            {name: _number(value) for name, value in row.items()} for row in result.history_rows
+        ],
         "params": result.params,
         "state": result.state,
         "personal": result.personal or [],
@@ -74,7 +97,14 @@ def everything(result: eh.Result) -> dict[str, Any]:
         "validation": {name: _number(values) for name, values in validation.items()},
         "certificate": certificate,
         "weights": {name: _number(values) for name, values in result.weight_columns.items()},
-        "tracked": (result.weight_rounds, torch.zeros(0) if result.weight_history is None else torch.from_numpy(result.weight_history)),
+        "tracked": (
+            result.weight_rounds,
+            (
+                torch.zeros(0)
+                if result.weight_history is None
+                else torch.from_numpy(result.weight_history)
+            ),
+        ),
     }
 
 
@@ -89,9 +119,17 @@ def federation() -> eh.Federation:
     return ragged(SIZES)
 
 
-def check(federation: eh.Federation, runs: list[eh.Run], tolerance: float = CLOSE, **settings: Any) -> list[eh.Result]:
+def check(
+    federation: eh.Federation, runs: list[eh.Run], tolerance: float = CLOSE, **settings: Any
+) -> list[eh.Result]:
     """Train together and apart; they must agree."""
-    chosen: dict[str, Any] = {"module": network(), "rounds": 2, "eval_every": 2, "track_weights": True, **settings}
+    chosen: dict[str, Any] = {
+        "module": network(),
+        "rounds": 2,
+        "eval_every": 2,
+        "track_weights": True,
+        **settings,
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # odd settings are meant
         found = eh.fit_many(chosen.pop("module"), federation, runs, engine="vmap", **chosen)
@@ -111,13 +149,30 @@ def test_every_method_gives_what_separate_runs_give(name: str, federation: eh.Fe
     check(federation, front(METHODS[name]), cohort=eh.Uniform(3))
 
 
-@pytest.mark.parametrize("name", ["fedavg", "qffl", "afl_average", "term_team", "fafl_local", "fedminmax", "gifair", "ditto", "lossguard"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedavg",
+        "qffl",
+        "afl_average",
+        "term_team",
+        "fafl_local",
+        "fedminmax",
+        "gifair",
+        "ditto",
+        "lossguard",
+    ],
+)
 def test_with_everyone_too(name: str, federation: eh.Federation) -> None:
     check(federation, front(METHODS[name], (1,)), cohort=eh.Full())
 
 
-@pytest.mark.parametrize("name", ["fedavg", "term", "gifair", "ditto", "deltafl", "drfa", "fedfv", "finetuned"])
-def test_cohorts_of_different_sizes_are_trained_in_parties(name: str, federation: eh.Federation) -> None:
+@pytest.mark.parametrize(
+    "name", ["fedavg", "term", "gifair", "ditto", "deltafl", "drfa", "fedfv", "finetuned"]
+)
+def test_cohorts_of_different_sizes_are_trained_in_parties(
+    name: str, federation: eh.Federation
+) -> None:
     cohort = eh.Proportional(3)
     sizes = {len(cohort.draw(federation.census("data"), seed, 0).ids) for seed in (0, 1, 2, 3)}
     assert len(sizes) > 1
@@ -127,7 +182,9 @@ def test_cohorts_of_different_sizes_are_trained_in_parties(name: str, federation
 def test_without_teams_with_equal_weights_and_with_validation_data() -> None:
     federation = ragged((8, 12, 9, 20), teams=False).with_validation(0.3, 0)
     for name in ("gifair", "afl", "aaggff_ftrl"):
-        check(federation, front(METHODS[name]), weights="uniform", cohort=eh.Uniform(3, unbiased=True))
+        check(
+            federation, front(METHODS[name]), weights="uniform", cohort=eh.Uniform(3, unbiased=True)
+        )
 
 
 def test_single_precision_agrees_to_single_precision(federation: eh.Federation) -> None:
@@ -136,7 +193,9 @@ def test_single_precision_agrees_to_single_precision(federation: eh.Federation) 
 
 
 @pytest.mark.parametrize("name", ["afl", "term", "ditto", "fedavgm"])
-def test_server_functions_that_are_replayed_give_the_same(name: str, federation: eh.Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_functions_that_are_replayed_give_the_same(
+    name: str, federation: eh.Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("evenhand.engines.replay.CALLS_BEFORE_TRACING", 2)
     check(federation, front(METHODS[name])[:4], rounds=5, cohort=eh.Uniform(3))
 
@@ -154,7 +213,9 @@ def test_a_regression_is_stacked_too() -> None:
     check(eh.Federation.from_arrays(clients), front(eh.QFFL(q=1.0)), module=module, loss="mse")
 
 
-def test_results_come_in_the_order_of_the_runs_whatever_is_stacked(federation: eh.Federation) -> None:
+def test_results_come_in_the_order_of_the_runs_whatever_is_stacked(
+    federation: eh.Federation,
+) -> None:
     deep = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)).double()
     runs = [
         eh.Run(eh.QFFL(q=1.0), 0, LOCAL),
@@ -167,19 +228,31 @@ def test_results_come_in_the_order_of_the_runs_whatever_is_stacked(federation: e
         eh.Run(eh.FedProx(mu=0.1, inner=eh.QFFL(q=1.5)), 0, LOCAL),
     ]
     together: set[tuple[int, ...]] = set()
-    check(federation, runs, progress=lambda numbers, done: together.add(tuple(numbers)) if isinstance(numbers, list) else None)
+    check(
+        federation,
+        runs,
+        progress=lambda numbers, done: (
+            together.add(tuple(numbers)) if isinstance(numbers, list) else None
+        ),
+    )
     assert together == {(0, 2), (1, 6), (3,), (4,), (5, 7)}
 
 
 # ---- runs in which something goes wrong
 
 
-@pytest.mark.parametrize("name", ["fedavg", "afl", "afl_before", "ditto", "deltafl", "gifair", "term", "drfa"])
-def test_a_run_that_diverges_leaves_out_its_own_clients_alone(name: str, federation: eh.Federation) -> None:
+@pytest.mark.parametrize(
+    "name", ["fedavg", "afl", "afl_before", "ditto", "deltafl", "gifair", "term", "drfa"]
+)
+def test_a_run_that_diverges_leaves_out_its_own_clients_alone(
+    name: str, federation: eh.Federation
+) -> None:
     algorithm = METHODS[name]
     local = dataclasses.replace(LOCAL, decay=1.0, momentum=0.0)
     rates = (0.05, 1e160, 0.1)
-    runs = [eh.Run(algorithm, seed, dataclasses.replace(local, lr=lr)) for seed, lr in enumerate(rates)]
+    runs = [
+        eh.Run(algorithm, seed, dataclasses.replace(local, lr=lr)) for seed, lr in enumerate(rates)
+    ]
     found = check(federation, runs, rounds=3)
     left_out = [any(row["left_out"] for row in result.history_rows) for result in found]
     assert left_out == [False, True, False]
@@ -188,10 +261,17 @@ def test_a_run_that_diverges_leaves_out_its_own_clients_alone(name: str, federat
 def test_a_round_in_which_nobody_answers_is_void_for_that_run_alone() -> None:
     rng = np.random.default_rng(1)
     clients = [{"x": rng.normal(size=(6, 2)), "y": rng.normal(size=6)} for _ in range(3)]
-    runs = [eh.Run(eh.QFFL(q=q), 0, eh.LocalSGD(lr=lr, steps=3)) for q, lr in ((1.0, 0.1), (2.0, 1e200), (3.0, 0.2))]
+    runs = [
+        eh.Run(eh.QFFL(q=q), 0, eh.LocalSGD(lr=lr, steps=3))
+        for q, lr in ((1.0, 0.1), (2.0, 1e200), (3.0, 0.2))
+    ]
     module = torch.nn.Linear(2, 1, dtype=torch.float64)
     found = check(eh.Federation.from_arrays(clients), runs, module=module, loss="mse")
-    assert [all(row["void"] for row in result.history_rows) for result in found] == [False, True, False]
+    assert [all(row["void"] for row in result.history_rows) for result in found] == [
+        False,
+        True,
+        False,
+    ]
 
 
 # ---- what cannot be stacked
@@ -204,7 +284,9 @@ class Looking(eh.Algorithm):
     q: float = 1.0
     scale: float = 1.0
 
-    def objective(self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task) -> torch.Tensor:
+    def objective(
+        self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task
+    ) -> torch.Tensor:
         loss = self.scale * model.loss(variables["model"], batch)
         return loss**2 if self.q > 1 else loss
 
@@ -217,7 +299,11 @@ class ByNumpy(eh.Algorithm):
 
     def server(self, state: tree.Tree, replies: eh.Replies) -> tuple[tree.Tree, dict[str, Any]]:
         weight = float(replies.total["weight"].numpy())
-        model = tree.map(lambda p, d: (p.double() - self.rate * d / weight).to(p.dtype), state["model"], replies.total["delta"])
+        model = tree.map(
+            lambda p, d: (p.double() - self.rate * d / weight).to(p.dtype),
+            state["model"],
+            replies.total["delta"],
+        )
         return {**state, "model": model}, {"shown": self.rate * weight}
 
 
@@ -227,7 +313,14 @@ def test_where_a_client_looks_at_a_setting_its_values_are_stacked_apart(
     runs = [eh.Run(Looking(q, scale), 0, LOCAL) for q in (0.5, 2.0) for scale in (0.5, 1.0, 2.0)]
     together: set[tuple[int, ...]] = set()
     with caplog.at_level(logging.INFO, "evenhand"):
-        eh.fit_many(network(), federation, runs, rounds=1, engine="vmap", progress=lambda numbers, _: together.add(tuple(numbers)))
+        eh.fit_many(
+            network(),
+            federation,
+            runs,
+            rounds=1,
+            engine="vmap",
+            progress=lambda numbers, _: together.add(tuple(numbers)),
+        )
     assert together == {(0, 1, 2), (3, 4, 5)}
     told = [record.message for record in caplog.records if "not stacked" in record.message]
     assert len(told) == 1
@@ -235,19 +328,30 @@ def test_where_a_client_looks_at_a_setting_its_values_are_stacked_apart(
     check(federation, runs)
 
 
-def test_where_a_server_cannot_be_batched_it_is_called_run_by_run(federation: eh.Federation, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_a_server_cannot_be_batched_it_is_called_run_by_run(
+    federation: eh.Federation, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.INFO, "evenhand"):
         found = check(federation, front(ByNumpy(), (0, 1, 2)), cohort=eh.Uniform(3))
-    assert any(record.message.startswith("ByNumpy.server is called run by run") for record in caplog.records)
+    assert any(
+        record.message.startswith("ByNumpy.server is called run by run")
+        for record in caplog.records
+    )
     assert found[-1].history_rows[0]["shown"] == pytest.approx(0.8)
 
 
-def test_on_the_loop_engine_and_with_dropout_runs_are_those_of_fit_to_the_bit(federation: eh.Federation) -> None:
-    dropping = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)).double()
+def test_on_the_loop_engine_and_with_dropout_runs_are_those_of_fit_to_the_bit(
+    federation: eh.Federation,
+) -> None:
+    dropping = torch.nn.Sequential(
+        torch.nn.Linear(5, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3)
+    ).double()
     for module, engine in ((network(), "loop"), (dropping, "vmap")):
         runs = [eh.Run(eh.QFFL(q=float(q)), seed, LOCAL) for q in (1, 2) for seed in (0, 1)]
         found = eh.fit_many(module, federation, runs, rounds=2, engine=engine)
-        for one, other in zip(found, apart(federation, runs, module, rounds=2, engine=engine), strict=True):
+        for one, other in zip(
+            found, apart(federation, runs, module, rounds=2, engine=engine), strict=True
+        ):
             assert not alike(one, other, 0.0)
 
 
@@ -255,7 +359,8 @@ def test_modules_that_look_alike_and_are_not_are_kept_apart(federation: eh.Feder
     class Chosen(torch.nn.Module):
         def __init__(self, function: Callable[[torch.Tensor], torch.Tensor]) -> None:
             super().__init__()
-            self.first, self.last = torch.nn.Linear(5, 4, dtype=torch.float64), torch.nn.Linear(4, 3, dtype=torch.float64)
+            self.first = torch.nn.Linear(5, 4, dtype=torch.float64)
+            self.last = torch.nn.Linear(4, 3, dtype=torch.float64)
             self.function = function
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -264,7 +369,13 @@ def test_modules_that_look_alike_and_are_not_are_kept_apart(federation: eh.Feder
     modules = [Chosen(function) for function in (torch.tanh, torch.relu, torch.tanh, torch.relu)]
     together: set[tuple[int, ...]] = set()
     runs = [eh.Run(eh.FedAvg(), 0, LOCAL, module) for module in modules]
-    check(federation, runs, progress=lambda numbers, _: together.add(tuple(numbers)) if isinstance(numbers, list) else None)
+    check(
+        federation,
+        runs,
+        progress=lambda numbers, _: (
+            together.add(tuple(numbers)) if isinstance(numbers, list) else None
+        ),
+    )
     assert together == {(0, 2), (1, 3)}
 
 
@@ -290,13 +401,19 @@ SETTINGS: dict[str, Any] = {
 
 
 def with_directories(runs: list[eh.Run], directory: Path) -> list[eh.Run]:
-    return [dataclasses.replace(run, out=directory / str(number)) for number, run in enumerate(runs)]
+    return [
+        dataclasses.replace(run, out=directory / str(number)) for number, run in enumerate(runs)
+    ]
 
 
 @pytest.mark.parametrize("name", ["qffl", "ditto", "fafl", "fedfv"])
-def test_a_stack_goes_on_from_its_checkpoints_to_the_same_bits(name: str, federation: eh.Federation, tmp_path: Path) -> None:
+def test_a_stack_goes_on_from_its_checkpoints_to_the_same_bits(
+    name: str, federation: eh.Federation, tmp_path: Path
+) -> None:
     runs = with_directories(front(METHODS[name]), tmp_path)
-    whole = eh.fit_many(network(), federation, front(METHODS[name]), **{**SETTINGS, "checkpoint_every": None})
+    whole = eh.fit_many(
+        network(), federation, front(METHODS[name]), **{**SETTINGS, "checkpoint_every": None}
+    )
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(5), **SETTINGS)
     resumed = eh.fit_many(network(), federation, runs, resume=True, **SETTINGS)
@@ -306,7 +423,9 @@ def test_a_stack_goes_on_from_its_checkpoints_to_the_same_bits(name: str, federa
         eh.fit_many(network(), federation, runs, **SETTINGS)
 
 
-def test_single_runs_and_stacks_go_on_from_each_others_checkpoints(federation: eh.Federation, tmp_path: Path) -> None:
+def test_single_runs_and_stacks_go_on_from_each_others_checkpoints(
+    federation: eh.Federation, tmp_path: Path
+) -> None:
     settings = {**SETTINGS, "resume": True}
     for algorithm in (eh.QFFL(q=1.0), eh.Ditto(lam=0.5)):
         plain = front(algorithm)
@@ -317,10 +436,13 @@ def test_single_runs_and_stacks_go_on_from_each_others_checkpoints(federation: e
         for one, other in zip(apart(federation, first, **settings), whole, strict=True):
             assert not alike(one, other)
         second = with_directories(plain, tmp_path / type(algorithm).__name__ / "single first")
-        for run, at in zip(second[:2], (3, 5), strict=True):  # they have then come to different rounds
+        # they have then come to different rounds
+        for run, at in zip(second[:2], (3, 5), strict=True):
             with pytest.raises(Stop):
                 apart(federation, [run], **settings, progress=stopping(at))
-        for one, other in zip(eh.fit_many(network(), federation, second, **settings), whole, strict=True):
+        for one, other in zip(
+            eh.fit_many(network(), federation, second, **settings), whole, strict=True
+        ):
             assert not alike(one, other)
 
 
@@ -333,7 +455,9 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
         eh.fit_many(network(), federation, runs, progress=stopping(5), **settings)
     assert not list(tmp_path.rglob("checkpoint*"))
     clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr("evenhand.training.stacks.training.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(
+        "evenhand.training.stacks.training.time.monotonic", lambda: float(next(clock))
+    )
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(4), **settings)
     assert len(list(tmp_path.rglob("checkpoint*"))) == len(runs)
@@ -342,7 +466,9 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
 def test_a_stack_of_seeds_has_the_bits_of_single_runs(federation: eh.Federation) -> None:
     settings = {key: value for key, value in SETTINGS.items() if key != "checkpoint_every"}
     for name in ("fedavg", "qffl", "afl", "term", "fedminmax", "gifair", "ditto", "fedadam"):
-        runs = [eh.Run(METHODS[name], seed, LOCAL, network(torch.float32, seed)) for seed in range(3)]
+        runs = [
+            eh.Run(METHODS[name], seed, LOCAL, network(torch.float32, seed)) for seed in range(3)
+        ]
         found = eh.fit_many(network(torch.float32), federation, runs, **settings)
         for one, other in zip(found, apart(federation, runs, **settings), strict=True):
             assert not alike(one, other, 0.0), name
@@ -355,7 +481,9 @@ def test_bits_do_not_depend_on_the_company(federation: eh.Federation) -> None:
         few = [5, 0, 2]
         rest = [run for number, run in enumerate(runs) if number not in few]
         settings = {key: value for key, value in SETTINGS.items() if key != "checkpoint_every"}
-        for number, result in fit_each(network(), federation, [runs[number] for number in few], beside=rest, **settings):
+        for number, result in fit_each(
+            network(), federation, [runs[number] for number in few], beside=rest, **settings
+        ):
             assert not alike(result, whole[few[number]], 0.0), name
 
 
@@ -371,17 +499,27 @@ methods = [{ name = "fedavg" }, { name = "ditto" }, { name = "qffl", label = "a"
 """
 
 
-def ran(directory: Path, watch: Callable[..., Any] = lambda *_, **__: lambda done, row: None) -> dict[str, bytes]:
+def ran(
+    directory: Path, watch: Callable[..., Any] = lambda *_, **__: lambda done, row: None
+) -> dict[str, bytes]:
     """What a comparison leaves in its directory."""
-    comparing.execute_comparison(comparing.check_comparison(Spec.from_toml(SPEC, "SPEC")), directory, watch)
-    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != "about.json")
+    comparing.execute_comparison(
+        comparing.check_comparison(Spec.from_toml(SPEC, "SPEC")), directory, watch
+    )
+    files = sorted(
+        path for path in directory.rglob("*") if path.is_file() and path.name != "about.json"
+    )
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     watched: list[tuple[int, str, int, int]] = []
 
-    def watch(seed: int, method: Any, together: int = 1, finished: int | None = None) -> Callable[[int, Any], None]:
+    def watch(
+        seed: int, method: Any, together: int = 1, finished: int | None = None
+    ) -> Callable[[int, Any], None]:
         watched.append((seed, method.label, together, -1 if finished is None else finished))
         return lambda done, row: None
 
@@ -393,11 +531,21 @@ def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(tm
     for name in stacked:
         paths = [tmp_path / kind / name for kind in ("stacked", "separate")]
         if name.endswith(".csv"):
-            one, other = ([{key: _number(value) for key, value in row.items()} for row in files.read_rows(path)] for path in paths)
+            one, other = (
+                [
+                    {key: _number(value) for key, value in row.items()}
+                    for row in files.read_rows(path)
+                ]
+                for path in paths
+            )
         elif name.endswith(".safetensors"):
             one, other = (files.read_tensors(path)[0] for path in paths)
         else:
-            one, other = (path.read_text() for path in paths if path.name == "spec.toml") if name.endswith("spec.toml") else ("", "")
+            one, other = (
+                (path.read_text() for path in paths if path.name == "spec.toml")
+                if name.endswith("spec.toml")
+                else ("", "")
+            )
         assert not difference(one, other, 1e-4), name
 
 
@@ -408,7 +556,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("label", "at"), [("fedavg", 2), ("a", 1), ("a", 3)])
-def test_an_interrupted_comparison_of_stacks_ends_with_the_same_bytes(label: str, at: int, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_an_interrupted_comparison_of_stacks_ends_with_the_same_bytes(
+    label: str, at: int, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     def watch(seed: int, method: Any, **_: int) -> Callable[[int, Any], None]:
         def after_round(done: int, row: Any) -> None:
             if (method.label, done) == (label, at):
@@ -469,7 +619,17 @@ def fit_each_until_the_last_round(
     from evenhand.training.stacks.plan import Plan
     from evenhand.training.stacks.training import Training
 
-    plan = Plan(module, federation, runs, [], None, rounds=rounds + 2, cohort=eh.Uniform(2), engine=eh.Vmap(trace=False), eval_every=2)
+    plan = Plan(
+        module,
+        federation,
+        runs,
+        [],
+        None,
+        rounds=rounds + 2,
+        cohort=eh.Uniform(2),
+        engine=eh.Vmap(trace=False),
+        eval_every=2,
+    )
     (stack,) = plan.stacks()
     assert isinstance(plan.engine, eh.Engine)
     training = Training(plan, stack, plan.engine.attach(stack.entries[0].model, federation, 0))
@@ -487,8 +647,16 @@ def fit_each_until_the_last_round(
 
 
 def test_numbers_of_a_method_and_of_those_inside_it() -> None:
-    algorithm = eh.Clipped(norm=2, inner=eh.FedAvgM(lr=0.5, inner=eh.FAFL(alpha=(0.5, 0.6), eta0="mean", lr_eta=None)))
-    assert numbers_of(algorithm) == {"norm": 2.0, "inner.lr": 0.5, "inner.momentum": 0.9, "inner.inner.mu": 0.05, "inner.inner.floor": 0.0}
+    algorithm = eh.Clipped(
+        norm=2, inner=eh.FedAvgM(lr=0.5, inner=eh.FAFL(alpha=(0.5, 0.6), eta0="mean", lr_eta=None))
+    )
+    assert numbers_of(algorithm) == {
+        "norm": 2.0,
+        "inner.lr": 0.5,
+        "inner.momentum": 0.9,
+        "inner.inner.mu": 0.05,
+        "inner.inner.floor": 0.0,
+    }
     other = with_numbers(algorithm, {"norm": 3.0, "inner.inner.mu": 0.5})
     assert isinstance(other, eh.Clipped)
     assert numbers_of(other) == {**numbers_of(algorithm), "norm": 3.0, "inner.inner.mu": 0.5}
@@ -499,7 +667,9 @@ def test_numbers_of_a_method_and_of_those_inside_it() -> None:
     assert form_of(eh.DRFA(sample=2)) != form_of(eh.DRFA(sample=3))
 
 
-def test_wrong_arguments_are_refused_before_anything_is_trained(federation: eh.Federation, tmp_path: Path) -> None:
+def test_wrong_arguments_are_refused_before_anything_is_trained(
+    federation: eh.Federation, tmp_path: Path
+) -> None:
     assert eh.fit_many(network(), federation, []) == []
     with pytest.raises(TypeError, match=r"each of runs must be a Run object"):
         eh.fit_many(network(), federation, [eh.FedAvg()])  # type: ignore[list-item]
@@ -508,4 +678,9 @@ def test_wrong_arguments_are_refused_before_anything_is_trained(federation: eh.F
     with pytest.raises(ValueError, match="seed must be a whole number"):
         eh.fit_many(network(), federation, [eh.Run(eh.FedAvg(), seed=-1)])
     with pytest.raises(ValueError, match="need out, the directory for checkpoints, in every run"):
-        eh.fit_many(network(), federation, [eh.Run(eh.FedAvg(), out=tmp_path), eh.Run(eh.FedAvg())], resume=True)
+        eh.fit_many(
+            network(),
+            federation,
+            [eh.Run(eh.FedAvg(), out=tmp_path), eh.Run(eh.FedAvg())],
+            resume=True,
+        )

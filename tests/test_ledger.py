@@ -15,11 +15,14 @@ def gains(*by_cell, seeds=1):
     """Sums for cells with these gains; each entry one sample, a tuple for several seeds."""
     values = [np.atleast_1d(np.array(sample, float)) for cell in by_cell for sample in cell]
     cell = [place for place, cell in enumerate(by_cell) for _ in cell]
-    return Gains.of(np.stack(values) if values else np.zeros((0, seeds)), np.array(cell, np.int64), len(by_cell))
+    return Gains.of(
+        np.stack(values) if values else np.zeros((0, seeds)), np.array(cell, np.int64), len(by_cell)
+    )
 
 
 def test_mean_and_interval_by_hand():
-    # gains 1, 0, -1, 1: mean 1/4; with one sample more that gains and one that loses: centre 1/6, squares 5, variance 5/6 - 1/36 = 29/36
+    # gains 1, 0, -1, 1: mean 1/4; with one sample more that gains and one that loses: centre 1/6,
+    # squares 5, variance 5/6 - 1/36 = 29/36
     judged = gains([1, 0, -1, 1]).judged()
     half = Z * math.sqrt(29 / 36 / 6)
     assert judged.gain[0] == 0.25
@@ -28,7 +31,9 @@ def test_mean_and_interval_by_hand():
     assert judged.p[0] == pytest.approx(2 * stats.norm.sf((1 / 6) / math.sqrt(29 / 216)), abs=1e-8)
 
 
-@pytest.mark.parametrize(("gained", "lost", "samples"), [(0, 0, 5), (3, 1, 10), (7, 0, 40), (1, 12, 30), (30, 20, 500)])
+@pytest.mark.parametrize(
+    ("gained", "lost", "samples"), [(0, 0, 5), (3, 1, 10), (7, 0, 40), (1, 12, 30), (30, 20, 500)]
+)
 def test_one_seed_gives_the_interval_of_bonett_and_price(gained, lost, samples):
     up, down = (gained + 1) / (samples + 2), (lost + 1) / (samples + 2)
     half = Z * math.sqrt((up + down - (up - down) ** 2) / (samples + 2))
@@ -43,14 +48,17 @@ def test_unbounded_gains_of_one_seed_give_students_test():
     judged = gains(values.tolist()).judged(0.9, bounded=False)
     expected = stats.ttest_1samp(values, 0.0)
     low, high = expected.confidence_interval(0.9)
-    assert [judged.low[0], judged.high[0], judged.p[0]] == pytest.approx([low, high, expected.pvalue], rel=1e-9)
+    assert [judged.low[0], judged.high[0], judged.p[0]] == pytest.approx(
+        [low, high, expected.pvalue], rel=1e-9
+    )
 
 
 def test_seeds_add_their_variance_by_hand():
     # eight samples, two seeds: with the first seed four of them gain, with the second none does
     judged = gains([(1, 0)] * 4 + [(0, 0)] * 4).judged(level=0.5)
     centre = 4 / (2 * 10)  # two samples are added in thought
-    of_samples = ((4 * 0.25 + 2 / 2) / 10 - centre**2) / 10  # mean gains 1/2 and 0; the means of the added ones are +-1/sqrt(2)
+    # mean gains 1/2 and 0; the means of the added ones are +-1/sqrt(2)
+    of_samples = ((4 * 0.25 + 2 / 2) / 10 - centre**2) / 10
     of_seeds = 0.125 / 2  # the seeds' mean gains are 1/2 and 0, their variance 1/8
     error = math.sqrt(of_samples + of_seeds)
     half = stats.t.ppf(0.75, error**4 / of_seeds**2) * error
@@ -72,7 +80,10 @@ def test_many_samples_leave_the_interval_of_seeds():
 def test_sums_of_parts_are_sums_of_the_whole():
     rng = np.random.default_rng(2)
     values, cell = rng.integers(-1, 2, (60, 3)).astype(float), rng.integers(0, 4, 60)
-    whole, one, two = (Gains.of(values[part], cell[part], 4) for part in (slice(None), slice(0, 25), slice(25, None)))
+    whole, one, two = (
+        Gains.of(values[part], cell[part], 4)
+        for part in (slice(None), slice(0, 25), slice(25, None))
+    )
     together = one + two
     for name in ("count", "total", "square"):
         np.testing.assert_allclose(getattr(together, name), getattr(whole, name))
@@ -100,7 +111,13 @@ def test_intervals_hold_the_truth():
     rng = np.random.default_rng(3)
     cells, samples, seeds = 2000, 60, 3
     hard = rng.normal(size=(cells, samples, 1))
-    right = [0.7 * hard + rng.normal(size=(cells, samples, seeds)) + rng.normal(0, 0.2, (cells, 1, seeds)) < cut for cut in (0.9, 0.7)]
+    right = [
+        0.7 * hard
+        + rng.normal(size=(cells, samples, seeds))
+        + rng.normal(0, 0.2, (cells, 1, seeds))
+        < cut
+        for cut in (0.9, 0.7)
+    ]
     scale = math.sqrt(1 + 0.49 + 0.04)
     truth = stats.norm.cdf(0.9 / scale) - stats.norm.cdf(0.7 / scale)
     gain = (right[0].astype(float) - right[1]).reshape(-1, seeds)

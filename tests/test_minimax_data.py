@@ -1,12 +1,15 @@
-"""FedMinMax on the synthetic data of its paper (Papadaki et al., 2021, Table 1), where every risk is known in closed form.
+"""FedMinMax on the synthetic data of its paper (Papadaki et al., 2021, Table 1), where every risk
+is known in closed form.
 
-A ~ Bernoulli(1/2), X ~ N(0, 1), Y | X, A ~ Bernoulli(u_A(X)) with u_0 = .6 for x > 0 and .3 otherwise, u_1 = .9 and .1. A
-predictor that says p for x > 0 and q otherwise has the Brier risk, summed over both classes,
+A ~ Bernoulli(1/2), X ~ N(0, 1), Y | X, A ~ Bernoulli(u_A(X)) with u_0 = .6 for x > 0 and .3
+otherwise, u_1 = .9 and .1. A predictor that says p for x > 0 and q otherwise has the Brier risk,
+summed over both classes,
 
     r_a = mean of  2 (p - u)^2 + 2 u (1 - u)  over the two halves,
 
-so the mean risk is least at (.75, .20), with risks .4825 and .2125, and the worst group's at (.6, .3), the best predictor of
-group 0, with .450 and .310. Forty clients hold every group (ESG, equal access) or one group each (SSG, single group).
+so the mean risk is least at (.75, .20), with risks .4825 and .2125, and the worst group's at (.6,
+.3), the best predictor of group 0, with .450 and .310. Forty clients hold every group (ESG, equal
+access) or one group each (SSG, single group).
 """
 
 from __future__ import annotations
@@ -19,7 +22,15 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.datasets.loaders.synthetic_minimax import ABOVE, BELOW, SCENARIOS, Sample, drawn, expected, synthetic_minimax
+from evenhand.datasets.loaders.synthetic_minimax import (
+    ABOVE,
+    BELOW,
+    SCENARIOS,
+    Sample,
+    drawn,
+    expected,
+    synthetic_minimax,
+)
 from evenhand.losses import brier
 from evenhand.theory.checks import client_fairness_is_group_fairness
 
@@ -31,16 +42,20 @@ STEP, ASCENT = 4.0, 1.0
 
 @cache
 def exactly() -> Sample:
-    """Every (group, sign of x, label) as often as expected: its risks are those of the population."""
+    """Every (group, sign of x, label) as often as expected: its risks are those of the
+    population."""
     return expected(40 * CLIENTS, seed=0)
 
 
 def spread(split: str, sample: Sample) -> eh.Federation:
-    return eh.Federation.from_arrays([sample.rows(index) for index in SCENARIOS[split](sample, CLIENTS)])
+    return eh.Federation.from_arrays(
+        [sample.rows(index) for index in SCENARIOS[split](sample, CLIENTS)]
+    )
 
 
 class Halves(nn.Module):
-    """Scores of the two classes for x > 0 and for x <= 0: it can represent a step, which a logistic model of x cannot."""
+    """Scores of the two classes for x > 0 and for x <= 0: it can represent a step, which a logistic
+    model of x cannot."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,7 +68,16 @@ class Halves(nn.Module):
 
 def train(fed: eh.Federation, algorithm: eh.Algorithm, rounds: int = 50) -> eh.Result:
     local = eh.LocalSGD(lr=STEP, steps=1)
-    return eh.fit(Halves(), fed, algorithm, loss="brier", rounds=rounds, local=local, eval_every=rounds, engine="vmap")
+    return eh.fit(
+        Halves(),
+        fed,
+        algorithm,
+        loss="brier",
+        rounds=rounds,
+        local=local,
+        eval_every=rounds,
+        engine="vmap",
+    )
 
 
 def said(result: eh.Result) -> np.ndarray:
@@ -73,10 +97,16 @@ def measured_risks(result: eh.Result) -> list[float]:
 
 @pytest.mark.parametrize("split", SCENARIOS)
 def test_the_data_set_is_this_federation(split: str) -> None:
-    for fed, sample in ((synthetic_minimax(split), exactly()), (synthetic_minimax(split, samples=400, exact=False, seed=3), drawn(400, 3))):
+    for fed, sample in (
+        (synthetic_minimax(split), exactly()),
+        (synthetic_minimax(split, samples=400, exact=False, seed=3), drawn(400, 3)),
+    ):
         one, other = fed.train, spread(split, sample).train
         assert fed.clients == CLIENTS
-        assert all(torch.equal(getattr(one, name), getattr(other, name)) for name in ("x", "y", "group", "offsets"))
+        assert all(
+            torch.equal(getattr(one, name), getattr(other, name))
+            for name in ("x", "y", "group", "offsets")
+        )
 
 
 def test_the_closed_form_gives_the_risks_of_the_paper() -> None:
@@ -89,12 +119,16 @@ def test_the_brier_loss_sums_over_both_classes() -> None:
     scores = torch.tensor([[0.0, np.log(1.5)]], dtype=torch.float64)  # chances .4 and .6
     for label, loss in ((0, 0.6**2 + 0.6**2), (1, 0.4**2 + 0.4**2)):
         assert brier(scores, torch.tensor([label])).item() == pytest.approx(loss, rel=1e-12)
-        assert brier(scores[:, 1:] - scores[:, :1], torch.tensor([label])).item() == pytest.approx(loss, rel=1e-12)
+        assert brier(scores[:, 1:] - scores[:, :1], torch.tensor([label])).item() == pytest.approx(
+            loss, rel=1e-12
+        )
 
 
 @pytest.mark.parametrize("split", SCENARIOS)
 @pytest.mark.parametrize(("output", "rounds"), [("last", 50), ("average", 250)])
-def test_fedminmax_reaches_the_minimax_risks_however_groups_are_spread(split: str, output: str, rounds: int) -> None:
+def test_fedminmax_reaches_the_minimax_risks_however_groups_are_spread(
+    split: str, output: str, rounds: int
+) -> None:
     result = train(spread(split, exactly()), eh.FedMinMax(lr_mu=ASCENT, output=output), rounds)
     assert population_risks(said(result)) == pytest.approx(MINIMAX, abs=PRINTED)
     assert measured_risks(result) == pytest.approx(population_risks(said(result)), abs=1e-9)
@@ -118,14 +152,18 @@ def test_afl_stays_at_the_best_mean_where_every_client_holds_both_groups() -> No
 
 def test_afl_is_minimax_over_groups_where_every_client_holds_one() -> None:
     fed = spread("ssg", exactly())
-    result = train(fed, eh.AFL(lr_lambda=ASCENT / (CLIENTS // 2)))  # a group's weight rises by that of all its clients
+    # a group's weight rises by that of all its clients
+    result = train(fed, eh.AFL(lr_lambda=ASCENT / (CLIENTS // 2)))
     assert population_risks(said(result)) == pytest.approx(MINIMAX, abs=1e-4)
-    assert result.state["lam"].numpy() == pytest.approx(np.repeat([2 / CLIENTS, 0], CLIENTS // 2), abs=1e-9)
+    assert result.state["lam"].numpy() == pytest.approx(
+        np.repeat([2 / CLIENTS, 0], CLIENTS // 2), abs=1e-9
+    )
     assert said(result) == pytest.approx(said(train(fed, eh.FedMinMax(lr_mu=ASCENT))), abs=1e-10)
 
 
 def gradient_descent_ascent(sample: Sample, rounds: int) -> tuple[np.ndarray, list[float]]:
-    """Centralised minimax training in plain torch: theta descends sum_a v_a r_a, v ascends, both from the same theta."""
+    """Centralised minimax training in plain torch: theta descends sum_a v_a r_a, v ascends, both
+    from the same theta."""
     x, y, a = (torch.from_numpy(array) for array in (sample.x, sample.y, sample.a))
     truth = nn.functional.one_hot(y, 2).double()
     theta = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)  # (half, class)
@@ -137,7 +175,8 @@ def gradient_descent_ascent(sample: Sample, rounds: int) -> tuple[np.ndarray, li
         with torch.no_grad():
             theta -= STEP * slope
             raised = v + ASCENT * risks
-            first = ((1 + raised[0] - raised[1]) / 2).clamp(0, 1)  # the nearest point of the simplex of two groups
+            # the nearest point of the simplex of two groups
+            first = ((1 + raised[0] - raised[1]) / 2).clamp(0, 1)
             v = torch.stack([first, 1 - first]).detach()
     return theta.detach().numpy(), v.tolist()
 

@@ -13,18 +13,24 @@ from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.engines import _try_stacking, choose
-from evenhand.studies.spec import Spec
 from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
 from evenhand.models.recurrent import _in_one_piece, _Recurrence
+from evenhand.studies.spec import Spec
 
 SIZES = (7, 3, 12)  # samples of three clients
 
 
-def federation(shape: tuple[int, ...], classes: int, tokens: int | None = None, sizes: tuple[int, ...] = SIZES) -> eh.Federation:
+def federation(
+    shape: tuple[int, ...], classes: int, tokens: int | None = None, sizes: tuple[int, ...] = SIZES
+) -> eh.Federation:
     generator = torch.Generator().manual_seed(1)
     count = sum(sizes)
-    x = torch.randn(count, *shape, generator=generator) if tokens is None else torch.randint(tokens, (count, *shape), generator=generator)
+    x = (
+        torch.randn(count, *shape, generator=generator)
+        if tokens is None
+        else torch.randint(tokens, (count, *shape), generator=generator)
+    )
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     return eh.Federation(eh.Part(x, torch.randint(classes, (count,), generator=generator), offsets))
 
@@ -39,7 +45,9 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int | None
     "mlp": (lambda: MODELS["mlp"]((5,), 3, 0, hidden=[8, 6]), (5,), 3, None),
     **{
         f"cnn {variant}": (
-            lambda variant=variant: MODELS["cnn"]((1, 8, 8), 4, 0, variant=variant, channels=[4, 6], hidden=[16], dropout=0),
+            lambda variant=variant: MODELS["cnn"](
+                (1, 8, 8), 4, 0, variant=variant, channels=[4, 6], hidden=[16], dropout=0
+            ),
             (1, 8, 8),
             4,
             None,
@@ -47,9 +55,19 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int | None
         for variant in VARIANTS
     },
     "char_lstm": (lambda: MODELS["char_lstm"]((6,), 11, 0, symbols=11, units=10), (6,), 11, 11),
-    "text_lstm": (lambda: MODELS["text_lstm"]((5,), 2, 0, vectors=vectors(), units=7, dense=4), (5,), 2, 12),
+    "text_lstm": (
+        lambda: MODELS["text_lstm"]((5,), 2, 0, vectors=vectors(), units=7, dense=4),
+        (5,),
+        2,
+        12,
+    ),
     "resnet18 cifar": (lambda: MODELS["resnet18"]((3, 8, 8), 3, 0), (3, 8, 8), 3, None),
-    "resnet18 imagenet": (lambda: MODELS["resnet18"]((1, 16, 16), 3, 0, stem="imagenet"), (1, 16, 16), 3, None),
+    "resnet18 imagenet": (
+        lambda: MODELS["resnet18"]((1, 16, 16), 3, 0, stem="imagenet"),
+        (1, 16, 16),
+        3,
+        None,
+    ),
 }
 
 
@@ -61,31 +79,45 @@ def parameters(module: nn.Module) -> int:
 
 
 PRECISION = {torch.float64: 1e-9, torch.float32: 1e-4}
-DEEP = {"resnet18 cifar": torch.float64, "resnet18 imagenet": torch.float32}  # once each: they take seconds
+# once each: they take seconds
+DEEP = {"resnet18 cifar": torch.float64, "resnet18 imagenet": torch.float32}
 
 
-@pytest.mark.parametrize(("name", "dtype"), [(n, d) for n in SMALL for d in PRECISION if DEEP.get(n, d) is d])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(n, d) for n in SMALL for d in PRECISION if DEEP.get(n, d) is d]
+)
 def test_engines_agree(name: str, dtype: torch.dtype) -> None:
     build, shape, classes, tokens = SMALL[name]
     fed = federation(shape, classes, tokens, (2, 1) if name in DEEP else SIZES)
     local = eh.LocalSGD(lr=0.1, epochs=1, batch_size=2 if name in DEEP else 4)
     rounds = 1 if name in DEEP else 3
-    loop, vmap = (eh.fit(build().to(dtype), fed, eh.AFL(), rounds=rounds, local=local, engine=engine) for engine in ("loop", "vmap"))
+    loop, vmap = (
+        eh.fit(build().to(dtype), fed, eh.AFL(), rounds=rounds, local=local, engine=engine)
+        for engine in ("loop", "vmap")
+    )
     start = build().to(dtype).state_dict()
     for key, value in loop.params.items():
         torch.testing.assert_close(vmap.params[key], value, rtol=0, atol=PRECISION[dtype])
-    assert max(float((value - start[key]).abs().max()) for key, value in loop.params.items()) > 1e-3  # they did train
+    # they did train
+    assert max(float((value - start[key]).abs().max()) for key, value in loop.params.items()) > 1e-3
     for one, other in zip(loop.score_rows, vmap.score_rows, strict=True):
         assert one["loss"] == pytest.approx(other["loss"], abs=PRECISION[dtype])
 
 
 @pytest.mark.parametrize("name", ["cnn pfl", "char_lstm", "text_lstm"])
-@pytest.mark.parametrize("engines", [(eh.Loop(1), eh.Loop(3)), (eh.Vmap(1), eh.Vmap(2), eh.Vmap(5))], ids=["threads", "chunks"])
+@pytest.mark.parametrize(
+    "engines",
+    [(eh.Loop(1), eh.Loop(3)), (eh.Vmap(1), eh.Vmap(2), eh.Vmap(5))],
+    ids=["threads", "chunks"],
+)
 def test_threads_and_chunks_change_no_bit(name: str, engines: tuple[eh.Engine, ...]) -> None:
     build, shape, classes, tokens = SMALL[name]
     fed = federation(shape, classes, tokens, (7, 3, 12, 9, 5))
     local = eh.LocalSGD(lr=0.3, epochs=1, batch_size=3)
-    first, *others = (eh.fit(build(), fed, eh.AFL(), rounds=2, local=local, engine=engine).params for engine in engines)
+    first, *others = (
+        eh.fit(build(), fed, eh.AFL(), rounds=2, local=local, engine=engine).params
+        for engine in engines
+    )
     for other in others:
         assert all(torch.equal(value, other[key]) for key, value in first.items())
 
@@ -95,7 +127,8 @@ def test_auto_measures_recurrent_layers_on_a_cpu_once() -> None:
     fed = federation(shape, classes, tokens)
     assert choose("auto", eh.Model(build()), fed) == choose("auto", eh.Model(build()), fed)
     _try_stacking(eh.Model(build()), fed)  # both can do it
-    assert isinstance(choose("auto", eh.Model(TorchLSTM()), federation((5,), 3)), eh.Loop)  # cannot be stacked
+    # cannot be stacked
+    assert isinstance(choose("auto", eh.Model(TorchLSTM()), federation((5,), 3)), eh.Loop)
 
 
 class TorchLSTM(nn.Module):
@@ -134,7 +167,9 @@ def test_a_module_that_cannot_be_stacked_is_trained_in_the_loop_with_one_warning
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = eh.fit(Deciding(), fed, eh.FedAvg(), rounds=3, eval_every=1)
-    assert ["cannot be stacked over clients" in str(warning.message) for warning in caught] == [True]
+    assert ["cannot be stacked over clients" in str(warning.message) for warning in caught] == [
+        True
+    ]
     assert "\n" not in str(caught[0].message)
     looped = eh.fit(Deciding(), fed, eh.FedAvg(), rounds=3, engine="loop")
     assert looped.params.keys() == result.params.keys()
@@ -156,7 +191,9 @@ def test_lstm_is_torchs_with_the_same_weights(way: Callable[[LSTM, Tensor], Tens
     x = torch.randn(4, 9, 5, dtype=torch.float64)
     torch.testing.assert_close(way(ours, x), torchs(x)[0], rtol=0, atol=1e-14)
     expected = torch.autograd.grad(torchs(x)[0].square().sum(), list(torchs.parameters()))
-    got = torch.func.grad(lambda weights: torch.func.functional_call(ours, weights, (x,)).square().sum())(dict(ours.named_parameters()))
+    got = torch.func.grad(
+        lambda weights: torch.func.functional_call(ours, weights, (x,)).square().sum()
+    )(dict(ours.named_parameters()))
     for one, other in zip(got.values(), expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
@@ -167,7 +204,10 @@ def test_lstm_starts_as_torchs_does() -> None:
     torch.manual_seed(3)
     torchs = nn.LSTM(5, 7, 2)
     assert list(ours.state_dict()) == list(torchs.state_dict())
-    assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), torchs.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(ours.parameters(), torchs.parameters(), strict=True)
+    )
 
 
 def test_one_step_of_an_lstm_by_hand() -> None:
@@ -184,7 +224,9 @@ def test_one_step_of_an_lstm_by_hand() -> None:
 
 def test_first_and_second_derivatives_of_the_recurrence_are_those_of_finite_differences() -> None:
     torch.manual_seed(0)
-    inputs = [torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((3, 2, 8), (8, 2))]
+    inputs = [
+        torch.randn(size, dtype=torch.float64, requires_grad=True) for size in ((3, 2, 8), (8, 2))
+    ]
     assert torch.autograd.gradcheck(_Recurrence.apply, inputs)
     assert torch.autograd.gradgradcheck(_Recurrence.apply, inputs)
 
@@ -213,13 +255,20 @@ def test_an_lstm_in_evaluation_mode_has_gradients() -> None:
         (lambda: Linear(100, 1), 101),
         (lambda: MLP(784, 10, (200,)), 785 * 200 + 201 * 10),
         (lambda: CNN(), 26 * 32 + (25 * 32 + 1) * 64 + (49 * 64 + 1) * 128 + 129 * 62),
-        (lambda: CNN(**VARIANTS["ditto"]), 26 * 16 + (25 * 16 + 1) * 32 + (49 * 32 + 1) * 128 + 129 * 62),
+        (
+            lambda: CNN(**VARIANTS["ditto"]),
+            26 * 16 + (25 * 16 + 1) * 32 + (49 * 32 + 1) * 128 + 129 * 62,
+        ),
         (lambda: CNN(**VARIANTS["leaf"]), 6_603_710),  # as LEAF's code gives it
-        (lambda: CNN((3, 32, 32), 10, **VARIANTS["pfl"]), 28 * 32 + (9 * 32 + 1) * 64 + (14 * 14 * 64 + 1) * 128 + 129 * 10),
+        (
+            lambda: CNN((3, 32, 32), 10, **VARIANTS["pfl"]),
+            28 * 32 + (9 * 32 + 1) * 64 + (14 * 14 * 64 + 1) * 128 + 129 * 10,
+        ),
         (lambda: LSTM(8, 256), 4 * 256 * (8 + 256 + 2)),
         (lambda: CharLSTM(), 80 * 8 + 1024 * (266 + 514) + 257 * 80),
         (lambda: TextLSTM(torch.zeros(3, 300)), 400 * (402 + 202) + 101 * 30 + 31 * 2),
-        (lambda: ResNet18(outputs=1000, stem="imagenet"), 11_689_512),  # torchvision's resnet18: affine parameters as many as BatchNorm's
+        # torchvision's resnet18: affine parameters as many as BatchNorm's
+        (lambda: ResNet18(outputs=1000, stem="imagenet"), 11_689_512),
         (lambda: ResNet18(stem="imagenet"), 11_689_512 - 513 * 990),
         (lambda: ResNet18(), 11_689_512 - 513 * 990 - 64 * 3 * (49 - 9)),
     ],
@@ -241,7 +290,12 @@ def test_ditto_and_pfl_drop_out_and_zero_turns_it_off() -> None:
 
 def test_stems_keep_or_quarter_the_image() -> None:
     assert ResNet18((3, 16, 16)).stem(torch.zeros(1, 3, 16, 16)).shape == (1, 64, 16, 16)
-    assert ResNet18((3, 16, 16), stem="imagenet").stem(torch.zeros(1, 3, 16, 16)).shape == (1, 64, 4, 4)
+    assert ResNet18((3, 16, 16), stem="imagenet").stem(torch.zeros(1, 3, 16, 16)).shape == (
+        1,
+        64,
+        4,
+        4,
+    )
     assert ResNet18((3, 16, 16)).blocks(torch.zeros(1, 64, 16, 16)).shape == (1, 512, 2, 2)
 
 
@@ -256,18 +310,31 @@ def test_images_without_channels_have_one() -> None:
 
 
 def old_mlp(shape: tuple[int, ...], outputs: int, seed: int, hidden: list[int]) -> list[Tensor]:
-    """The parameters that published figures started from: layers drawn one after the other from the seed."""
+    """The parameters that published figures started from: layers drawn one after the other from the
+    seed."""
     torch.manual_seed(seed)
     widths = [math.prod(shape), *hidden, outputs]
-    return [parameter for k in range(len(widths) - 1) for parameter in nn.Linear(widths[k], widths[k + 1]).parameters()]
+    return [
+        parameter
+        for k in range(len(widths) - 1)
+        for parameter in nn.Linear(widths[k], widths[k + 1]).parameters()
+    ]
 
 
 def test_mlp_starts_where_it_always_did() -> None:
     for name, options, hidden in (("mlp", {"hidden": [32]}, [32]), ("linear", {}, [])):
         module = MODELS[name]((64,), 10, 0, **options)
         expected = old_mlp((64,), 10, 0, hidden)
-        assert all(torch.equal(one, other) for one, other in zip(module.parameters(), expected, strict=True))
-    assert list(MODELS["mlp"]((64,), 10, 0).state_dict()) == ["1.weight", "1.bias", "3.weight", "3.bias"]
+        assert all(
+            torch.equal(one, other)
+            for one, other in zip(module.parameters(), expected, strict=True)
+        )
+    assert list(MODELS["mlp"]((64,), 10, 0).state_dict()) == [
+        "1.weight",
+        "1.bias",
+        "3.weight",
+        "3.bias",
+    ]
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -282,7 +349,12 @@ def test_the_start_depends_on_the_seed_alone_and_leaves_torchs_generator(name: s
 
 
 def test_other_seeds_start_elsewhere() -> None:
-    for name, shape in (("linear", (3,)), ("cnn", (1, 8, 8)), ("char_lstm", (4,)), ("resnet18", (1, 8, 8))):
+    for name, shape in (
+        ("linear", (3,)),
+        ("cnn", (1, 8, 8)),
+        ("char_lstm", (4,)),
+        ("resnet18", (1, 8, 8)),
+    ):
         one, other = (next(MODELS[name](shape, 2, seed).parameters()) for seed in (0, 1))
         assert not torch.equal(one, other)
 
@@ -293,7 +365,10 @@ def test_linear_can_start_as_glorot_or_at_zero() -> None:
     assert 0.99 * limit < weight.abs().max().item() <= limit
     assert weight.var().item() == pytest.approx(limit**2 / 3, rel=0.05)
     assert not bias.any()
-    assert not any(bool(parameter.any()) for parameter in MODELS["linear"]((784,), 1, 0, init="zero").parameters())
+    assert not any(
+        bool(parameter.any())
+        for parameter in MODELS["linear"]((784,), 1, 0, init="zero").parameters()
+    )
 
 
 def test_resnets_convolutions_start_with_he_variance() -> None:
@@ -318,12 +393,17 @@ def test_word_vectors_are_shared_not_copied_not_trained_and_not_saved() -> None:
 
 def test_glove_is_read_from_the_data_root_that_the_data_came_from(tmp_path: Path) -> None:
     (tmp_path / "glove").mkdir()
-    rows = [f"{word} " + " ".join([str(k)] * 50) for k, word in enumerate(("the", "of", "and"), start=1)]
+    rows = [
+        f"{word} " + " ".join([str(k)] * 50) for k, word in enumerate(("the", "of", "and"), start=1)
+    ]
     (tmp_path / "glove" / "glove.6B.50d.txt").write_text("\n".join(rows) + "\n")
     data = {"name": "airline_sentiment", "root": str(tmp_path), "dimensions": 50, "most": 2}
-    module = Spec(data=data, model={"name": "text_lstm", "units": 3}).build_model(federation((4,), 2, tokens=4))
+    module = Spec(data=data, model={"name": "text_lstm", "units": 3}).build_model(
+        federation((4,), 2, tokens=4)
+    )
     assert isinstance(module, TextLSTM)
-    assert module.words.vectors[:, 0].tolist() == [0.0, 1.5, 1.0, 2.0]  # padding, unknown (the mean), then the words
+    # padding, unknown (the mean), then the words
+    assert module.words.vectors[:, 0].tolist() == [0.0, 1.5, 1.0, 2.0]
 
 
 def test_padding_adds_what_its_vector_says() -> None:
@@ -343,22 +423,60 @@ def test_padding_adds_what_its_vector_says() -> None:
             "cnn",
             (64,),
             {},
-            r'needs images of shape \(channels, height, width\), got samples of shape \[64\]; reshape x, or use the model "mlp"',
+            (
+                r"needs images of shape \(channels, height, width\), got samples of shape \[64\];"
+                r' reshape x, or use the model "mlp"'
+            ),
         ),
         ("cnn", (32, 32, 3), {}, r"needs channels first.*x\.permute\(0, 3, 1, 2\)"),
         ("resnet18", (64,), {}, "ResNet18 needs images"),
         ("cnn", (1, 3, 3), {}, r"images of \[1, 3, 3\] are too small"),
-        ("cnn", (1, 8, 8), {"variant": "lenet"}, "variant must be one of femnist, ditto, leaf, pfl, got 'lenet'"),
+        (
+            "cnn",
+            (1, 8, 8),
+            {"variant": "lenet"},
+            "variant must be one of femnist, ditto, leaf, pfl, got 'lenet'",
+        ),
         ("cnn", (1, 8, 8), {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ("cnn", (1, 8, 8), {"kernel": 4}, "kernel must be odd where padded, got 4"),
         ("cnn", (1, 8, 8), {"hidden": [0]}, "must be a whole number >= 1, got 0"),
-        ("char_lstm", (8, 2), {}, r"needs samples that are sequences of characters.*got shape \[8, 2\]"),
-        ("char_lstm", (8,), {"symbols": 2}, "symbols must be at least 3, the number of labels, got 2"),
+        (
+            "char_lstm",
+            (8, 2),
+            {},
+            r"needs samples that are sequences of characters.*got shape \[8, 2\]",
+        ),
+        (
+            "char_lstm",
+            (8,),
+            {"symbols": 2},
+            "symbols must be at least 3, the number of labels, got 2",
+        ),
         ("text_lstm", (1, 8, 8), {}, "needs samples that are sequences of words"),
-        ("text_lstm", (8,), {"vectors": "word2vec"}, "vectors must be \"glove\" or a tensor.*got 'word2vec'"),
-        ("text_lstm", (8,), {"vectors": torch.zeros(3)}, r"vectors must be a tensor \(words, dimensions\), got shape \[3\]"),
-        ("resnet18", (1, 8, 8), {"stem": "tiny"}, 'stem must be "cifar" or "imagenet", got \'tiny\''),
-        ("resnet18", (1, 8, 8), {"groups": 3}, "groups must divide the 64 channels of the first stage, got 3"),
+        (
+            "text_lstm",
+            (8,),
+            {"vectors": "word2vec"},
+            "vectors must be \"glove\" or a tensor.*got 'word2vec'",
+        ),
+        (
+            "text_lstm",
+            (8,),
+            {"vectors": torch.zeros(3)},
+            r"vectors must be a tensor \(words, dimensions\), got shape \[3\]",
+        ),
+        (
+            "resnet18",
+            (1, 8, 8),
+            {"stem": "tiny"},
+            'stem must be "cifar" or "imagenet", got \'tiny\'',
+        ),
+        (
+            "resnet18",
+            (1, 8, 8),
+            {"groups": 3},
+            "groups must divide the 64 channels of the first stage, got 3",
+        ),
         ("mlp", (8,), {"hidden": [0]}, r"hidden must be a list of widths >= 1, got \[0\]"),
         ("mlp", (8,), {"hidden": [4], "init": "zero"}, "where there are hidden layers"),
         ("linear", (8,), {"init": "he"}, 'init must be "torch", "glorot" or "zero"'),
@@ -374,10 +492,15 @@ def test_what_does_not_fit_gives_one_line_with_the_way_out(
 
 def test_a_spec_names_a_model_and_its_options() -> None:
     digits = eh.datasets.digits(clients=4, seed=0, flat=False)
-    module = Spec(model={"name": "cnn", "variant": "ditto", "channels": [2, 3], "dropout": 0}, data={"name": "digits"}).build_model(digits)
+    module = Spec(
+        model={"name": "cnn", "variant": "ditto", "channels": [2, 3], "dropout": 0},
+        data={"name": "digits"},
+    ).build_model(digits)
     assert isinstance(module, CNN)
     assert module[-1].out_features == 10
-    with pytest.raises(eh.SpecError, match="unknown keyword of model cnn: 'varient'; did you mean 'variant'"):
+    with pytest.raises(
+        eh.SpecError, match="unknown keyword of model cnn: 'varient'; did you mean 'variant'"
+    ):
         Spec(model={"name": "cnn", "varient": "ditto"}).build_model(digits)
     with pytest.raises(eh.SpecError, match=r'model cnn: CNN needs images .* use the model "mlp"'):
         Spec(model={"name": "cnn"}).build_model(eh.datasets.digits(clients=4, seed=0))

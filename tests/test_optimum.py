@@ -1,8 +1,10 @@
-"""On a small convex problem every method comes within 1 % of the optimum that SciPy finds for its objective.
+"""On a small convex problem every method comes within 1 % of the optimum that SciPy finds for its
+objective.
 
-Five clients of unequal size with a linear regression each: f_i(theta) = mean over its samples of (theta . x - y)^2, strongly
-convex in three parameters. Their targets disagree, so every objective has a minimiser of its own. Full batches, one local step.
-The objectives are written down here from the papers; nothing is taken from the library but the parameters it returns.
+Five clients of unequal size with a linear regression each: f_i(theta) = mean over its samples of
+(theta . x - y)^2, strongly convex in three parameters. Their targets disagree, so every objective
+has a minimiser of its own. Full batches, one local step. The objectives are written down here from
+the papers; nothing is taken from the library but the parameters it returns.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ SIZES = (40, 26, 20, 14, 20)
 TEAMS = ("north", "south", "north", "south", "south")
 TARGETS = ((0.0, 0.0, 0.0), (1.0, 0.3, -0.5), (-0.6, 1.6, 0.2), (2.4, -1.2, 1.0), (0.4, 0.8, -1.8))
 NOISE = (0.5, 0.3, 0.4, 0.5, 0.3)
-FEW = (0.1, 0.15, 0.1, 0.85, 0.1)  # chance of a sample to belong to the smaller group, which lives mostly on one client
+# chance of a sample to belong to the smaller group, which lives mostly on one client
+FEW = (0.1, 0.15, 0.1, 0.85, 0.1)
 P = np.array(SIZES) / sum(SIZES)
 FEATURES = 3
 WITHIN = 1.01  # of the optimum
@@ -39,7 +42,9 @@ def clients() -> list[dict[str, Any]]:
     for size, target, noise, few in zip(SIZES, TARGETS, NOISE, FEW, strict=True):
         x = generator.normal(size=(size, FEATURES))
         y = x @ np.array(target) + noise * generator.normal(size=size)
-        found.append({"x": x, "y": y, "group": np.where(generator.random(size) < few, "few", "many")})
+        found.append(
+            {"x": x, "y": y, "group": np.where(generator.random(size) < few, "few", "many")}
+        )
     return found
 
 
@@ -54,13 +59,16 @@ def losses(theta: Vector) -> Vector:
 
 def group_risks(theta: Vector) -> Vector:
     """Mean loss of each group over the samples of all clients."""
-    squared, group = np.concatenate(residuals(theta)) ** 2, np.concatenate([client["group"] for client in clients()])
+    squared = np.concatenate(residuals(theta)) ** 2
+    group = np.concatenate([client["group"] for client in clients()])
     return np.array([squared[group == name].mean() for name in ("few", "many")])
 
 
 def team_losses(theta: Vector) -> Vector:
     """Plain mean over the clients of each team."""
-    return np.array([losses(theta)[[team == name for team in TEAMS]].mean() for name in ("north", "south")])
+    return np.array(
+        [losses(theta)[[team == name for team in TEAMS]].mean() for name in ("north", "south")]
+    )
 
 
 @cache
@@ -72,12 +80,16 @@ def fedavg_minimiser() -> Vector:
 
 def minimise(objective: Function) -> float:
     """The least value of a smooth convex function of theta."""
-    found = scipy.optimize.minimize(objective, fedavg_minimiser(), method="BFGS", options={"gtol": 1e-7})
+    found = scipy.optimize.minimize(
+        objective, fedavg_minimiser(), method="BFGS", options={"gtol": 1e-7}
+    )
     assert np.abs(found.jac).max() < 1e-4
     return float(found.fun)
 
 
-def minimise_epigraph(cost: Function, constraint: Callable[[Vector], Vector], start: Vector, ftol: float = 1e-12) -> float:
+def minimise_epigraph(
+    cost: Function, constraint: Callable[[Vector], Vector], start: Vector, ftol: float = 1e-12
+) -> float:
     """The least cost(z) over z = (theta, extra variables) with every constraint(z) >= 0."""
     found = scipy.optimize.minimize(
         cost,
@@ -101,10 +113,23 @@ def train(algorithm: eh.Algorithm, lr: float, rounds: int, **settings: Any) -> e
     with torch.no_grad():
         module.weight.zero_()
     teams = settings.pop("teams", False)
-    rows = [{**client, "team": team} if teams else client for client, team in zip(clients(), TEAMS, strict=True)]
+    rows = [
+        {**client, "team": team} if teams else client
+        for client, team in zip(clients(), TEAMS, strict=True)
+    ]
     local = eh.LocalSGD(lr=lr, steps=1, decay=settings.pop("decay", 1.0))
     fed = eh.Federation.from_arrays(rows)
-    return eh.fit(module, fed, algorithm, loss="mse", rounds=rounds, local=local, eval_every=rounds, engine="vmap", **settings)
+    return eh.fit(
+        module,
+        fed,
+        algorithm,
+        loss="mse",
+        rounds=rounds,
+        local=local,
+        eval_every=rounds,
+        engine="vmap",
+        **settings,
+    )
 
 
 def parameters(result: eh.Result) -> Vector:
@@ -112,7 +137,8 @@ def parameters(result: eh.Result) -> Vector:
 
 
 def assert_reaches(objective: Function, optimum: float, theta: Vector) -> None:
-    """Within 1 % of the optimum, which FedAvg's solution is not; and SciPy's optimum is not above what was found."""
+    """Within 1 % of the optimum, which FedAvg's solution is not; and SciPy's optimum is not above
+    what was found."""
     assert optimum > 0
     assert objective(theta) <= WITHIN * optimum
     assert objective(theta) >= optimum * (1 - 1e-6)
@@ -140,7 +166,8 @@ def test_qffl_reaches_the_least_sum_of_powers(q: float) -> None:
 def test_propfair_reaches_the_largest_product_of_utilities() -> None:
     M = 8.0
 
-    def mean(theta: Vector) -> float:  # M - prod (M - f_i)^p_i: the same minimiser as -sum p_i log(M - f_i), on the losses' scale
+    # M - prod (M - f_i)^p_i: the same minimiser as -sum p_i log(M - f_i), on the losses' scale
+    def mean(theta: Vector) -> float:
         return M - float(np.prod((M - losses(theta)) ** P))
 
     def objective(theta: Vector) -> float:
@@ -165,7 +192,8 @@ def test_fedminmax_reaches_the_least_worst_group_risk(output: str, rounds: int) 
 
 
 def worst_mixture(values: Vector, caps: Vector) -> float:
-    """HCVaR: the largest lam . f over the simplex with lam_i <= cap_i, by filling the caps from the highest loss down."""
+    """HCVaR: the largest lam . f over the simplex with lam_i <= cap_i, by filling the caps from the
+    highest loss down."""
     left, total = 1.0, 0.0
     for i in np.argsort(-values):
         lam = min(caps[i], left)
@@ -177,12 +205,18 @@ def test_filling_caps_from_the_top_solves_the_linear_program() -> None:
     generator = np.random.default_rng(3)
     for _ in range(10):
         values, caps = generator.random(5), P / generator.uniform(P, 1)
-        program = scipy.optimize.linprog(-values, A_eq=np.ones((1, 5)), b_eq=[1], bounds=[(0, cap) for cap in caps])
+        program = scipy.optimize.linprog(
+            -values, A_eq=np.ones((1, 5)), b_eq=[1], bounds=[(0, cap) for cap in caps]
+        )
         assert worst_mixture(values, caps) == pytest.approx(-program.fun, rel=1e-9)
 
 
-@pytest.mark.parametrize("alpha", [0.5, (0.9, 0.4, 0.5, 0.3, 0.6)], ids=["one level", "a level each"])
-def test_fafl_reaches_the_least_worst_mixture_under_its_caps(alpha: float | tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    "alpha", [0.5, (0.9, 0.4, 0.5, 0.3, 0.6)], ids=["one level", "a level each"]
+)
+def test_fafl_reaches_the_least_worst_mixture_under_its_caps(
+    alpha: float | tuple[float, ...],
+) -> None:
     caps = P / np.array(alpha)
 
     def objective(theta: Vector) -> float:
@@ -194,7 +228,9 @@ def test_fafl_reaches_the_least_worst_mixture_under_its_caps(alpha: float | tupl
 
     start = np.concatenate([fedavg_minimiser(), [0.0], losses(fedavg_minimiser())])
     optimum = minimise_epigraph(lambda z: z[FEATURES] + caps @ z[FEATURES + 1 :], slack, start)
-    theta = parameters(train(eh.FAFL(alpha=alpha, mu=0.02, lr_eta=0.1), lr=0.1, rounds=200, decay=0.98))
+    theta = parameters(
+        train(eh.FAFL(alpha=alpha, mu=0.02, lr_eta=0.1), lr=0.1, rounds=200, decay=0.98)
+    )
     assert_reaches(objective, optimum, theta)
 
 
@@ -207,7 +243,9 @@ def test_gifair_teams_reach_the_least_penalised_mean() -> None:
         north, south = team_losses(theta)
         return float(P @ losses(theta) + c * abs(north - south))
 
-    theta = parameters(train(eh.GIFAIR(strength=strength), lr=0.1, rounds=110, decay=0.95, teams=True))
+    theta = parameters(
+        train(eh.GIFAIR(strength=strength), lr=0.1, rounds=110, decay=0.95, teams=True)
+    )
     assert_reaches(objective, minimise_penalised(team_losses, c), theta)
 
 
@@ -234,7 +272,9 @@ def minimise_penalised(values: Callable[[Vector], Vector], c: float) -> float:
         gap = np.array([v[a] - v[b] for a, b in pairs])
         return np.concatenate([z[FEATURES:] - gap, z[FEATURES:] + gap])
 
-    return minimise_epigraph(lambda z: P @ losses(z[:FEATURES]) + c * z[FEATURES:].sum(), slack, start)
+    return minimise_epigraph(
+        lambda z: P @ losses(z[:FEATURES]) + c * z[FEATURES:].sum(), slack, start
+    )
 
 
 def test_ditto_clients_reach_the_least_of_their_own_objectives() -> None:

@@ -1,7 +1,9 @@
-"""The further methods on the convex problem of test_optimum.py: each comes within 1 % of the optimum that SciPy finds.
+"""The further methods on the convex problem of test_optimum.py: each comes within 1 % of the
+optimum that SciPy finds.
 
-Methods without an objective (FedMGDA+, AdaFed) end where no step lowers all losses. As there, the objectives are written down
-from the papers, and nothing is taken from the library but the parameters it returns.
+Methods without an objective (FedMGDA+, AdaFed) end where no step lowers all losses. As there, the
+objectives are written down from the papers, and nothing is taken from the library but the
+parameters it returns.
 """
 
 from __future__ import annotations
@@ -95,7 +97,10 @@ def test_term_with_two_tilts_reaches_the_least_tilted_mean_of_tilted_means() -> 
     t, s = 0.5, 0.1
 
     def objective(theta: Vector) -> float:
-        within = [tilted_mean(error**2, s, np.full(len(error), 1 / len(error))) for error in residuals(theta)]
+        within = [
+            tilted_mean(error**2, s, np.full(len(error), 1 / len(error)))
+            for error in residuals(theta)
+        ]
         return tilted_mean(np.array(within), t, P)
 
     theta = parameters(train(eh.TERM(t=t, sample_t=s), lr=0.05, rounds=100))
@@ -124,7 +129,8 @@ LEVELS = [(0.5, 0.4), ((0.9, 0.4, 0.5, 0.3, 0.6), (0.8, 0.1, 0.5, 0.9, 0.0))]
 
 
 def worst_mixture_between(values: Vector, low: Vector, high: Vector) -> float:
-    """The largest lam . f over the simplex with low_i <= lam_i <= high_i: the floors, then the rest by filling from the top."""
+    """The largest lam . f over the simplex with low_i <= lam_i <= high_i: the floors, then the rest
+    by filling from the top."""
     rest = 1 - low.sum()
     return float(low @ values + rest * worst_mixture(values, (high - low) / rest))
 
@@ -132,13 +138,18 @@ def worst_mixture_between(values: Vector, low: Vector, high: Vector) -> float:
 def test_floors_and_filling_the_rest_from_the_top_solve_the_linear_program() -> None:
     generator = np.random.default_rng(4)
     for _ in range(10):
-        values, low, high = generator.random(5), P * generator.random(5), P / generator.uniform(P, 1)
-        program = scipy.optimize.linprog(-values, A_eq=np.ones((1, 5)), b_eq=[1], bounds=list(zip(low, high, strict=True)))
+        values, low = generator.random(5), P * generator.random(5)
+        high = P / generator.uniform(P, 1)
+        program = scipy.optimize.linprog(
+            -values, A_eq=np.ones((1, 5)), b_eq=[1], bounds=list(zip(low, high, strict=True))
+        )
         assert worst_mixture_between(values, low, high) == pytest.approx(-program.fun, rel=1e-9)
 
 
 @pytest.mark.parametrize(("alpha", "floor"), LEVELS, ids=["one level", "a level each"])
-def test_fafl_with_floors_reaches_the_least_worst_mixture_between_them(alpha: object, floor: object) -> None:
+def test_fafl_with_floors_reaches_the_least_worst_mixture_between_them(
+    alpha: object, floor: object
+) -> None:
     low, high = P * np.array(floor), P / np.array(alpha)
 
     def objective(theta: Vector) -> float:
@@ -155,7 +166,12 @@ def test_fafl_with_floors_reaches_the_least_worst_mixture_between_them(alpha: ob
     start = np.concatenate([fedavg_minimiser(), [0.0], losses(fedavg_minimiser())])
     optimum = minimise_epigraph(cost, slack, start)
     theta, without = (
-        parameters(train(eh.FAFL(alpha=alpha, floor=a, mu=0.05, lr_eta=0.3), lr=0.1, rounds=150, decay=0.97)) for a in (floor, 0.0)
+        parameters(
+            train(
+                eh.FAFL(alpha=alpha, floor=a, mu=0.05, lr_eta=0.3), lr=0.1, rounds=150, decay=0.97
+            )
+        )
+        for a in (floor, 0.0)
     )
     assert_reaches(objective, optimum, theta)
     assert objective(without) > WITHIN * optimum  # the floors matter
@@ -172,21 +188,28 @@ def least_superquantile(tail: float) -> float:
         return np.concatenate([s - (losses(z[:FEATURES]) - z[FEATURES]), s])
 
     start = np.concatenate([fedavg_minimiser(), [0.0], losses(fedavg_minimiser())])
-    return minimise_epigraph(lambda z: z[FEATURES] + P @ z[FEATURES + 1 :] / tail, slack, start, ftol=1e-8)
+    return minimise_epigraph(
+        lambda z: z[FEATURES] + P @ z[FEATURES + 1 :] / tail, slack, start, ftol=1e-8
+    )
 
 
 @pytest.mark.parametrize("tail", [0.1, 0.25, 0.4])
-def test_delta_fl_reaches_the_least_superquantile_where_the_tail_nearly_holds_whole_clients(tail: float) -> None:
+def test_delta_fl_reaches_the_least_superquantile_where_the_tail_nearly_holds_whole_clients(
+    tail: float,
+) -> None:
     theta = parameters(train(eh.DeltaFL(tail=tail), lr=0.1, rounds=100, decay=0.95))
     assert_reaches(lambda theta: superquantile(theta, tail), least_superquantile(tail), theta)
 
 
 def test_delta_fl_stays_above_the_least_superquantile_where_the_tail_cuts_a_client() -> None:
-    """It counts the client at the edge whole, by intention; FAFL with the same level counts the part."""
+    """It counts the client at the edge whole, by intention; FAFL with the same level counts the
+    part."""
     tail = 0.35
     optimum = least_superquantile(tail)
     whole = parameters(train(eh.DeltaFL(tail=tail), lr=0.1, rounds=100, decay=0.95))
-    part = parameters(train(eh.FAFL(alpha=tail, mu=0.05, lr_eta=0.3), lr=0.1, rounds=150, decay=0.97))
+    part = parameters(
+        train(eh.FAFL(alpha=tail, mu=0.05, lr_eta=0.3), lr=0.1, rounds=150, decay=0.97)
+    )
     assert 1.02 * optimum < superquantile(whole, tail) < 1.1 * optimum
     assert_reaches(lambda theta: superquantile(theta, tail), optimum, part)
 
@@ -211,8 +234,11 @@ def test_propfair_along_the_tangent_reaches_the_optimum_beyond_its_threshold() -
         inside = -np.log(np.maximum(M - f, epsilon))
         return float(P @ (inside + np.maximum(f - (M - epsilon), 0) / epsilon))
 
-    theta = parameters(train(eh.PropFair(M=M, epsilon=epsilon, continuation="huber"), lr=0.2, rounds=100))
-    assert losses(theta).max() > M - epsilon  # someone lies on the tangent, where the paper's rule would count them least
+    theta = parameters(
+        train(eh.PropFair(M=M, epsilon=epsilon, continuation="huber"), lr=0.2, rounds=100)
+    )
+    # someone lies on the tangent, where the paper's rule would count them least
+    assert losses(theta).max() > M - epsilon
     assert_reaches(objective, minimise(objective), theta)
 
 
@@ -225,9 +251,19 @@ def test_gifair_with_exact_losses_reaches_the_least_penalised_mean(teams: bool) 
 
     def objective(theta: Vector) -> float:
         v = values(theta)
-        return float(P @ losses(theta) + c * sum(abs(v[a] - v[b]) for a in range(len(v)) for b in range(a)))
+        return float(
+            P @ losses(theta) + c * sum(abs(v[a] - v[b]) for a in range(len(v)) for b in range(a))
+        )
 
-    theta = parameters(train(eh.GIFAIR(strength=strength, exact_losses=True), lr=0.1, rounds=110, decay=0.95, teams=teams))
+    theta = parameters(
+        train(
+            eh.GIFAIR(strength=strength, exact_losses=True),
+            lr=0.1,
+            rounds=110,
+            decay=0.95,
+            teams=teams,
+        )
+    )
     assert_reaches(objective, minimise_penalised(values, c), theta)
 
 
@@ -253,7 +289,16 @@ def test_fedprox_takes_long_local_work_nearer_to_the_least_mean_loss() -> None:
         module = nn.Linear(FEATURES, 1, bias=False, dtype=torch.float64)
         nn.init.zeros_(module.weight)
         local, fed = eh.LocalSGD(lr=0.1, steps=40), eh.Federation.from_arrays(clients())
-        result = eh.fit(module, fed, eh.FedProx(mu=mu), loss="mse", rounds=40, local=local, eval_every=40, engine="vmap")
+        result = eh.fit(
+            module,
+            fed,
+            eh.FedProx(mu=mu),
+            loss="mse",
+            rounds=40,
+            local=local,
+            eval_every=40,
+            engine="vmap",
+        )
         return float(P @ losses(parameters(result)))
 
     optimum = minimise(lambda theta: P @ losses(theta))
@@ -264,9 +309,14 @@ def test_fedprox_takes_long_local_work_nearer_to_the_least_mean_loss() -> None:
 
 def test_clients_alone_reach_their_own_optima() -> None:
     result = train(eh.LocalOnly(), lr=0.3, rounds=80)
-    assert parameters(result) == pytest.approx(np.zeros(FEATURES))  # nobody trained the server's model
+    # nobody trained the server's model
+    assert parameters(result) == pytest.approx(np.zeros(FEATURES))
     for i, own in enumerate(result.personal or []):
-        assert_reaches(lambda theta, i=i: losses(theta)[i], losses(own_minimiser(i))[i], own["weight"].numpy()[0])
+        assert_reaches(
+            lambda theta, i=i: losses(theta)[i],
+            losses(own_minimiser(i))[i],
+            own["weight"].numpy()[0],
+        )
 
 
 def test_fine_tuning_moves_every_client_towards_its_own_optimum() -> None:
@@ -295,20 +345,29 @@ def enough_parameters() -> eh.Federation:
 
 
 @pytest.mark.parametrize(
-    "algorithm", [eh.FedMGDA(epsilon=1.0, server_lr=0.5), eh.AdaFed(gamma=1.0, server_lr=1.0)], ids=["fedmgda", "adafed"]
+    "algorithm",
+    [eh.FedMGDA(epsilon=1.0, server_lr=0.5), eh.AdaFed(gamma=1.0, server_lr=1.0)],
+    ids=["fedmgda", "adafed"],
 )
 def test_common_descent_ends_where_no_step_lowers_all_losses(algorithm: eh.Algorithm) -> None:
     module = nn.Linear(6, 1, bias=False, dtype=torch.float64)
     nn.init.zeros_(module.weight)
     fed, local = enough_parameters(), eh.LocalSGD(lr=0.1, steps=1)
     first = pareto_residual(module, fed, "mse")
-    result = eh.fit(module, fed, algorithm, loss="mse", rounds=100, local=local, eval_every=100, engine="vmap")
+    result = eh.fit(
+        module, fed, algorithm, loss="mse", rounds=100, local=local, eval_every=100, engine="vmap"
+    )
     last = pareto_residual(module, fed, "mse", result.params)
     assert first.residual > 1
     assert last.residual < 1e-3
-    assert min(last.weights) > 0.01  # nobody is at its optimum: the residual is small because the gradients balance
+    # nobody is at its optimum: the residual is small because the gradients balance
+    assert min(last.weights) > 0.01
     assert all(after < before for after, before in zip(last.losses, first.losses, strict=True))
 
-    slopes = [2 * (x.T @ (x @ result.params["weight"][0] - y)) / len(y) for x, y, _ in (fed.train.client(i) for i in range(3))]
+    slopes = [
+        2 * (x.T @ (x @ result.params["weight"][0] - y)) / len(y)
+        for x, y, _ in (fed.train.client(i) for i in range(3))
+    ]
     combined = sum(weight * slope for weight, slope in zip(last.weights, slopes, strict=True))
-    assert combined.norm().item() == pytest.approx(last.residual, rel=1e-6)  # the library's check, by hand
+    # the library's check, by hand
+    assert combined.norm().item() == pytest.approx(last.residual, rel=1e-6)

@@ -34,7 +34,9 @@ RESULT = re.compile(r"^ +([\w-]+)" + 5 * r" +(\d+\.\d)" + r"(?: +(\d+) +(\d+))?$
 
 
 def page(name: str) -> str:
-    return (resources.files("evenhand.algorithms") / "pages" / f"{name}.md").read_text(encoding="utf-8")
+    return (resources.files("evenhand.algorithms") / "pages" / f"{name}.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def section(name: str, heading: str) -> str:
@@ -52,11 +54,16 @@ def methods_on_command_lines(text: str) -> list[str]:
 
 def settings(name: str) -> dict[str, str]:
     """The table of hyper-parameters: name and default as written."""
-    return dict(re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section(name, "Hyper-parameters"), re.MULTILINE))
+    return dict(
+        re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section(name, "Hyper-parameters"), re.MULTILINE)
+    )
 
 
 def call(*arguments: str) -> tuple[int, str]:
-    done = CliRunner(env={"FORCE_COLOR": None, "TTY_COMPATIBLE": None}).invoke(main, list(arguments))  # nothing that feigns a terminal
+    # nothing that feigns a terminal
+    done = CliRunner(env={"FORCE_COLOR": None, "TTY_COMPATIBLE": None}).invoke(
+        main, list(arguments)
+    )
     return done.exit_code, done.output
 
 
@@ -100,7 +107,10 @@ def test_a_page_says_what_the_server_sees_as_the_method_does(name: str) -> None:
     assert ("nothing: sums only" in told) == (not seen)
     for what in seen:
         assert what in told
-    assert set(re.findall(r"^\| (Task|Reply)", section(name, "What is sent"), re.MULTILINE)) == {"Task", "Reply"}
+    assert set(re.findall(r"^\| (Task|Reply)", section(name, "What is sent"), re.MULTILINE)) == {
+        "Task",
+        "Reply",
+    }
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -120,10 +130,16 @@ def test_the_small_result_has_a_row_for_fedavg_and_each_method_of_its_command(na
     words = shlex.split(command)
     assert words[:2] == ["evenhand", "run"]
     given = [word.partition(":")[0] for word in words[3::2]]
-    labels = [f"{method}-{count}" if (count := given[: i + 1].count(method)) > 1 else method for i, method in enumerate(given)]
+    labels = [
+        f"{method}-{count}" if (count := given[: i + 1].count(method)) > 1 else method
+        for i, method in enumerate(given)
+    ]
     rows = RESULT.findall(printed)
     assert [row[0] for row in rows] == (labels if "fedavg" in given else ["fedavg", *labels])
-    assert [row[1:6] for row in rows if row[0] == "fedavg"] == [("84.2", "54.0", "98.2", "52.4", "16.0")]  # one reference on all pages
+    # one reference on all pages
+    assert [row[1:6] for row in rows if row[0] == "fedavg"] == [
+        ("84.2", "54.0", "98.2", "52.4", "16.0")
+    ]
     for _, mean, worst10, best10, worst, _, _, _ in rows:
         assert float(worst) <= float(worst10) <= float(mean) <= float(best10)
     assert "seed" in text
@@ -134,7 +150,9 @@ def test_the_example_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     (example,) = blocks(section(name, "Example in Python"), "python")
     methods: list[eh.Algorithm] = []
 
-    def one_round(module: Any, federation: Any, algorithm: eh.Algorithm, **options: Any) -> eh.Result:
+    def one_round(
+        module: Any, federation: Any, algorithm: eh.Algorithm, **options: Any
+    ) -> eh.Result:
         methods.append(algorithm)
         assert options["rounds"] == 80
         return fit(module, federation, algorithm, **{**options, "rounds": 1})
@@ -144,12 +162,16 @@ def test_the_example_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile(example, f"{name}.md", "exec"), {})
     assert [type(method) for method in methods] == [eh.ALGORITHMS[name]]
     for text in methods_on_command_lines(example):
-        assert build_algorithm(parse_method(text)) == methods[0]  # the command line in a comment makes the same method
+        # the command line in a comment makes the same method
+        assert build_algorithm(parse_method(text)) == methods[0]
 
 
 def test_pages_promise_nothing_that_a_measure_cannot_show() -> None:
     for text in (*map(page, METHODS), INDEX.read_text()):
-        assert not re.search(r"(?i)removes? bias|eliminat\w+ bias|bias-free|perfectly fair|guarantees? fairness", text)
+        assert not re.search(
+            r"(?i)removes? bias|eliminat\w+ bias|bias-free|perfectly fair|guarantees? fairness",
+            text,
+        )
 
 
 # ---- the command line and the index
@@ -190,7 +212,13 @@ def test_the_table_has_a_case_for_every_form_of_a_method(teams: bool) -> None:
         rows.setdefault(row.method, set()).add(row.seen)
         assert row.secure == {NOTHING: "yes", INNER: "as the inner method"}.get(row.seen, "no")
     assert list(rows) == list(eh.ALGORITHMS)
-    more = [eh.TERM(exact=True), eh.TERM(t=-25.0), eh.TERM(t=30.0, level="team"), eh.TERM(t=25.0, exact=False), eh.FAFL(eta0="quantile")]
+    more = [
+        eh.TERM(exact=True),
+        eh.TERM(t=-25.0),
+        eh.TERM(t=30.0, level="team"),
+        eh.TERM(t=25.0, exact=False),
+        eh.FAFL(eta0="quantile"),
+    ]
     for method in (*METHODS_IN_ALL_FORMS.values(), *more):
         name = type(method).__name__.lower()
         seen = ", ".join(method.seen(census)) or NOTHING
@@ -216,10 +244,15 @@ def test_algorithms_with_a_name_prints_its_page(name: str) -> None:
 
 
 def test_algorithms_with_an_unknown_name_names_the_nearest() -> None:
-    assert call("algorithms", "qfl") == (1, "evenhand: unknown algorithm 'qfl'; did you mean 'qffl'?\n")
+    assert call("algorithms", "qfl") == (
+        1,
+        "evenhand: unknown algorithm 'qfl'; did you mean 'qffl'?\n",
+    )
     code, out = call("algorithms", "scaffold")
     assert code == 1
-    assert re.fullmatch(r"evenhand: unknown algorithm 'scaffold'; choose from fedavg, .*lossguard\n", out)
+    assert re.fullmatch(
+        r"evenhand: unknown algorithm 'scaffold'; choose from fedavg, .*lossguard\n", out
+    )
 
 
 def test_the_index_links_every_page() -> None:
@@ -230,4 +263,6 @@ def test_the_index_links_every_page() -> None:
     for name, link in links.items():
         assert (INDEX.parent / link).resolve().read_text() == page(name)
     for given in methods_on_command_lines(text):
-        build_algorithm({key: value for key, value in parse_method(given).items() if key != "local"})
+        build_algorithm(
+            {key: value for key, value in parse_method(given).items() if key != "local"}
+        )

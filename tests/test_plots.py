@@ -22,7 +22,13 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 def pool_of(samples: int = 60, classes: int = 3, **more: Any) -> Pool:
     number = torch.arange(samples)
-    return Pool(torch.zeros(samples, 1), number % classes, group=number // 3 % 2, group_names=("women", "men"), **more)
+    return Pool(
+        torch.zeros(samples, 1),
+        number % classes,
+        group=number // 3 % 2,
+        group_names=("women", "men"),
+        **more,
+    )
 
 
 def table(figure: Any) -> dict[str, list[int]]:
@@ -33,13 +39,23 @@ def test_bars_are_the_counts_of_labels_and_groups() -> None:
     owner = torch.tensor([0] * 30 + [1] * 20 + [2] * 10)
     pool = pool_of(label_names=("red", "green", "blue"), client=owner, client_names=("a", "b", "c"))
     federation = deal(pool, None, {"val": 0.1, "test": 0.2})
-    assert table(plot_partition(federation)) == {"red": [10, 7, 3], "green": [10, 7, 3], "blue": [10, 6, 4]}
-    assert table(plot_partition(federation, by="group")) == {"women": [15, 11, 4], "men": [15, 9, 6]}
+    assert table(plot_partition(federation)) == {
+        "red": [10, 7, 3],
+        "green": [10, 7, 3],
+        "blue": [10, 6, 4],
+    }
+    assert table(plot_partition(federation, by="group")) == {
+        "women": [15, 11, 4],
+        "men": [15, 9, 6],
+    }
     training = table(plot_partition(federation, by="group", training_only=True))
-    assert [sum(column) for column in zip(*training.values(), strict=True)] == federation.train.sizes.tolist()
+    assert [
+        sum(column) for column in zip(*training.values(), strict=True)
+    ] == federation.train.sizes.tolist()
     figure = plot_partition(federation)
     assert list(figure.layout.yaxis.ticktext) == ["a", "b", "c"]
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # the first client at the top
+    # the first client at the top
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]
     assert "samples by label" in figure.layout.title.text
     assert list(figure.data[0].customdata[1]) == ["b", "red", "35.0%"]
 
@@ -60,7 +76,9 @@ def test_clients_can_be_sorted_by_size_and_are_picked_evenly_where_there_are_man
 
 def test_looks_differ_for_up_to_32_kinds_and_the_rarest_of_more_are_one() -> None:
     federation = deal(pool_of(320, classes=32), "iid", {"test": 0.2}, clients=2)
-    looks = {(bar.marker.color, bar.marker.pattern.shape) for bar in plot_partition(federation).data}
+    looks = {
+        (bar.marker.color, bar.marker.pattern.shape) for bar in plot_partition(federation).data
+    }
     assert len(looks) == 32
     rare = torch.cat([torch.arange(38).repeat_interleave(4), torch.tensor([38, 39])])
     many = deal(Pool(torch.zeros(154, 1), rare), "iid", {"test": 0.2}, clients=2)
@@ -87,8 +105,12 @@ def test_classes_that_nobody_has_are_left_out_and_long_names_are_cut() -> None:
 
 
 def test_data_without_classes_or_groups_say_what_to_plot_instead() -> None:
-    targets = deal(Pool(torch.zeros(10, 1), torch.linspace(0, 1, 10)), "iid", {"test": 0.2}, clients=2)
-    with pytest.raises(ValueError, match='labels of a regression cannot be counted; use by="group"'):
+    targets = deal(
+        Pool(torch.zeros(10, 1), torch.linspace(0, 1, 10)), "iid", {"test": 0.2}, clients=2
+    )
+    with pytest.raises(
+        ValueError, match='labels of a regression cannot be counted; use by="group"'
+    ):
         plot_partition(targets)
     with pytest.raises(ValueError, match='these data have no groups; use by="label"'):
         plot_partition(targets, by="group")
@@ -110,11 +132,15 @@ def test_a_page_is_self_contained_and_unknown_kinds_are_refused(tmp_path: Path) 
     page = save_figure(figure, tmp_path / "deep" / "picture.html").read_text()
     assert "Who has what" in page
     assert "<script src=" not in page  # nothing is fetched
-    with pytest.raises(ValueError, match=r"a picture's name must end in .html, .png or .svg, got 'picture.pdf'"):
+    with pytest.raises(
+        ValueError, match=r"a picture's name must end in .html, .png or .svg, got 'picture.pdf'"
+    ):
         save_figure(figure, tmp_path / "picture.pdf")
 
 
-def test_pictures_without_kaleido_or_browser_say_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pictures_without_kaleido_or_browser_say_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     figure = plot_partition(deal(pool_of(), "iid", {"test": 0.2}, clients=2))
 
     def broken(**settings: Any) -> bytes:
@@ -122,11 +148,17 @@ def test_pictures_without_kaleido_or_browser_say_what_is_missing(tmp_path: Path,
 
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "kaleido", None)
-        with pytest.raises(ImportError, match=r"picture.png needs kaleido; pip install 'evenhand\[plots\]', or save as .html"):
+        with pytest.raises(
+            ImportError,
+            match=r"picture.png needs kaleido; pip install 'evenhand\[plots\]', or save as .html",
+        ):
             save_figure(figure, tmp_path / "picture.png")
     pytest.importorskip("kaleido", reason="drawing needs kaleido")
     monkeypatch.setattr(type(figure), "to_image", lambda self, **settings: broken(**settings))
-    with pytest.raises(RuntimeError, match=r"picture.png cannot be drawn \(no browser here\); kaleido needs Chrome or Chromium"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"picture.png cannot be drawn \(no browser here\); kaleido needs Chrome or Chromium",
+    ):
         save_figure(figure, tmp_path / "picture.png")
     assert not list(tmp_path.iterdir())
 

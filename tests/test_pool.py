@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.data.samples import Batch, View
 from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.data.samples import Batch, View
 
 
 def images() -> View:
@@ -18,14 +18,19 @@ def images() -> View:
 def test_a_view_scales_its_rows_when_they_are_asked_for() -> None:
     view = images().pick(torch.tensor([5, 0]))
     assert (len(view), tuple(view.shape), view.dtype) == (2, (2, 1, 2, 2), torch.float32)
-    assert view[:].flatten().tolist() == pytest.approx([v / 255 - 0.5 for v in (200, 210, 220, 230, 0, 10, 20, 30)])
+    assert view[:].flatten().tolist() == pytest.approx(
+        [v / 255 - 0.5 for v in (200, 210, 220, 230, 0, 10, 20, 30)]
+    )
     assert torch.equal(view[torch.tensor([1])], view[1:2])
     assert torch.equal(view.pick(torch.tensor([1, 1]))[:], view[torch.tensor([1, 1])])
 
 
 def test_picking_from_a_view_copies_no_samples() -> None:
     view = images()
-    assert view.pick(torch.tensor([3, 1])).pick(torch.tensor([1])).source.data_ptr() == view.source.data_ptr()
+    assert (
+        view.pick(torch.tensor([3, 1])).pick(torch.tensor([1])).source.data_ptr()
+        == view.source.data_ptr()
+    )
 
 
 def test_a_view_without_scale_leaves_tokens_as_they_are() -> None:
@@ -42,10 +47,12 @@ def test_a_view_that_moves_keeps_overlapping_in_memory() -> None:
     moved = View(text.unfold(0, 80, 1)).to(torch.device("cpu"), torch.float64)
     assert moved.source.stride() == (1, 1)
     assert moved.source.untyped_storage().nbytes() == 1000
-    strided = View(torch.arange(24.0).reshape(4, 6)[:, ::2], None, torch.tensor(2.0), torch.tensor(1.0)).to(
-        torch.device("cpu"), torch.float64
-    )
-    assert strided[:].tolist() == [[1 + 2 * v for v in (6 * r, 6 * r + 2, 6 * r + 4)] for r in range(4)]
+    strided = View(
+        torch.arange(24.0).reshape(4, 6)[:, ::2], None, torch.tensor(2.0), torch.tensor(1.0)
+    ).to(torch.device("cpu"), torch.float64)
+    assert strided[:].tolist() == [
+        [1 + 2 * v for v in (6 * r, 6 * r + 2, 6 * r + 4)] for r in range(4)
+    ]
     assert strided.dtype == torch.float64
 
 
@@ -59,23 +66,39 @@ def test_training_on_a_view_is_training_on_its_samples(engine: str) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randint(0, 256, (60, 5), dtype=torch.uint8, generator=generator)
     rows = torch.randperm(60, generator=generator)
-    view = View(source, rows, torch.rand(5, generator=generator, dtype=torch.float64) / 64, torch.rand(5, generator=generator).double())
+    view = View(
+        source,
+        rows,
+        torch.rand(5, generator=generator, dtype=torch.float64) / 64,
+        torch.rand(5, generator=generator).double(),
+    )
     y, offsets = torch.randint(0, 3, (60,), generator=generator), torch.tensor([0, 10, 35, 60])
     torch.manual_seed(0)
     module = torch.nn.Linear(5, 3).double()
     local = eh.LocalSGD(lr=0.1, batch_size=7)
     results = [
-        eh.fit(module, eh.Federation(eh.Part(x, y, offsets)), eh.AFL(lr_lambda=0.1), rounds=4, local=local, engine=engine)
+        eh.fit(
+            module,
+            eh.Federation(eh.Part(x, y, offsets)),
+            eh.AFL(lr_lambda=0.1),
+            rounds=4,
+            local=local,
+            engine=engine,
+        )
         for x in (view, view[:])
     ]
-    assert all(torch.equal(results[0].params[key], results[1].params[key]) for key in results[0].params)
+    assert all(
+        torch.equal(results[0].params[key], results[1].params[key]) for key in results[0].params
+    )
     assert results[0].score_rows == results[1].score_rows
 
 
 def test_a_batch_of_a_view_gathers_and_scales_under_vmap() -> None:
     view = images()
     index = torch.tensor([[0, 5], [3, 3]])
-    samples = eh.Part(view, torch.zeros(6, dtype=torch.int64), torch.tensor([0, 6])).samples(torch.float32, torch.device("cpu"))
+    samples = eh.Part(view, torch.zeros(6, dtype=torch.int64), torch.tensor([0, 6])).samples(
+        torch.float32, torch.device("cpu")
+    )
     x = torch.func.vmap(lambda i: Batch(samples, i, torch.ones(2)).x)(index)
     assert torch.equal(x, view[:][index])
 
@@ -85,7 +108,9 @@ def test_a_value_that_is_not_finite_is_found_in_the_rows_a_view_has_and_only_the
     source[2, 1] = torch.nan
     y, offsets = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1, 2])
     assert eh.Federation(eh.Part(View(source, torch.tensor([0, 3])), y, offsets)).clients == 2
-    with pytest.raises(ValueError, match=r"client 1 has a value in train x that is not finite \(row 0\)"):
+    with pytest.raises(
+        ValueError, match=r"client 1 has a value in train x that is not finite \(row 0\)"
+    ):
         eh.Federation(eh.Part(View(source, torch.tensor([0, 2])), y, offsets))
 
 
@@ -130,33 +155,53 @@ def test_natural_clients_keep_their_samples_names_and_teams() -> None:
 
 
 def test_a_deal_leaves_out_samples_of_owner_minus_one_and_orders_clients_by_number() -> None:
-    fed = pool().federation(Deal(torch.tensor([1, -1, 0, 1, 0, -1, 1, 0])), torch.zeros(8, dtype=torch.int64))
+    fed = pool().federation(
+        Deal(torch.tensor([1, -1, 0, 1, 0, -1, 1, 0])), torch.zeros(8, dtype=torch.int64)
+    )
     assert fed.train.x.flatten().tolist() == [2, 4, 7, 0, 3, 6]
     assert fed.train.sizes.tolist() == [3, 3]
     assert (fed.test, fed.val, fed.names) == (None, None, None)
 
 
 def test_teams_stay_where_every_new_client_has_one() -> None:
-    fed = pool().federation(Deal(torch.tensor([0, 0, 0, 1, 1, 0, 2, 2])), torch.zeros(8, dtype=torch.int64))
+    fed = pool().federation(
+        Deal(torch.tensor([0, 0, 0, 1, 1, 0, 2, 2])), torch.zeros(8, dtype=torch.int64)
+    )
     assert fed.teams is not None
     assert (fed.teams.tolist(), fed.team_names) == ([1, 0, 1], ("north", "south"))
 
 
 def test_teams_that_get_mixed_become_groups_unless_there_are_groups() -> None:
-    mixed, everyone = Deal(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1])), torch.zeros(8, dtype=torch.int64)
+    mixed = Deal(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
+    everyone = torch.zeros(8, dtype=torch.int64)
     fed = pool().federation(mixed, everyone)
     assert (fed.teams, fed.team_names, fed.group_names) == (None, (), ("f", "m"))
-    bare = Pool(x=pool().x, y=pool().y, client=pool().client, client_names=("A", "B", "C"), team=pool().team, team_names=("north", "south"))
+    bare = Pool(
+        x=pool().x,
+        y=pool().y,
+        client=pool().client,
+        client_names=("A", "B", "C"),
+        team=pool().team,
+        team_names=("north", "south"),
+    )
     fed = bare.federation(mixed, everyone)
     assert fed.train.group is not None
-    assert (fed.group_names, fed.train.group.tolist()) == (("north", "south"), [1, 1, 1, 0, 0, 1, 1, 1])
+    assert (fed.group_names, fed.train.group.tolist()) == (
+        ("north", "south"),
+        [1, 1, 1, 0, 0, 1, 1, 1],
+    )
 
 
 def test_selecting_keeps_what_is_attached() -> None:
     some = pool().select(torch.tensor([6, 1]))
     assert some.group is not None
     assert some.client is not None
-    assert (some.x.flatten().tolist(), some.y.tolist(), some.group.tolist(), some.client.tolist()) == ([6, 1], [0, 1], [1, 0], [2, 0])
+    assert (
+        some.x.flatten().tolist(),
+        some.y.tolist(),
+        some.group.tolist(),
+        some.client.tolist(),
+    ) == ([6, 1], [0, 1], [1, 0], [2, 0])
     assert len(pool().select(pool().y == 1)) == 4
 
 

@@ -46,7 +46,15 @@ def start(*program: str, cwd: Path, **changes: str) -> subprocess.CompletedProce
     """Two processes that talk over the loopback interface."""
     loopback = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
     environment = {**os.environ, **loopback, "OMP_NUM_THREADS": "1", **changes}
-    return subprocess.run([*PAIR, *program], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [*PAIR, *program],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="session")
@@ -74,13 +82,22 @@ def assert_close(a: Outcome, b: Outcome, tolerance: float = 1e-12) -> None:
     assert a["tensors"].keys() == b["tensors"].keys()
     for key, value in a["tensors"].items():
         torch.testing.assert_close(
-            b["tensors"][key], value, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda m, key=key: f"{key}: {m}"
+            b["tensors"][key],
+            value,
+            rtol=tolerance,
+            atol=tolerance,
+            equal_nan=True,
+            msg=lambda m, key=key: f"{key}: {m}",
         )
     for name in ("history", "scores"):
         for left, right in zip(a.get(name, []), b.get(name, []), strict=True):
             assert left.keys() == right.keys()
             for key, value in left.items():
-                assert right[key] == (pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True) if isinstance(value, float) else value)
+                assert right[key] == (
+                    pytest.approx(value, rel=1e-9, abs=1e-9, nan_ok=True)
+                    if isinstance(value, float)
+                    else value
+                )
 
 
 def assert_same(a: Outcome, b: Outcome) -> None:
@@ -88,7 +105,9 @@ def assert_same(a: Outcome, b: Outcome) -> None:
     assert a["tensors"].keys() == b["tensors"].keys()
     for key, value in a["tensors"].items():
         assert value.dtype == b["tensors"][key].dtype
-        assert np.array_equal(value.numpy(), b["tensors"][key].numpy(), equal_nan=value.is_floating_point()), key
+        assert np.array_equal(
+            value.numpy(), b["tensors"][key].numpy(), equal_nan=value.is_floating_point()
+        ), key
     assert repr(a.get("history")) == repr(b.get("history"))
     assert repr(a.get("scores")) == repr(b.get("scores"))
 
@@ -103,8 +122,13 @@ def test_two_processes_give_what_one_gives(case: str, found: list[dict[str, Any]
 
 
 def test_cases_are_what_they_are_called() -> None:
-    history = {case: CASES[case]()["history"] for case in ("a client left out", "a client with memory left out", "all left out")}
-    assert all(row["left_out"] == "1" and row["answered"] == 9 for row in history["a client left out"])
+    history = {
+        case: CASES[case]()["history"]
+        for case in ("a client left out", "a client with memory left out", "all left out")
+    }
+    assert all(
+        row["left_out"] == "1" and row["answered"] == 9 for row in history["a client left out"]
+    )
     assert {row["left_out"] for row in history["a client with memory left out"]} > {""}
     assert all(row["void"] for row in history["all left out"])
     shapes = {key: value.shape for key, value in CASES["summed tables"]()["tensors"].items()}
@@ -117,9 +141,13 @@ def test_a_run_goes_on_as_if_it_had_not_stopped(found: list[dict[str, Any]]) -> 
         assert_same(found[process]["resumed"], found[0]["never stopped"])
 
 
-def test_one_process_goes_on_with_the_checkpoint_of_two(out: Path, found: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_one_process_goes_on_with_the_checkpoint_of_two(
+    out: Path, found: list[dict[str, Any]], tmp_path: Path
+) -> None:
     shutil.copytree(out / "half", tmp_path / "half")
-    resumed = two_processes.train("ditto", out=tmp_path / "half", resume=True, checkpoint_every=1, engine="vmap")
+    resumed = two_processes.train(
+        "ditto", out=tmp_path / "half", resume=True, checkpoint_every=1, engine="vmap"
+    )
     assert_close(two_processes.train("ditto", engine="vmap"), resumed)
 
 
@@ -131,18 +159,46 @@ def test_the_first_process_alone_writes(out: Path, found: list[dict[str, Any]]) 
 @pytest.mark.parametrize(
     ("attempt", "messages"),
     [
-        ("a client at process 1", ["RunError: process 1: client .*, round 1, train .reply.: no reply from here"] * 2),
-        ("a client at process 0", ["RunError: process 0: client .*, round 1, train .reply.: no reply from here"] * 2),
+        (
+            "a client at process 1",
+            ["RunError: process 1: client .*, round 1, train .reply.: no reply from here"] * 2,
+        ),
+        (
+            "a client at process 0",
+            ["RunError: process 0: client .*, round 1, train .reply.: no reply from here"] * 2,
+        ),
         ("a wrong argument everywhere", ["ValueError: unknown engine 'fast'.*"] * 2),
-        ("a wrong argument at process 1", ["RunError: process 1: ValueError: unknown engine 'fast'.*"] * 2),
-        ("other models", ["RunError: the processes do not start from the same model and data.*manual_seed.*"] * 2),
-        ("other lengths", ["RunError: the processes have lost each other: process 0 at .*; process 1 at .*same arguments"] * 2),
-        ("other cohorts", ["RunError: the processes have lost each other: process 0 at 'train, round 1.*"] * 2),
+        (
+            "a wrong argument at process 1",
+            ["RunError: process 1: ValueError: unknown engine 'fast'.*"] * 2,
+        ),
+        (
+            "other models",
+            ["RunError: the processes do not start from the same model and data.*manual_seed.*"]
+            * 2,
+        ),
+        (
+            "other lengths",
+            [
+                "RunError: the processes have lost each other: process 0 at .*; process 1 at .*same"
+                " arguments"
+            ]
+            * 2,
+        ),
+        (
+            "other cohorts",
+            ["RunError: the processes have lost each other: process 0 at 'train, round 1.*"] * 2,
+        ),
         ("progress", ["RunError: process 0: Stop: enough"] * 2),
-        ("no place for checkpoints", ["RunError: process 0: (FileExists|NotADirectory)Error.*"] * 2),
+        (
+            "no place for checkpoints",
+            ["RunError: process 0: (FileExists|NotADirectory)Error.*"] * 2,
+        ),
     ],
 )
-def test_an_error_of_one_process_is_an_error_of_all(attempt: str, messages: list[str], found: list[dict[str, Any]]) -> None:
+def test_an_error_of_one_process_is_an_error_of_all(
+    attempt: str, messages: list[str], found: list[dict[str, Any]]
+) -> None:
     for outcomes, message in zip(found, messages, strict=True):
         assert re.fullmatch(message, outcomes["failures"][attempt])
 
@@ -151,7 +207,9 @@ def test_processes_work_on_after_errors(found: list[dict[str, Any]]) -> None:
     assert_same(found[0]["a last one"], found[0]["afl-loop"])
 
 
-def test_torchrun_and_the_command_line_leave_the_files_of_one_process(call: Call, tmp_path: Path) -> None:
+def test_torchrun_and_the_command_line_leave_the_files_of_one_process(
+    call: Call, tmp_path: Path
+) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
     done = start("-m", "evenhand", "run", "spec.toml", "--out", "two", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -160,7 +218,11 @@ def test_torchrun_and_the_command_line_leave_the_files_of_one_process(call: Call
     one, two = (numbers(tmp_path / run) for run in ("one", "two"))
     assert one.keys() == two.keys()
     for name, value in one.items():
-        assert two[name] == (pytest.approx(value, rel=1e-4, abs=1e-6, nan_ok=True) if isinstance(value, float) else value), name
+        assert two[name] == (
+            pytest.approx(value, rel=1e-4, abs=1e-6, nan_ok=True)
+            if isinstance(value, float)
+            else value
+        ), name
     before = contents(tmp_path / "two")
     shutil.rmtree(tmp_path / "two" / "ditto")
     done = start("-m", "evenhand", "resume", "two", "--quiet", cwd=tmp_path)
@@ -170,7 +232,11 @@ def test_torchrun_and_the_command_line_leave_the_files_of_one_process(call: Call
 
 def contents(directory: Path) -> dict[str, bytes]:
     """The files below a directory."""
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
 
 
 def numbers(directory: Path) -> dict[str, Any]:
@@ -181,7 +247,9 @@ def numbers(directory: Path) -> dict[str, Any]:
         if path.suffix == ".csv":
             content = files.read_rows(path)
         elif path.suffix == ".safetensors":
-            content = {key: value.flatten().tolist() for key, value in files.read_tensors(path)[0].items()}
+            content = {
+                key: value.flatten().tolist() for key, value in files.read_tensors(path)[0].items()
+            }
         elif path.suffix == ".json":
             content = json.loads(path.read_text())
         found |= dict(places(content, str(path.relative_to(directory))))

@@ -1,4 +1,5 @@
-"""The report page in a real browser: quiet, without a network, usable with mouse, keyboard and screen reader, on paper and phones."""
+"""The report page in a real browser: quiet, without a network, usable with mouse, keyboard and
+screen reader, on paper and phones."""
 
 from __future__ import annotations
 
@@ -9,17 +10,22 @@ from typing import Any
 
 import pytest
 
-from evenhand.studies.findings import analyse
 from evenhand.report.page import page
+from evenhand.studies.findings import analyse
 from studies import make_study
 from test_report import FIVE, NASTY
 
-api = pytest.importorskip("playwright.sync_api", reason="the browser test needs playwright; pip install 'evenhand[dev]'")
+api = pytest.importorskip(
+    "playwright.sync_api", reason="the browser test needs playwright; pip install 'evenhand[dev]'"
+)
 pytest.importorskip("plotly", reason="the report needs plotly")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 CHROME = next((path for path in map(shutil.which, BROWSERS) if path), None)
 if CHROME is None:
-    pytest.skip("the browser test needs Chrome or Chromium; apt-get install chromium", allow_module_level=True)
+    pytest.skip(
+        "the browser test needs Chrome or Chromium; apt-get install chromium",
+        allow_module_level=True,
+    )
 
 DESKTOP, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 Open = Callable[..., Any]
@@ -30,7 +36,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Pages of a usual study, and of one whose names are code."""
     directory = tmp_path_factory.mktemp("pages")
     usual = make_study(FIVE, seeds=3, clients=20, samples=120, teams=("city", "land"))
-    nasty = make_study(FIVE, seeds=1, names=NASTY, clients=len(NASTY), groups=NASTY[:2], labels={"afl": "a<b>&[/c]"})
+    nasty = make_study(
+        FIVE,
+        seeds=1,
+        names=NASTY,
+        clients=len(NASTY),
+        groups=NASTY[:2],
+        labels={"afl": "a<b>&[/c]"},
+    )
     found = {}
     for name, study in (("usual", usual), ("nasty", nasty)):
         found[name] = directory / f"{name}.html"
@@ -48,7 +61,8 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def show(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
-    """Open a page in a window of its own; at the end, nothing was asked for from a network and nothing went wrong."""
+    """Open a page in a window of its own; at the end, nothing was asked for from a network and
+    nothing went wrong."""
     contexts, trouble = [], []
 
     def opened(name: str = "usual", script: str = "", **settings: Any) -> Any:
@@ -57,10 +71,24 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
         if script:
             context.add_init_script(script)
         window = context.new_page()
-        window.on("console", lambda message: trouble.append(f"console: {message.text}") if message.type in ("error", "warning") else None)
+        window.on(
+            "console",
+            lambda message: (
+                trouble.append(f"console: {message.text}")
+                if message.type in ("error", "warning")
+                else None
+            ),
+        )
         window.on("pageerror", lambda error: trouble.append(f"error: {error}"))
         window.on("dialog", lambda dialog: trouble.append(f"dialog: {dialog.message}"))
-        window.on("request", lambda request: None if request.url.startswith(("file:", "data:", "blob:")) else trouble.append(request.url))
+        window.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith(("file:", "data:", "blob:"))
+                else trouble.append(request.url)
+            ),
+        )
         window.goto(pages[name].as_uri())
         drawn(window)
         return window
@@ -78,13 +106,19 @@ def drawn(window: Any) -> None:
 
 
 def column(window: Any, table: str, place: int) -> list[str]:
-    return [text.split()[0] for text in window.locator(f"{table} tbody tr:visible > :nth-child({place})").all_inner_texts()]
+    return [
+        text.split()[0]
+        for text in window.locator(
+            f"{table} tbody tr:visible > :nth-child({place})"
+        ).all_inner_texts()
+    ]
 
 
 def traces(window: Any, key: str) -> dict[str, bool]:
     """Whether what belongs to each method is seen in a figure."""
     found: dict[str, bool] = window.evaluate(
-        "key => Object.fromEntries(document.getElementById('plot-' + key).data.filter(t => t.meta).map(t => [t.meta.method, t.visible]))",
+        "key => Object.fromEntries(document.getElementById('plot-' + key).data.filter(t =>"
+        " t.meta).map(t => [t.meta.method, t.visible]))",
         key,
     )
     return found
@@ -118,7 +152,9 @@ def test_chooser_hides_a_method_in_every_figure_and_table(show: Open) -> None:
         seen = traces(window, key)
         assert seen.pop("qffl") is False, key
         assert all(seen.values()), key
-    assert "qffl" not in window.evaluate("() => document.getElementById('plot-verdicts').data.flatMap(t => t.y)")
+    assert "qffl" not in window.evaluate(
+        "() => document.getElementById('plot-verdicts').data.flatMap(t => t.y)"
+    )
     window.locator("#ledger-all").click()
     assert "qffl" not in window.locator("#ledger-table tbody").inner_text()
     window.get_by_role("button", name="All methods").click()
@@ -162,7 +198,10 @@ def test_ledger_is_filtered_paged_and_sorted(show: Open) -> None:
     state, rows = window.locator("#ledger-state"), window.locator("#ledger-table tbody tr")
     total = int(state.inner_text().split(" of ")[1].split()[0])
     assert rows.count() == 25
-    verdicts = [text.split()[-1] for text in window.locator("#ledger-table tbody td.verdict").all_inner_texts()]
+    verdicts = [
+        text.split()[-1]
+        for text in window.locator("#ledger-table tbody td.verdict").all_inner_texts()
+    ]
     order = ["harmed", "gains", "unclear", "samples"]
     assert verdicts[0] == "harmed"
     assert verdicts == sorted(verdicts, key=order.index)
@@ -194,7 +233,9 @@ def test_a_figure_changes_with_what_is_chosen(show: Open) -> None:
     window = show()
     plot, numbers = window.locator("#plot-front"), window.locator("#figure-front .numbers")
     before = plot.get_attribute("aria-label")
-    window.get_by_label("Set the mean against").select_option(label="standard deviation over clients")
+    window.get_by_label("Set the mean against").select_option(
+        label="standard deviation over clients"
+    )
     api.expect(plot.locator(".ytitle")).to_contain_text("standard deviation")
     assert plot.get_attribute("aria-label") != before
     assert [part.get_attribute("hidden") is None for part in numbers.all()].index(True) == 2
@@ -204,7 +245,10 @@ def test_a_figure_changes_with_what_is_chosen(show: Open) -> None:
 
 def test_theme_is_toggled_remembered_and_followed_by_figures(show: Open) -> None:
     window = show()
-    ink = "() => [getComputedStyle(document.body).backgroundColor, document.getElementById('plot-sorted')._fullLayout.font.color]"
+    ink = (
+        "() => [getComputedStyle(document.body).backgroundColor,"
+        " document.getElementById('plot-sorted')._fullLayout.font.color]"
+    )
     light = window.evaluate(ink)
     window.get_by_role("button", name="Dark colours").click()
     dark = window.evaluate(ink)
@@ -219,11 +263,20 @@ def test_theme_is_toggled_remembered_and_followed_by_figures(show: Open) -> None
 
 
 def test_page_works_without_storage_and_follows_the_system(show: Open) -> None:
-    refuse = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no storage here'); } })"
+    refuse = (
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('no storage"
+        " here'); } })"
+    )
     window = show(script=refuse, color_scheme="dark")
-    assert window.evaluate("() => getComputedStyle(document.body).backgroundColor") != "rgb(255, 255, 255)"
+    assert (
+        window.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        != "rgb(255, 255, 255)"
+    )
     window.get_by_role("button", name="Light colours").click()
-    assert window.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert (
+        window.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
 
 
 @pytest.mark.parametrize("name", ["usual", "nasty"])
@@ -232,7 +285,10 @@ def test_a_phone_shows_everything_without_scrolling_sideways(show: Open, name: s
     for part in window.locator("main details").all():
         part.evaluate("part => { part.open = true; }")
     assert window.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
-    widths = window.evaluate("() => [...document.querySelectorAll('.plot svg.main-svg')].map(s => s.getBoundingClientRect().right)")
+    widths = window.evaluate(
+        "() => [...document.querySelectorAll('.plot svg.main-svg')].map(s =>"
+        " s.getBoundingClientRect().right)"
+    )
     assert max(widths) <= PHONE["width"]
     assert not window.locator("nav").is_visible()
     window.locator(".side > summary").click()
@@ -247,8 +303,14 @@ def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None
     for controls in (".chooser", ".controls", ".filters", ".pages", ".save"):
         assert not any(part.is_visible() for part in window.locator(controls).all()), controls
     assert window.locator("main details:not([open])").count() == 0
-    assert window.evaluate("() => getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    look = "() => { const plot = document.getElementById('plot-sorted')._fullLayout; return [plot.font.color, plot.width <= 700]; }"
+    assert (
+        window.evaluate("() => getComputedStyle(document.body).backgroundColor")
+        == "rgb(255, 255, 255)"
+    )
+    look = (
+        "() => { const plot = document.getElementById('plot-sorted')._fullLayout; return"
+        " [plot.font.color, plot.width <= 700]; }"
+    )
     assert window.evaluate(look) == ["#22262b", True]
     window.emulate_media(media="screen")
     api.expect(window.locator("main details[open]")).to_have_count(0)
@@ -267,20 +329,29 @@ def test_page_is_used_by_keyboard(show: Open) -> None:
     outline.focus()
     window.keyboard.press("Space")
     api.expect(outline).not_to_be_checked()
-    unreachable = "() => [...document.querySelectorAll('[onclick], a:not([href]), [role=button]')].filter(e => !e.closest('.plot')).length"
+    unreachable = (
+        "() => [...document.querySelectorAll('[onclick], a:not([href]), [role=button]')].filter(e"
+        " => !e.closest('.plot')).length"
+    )
     assert window.evaluate(unreachable) == 0
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_axe_finds_nothing_serious(show: Open, theme: str, size: dict[str, int]) -> None:
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="accessibility checks need axe-playwright-python")
+    axe = pytest.importorskip(
+        "axe_playwright_python.sync_playwright",
+        reason="accessibility checks need axe-playwright-python",
+    )
     window = show(viewport=size, color_scheme=theme)
     for part in window.locator("details").all():
         part.evaluate("part => { part.open = true; }")
     found = axe.Axe().run(window).response["violations"]
     serious = [
-        f"{rule['id']}: {node['html'][:120]}" for rule in found if rule["impact"] in ("serious", "critical") for node in rule["nodes"]
+        f"{rule['id']}: {node['html'][:120]}"
+        for rule in found
+        if rule["impact"] in ("serious", "critical")
+        for node in rule["nodes"]
     ]
     assert serious == []
     assert [rule["id"] for rule in found] == []

@@ -1,4 +1,5 @@
-"""A run that was interrupted, at any round and in any way, ends bit for bit like one that was not."""
+"""A run that was interrupted, at any round and in any way, ends bit for bit like one that was
+not."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def module(seed: int = 0, hidden: int = 5, dropout: float = 0.0) -> nn.Module:
 
 SETTINGS: dict[str, Any] = {
     "rounds": ROUNDS,
-    "local": eh.LocalSGD(lr=0.2, epochs=1, batch_size=6, momentum=0.5, weight_decay=1e-3, decay=0.9),
+    "local": eh.LocalSGD(
+        lr=0.2, epochs=1, batch_size=6, momentum=0.5, weight_decay=1e-3, decay=0.9
+    ),
     "cohort": eh.Uniform(3),
     "seed": 7,
     "engine": "loop",
@@ -59,11 +62,18 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def train(algorithm: eh.Algorithm, federation: eh.Federation | None = None, start: nn.Module | None = None, **changes: Any) -> eh.Result:
+def train(
+    algorithm: eh.Algorithm,
+    federation: eh.Federation | None = None,
+    start: nn.Module | None = None,
+    **changes: Any,
+) -> eh.Result:
     return eh.fit(start or module(), federation or data(), algorithm, **{**SETTINGS, **changes})
 
 
-def interrupted(at: int, out: Path, algorithm: eh.Algorithm, *arguments: Any, **changes: Any) -> None:
+def interrupted(
+    at: int, out: Path, algorithm: eh.Algorithm, *arguments: Any, **changes: Any
+) -> None:
     """A run that is stopped after round ``at``."""
 
     def progress(done: int, row: dict[str, Any]) -> None:
@@ -89,7 +99,8 @@ def same(a: eh.Result, b: eh.Result) -> None:
     assert (a.personal is None) == (b.personal is None)
     for mine, yours in zip(a.personal or [], b.personal or [], strict=True):
         same_tensors(mine, yours)
-    assert repr(a.history_rows) == repr(b.history_rows)  # all digits, order of columns, NaN equal to NaN
+    # all digits, order of columns, NaN equal to NaN
+    assert repr(a.history_rows) == repr(b.history_rows)
     assert repr(a.score_rows) == repr(b.score_rows)
     assert repr(a.weight_rows) == repr(b.weight_rows)
 
@@ -115,7 +126,12 @@ METHODS |= {
     for name, algorithm in federations.METHODS.items()
     if type(algorithm) not in {type(listed) for listed, _ in METHODS.values()} or "_" in name
 }
-COHORTS = [eh.Uniform(3), eh.Proportional(3), eh.Uniform(2, unbiased=True), eh.Proportional(3, replacement=False)]
+COHORTS = [
+    eh.Uniform(3),
+    eh.Proportional(3),
+    eh.Uniform(2, unbiased=True),
+    eh.Proportional(3, replacement=False),
+]
 
 
 def test_every_method_is_among_those_resumed_here() -> None:
@@ -124,30 +140,65 @@ def test_every_method_is_among_those_resumed_here() -> None:
 
 @pytest.mark.parametrize("cohort", COHORTS[:2], ids=repr)
 @pytest.mark.parametrize("name", METHODS)
-def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(name: str, cohort: eh.Cohort, tmp_path: Path) -> None:
+def test_a_resumed_run_ends_bit_for_bit_like_an_uninterrupted_one(
+    name: str, cohort: eh.Cohort, tmp_path: Path
+) -> None:
     algorithm, teams = METHODS[name]
     federation = data(teams)
     whole = train(algorithm, federation, cohort=cohort)
     for at in (3, 7):  # right at a checkpoint, and after one
         interrupted(at, tmp_path / str(at), algorithm, federation, cohort=cohort)
-        resumed = train(algorithm, federation, cohort=cohort, out=tmp_path / str(at), checkpoint_every=EVERY, resume=True)
+        resumed = train(
+            algorithm,
+            federation,
+            cohort=cohort,
+            out=tmp_path / str(at),
+            checkpoint_every=EVERY,
+            resume=True,
+        )
         same(resumed, whole)
 
 
 @pytest.mark.parametrize("cohort", [*COHORTS[2:], eh.Full()], ids=repr)
 @pytest.mark.parametrize("engine", ["loop", "vmap", eh.Vmap(chunk=2)], ids=repr)
-def test_other_cohorts_and_engines_resume_bit_for_bit_as_well(engine: Any, cohort: eh.Cohort, tmp_path: Path) -> None:
+def test_other_cohorts_and_engines_resume_bit_for_bit_as_well(
+    engine: Any, cohort: eh.Cohort, tmp_path: Path
+) -> None:
     start, algorithm = module(dropout=0.3), eh.Ditto(lam=0.3)
     whole = train(algorithm, None, start, cohort=cohort, engine=engine)
     interrupted(5, tmp_path, algorithm, None, start, cohort=cohort, engine=engine)
-    same(train(algorithm, None, start, cohort=cohort, engine=engine, out=tmp_path, checkpoint_every=EVERY, resume=True), whole)
+    same(
+        train(
+            algorithm,
+            None,
+            start,
+            cohort=cohort,
+            engine=engine,
+            out=tmp_path,
+            checkpoint_every=EVERY,
+            resume=True,
+        ),
+        whole,
+    )
 
 
-def test_a_stacked_module_with_dropout_resumes_bit_for_bit_though_its_steps_are_traced_at_another_time(tmp_path: Path) -> None:
-    start, changes = module(dropout=0.3), {"cohort": eh.Full(), "engine": "vmap", "local": eh.LocalSGD(lr=0.2, steps=30, batch_size=4)}
+def test_a_stacked_module_with_dropout_resumes_bit_for_bit_though_its_steps_are_traced_at_another_time(
+    tmp_path: Path,
+) -> None:
+    start = module(dropout=0.3)
+    changes = {
+        "cohort": eh.Full(),
+        "engine": "vmap",
+        "local": eh.LocalSGD(lr=0.2, steps=30, batch_size=4),
+    }
     whole = train(eh.FedAvg(), None, start, **changes)
     interrupted(5, tmp_path, eh.FedAvg(), None, start, **changes)
-    same(train(eh.FedAvg(), None, start, out=tmp_path, checkpoint_every=EVERY, resume=True, **changes), whole)
+    same(
+        train(
+            eh.FedAvg(), None, start, out=tmp_path, checkpoint_every=EVERY, resume=True, **changes
+        ),
+        whole,
+    )
 
 
 def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path: Path) -> None:
@@ -155,7 +206,13 @@ def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path: Path) -> None
     for at in (4, 5, 7):
         interrupted(at, tmp_path, eh.Ditto(), resume=True)
     rounds: list[int] = []
-    resumed = train(eh.Ditto(), out=tmp_path, resume=True, checkpoint_every=EVERY, progress=lambda done, row: rounds.append(done))
+    resumed = train(
+        eh.Ditto(),
+        out=tmp_path,
+        resume=True,
+        checkpoint_every=EVERY,
+        progress=lambda done, row: rounds.append(done),
+    )
     same(resumed, whole)
     assert rounds == [7, 8]
 
@@ -163,27 +220,50 @@ def test_a_run_interrupted_again_and_again_ends_the_same(tmp_path: Path) -> None
 def test_a_client_left_out_before_the_interruption_is_still_in_the_history(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     rows = [
-        {"x": np.full((4, 4), 1e30, np.float32) if bad else rng.normal(size=(4, 4)).astype(np.float32), "y": [0, 1, 0, 1]}
+        {
+            "x": (
+                np.full((4, 4), 1e30, np.float32)
+                if bad
+                else rng.normal(size=(4, 4)).astype(np.float32)
+            ),
+            "y": [0, 1, 0, 1],
+        }
         for bad in (0, 1, 0)
     ]
     tests = [{"x": np.ones((1, 4), np.float32), "y": [0]} for _ in rows]
-    federation, changes = eh.Federation.from_arrays(rows, test=tests), {"cohort": eh.Uniform(1), "local": eh.LocalSGD(lr=0.5, steps=3)}
+    federation = eh.Federation.from_arrays(rows, test=tests)
+    changes = {"cohort": eh.Uniform(1), "local": eh.LocalSGD(lr=0.5, steps=3)}
     start = nn.Linear(4, 2)
     whole = train(eh.AFL(), federation, start, **changes)
     assert {row["void"] for row in whole.history_rows} == {True, False}
     interrupted(7, tmp_path, eh.AFL(), federation, start, **changes)
-    same(train(eh.AFL(), federation, start, out=tmp_path, checkpoint_every=EVERY, resume=True, **changes), whole)
+    same(
+        train(
+            eh.AFL(),
+            federation,
+            start,
+            out=tmp_path,
+            checkpoint_every=EVERY,
+            resume=True,
+            **changes,
+        ),
+        whole,
+    )
 
 
 def test_resuming_a_finished_run_trains_no_further_and_gives_the_same(tmp_path: Path) -> None:
     rounds: list[int] = []
     whole = train(eh.Ditto(), out=tmp_path)
-    again = train(eh.Ditto(), out=tmp_path, resume=True, progress=lambda done, row: rounds.append(done))
+    again = train(
+        eh.Ditto(), out=tmp_path, resume=True, progress=lambda done, row: rounds.append(done)
+    )
     same(again, whole)
     assert not rounds
 
 
-def test_parameters_come_back_in_their_order_since_sums_over_them_depend_on_it(tmp_path: Path) -> None:
+def test_parameters_come_back_in_their_order_since_sums_over_them_depend_on_it(
+    tmp_path: Path,
+) -> None:
     order = [name for name, _ in module().named_parameters()]
     assert list(train(eh.Ditto(), out=tmp_path).state["model"]) == order
     assert list(train(eh.Ditto(), out=tmp_path, resume=True).state["model"]) == order
@@ -191,14 +271,27 @@ def test_parameters_come_back_in_their_order_since_sums_over_them_depend_on_it(t
 
 def test_resume_without_a_checkpoint_starts_at_the_first_round(tmp_path: Path) -> None:
     rounds: list[int] = []
-    same(train(eh.FedAvg(), out=tmp_path / "new", resume=True, progress=lambda done, row: rounds.append(done)), train(eh.FedAvg()))
+    same(
+        train(
+            eh.FedAvg(),
+            out=tmp_path / "new",
+            resume=True,
+            progress=lambda done, row: rounds.append(done),
+        ),
+        train(eh.FedAvg()),
+    )
     assert rounds == list(range(1, ROUNDS + 1))
 
 
 def test_without_resume_an_earlier_runs_checkpoint_is_not_overwritten(tmp_path: Path) -> None:
     interrupted(7, tmp_path, eh.QFFL(q=5.0))
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.raises(eh.RunError, match="holds the checkpoint of an earlier run; continue it with resume=True, or use another"):
+    with pytest.raises(
+        eh.RunError,
+        match=(
+            "holds the checkpoint of an earlier run; continue it with resume=True, or use another"
+        ),
+    ):
         train(eh.FedAvg(), out=tmp_path)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
 
@@ -245,11 +338,23 @@ OTHERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", OTHERS.values(), ids=OTHERS)
-def test_a_checkpoint_of_a_run_with_other_settings_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_a_checkpoint_of_a_run_with_other_settings_is_refused(
+    changes: dict[str, Any], tmp_path: Path
+) -> None:
     interrupted(4, tmp_path, eh.Ditto())
     before = (tmp_path / CHECKPOINT).read_bytes()
-    with pytest.raises(eh.RunError, match=r"other settings or data; use another directory") as caught:
-        train(**{"algorithm": eh.Ditto(), "out": tmp_path, "resume": True, "checkpoint_every": EVERY, **changes})
+    with pytest.raises(
+        eh.RunError, match=r"other settings or data; use another directory"
+    ) as caught:
+        train(
+            **{
+                "algorithm": eh.Ditto(),
+                "out": tmp_path,
+                "resume": True,
+                "checkpoint_every": EVERY,
+                **changes,
+            }
+        )
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
@@ -267,12 +372,16 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "text": lambda content: b"not a checkpoint\n" * 20,
     "longer": lambda content: content + b"\0" * 16,
     "without its history": lambda content: content.replace(b'\\"history\\"', b'\\"mystery\\"'),
-    "one bit of one number": lambda content: content[:-3] + bytes([content[-3] ^ 64]) + content[-2:],
+    "one bit of one number": lambda content: (
+        content[:-3] + bytes([content[-3] ^ 64]) + content[-2:]
+    ),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_checkpoint_is_refused_and_the_file_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused_and_the_file_is_named(
+    damage: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
     interrupted(4, tmp_path, eh.Ditto())
     content = (tmp_path / CHECKPOINT).read_bytes()
     (tmp_path / CHECKPOINT).write_bytes(damage(content))
@@ -283,7 +392,9 @@ def test_a_damaged_checkpoint_is_refused_and_the_file_is_named(damage: Callable[
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("fault", [OSError("no space left on device"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize(
+    "fault", [OSError("no space left on device"), KeyboardInterrupt()], ids=repr
+)
 @pytest.mark.parametrize("function", ["replace", "fsync"])
 def test_a_crash_while_a_checkpoint_is_written_leaves_the_earlier_one_whole(
     function: str, fault: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,8 +403,12 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_earlier_one_whole(
     real = getattr(os, function)
 
     def crash(*arguments: Any) -> Any:
-        if function == "fsync":  # of the file that will become the checkpoint, not of the history's or the directory
-            crashes = any(os.path.samestat(os.fstat(arguments[0]), path.stat()) for path in tmp_path.glob(f".{CHECKPOINT}*"))
+        # of the file that will become the checkpoint, not of the history's or the directory
+        if function == "fsync":
+            crashes = any(
+                os.path.samestat(os.fstat(arguments[0]), path.stat())
+                for path in tmp_path.glob(f".{CHECKPOINT}*")
+            )
         else:
             crashes = Path(arguments[1]).name == CHECKPOINT
         if crashes:
@@ -313,12 +428,16 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_earlier_one_whole(
     same(train(eh.Ditto(), out=tmp_path, checkpoint_every=EVERY, resume=True), train(eh.Ditto()))
 
 
-def test_a_checkpoint_reaches_the_disk_before_it_takes_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_reaches_the_disk_before_it_takes_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
     fsync, replace = os.fsync, os.replace
 
     def noting_fsync(descriptor: int) -> None:
-        calls.append("fsync directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync file")
+        calls.append(
+            "fsync directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "fsync file"
+        )
         fsync(descriptor)
 
     def noting_replace(source: Any, target: Any) -> None:
@@ -374,7 +493,11 @@ def silent(method: Any) -> Callable[[int, dict[str, Any]], None]:
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Every file of a run but the note on versions and machine."""
-    found = {str(path.relative_to(directory)): path.read_bytes() for path in sorted(directory.rglob("*")) if path.is_file()}
+    found = {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
     return {name: content for name, content in found.items() if name != "about.json"}
 
 
@@ -386,7 +509,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def test_a_run_killed_in_its_second_method_resumes_to_the_same_files_byte_for_byte(whole: Path, tmp_path: Path) -> None:
+def test_a_run_killed_in_its_second_method_resumes_to_the_same_files_byte_for_byte(
+    whole: Path, tmp_path: Path
+) -> None:
     (tmp_path / "spec.toml").write_text(SPEC)
     command = [sys.executable, "-m", "evenhand"]
     process = subprocess.Popen([*command, "run", "spec.toml", "--out", "run", "-q"], cwd=tmp_path)
@@ -403,14 +528,20 @@ def test_a_run_killed_in_its_second_method_resumes_to_the_same_files_byte_for_by
         assert process.wait() == -signal.SIGKILL
     assert (tmp_path / "run" / "fedavg" / "scores.csv").exists()
     assert not (tmp_path / "run" / "gifair" / "scores.csv").exists()
-    done = subprocess.run([*command, "resume", "run", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, "resume", "run", "-q"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     found = contents(tmp_path / "run")
-    assert {name: content for name, content in found.items() if name in contents(whole)} == contents(whole)
+    assert {
+        name: content for name, content in found.items() if name in contents(whole)
+    } == contents(whole)
     assert "comparison.csv" in found
 
 
-def test_a_run_stopped_in_every_method_ends_with_the_same_files(whole: Path, tmp_path: Path) -> None:
+def test_a_run_stopped_in_every_method_ends_with_the_same_files(
+    whole: Path, tmp_path: Path
+) -> None:
     def stop_at(label: str, at: int) -> Callable[[Any], Callable[[int, dict[str, Any]], None]]:
         def watch(method: Any) -> Callable[[int, dict[str, Any]], None]:
             def progress(done: int, row: dict[str, Any]) -> None:
@@ -429,18 +560,24 @@ def test_a_run_stopped_in_every_method_ends_with_the_same_files(whole: Path, tmp
     assert contents(tmp_path) == contents(whole)
 
 
-def test_what_a_killed_process_leaves_half_done_is_cleared_away_on_resume(whole: Path, tmp_path: Path) -> None:
+def test_what_a_killed_process_leaves_half_done_is_cleared_away_on_resume(
+    whole: Path, tmp_path: Path
+) -> None:
     for name, content in contents(whole).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(content)
     (tmp_path / "ditto" / "scores.csv").unlink()
-    (tmp_path / "ditto" / f".{CHECKPOINT}.q1w2e3").write_bytes(b"part of a checkpoint")  # killed before the rename
-    (tmp_path / "gifair" / CHECKPOINT).write_bytes(b"a checkpoint")  # killed after the scores, before the checkpoint was removed
+    # killed before the rename
+    (tmp_path / "ditto" / f".{CHECKPOINT}.q1w2e3").write_bytes(b"part of a checkpoint")
+    # killed after the scores, before the checkpoint was removed
+    (tmp_path / "gifair" / CHECKPOINT).write_bytes(b"a checkpoint")
     directories.execute(directories.check(directories.load_spec(tmp_path)), tmp_path, silent)
     assert sorted(contents(tmp_path)) == sorted(contents(whole))
 
 
-def test_results_of_a_spec_that_was_changed_since_are_not_passed_off_as_its_own(tmp_path: Path) -> None:
+def test_results_of_a_spec_that_was_changed_since_are_not_passed_off_as_its_own(
+    tmp_path: Path,
+) -> None:
     short = SPEC.replace("rounds = 40", "rounds = 2")
     directories.execute(directories.check(Spec.from_toml(short, "SPEC")), tmp_path, silent)
     text = (tmp_path / "spec.toml").read_text()

@@ -27,13 +27,21 @@ MERITS = {
 }
 
 
-def chosen(rule: str, tolerance: float | None = None, merits: Mapping[str, Sequence[Any]] = MERITS) -> str:
+def chosen(
+    rule: str, tolerance: float | None = None, merits: Mapping[str, Sequence[Any]] = MERITS
+) -> str:
     return Selection(rule, tolerance).choose(numbers(merits), "fedavg").label
 
 
 def test_numbers_over_clients_by_hand() -> None:
     found = numbers(MERITS)["fedavg"]
-    expected = {"mean": 0.75, "worst10": 0.4, "min": 0.4, "std": math.sqrt(0.0475), "variance": 0.0475}
+    expected = {
+        "mean": 0.75,
+        "worst10": 0.4,
+        "min": 0.4,
+        "std": math.sqrt(0.0475),
+        "variance": 0.0475,
+    }
     assert found == pytest.approx(expected)
 
 
@@ -44,9 +52,12 @@ def test_numbers_are_taken_over_clients_first_and_then_averaged_over_seeds() -> 
     assert found["std"] == pytest.approx((0.5 + 0.5 + 0.1) / 3)
 
 
-def test_the_rule_of_q_ffl_takes_the_smallest_variance_among_points_whose_mean_is_not_below_fedavgs() -> None:
+def test_the_rule_of_q_ffl_takes_the_smallest_variance_among_points_whose_mean_is_not_below_fedavgs() -> (
+    None
+):
     choice = Selection("qffl").choose(numbers(MERITS), "fedavg")
-    assert choice == ("equal", ("equal", "high"))  # "low" has the smallest variance, but costs accuracy; "wide" has more of both
+    # "low" has the smallest variance, but costs accuracy; "wide" has more of both
+    assert choice == ("equal", ("equal", "high"))
 
 
 def test_the_rule_of_q_ffl_keeps_fedavg_where_no_point_qualifies_and_says_so() -> None:
@@ -54,9 +65,10 @@ def test_the_rule_of_q_ffl_keeps_fedavg_where_no_point_qualifies_and_says_so() -
     rule = Selection("qffl")
     choice = rule.choose(points, "fedavg")
     assert choice == ("fedavg", ())
-    assert rule.reason(choice, points, "fedavg") == (
-        "fedavg is kept: no point whose mean accuracy is not below FedAvg's (75.0 %) has a smaller variance over clients "
-        "than FedAvg (475.0)."
+    assert (
+        rule.reason(choice, points, "fedavg")
+        == "fedavg is kept: no point whose mean accuracy is not below FedAvg's (75.0 %) has a"
+        " smaller variance over clients than FedAvg (475.0)."
     )
 
 
@@ -64,7 +76,8 @@ def test_a_mean_that_differs_from_fedavgs_in_the_last_bit_is_not_below_it() -> N
     fedavg, even = [0.2, 0.4, 0.3], [0.3, 0.3, 0.3]
     assert np.mean(even) < np.mean(fedavg)
     assert chosen("qffl", merits={"fedavg": [fedavg], "even": [even]}) == "even"
-    assert chosen("qffl", merits={"fedavg": [fedavg], "shuffled": [fedavg[::-1]]}) == "fedavg"  # no drop of the variance
+    # no drop of the variance
+    assert chosen("qffl", merits={"fedavg": [fedavg], "shuffled": [fedavg[::-1]]}) == "fedavg"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +107,16 @@ def test_of_equal_points_the_one_that_stands_first_is_taken_and_fedavg_stands_fi
         assert chosen(rule, merits=better) == "b"
 
 
-def test_a_point_that_diverged_is_never_chosen_and_a_client_without_validation_data_counts_nowhere() -> None:
+def test_a_point_that_diverged_is_never_chosen_and_a_client_without_validation_data_counts_nowhere() -> (
+    None
+):
     none = math.nan
-    merits = {"fedavg": [[0.4, 0.8, none]], "lost": [[none, 0.99, none]], "gone": [[-math.inf, 0.9, none]], "good": [[0.5, 0.8, none]]}
+    merits = {
+        "fedavg": [[0.4, 0.8, none]],
+        "lost": [[none, 0.99, none]],
+        "gone": [[-math.inf, 0.9, none]],
+        "good": [[0.5, 0.8, none]],
+    }
     points = numbers(merits)
     assert points["fedavg"]["mean"] == pytest.approx(0.6)
     assert all(math.isnan(value) for label in ("lost", "gone") for value in points[label].values())
@@ -113,24 +133,31 @@ def test_errors_of_a_regression_are_judged_the_same_way_and_named_as_errors() ->
     rule = Selection("qffl")
     choice = rule.choose(points, "fedavg", measure)
     assert choice.label == "even"
-    assert rule.reason(choice, points, "fedavg", measure) == (
-        "even is chosen: of 1 point whose mean error is not above FedAvg's (15.00) and whose variance is below FedAvg's, "
-        "it has the smallest variance over clients: 1.00 (FedAvg: 25.00)."
+    assert (
+        rule.reason(choice, points, "fedavg", measure)
+        == "even is chosen: of 1 point whose mean error is not above FedAvg's (15.00) and whose"
+        " variance is below FedAvg's, it has the smallest variance over clients: 1.00 (FedAvg:"
+        " 25.00)."
     )
-    assert Selection("std", tolerance=0.6).choose(points, "fedavg", measure).label == "worse"  # 0.6 units of the label above
+    # 0.6 units of the label above
+    assert Selection("std", tolerance=0.6).choose(points, "fedavg", measure).label == "worse"
     assert Selection("std", tolerance=0.5).choose(points, "fedavg", measure).label == "even"
 
 
 def test_the_reason_names_the_rule_the_number_and_fedavgs() -> None:
     points = numbers(MERITS)
     rule = Selection("worst10", tolerance=1)
-    assert rule.reason(rule.choose(points, "fedavg"), points, "fedavg") == (
-        "equal is chosen: of 4 points whose mean accuracy is not more than 1 point below FedAvg's (75.0 %), it has the best mean accuracy "
-        "of the worst 10 % of clients: 60.0 % (FedAvg: 40.0 %)."
+    assert (
+        rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
+        == "equal is chosen: of 4 points whose mean accuracy is not more than 1 point below"
+        " FedAvg's (75.0 %), it has the best mean accuracy of the worst 10 % of clients: 60.0 %"
+        " (FedAvg: 40.0 %)."
     )
     rule = Selection("std")
-    assert rule.reason(rule.choose(points, "fedavg"), points, "fedavg") == (
-        "low is chosen: of 5 points, it has the smallest standard deviation of accuracy over clients: 7.1 (FedAvg: 21.8)."
+    assert (
+        rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
+        == "low is chosen: of 5 points, it has the smallest standard deviation of accuracy over"
+        " clients: 7.1 (FedAvg: 21.8)."
     )
 
 
@@ -140,7 +167,10 @@ def test_the_reason_names_the_rule_the_number_and_fedavgs() -> None:
         ({"rule": "best"}, 'rule must be "qffl", .* or "mean", got \'best\''),
         ({"rule": "worst10", "tolerance": -1}, r"tolerance must be a finite number >= 0, got -1"),
         ({"rule": "worst10", "tolerance": math.nan}, r"tolerance must be"),
-        ({"rule": "mean", "tolerance": 1}, r'the rule "mean" takes the largest mean; leave out tolerance = 1'),
+        (
+            {"rule": "mean", "tolerance": 1},
+            r'the rule "mean" takes the largest mean; leave out tolerance = 1',
+        ),
     ],
 )
 def test_a_rule_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -164,21 +194,30 @@ few = st.integers(0, 4).map(float)  # few values, so that there are ties
 
 
 @given(st.lists(st.tuples(few, few), max_size=12))
-def test_dominated_points_are_those_that_a_look_at_every_pair_finds(points: list[tuple[float, float]]) -> None:
+def test_dominated_points_are_those_that_a_look_at_every_pair_finds(
+    points: list[tuple[float, float]],
+) -> None:
     x, y = [a for a, _ in points], [b for _, b in points]
     assert dominated(x, y).tolist() == by_hand(x, y)
 
 
 @given(st.lists(st.tuples(few, few), min_size=1, max_size=12))
-def test_every_dominated_point_is_dominated_by_a_point_of_the_front(points: list[tuple[float, float]]) -> None:
+def test_every_dominated_point_is_dominated_by_a_point_of_the_front(
+    points: list[tuple[float, float]],
+) -> None:
     x, y = (np.array(values) for values in zip(*points, strict=True))
     off = dominated(x, y)
     assert not off.all()
     for i in np.flatnonzero(off):
-        assert any(x[j] >= x[i] and y[j] >= y[i] and (x[j], y[j]) != (x[i], y[i]) for j in np.flatnonzero(~off))
+        assert any(
+            x[j] >= x[i] and y[j] >= y[i] and (x[j], y[j]) != (x[i], y[i])
+            for j in np.flatnonzero(~off)
+        )
 
 
-def test_equal_points_do_not_dominate_each_other_and_a_missing_number_compares_with_nothing() -> None:
+def test_equal_points_do_not_dominate_each_other_and_a_missing_number_compares_with_nothing() -> (
+    None
+):
     assert dominated([1, 1], [2, 2]).tolist() == [False, False]
     assert dominated([1, 2], [2, 2]).tolist() == [True, False]
     assert dominated([1, math.nan, 2], [1, 5, math.nan]).tolist() == [False, False, False]
@@ -188,7 +227,8 @@ def test_equal_points_do_not_dominate_each_other_and_a_missing_number_compares_w
 def test_points_off_the_front_depend_on_the_fairness_number() -> None:
     points = numbers(MERITS)
     assert off_the_front(points, "worst10") == {"fedavg", "low", "wide"}
-    assert off_the_front(points, "std") == {"fedavg", "wide"}  # "low" has the smallest spread: a small std is good
+    # "low" has the smallest spread: a small std is good
+    assert off_the_front(points, "std") == {"fedavg", "wide"}
 
 
 # ---- the grid
@@ -199,7 +239,10 @@ def labels(methods: Sequence[dict[str, Any]], *axes: str) -> list[str]:
 
 
 def test_several_axes_give_their_product_the_last_one_changing_fastest() -> None:
-    points = grid_points([{"name": "qffl", "local": {"epochs": 2}}], [parse_axis("q=0.1,1"), parse_axis("local.lr=0.05, 0.1")])
+    points = grid_points(
+        [{"name": "qffl", "local": {"epochs": 2}}],
+        [parse_axis("q=0.1,1"), parse_axis("local.lr=0.05, 0.1")],
+    )
     assert [(point["q"], point["local"]) for point in points] == [
         (q, {"epochs": 2, "lr": lr}) for q, lr in itertools.product((0.1, 1), (0.05, 0.1))
     ]
@@ -213,14 +256,25 @@ def test_several_axes_give_their_product_the_last_one_changing_fastest() -> None
 
 def test_a_key_with_a_methods_name_is_for_that_method_alone_and_others_are_for_all() -> None:
     methods = [{"name": "qffl"}, {"name": "afl", "label": "mine"}]
-    assert labels(methods, "qffl.q=1,2", "local.lr=0.1") == ["qffl q=1 local.lr=0.1", "qffl q=2 local.lr=0.1", "mine local.lr=0.1"]
-    assert labels(methods, "afl.lr_lambda=0.1,0.2") == ["qffl", "mine lr_lambda=0.1", "mine lr_lambda=0.2"]
+    assert labels(methods, "qffl.q=1,2", "local.lr=0.1") == [
+        "qffl q=1 local.lr=0.1",
+        "qffl q=2 local.lr=0.1",
+        "mine local.lr=0.1",
+    ]
+    assert labels(methods, "afl.lr_lambda=0.1,0.2") == [
+        "qffl",
+        "mine lr_lambda=0.1",
+        "mine lr_lambda=0.2",
+    ]
 
 
 def test_wrapped_methods_have_a_grid_too() -> None:
     entry = {"name": "fedprox", "mu": 0.1, "inner": {"name": "qffl"}}
     points = grid_points([entry], [parse_axis("inner.q=1,2")])
-    assert [point["inner"] for point in points] == [{"name": "qffl", "q": 1}, {"name": "qffl", "q": 2}]
+    assert [point["inner"] for point in points] == [
+        {"name": "qffl", "q": 1},
+        {"name": "qffl", "q": 2},
+    ]
     assert entry["inner"] == {"name": "qffl"}  # what was given stays as it was
 
 
@@ -234,7 +288,9 @@ def test_ranges_are_even_in_distance_or_ratio_and_rounded_to_what_labels_show() 
 
 def test_values_may_be_lists_texts_and_switches_and_labels_stay_plain_file_names() -> None:
     assert parse_axis("alpha=[0.1,0.2],[0.3,0.4]").values == ([0.1, 0.2], [0.3, 0.4])
-    found = labels([{"name": "fafl"}], "alpha=[0.1,0.2],0.5", "output=last,average", "x=true,1e-5", "y=a/b,-1")
+    found = labels(
+        [{"name": "fafl"}], "alpha=[0.1,0.2],0.5", "output=last,average", "x=true,1e-5", "y=a/b,-1"
+    )
     assert found[0] == "fafl alpha=0.1-0.2 output=last x=True y=a-b"
     assert found[-1] == "fafl alpha=0.5 output=average x=1e-05 y=-1"
 
@@ -253,7 +309,10 @@ def test_values_may_be_lists_texts_and_switches_and_labels_stay_plain_file_names
         ("q=lin:0:1:2.5", "must have 2 to 1000 values, got 2.5"),
         ("q=lin:0:inf:3", "must have finite ends"),
         ("q=lin:1:1:3", "has 1 twice"),
-        ("afl.lr=1", "begins with 'afl'; it may begin with local, inner or a method of the sweep .qffl."),
+        (
+            "afl.lr=1",
+            "begins with 'afl'; it may begin with local, inner or a method of the sweep .qffl.",
+        ),
         ("name=a", "unknown keyword 'name'"),
         ("qffl.name=a", "unknown keyword 'name'"),
         ("k=1,2", "'k' is given twice"),

@@ -43,9 +43,11 @@ def parts(pool: Pool, split: Any, seed: int = 0) -> torch.Tensor:
         (10, 0.1, 0.1, (8, 1, 1)),
         (7000, 0.1, 0.1, (5600, 700, 700)),
         (100, 0.29, 0.29, (42, 29, 29)),  # 0.29 * 100 is a little less than 29 in binary
-        (5, 0.3, 0.2, (3, 1, 1)),  # 2.5, 1.5 and 1: a tie, though 1 - 0.3 - 0.2 is a little less than 0.5
+        # 2.5, 1.5 and 1: a tie, though 1 - 0.3 - 0.2 is a little less than 0.5
+        (5, 0.3, 0.2, (3, 1, 1)),
         (4, 0.45, 0.4, (1, 2, 1)),  # 0.6, 1.8, 1.6: one more for .8, then a tie
-        (7, 0.1, 0.2, (5, 1, 1)),  # wanted 4.9, 0.7, 1.4: floors 4, 0, 1 and the two left go to .9 and .7
+        # wanted 4.9, 0.7, 1.4: floors 4, 0, 1 and the two left go to .9 and .7
+        (7, 0.1, 0.2, (5, 1, 1)),
         (5, 0.0, 0.5, (3, 0, 2)),  # 2.5 and 2.5: training first
         (15, 0.1, 0.1, (12, 1, 2)),  # 1.5 and 1.5: test before validation
         (3, 0.0, 0.2, (2, 0, 1)),  # 0.6 rounds to 1
@@ -63,7 +65,9 @@ def parts(pool: Pool, split: Any, seed: int = 0) -> torch.Tensor:
         (6, 0.0, 0.0, (6, 0, 0)),
     ],
 )
-def test_sizes_by_hand(samples: int, val: float, test: float, expected: tuple[int, int, int]) -> None:
+def test_sizes_by_hand(
+    samples: int, val: float, test: float, expected: tuple[int, int, int]
+) -> None:
     assert part_sizes(samples, val, test) == expected
 
 
@@ -72,9 +76,12 @@ def test_sizes_are_those_of_exact_arithmetic() -> None:
     for samples, val, test in product(range(1, 40), range(0, 60, 5), range(0, 60, 5)):
         if val + test >= 100:
             continue
-        quota = [Fraction(share * samples, 100) for share in (100 - val - test, test, val)]  # in order of priority
+        # in order of priority
+        quota = [Fraction(share * samples, 100) for share in (100 - val - test, test, val)]
         size = [int(part) for part in quota]
-        for part in sorted(range(3), key=lambda each: size[each] - quota[each])[: samples - sum(size)]:
+        for part in sorted(range(3), key=lambda each: size[each] - quota[each])[
+            : samples - sum(size)
+        ]:
             size[part] += 1
         for part in [part for part in range(3) if quota[part]][:samples]:
             if size[part] == 0:
@@ -84,7 +91,9 @@ def test_sizes_are_those_of_exact_arithmetic() -> None:
 
 
 @given(samples=st.integers(1, 500), val=st.floats(0, 0.5), test=st.floats(0, 0.49))
-def test_sizes_are_near_the_shares_and_nothing_wanted_is_empty(samples: int, val: float, test: float) -> None:
+def test_sizes_are_near_the_shares_and_nothing_wanted_is_empty(
+    samples: int, val: float, test: float
+) -> None:
     sizes = part_sizes(samples, val, test)
     assert sum(sizes) == samples
     wanted = (1 - val - test, val, test)
@@ -95,7 +104,9 @@ def test_sizes_are_near_the_shares_and_nothing_wanted_is_empty(samples: int, val
         if samples >= needed and share > 0:
             assert size >= 1
     if all(share * samples >= 1 or share == 0 for share in wanted):  # nothing had to be given away
-        assert all(abs(size - share * samples) <= 1 for size, share in zip(sizes, wanted, strict=True))
+        assert all(
+            abs(size - share * samples) <= 1 for size, share in zip(sizes, wanted, strict=True)
+        )
     assert sizes[0] >= 1
 
 
@@ -124,7 +135,10 @@ def test_every_client_has_the_sizes_and_every_stratum_its_share(
         if not stratify:
             continue
         for label in range(4):
-            cells = [mine & (pool.y == label), *(mine & (pool.y == label) & (pool.group == group) for group in (0, 1))]
+            cells = [
+                mine & (pool.y == label),
+                *(mine & (pool.y == label) & (pool.group == group) for group in (0, 1)),
+            ]
             for cell in cells:
                 fair = sizes[TEST] * int(cell.sum()) / int(mine.sum())
                 assert abs(int((part[cell] == TEST).sum()) - fair) < 1
@@ -137,7 +151,11 @@ def test_strata_that_come_out_even_are_split_exactly() -> None:
     pool = pool_of([0] * 50 + [1] * 30 + [2] * 20, ([0] * 4 + [1]) * 20)
     part = parts(pool, {"val": 0.1, "test": 0.2})
     for label, size in enumerate((50, 30, 20)):
-        assert torch.bincount(part[pool.y == label]).tolist() == [size * 7 // 10, size // 10, size // 5]
+        assert torch.bincount(part[pool.y == label]).tolist() == [
+            size * 7 // 10,
+            size // 10,
+            size // 5,
+        ]
     assert pool.group is not None
     assert [int((part[pool.group == group] == TEST).sum()) for group in (0, 1)] == [16, 4]
 
@@ -147,14 +165,21 @@ def test_every_sample_has_the_same_chance_to_be_tested_on() -> None:
     draws = torch.stack([parts(pool, {"val": 0.3, "test": 0.3}, seed) for seed in range(2000)])
     for code, shares in ((TEST, [2 / 7] * 7 + [1 / 4] * 4), (VAL, [2 / 7] * 7 + [1 / 4] * 4)):
         for sample, share in enumerate(shares):
-            assert abs(float((draws[:, sample] == code).double().mean()) - share) < 4 * sqrt(share * (1 - share) / 2000)
+            assert abs(float((draws[:, sample] == code).double().mean()) - share) < 4 * sqrt(
+                share * (1 - share) / 2000
+            )
 
 
 def test_without_strata_labels_may_be_uneven() -> None:
     pool = pool_of([0, 1] * 50)
-    uneven = [int((parts(pool, {"test": 0.2, "stratify": False}, seed)[::2] == TEST).sum()) for seed in range(50)]
+    uneven = [
+        int((parts(pool, {"test": 0.2, "stratify": False}, seed)[::2] == TEST).sum())
+        for seed in range(50)
+    ]
     assert len(set(uneven)) > 3
-    assert {int((parts(pool, {"test": 0.2}, seed)[::2] == TEST).sum()) for seed in range(50)} == {10}
+    assert {int((parts(pool, {"test": 0.2}, seed)[::2] == TEST).sum()) for seed in range(50)} == {
+        10
+    }
 
 
 def test_targets_that_are_no_classes_are_split_by_group_alone() -> None:
@@ -191,7 +216,8 @@ def test_official_test_samples_stay_test_samples() -> None:
         assert not (part == VAL).any()
     part = parts(pool, {"official": True, "val": 0.2})
     assert torch.equal(part == TEST, held_out)
-    assert [int((part[rows] == VAL).sum()) for rows in (slice(0, 20), slice(20, 40))] == [3, 3]  # of 15 training samples each
+    # of 15 training samples each
+    assert [int((part[rows] == VAL).sum()) for rows in (slice(0, 20), slice(20, 40))] == [3, 3]
     shares = parts(pool, {"test": 0.5})  # shares do not care who was held out
     assert not torch.equal(shares == TEST, held_out)
     assert int((shares == TEST).sum()) == 20
@@ -209,20 +235,41 @@ def test_another_seed_splits_differently_and_a_seed_in_the_settings_wins() -> No
 
 def test_a_client_without_official_training_samples_is_named() -> None:
     pool = pool_of([0] * 4, owners=[0, 0, 1, 1], held_out=[False, True, True, True])
-    with pytest.raises(ValueError, match="client 1 has no training samples, all are held out to test on; leave it out, or split by shares"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            "client 1 has no training samples, all are held out to test on; leave it out, or split"
+            " by shares"
+        ),
+    ):
         deal(pool, None, "official")
 
 
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ("offical", """split must be "official" or shares such as {"val": 0.1, "test": 0.2}, got 'offical'"""),
-        ("official", 'these data have no official test set; split by shares, such as {"test": 0.2}'),
+        (
+            "offical",
+            """split must be "official" or shares such as {"val": 0.1, "test": 0.2}, got 'offical'""",
+        ),
+        (
+            "official",
+            'these data have no official test set; split by shares, such as {"test": 0.2}',
+        ),
         ({"tset": 0.2}, "unknown entry of split: 'tset'; did you mean 'test'?"),
-        ({"fraction": 0.2}, "unknown entry of split: 'fraction'; choose from val, test, stratify, official, seed"),
-        ({"test": 1.0}, "test of split must be in [0, 1), got 1.0; it is a share of each client's samples"),
+        (
+            {"fraction": 0.2},
+            "unknown entry of split: 'fraction'; choose from val, test, stratify, official, seed",
+        ),
+        (
+            {"test": 1.0},
+            "test of split must be in [0, 1), got 1.0; it is a share of each client's samples",
+        ),
         ({"val": "0.1"}, "val of split must be in [0, 1), got '0.1'"),
-        ({"val": 0.5, "test": 0.5}, "val and test of split must leave samples for training; they add up to 1"),
+        (
+            {"val": 0.5, "test": 0.5},
+            "val and test of split must leave samples for training; they add up to 1",
+        ),
         ({"test": 0.2, "stratify": "yes"}, "stratify of split must be true or false, got 'yes'"),
         ({"test": 0.2, "seed": -1}, "seed of split must be a whole number >= 0, got -1"),
     ],
@@ -236,7 +283,12 @@ def test_splits_that_make_no_sense_are_refused_in_one_line(split: Any, message: 
 
 def test_an_official_split_takes_no_other_test_share() -> None:
     pool = pool_of([0] * 10, held_out=[False] * 9 + [True])
-    with pytest.raises(ValueError, match=r"takes its test samples from the official test set; leave out test = 0.2, or official"):
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"takes its test samples from the official test set; leave out test = 0.2, or official"
+        ),
+    ):
         parts(pool, {"official": True, "test": 0.2})
     with pytest.raises(TypeError, match="split must be a Mapping object such as"):
         parts(pool, 0.2)
@@ -248,7 +300,10 @@ def test_two_hundred_thousand_tiny_clients_are_split_in_no_time() -> None:
     pool = pool_of(torch.arange(3 * clients) % 10, owners=owners)
     part = parts(pool, {"val": 0.1, "test": 0.1})
     for code in (TRAIN, VAL, TEST):
-        assert torch.equal(torch.bincount(owners[part == code], minlength=clients), torch.ones(clients, dtype=torch.int64))
+        assert torch.equal(
+            torch.bincount(owners[part == code], minlength=clients),
+            torch.ones(clients, dtype=torch.int64),
+        )
 
 
 def test_shares_of_the_official_training_samples_leave_the_official_test_set_out() -> None:
@@ -260,4 +315,6 @@ def test_shares_of_the_official_training_samples_leave_the_official_test_set_out
     used = torch.cat([federation.train.x[:], federation.test.x[:]]).flatten().long()
     assert not held_out[used].any()
     with pytest.raises(ValueError, match="have no official test set to leave out"):
-        deal(Pool(pool.x, pool.y), {"name": "iid", "clients": 3}, {"official": "train", "test": 0.5})
+        deal(
+            Pool(pool.x, pool.y), {"name": "iid", "clients": 3}, {"official": "train", "test": 0.5}
+        )

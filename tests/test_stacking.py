@@ -1,4 +1,5 @@
-"""How clients are stacked: padding, which of them take part in a step, what they remember, and how their replies are summed."""
+"""How clients are stacked: padding, which of them take part in a step, what they remember, and how
+their replies are summed."""
 
 from __future__ import annotations
 
@@ -32,16 +33,25 @@ def test_widths_hold_every_client_with_little_padding(sizes: list[int]) -> None:
     assert int((chosen - have).sum()) <= MOST_PADDING * int(chosen.sum())
 
 
-@pytest.mark.parametrize("sizes", [(1, 2, 3, 4, 5), (10, 11, 50, 52, 100), (1, 300, 7, 40, 33, 2, 120)])
+@pytest.mark.parametrize(
+    "sizes", [(1, 2, 3, 4, 5), (10, 11, 50, 52, 100), (1, 300, 7, 40, 33, 2, 120)]
+)
 def test_widths_are_the_fewest_and_pad_the_least_of_all_choices(sizes: tuple[int, ...]) -> None:
     have = torch.tensor(sizes)
     distinct = sorted(set(sizes))
 
     def padding(widths: list[int]) -> float:
         chosen = [min(width for width in widths if width >= size) for size in sizes]
-        return sum(chosen) - sum(sizes) if (sum(chosen) - sum(sizes)) <= MOST_PADDING * sum(chosen) else float("inf")
+        return (
+            sum(chosen) - sum(sizes)
+            if (sum(chosen) - sum(sizes)) <= MOST_PADDING * sum(chosen)
+            else float("inf")
+        )
 
-    choices = [[*(w for bit, w in enumerate(distinct[:-1]) if code >> bit & 1), distinct[-1]] for code in range(2 ** (len(distinct) - 1))]
+    choices = [
+        [*(w for bit, w in enumerate(distinct[:-1]) if code >> bit & 1), distinct[-1]]
+        for code in range(2 ** (len(distinct) - 1))
+    ]
     fewest = min(len(widths) for widths in choices if padding(widths) < float("inf"))
     best = min((padding(widths), widths) for widths in choices if len(widths) == fewest)[0]
     found = padded_widths(have).tolist()
@@ -72,7 +82,9 @@ def test_every_sample_is_visited_once_an_epoch_and_little_work_is_for_nothing() 
     sizes = [40, 3, 260, 33, 64, 120, 17, 90, 200, 15, 130, 75]
     offsets = torch.tensor([0, *sizes]).cumsum(0)
     part = eh.Part(torch.zeros(sum(sizes), 1), torch.zeros(sum(sizes)), offsets)
-    visits = Visits(eh.LocalSGD(lr=0.1, epochs=2, batch_size=8), members(sizes), part, 0, CPU, torch.float32)
+    visits = Visits(
+        eh.LocalSGD(lr=0.1, epochs=2, batch_size=8), members(sizes), part, 0, CPU, torch.float32
+    )
     seen = torch.zeros(sum(sizes))
     work, idle = 0, 0
     for batches, stacked, taking_part in visits.in_turn():
@@ -101,14 +113,20 @@ def test_memories_are_kept_by_client_and_first_ones_given_to_the_others() -> Non
     assert found["n"]["m"].tolist() == [99, 0, 0, 0]
     copy = Memories(1000, CPU)
     copy.load(memories.one_by_one())
-    assert copy.recall([150], first)["v"].tolist() == memories.recall([150], first)["v"].tolist() == [[100.0, 101.0]]
-    memories.remember([100], {"other": torch.ones(1, 3)}, torch.tensor([True]))  # a last work that leaves something else
+    assert (
+        copy.recall([150], first)["v"].tolist()
+        == memories.recall([150], first)["v"].tolist()
+        == [[100.0, 101.0]]
+    )
+    # a last work that leaves something else
+    memories.remember([100], {"other": torch.ones(1, 3)}, torch.tensor([True]))
     assert memories.recall([100], {})["other"].tolist() == [[1.0, 1.0, 1.0]]
 
 
 def test_folding_sums_the_replies_of_each_run_that_are_finite() -> None:
     generator = torch.Generator().manual_seed(0)
-    total, each = {"d": torch.randn(7, 4, 3, generator=generator)}, {"loss": torch.randn(7, generator=generator)}
+    total = {"d": torch.randn(7, 4, 3, generator=generator)}
+    each = {"loss": torch.randn(7, generator=generator)}
     total["d"][5, 0, 0] = float("nan")
     run = torch.tensor([0, 0, 1, 1, 2, 2, 2])
     good = finite({"total": total, "each": each}, 7)
@@ -125,11 +143,22 @@ def test_folding_sums_the_replies_of_each_run_that_are_finite() -> None:
 
 
 def test_known_sums_take_the_place_of_adding_up_and_are_over_those_that_are_finite() -> None:
-    out = {"total": {"d": torch.arange(6.0).reshape(3, 2)}, "each": {"loss": torch.ones(3)}, "memory": {}}
+    out = {
+        "total": {"d": torch.arange(6.0).reshape(3, 2)},
+        "each": {"loss": torch.ones(3)},
+        "memory": {},
+    }
     sums = summed(out, must_be_finite=True)
     assert sums["good"].tolist() == [True, True, True]
     fold = Fold(1, 3)
-    fold.add(out["total"], out["each"], torch.arange(3), torch.zeros(3, dtype=torch.int64), sums["good"], sums["total"])
+    fold.add(
+        out["total"],
+        out["each"],
+        torch.arange(3),
+        torch.zeros(3, dtype=torch.int64),
+        sums["good"],
+        sums["total"],
+    )
     assert fold.sums()[0]["d"].tolist() == [[6.0, 9.0]]
     out["each"]["loss"][1] = float("inf")
     sums = summed(out, must_be_finite=True)
@@ -142,7 +171,10 @@ def test_known_sums_take_the_place_of_adding_up_and_are_over_those_that_are_fini
 
 def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:
     def loss(w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(x @ w, torch.zeros(len(x), dtype=torch.int64)) + (w * 1).square().sum()
+        return (
+            torch.nn.functional.cross_entropy(x @ w, torch.zeros(len(x), dtype=torch.int64))
+            + (w * 1).square().sum()
+        )
 
     def step(shared: tree.Tree, inputs: tree.Tree) -> tree.Tree:
         room = torch.zeros_like(inputs["w"])
@@ -153,7 +185,13 @@ def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:
 
     generator = torch.Generator().manual_seed(0)
     shared = {"lr": torch.tensor(0.1)}
-    given = [{"w": torch.randn(3, 4, 2, generator=generator), "x": torch.randn(3, 5, 4, generator=generator)} for _ in range(4)]
+    given = [
+        {
+            "w": torch.randn(3, 4, 2, generator=generator),
+            "x": torch.randn(3, 5, 4, generator=generator),
+        }
+        for _ in range(4)
+    ]
     replayed = Replayed(step, calls_before=0)
     for inputs in given:
         twin = tree.map(torch.clone, inputs)
@@ -165,10 +203,13 @@ def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:
     operations = [node.target for node in graph.graph.nodes if node.op == "call_function"]
     assert torch.ops.aten.ones_like.default not in operations
     assert torch.ops.aten.transpose.int not in operations[-3:]
-    assert torch.ops.aten.nll_loss_forward.default not in operations  # the value of the loss is not asked for
+    # the value of the loss is not asked for
+    assert torch.ops.aten.nll_loss_forward.default not in operations
 
 
-@pytest.mark.parametrize("engine", [eh.Vmap(), eh.Vmap(chunk=3), eh.Loop()], ids=["vmap", "chunked", "loop"])
+@pytest.mark.parametrize(
+    "engine", [eh.Vmap(), eh.Vmap(chunk=3), eh.Loop()], ids=["vmap", "chunked", "loop"]
+)
 @pytest.mark.parametrize("method", ["fedavg", "afl", "ditto", "drfa", "fafl", "gifair_per"])
 def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.Engine) -> None:
     algorithm, federation = METHODS[method], ragged()
@@ -183,7 +224,9 @@ def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.
     tasks = []
     for model, draw in zip(models, draws, strict=True):
         task = with_round(algorithm.task(algorithm.init(model.init(), census), draw.ids), draw, 0.1)
-        task.shared.update({"moment": torch.tensor(0.6, dtype=torch.float64)} if algorithm.snapshot else {})
+        task.shared.update(
+            {"moment": torch.tensor(0.6, dtype=torch.float64)} if algorithm.snapshot else {}
+        )
         tasks.append(task)
     work = Train(algorithm, local)
     together = engine.attach(models[0], federation, 0)
@@ -196,8 +239,12 @@ def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.
         alone = engine.attach(models[0], federation, seed)
         for round in range(2):
             expected = alone.exchange(work, task, draw.ids, round)
-        torch.testing.assert_close(tree.row(replies.total, number), expected.total, rtol=1e-12, atol=1e-13)
-        torch.testing.assert_close(tree.row(replies.each, number), expected.each, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(
+            tree.row(replies.total, number), expected.total, rtol=1e-12, atol=1e-13
+        )
+        torch.testing.assert_close(
+            tree.row(replies.each, number), expected.each, rtol=1e-12, atol=1e-13
+        )
         found = together.memories_of(number)  # type: ignore[attr-defined]
         assert found.keys() == alone.memories.keys()
         for client, memory in alone.memories.items():
@@ -209,14 +256,24 @@ def test_models_of_several_runs_are_judged_as_they_are_alone() -> None:
     model = eh.Model(network(torch.float64))
     model.check(federation)
     generator = torch.Generator().manual_seed(0)
-    params = [tree.map(lambda leaf: torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype), model.init()) for _ in range(3)]
+    params = [
+        tree.map(
+            lambda leaf: torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype),
+            model.init(),
+        )
+        for _ in range(3)
+    ]
     ids = federation.judged.sizes.nonzero().flatten()
     for full in (False, True):
         work = Evaluate(algorithm, federation.groups, "test", full=full, clients=federation.clients)
         exchange = eh.Vmap().attach(model, federation, 0)
         shared = {"model": tree.stack(params)}
-        found, good = exchange.exchange_runs(work, Task(shared), ids.expand(3, -1), 0, torch.zeros(3, dtype=torch.int64))  # type: ignore[attr-defined]
+        found, good = exchange.exchange_runs(
+            work, Task(shared), ids.expand(3, -1), 0, torch.zeros(3, dtype=torch.int64)
+        )  # type: ignore[attr-defined]
         assert bool(good.all())
         for number, one in enumerate(params):
             expected = exchange.exchange(work, Task({"model": one}), ids, 0)
-            torch.testing.assert_close(tree.row(found.each, number), expected.each, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                tree.row(found.each, number), expected.each, rtol=1e-12, atol=1e-12
+            )

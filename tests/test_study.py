@@ -15,7 +15,13 @@ from evenhand.studies.study import Study
 def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
     """A run of two rounds on eight clients of digits."""
     entries = [{"name": name} if isinstance(name, str) else name for name in methods]
-    small = Spec(name="small", rounds=2, seed=seed, data={"name": "digits", "clients": 8, "seed": 0}, model={"name": "linear"})
+    small = Spec(
+        name="small",
+        rounds=2,
+        seed=seed,
+        data={"name": "digits", "clients": 8, "seed": 0},
+        model={"name": "linear"},
+    )
     spec = dataclasses.replace(small.with_methods(entries), **changes)
     directories.execute(directories.check(spec), directory, lambda method: lambda done, row: None)
     return directory
@@ -61,7 +67,9 @@ def test_merit_of_a_team_pools_the_samples_of_its_clients(small):
     accuracy, sizes, teams = study.merits("fedavg", 0), study.sizes(), np.array(study.teams)
     for code, name in enumerate(study.names("team")):
         mine = teams == name
-        assert study.merits("fedavg", 0, "team")[code] == pytest.approx((accuracy * sizes)[mine].sum() / sizes[mine].sum())
+        assert study.merits("fedavg", 0, "team")[code] == pytest.approx(
+            (accuracy * sizes)[mine].sum() / sizes[mine].sum()
+        )
         assert study.sizes("team")[code] == sizes[mine].sum()
 
 
@@ -89,7 +97,12 @@ def test_only_seeds_of_all_methods_are_compared(small, tmp_path):
 
 
 def test_dealt_data_differ_between_seeds(small, tmp_path):
-    other = run(tmp_path / "dealt", ("fedavg", "qffl", "ditto"), seed=1, data={"name": "digits", "clients": 8})
+    other = run(
+        tmp_path / "dealt",
+        ("fedavg", "qffl", "ditto"),
+        seed=1,
+        data={"name": "digits", "clients": 8},
+    )
     assert not Study.load([small, other]).same_data
 
 

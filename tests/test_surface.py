@@ -28,16 +28,25 @@ def test_all_names_exist_and_nothing_else_is_listed() -> None:
         eh.FedAverage  # noqa: B018 (the access is the test)
 
 
-@pytest.mark.parametrize("script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
+)
 def test_examples_run(script: Path, tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
 def test_every_method_prints_itself_compares_and_is_hashable() -> None:
     for algorithm in METHODS.values():
-        twin = type(algorithm)(**{field.name: getattr(algorithm, field.name) for field in dataclasses.fields(algorithm)})
+        twin = type(algorithm)(
+            **{
+                field.name: getattr(algorithm, field.name)
+                for field in dataclasses.fields(algorithm)
+            }
+        )
         assert twin == algorithm
         assert repr(twin) == repr(algorithm)
         assert type(algorithm).__name__ in repr(algorithm)
@@ -113,7 +122,10 @@ def test_frozen_parameters_buffers_and_tied_weights_come_back_under_their_names(
             return self.frozen(self.second(self.first(x + self.shift)))
 
     module = Tied()
-    results = [eh.fit(module, ragged(), eh.FedAvg(), rounds=2, engine=engine) for engine in ("loop", "vmap")]
+    results = [
+        eh.fit(module, ragged(), eh.FedAvg(), rounds=2, engine=engine)
+        for engine in ("loop", "vmap")
+    ]
     torch.testing.assert_close(results[0].params, results[1].params)
     params = results[0].params
     assert list(params) == list(module.state_dict())
@@ -130,10 +142,15 @@ def test_a_method_written_outside_runs_on_both_engines() -> None:
 
     @dataclass(frozen=True)
     class Squared(eh.Algorithm):
-        def objective(self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task) -> torch.Tensor:
+        def objective(
+            self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task
+        ) -> torch.Tensor:
             return model.loss(variables["model"], batch) ** 2
 
-    results = [eh.fit(network(), ragged(), Squared(), rounds=3, engine=engine) for engine in ("loop", "vmap")]
+    results = [
+        eh.fit(network(), ragged(), Squared(), rounds=3, engine=engine)
+        for engine in ("loop", "vmap")
+    ]
     torch.testing.assert_close(results[0].params, results[1].params, rtol=1e-12, atol=1e-12)
 
 
@@ -146,7 +163,9 @@ def test_a_method_may_send_nothing_and_have_fields_that_cannot_be_hashed() -> No
         notes: list[str] = field(default_factory=list)
         personal = True
 
-        def server(self, state: tree.Tree, replies: eh.Replies) -> tuple[tree.Tree, dict[str, float]]:
+        def server(
+            self, state: tree.Tree, replies: eh.Replies
+        ) -> tuple[tree.Tree, dict[str, float]]:
             assert not replies.total
             assert not replies.each
             return state, {}
@@ -154,7 +173,15 @@ def test_a_method_may_send_nothing_and_have_fields_that_cannot_be_hashed() -> No
         def start(self, task: eh.Task, memory: tree.Tree) -> tree.Tree:
             return {"model": memory["model"]}
 
-        def reply(self, model: eh.Model, start: tree.Tree, end: tree.Tree, data: eh.Batch, task: eh.Task, memory: tree.Tree) -> object:
+        def reply(
+            self,
+            model: eh.Model,
+            start: tree.Tree,
+            end: tree.Tree,
+            data: eh.Batch,
+            task: eh.Task,
+            memory: tree.Tree,
+        ) -> object:
             return eh.Reply(), {"model": end["model"]}
 
         def memory(self, params: tree.Tree) -> tree.Tree:

@@ -1,4 +1,5 @@
-"""Tables: what each kind of column becomes, worked out by hand; what is shared; files and their faults."""
+"""Tables: what each kind of column becomes, worked out by hand; what is shared; files and their
+faults."""
 
 from __future__ import annotations
 
@@ -18,9 +19,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenhand as eh
-from evenhand.data.encoding import Column, Encoding, Values, client_sums, fit_column, statistics, text_of
-from evenhand.errors import DataError
+from evenhand.data.encoding import (
+    Column,
+    Encoding,
+    Values,
+    client_sums,
+    fit_column,
+    statistics,
+    text_of,
+)
 from evenhand.data.tables import from_frame, parse, read_table
+from evenhand.errors import DataError
 
 NAN = float("nan")
 
@@ -59,8 +68,12 @@ def column_of(fed: eh.Federation, name: str) -> Column:
 def encoded(values: Any, **settings: Any) -> tuple[Column, np.ndarray[Any, Any]]:
     """One column, fitted on all of its rows as one client's."""
     series = values if isinstance(values, pd.Series) else pd.Series(values)
-    column = fit_column(Values("v", series), np.arange(len(series)), np.array([0, len(series)]), **settings)
-    return column, column.encode(Values("v", series))[0] if column.kind != "left out" else np.empty(0)
+    column = fit_column(
+        Values("v", series), np.arange(len(series)), np.array([0, len(series)]), **settings
+    )
+    return column, column.encode(Values("v", series))[0] if column.kind != "left out" else np.empty(
+        0
+    )
 
 
 # by hand
@@ -68,9 +81,18 @@ def encoded(values: Any, **settings: Any) -> tuple[Column, np.ndarray[Any, Any]]
 
 def test_every_number_of_a_small_table() -> None:
     fed = federation(drop=["sex"])
-    # ages 10 20 30 50 90 (one missing): mean 40, squares 900 + 400 + 100 + 100 + 2500 = 4000, std sqrt(800)
+    # ages 10 20 30 50 90 (one missing): mean 40, squares 900 + 400 + 100 + 100 + 2500 = 4000, std
+    # sqrt(800)
     std = 800**0.5
-    assert encoding_of(fed).features == ("age", "age missing", "colour=blue", "colour=green", "colour=red", "colour=missing", "smokes=1")
+    assert encoding_of(fed).features == (
+        "age",
+        "age missing",
+        "colour=blue",
+        "colour=green",
+        "colour=red",
+        "colour=missing",
+        "smokes=1",
+    )
     assert fed.names == ("a", "b")
     expected_train = [
         [-20 / std, 0, 1, 0, 0, 0, 1],  # a: blue, 20
@@ -86,21 +108,37 @@ def test_every_number_of_a_small_table() -> None:
     assert fed.train.y.tolist() == [1, 1, 0, 0, 0, 0]
     assert fed.test is not None
     # a violet thing of 1000 years, and a blue one; smokes = 2 is neither of the two values known
-    torch.testing.assert_close(fed.test.x, torch.tensor([[960 / std, 0, 0, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0, 0.5]]))
-    assert {column.name: column.unseen for column in encoding_of(fed).columns} == {"age": 0, "colour": 1, "smokes": 1}
+    torch.testing.assert_close(
+        fed.test.x, torch.tensor([[960 / std, 0, 0, 0, 0, 0, 1], [0, 1, 1, 0, 0, 0, 0.5]])
+    )
+    assert {column.name: column.unseen for column in encoding_of(fed).columns} == {
+        "age": 0,
+        "colour": 1,
+        "smokes": 1,
+    }
 
 
 def test_what_is_reported_of_each_column() -> None:
     fed = federation(drop=["sex"])
     age, colour, smokes = encoding_of(fed).columns
-    assert (age.kind, age.missing, age.mean, age.std) == ("number", 1, 40.0, pytest.approx(800**0.5))
+    assert (age.kind, age.missing, age.mean, age.std) == (
+        "number",
+        1,
+        40.0,
+        pytest.approx(800**0.5),
+    )
     assert (colour.kind, colour.missing, colour.categories, colour.counts) == (
         "category",
         1,
         ("blue", "green", "red", "missing"),
         (1, 1, 3, 1),
     )
-    assert (smokes.kind, smokes.missing, smokes.categories, smokes.counts) == ("yes/no", 0, ("0", "1"), (3, 3))
+    assert (smokes.kind, smokes.missing, smokes.categories, smokes.counts) == (
+        "yes/no",
+        0,
+        ("0", "1"),
+        (3, 3),
+    )
     assert encoding_of(fed).rows()[0] == {
         "column": "age",
         "kind": "number",
@@ -125,16 +163,29 @@ def test_dates_are_days_since_1970_and_standardised() -> None:
         stamps,
         stamps.dt.tz_localize("UTC"),
         pd.Series(["1970-01-02", "1970-01-04", "?", "1970-01-06"]),
-        pd.Series([datetime.date(1970, 1, 2), datetime.date(1970, 1, 4), None, datetime.date(1970, 1, 6)]),
+        pd.Series(
+            [datetime.date(1970, 1, 2), datetime.date(1970, 1, 4), None, datetime.date(1970, 1, 6)]
+        ),
         stamps.dt.to_period("D"),
     ):
         column, block = encoded(dates)
-        assert (column.kind, column.mean, column.std, column.missing) == ("date", 3.0, pytest.approx((8 / 3) ** 0.5), 1)
-        np.testing.assert_allclose(block, [[-(1.5**0.5), 0], [0, 0], [0, 1], [1.5**0.5, 0]], rtol=1e-6)
+        assert (column.kind, column.mean, column.std, column.missing) == (
+            "date",
+            3.0,
+            pytest.approx((8 / 3) ** 0.5),
+            1,
+        )
+        np.testing.assert_allclose(
+            block, [[-(1.5**0.5), 0], [0, 0], [0, 1], [1.5**0.5, 0]], rtol=1e-6
+        )
 
 
 def test_a_time_zone_moves_the_day() -> None:
-    column, _ = encoded(pd.Series(pd.to_datetime(["1970-01-01", "1970-01-02", "1970-01-03"])).dt.tz_localize("Etc/GMT+12"))
+    column, _ = encoded(
+        pd.Series(pd.to_datetime(["1970-01-01", "1970-01-02", "1970-01-03"])).dt.tz_localize(
+            "Etc/GMT+12"
+        )
+    )
     assert column.mean == 1.5  # noon in Greenwich
 
 
@@ -175,16 +226,22 @@ def test_kinds_are_inferred(values: Any, kind: str) -> None:
 def test_the_user_may_say_what_a_column_is() -> None:
     assert encoded([1, 2, 3], wanted="category")[0].categories == ("1", "2", "3")
     assert encoded([0, 1, 1, 0], wanted="number")[0].std == 0.5
-    assert encoded(["a", "b", "c"] * 20 + [str(i) + "x" for i in range(60)], wanted="category")[0].kind == "category"
+    assert (
+        encoded(["a", "b", "c"] * 20 + [str(i) + "x" for i in range(60)], wanted="category")[0].kind
+        == "category"
+    )
     fed = federation(categorical=["age"], numeric=["smokes"])
     assert column_of(fed, "age").categories == ("10", "20", "30", "50", "90", "missing")
     assert column_of(fed, "smokes").kind == "number"
 
 
 def test_categories_keep_the_order_of_a_pandas_category_without_those_that_do_not_occur() -> None:
-    column, _ = encoded(pd.Categorical(["low", "high", "low", "mid"], categories=["low", "mid", "high", "extreme"]))
+    column, _ = encoded(
+        pd.Categorical(["low", "high", "low", "mid"], categories=["low", "mid", "high", "extreme"])
+    )
     assert column.categories == ("low", "mid", "high")
-    assert encoded([10, 9, 100, 9], wanted="category")[0].categories == ("9", "10", "100")  # by value, not by letter
+    # by value, not by letter
+    assert encoded([10, 9, 100, 9], wanted="category")[0].categories == ("9", "10", "100")
 
 
 def test_identifiers_and_columns_with_too_many_values_are_left_out() -> None:
@@ -196,13 +253,20 @@ def test_identifiers_and_columns_with_too_many_values_are_left_out() -> None:
     def kind(name: str, values: Any) -> str:
         return fit_column(Values(name, pd.Series(values)), rows, np.array([0, 12])).kind
 
-    assert kind("patient_id", range(12)) == kind("patientId", range(12)) == kind("Unnamed: 0", range(12)) == "left out"
+    assert (
+        kind("patient_id", range(12))
+        == kind("patientId", range(12))
+        == kind("Unnamed: 0", range(12))
+        == "left out"
+    )
     assert kind("humid", range(12)) == "number"  # ends in "id", but is no word of its own
     assert kind("patient_id", [1, *range(11)]) == "number"  # a value twice
 
 
 def test_whole_numbers_have_one_name() -> None:
-    assert {text_of(value) for value in (1, 1.0, "1", " 1 ", np.int8(1), np.float32(1), Decimal("1.0"))} == {"1"}
+    assert {
+        text_of(value) for value in (1, 1.0, "1", " 1 ", np.int8(1), np.float32(1), Decimal("1.0"))
+    } == {"1"}
     assert text_of(0.1) == "0.1"
     assert text_of(np.bool_(True)) == "True"
 
@@ -212,7 +276,8 @@ def test_whole_numbers_have_one_name() -> None:
 
 def test_statistics_from_clients_sums_are_those_of_the_pooled_rows() -> None:
     rng = np.random.default_rng(0)
-    values = rng.normal(1e6, 3.0, 1000)  # far from 0: a sum of plain squares would lose half the digits
+    # far from 0: a sum of plain squares would lose half the digits
+    values = rng.normal(1e6, 3.0, 1000)
     values[rng.random(1000) < 0.1] = np.nan
     offsets = np.array([0, 1, 400, 401, 1000])
     missing, mean, std = statistics(values, offsets)
@@ -264,13 +329,22 @@ def test_the_order_of_rows_and_clients_does_not_matter() -> None:
         }
     )
     order = rng.permutation(80)
-    one, two = (from_frame(rows, client="site", label="y", held_out="tested") for rows in (table, table.iloc[order]))
+    one, two = (
+        from_frame(rows, client="site", label="y", held_out="tested")
+        for rows in (table, table.iloc[order])
+    )
     renamed = from_frame(
-        table.assign(site=table["site"].map(dict(zip("abcd", "zyxw", strict=True)))), client="site", label="y", held_out="tested"
+        table.assign(site=table["site"].map(dict(zip("abcd", "zyxw", strict=True)))),
+        client="site",
+        label="y",
+        held_out="tested",
     )
     assert encoding_of(one).features == encoding_of(two).features == encoding_of(renamed).features
     for client in range(4):
-        rows = [sorted(fed.train.client(k)[0].tolist()) for fed, k in ((one, client), (two, client), (renamed, 3 - client))]
+        rows = [
+            sorted(fed.train.client(k)[0].tolist())
+            for fed, k in ((one, client), (two, client), (renamed, 3 - client))
+        ]
         np.testing.assert_allclose(rows[0], rows[1], rtol=1e-5)
         np.testing.assert_allclose(rows[0], rows[2], rtol=1e-5)
 
@@ -280,7 +354,14 @@ def test_the_order_of_rows_and_clients_does_not_matter() -> None:
 
 def test_groups_are_intersections_of_those_that_occur() -> None:
     fed = federation(group=["sex", "smokes"])
-    assert fed.group_names == ("F & smokes=0", "F & smokes=1", "F & smokes=2", "M & smokes=0", "M & smokes=1", "unknown & smokes=1")
+    assert fed.group_names == (
+        "F & smokes=0",
+        "F & smokes=1",
+        "F & smokes=2",
+        "M & smokes=0",
+        "M & smokes=1",
+        "unknown & smokes=1",
+    )
     assert fed.train.group is not None
     # a: M smokes, F smokes, unknown smokes; b: F, F, M
     assert fed.train.group.tolist() == [4, 1, 5, 0, 0, 3]
@@ -295,9 +376,16 @@ def test_a_group_stays_a_feature_unless_it_is_dropped() -> None:
 
 
 def test_client_team_label_and_split_are_no_features() -> None:
-    table = patients().assign(region=lambda rows: rows["site"].map({"a": "north", "b": "south"}), tested=TESTED)
+    table = patients().assign(
+        region=lambda rows: rows["site"].map({"a": "north", "b": "south"}), tested=TESTED
+    )
     fed = from_frame(table, client="site", label="ill", team="region", held_out="tested")
-    assert [column.name for column in encoding_of(fed).columns] == ["age", "colour", "smokes", "sex"]
+    assert [column.name for column in encoding_of(fed).columns] == [
+        "age",
+        "colour",
+        "smokes",
+        "sex",
+    ]
     assert fed.team_names == ("north", "south")
     assert fed.teams is not None
     assert fed.teams.tolist() == [0, 1]
@@ -322,7 +410,8 @@ def test_a_condition_makes_a_label_a_group_or_a_client() -> None:
     assert encoding_of(fed).dropped == (("no value of colour == red", 1),)
     assert "colour" in {column.name for column in encoding_of(fed).columns}
     dated = table.assign(day=["2020-01-01", "2020-06-01"] * 4)
-    assert federation(dated, label="day < 2020-03-01").train.y.tolist() == [0, 1, 0, 1, 0, 1]  # a has rows 1, 2, 5; b 0, 3, 4
+    # a has rows 1, 2, 5; b 0, 3, 4
+    assert federation(dated, label="day < 2020-03-01").train.y.tolist() == [0, 1, 0, 1, 0, 1]
 
 
 def test_a_column_whose_name_looks_like_a_condition_is_that_column() -> None:
@@ -358,13 +447,16 @@ def test_a_regression_is_standardised_by_training_rows_and_can_be_undone() -> No
 
 
 def test_the_task_is_inferred_and_may_be_given() -> None:
-    numbers = patients().assign(n=[0, 1, 2, 0, 1, 2, 0, 1], many=range(8), half=[0.5, 1, 1, 2, 2, 3, 3, 4])
+    numbers = patients().assign(
+        n=[0, 1, 2, 0, 1, 2, 0, 1], many=range(8), half=[0.5, 1, 1, 2, 2, 3, 3, 4]
+    )
     assert federation(numbers, label="n").label_names == ("0", "1", "2")
     assert encoding_of(federation(numbers, label="n", task="regression")).task == "regression"
     assert encoding_of(federation(numbers, label="half")).task == "regression"
     assert len(federation(numbers, label="half", task="classification").label_names) == 5
     whole = pd.DataFrame({"site": ["a"] * 30, "x": range(30), "y": range(30)})
-    assert encoding_of(from_frame(whole, client="site", label="y")).task == "regression"  # more than 20 values
+    # more than 20 values
+    assert encoding_of(from_frame(whole, client="site", label="y")).task == "regression"
     with pytest.raises(ValueError, match="holds text, which cannot be predicted as a number"):
         federation(task="regression")
     with pytest.raises(ValueError, match="holds dates"):
@@ -404,7 +496,9 @@ def test_an_infinite_number_is_an_error_with_row_and_column() -> None:
 def test_numbers_that_cannot_be_added_up_are_an_error() -> None:
     with pytest.raises(DataError, match="column 'age' has numbers too large to add up"):
         federation(patients().assign(age=[1e308, -1e308, 1e308, 1e307, 1, 2, 3, 4]))
-    with pytest.raises(DataError, match="column 'age' has a value in row 7 that is too large beside the others"):
+    with pytest.raises(
+        DataError, match="column 'age' has a value in row 7 that is too large beside the others"
+    ):
         federation(patients().assign(age=[1, 2, 3, 4, 5, 6, 1e300, 4]))
 
 
@@ -415,12 +509,26 @@ def test_numbers_that_cannot_be_added_up_are_an_error() -> None:
         (lambda t: t.assign(ill="no"), {}, "label 'ill' has one class only, 'no'"),
         (lambda t: t.assign(ill=None), {}, "no row of the table has a label and a client"),
         (lambda t: t[["site", "ill"]], {}, "no column is left to learn from"),
-        (lambda t: t.assign(ill=2.5), {"task": "regression"}, "label 'ill' is the same in all rows"),
-        (lambda t: t.set_axis(["site", "age", "age", "smokes", "ill", "sex"], axis=1), {}, "two columns named 'age'"),
-        (lambda t: t, {"held_out": ["maybe"] * 8}, "held_out must be true or false in every row, found maybe"),
+        (
+            lambda t: t.assign(ill=2.5),
+            {"task": "regression"},
+            "label 'ill' is the same in all rows",
+        ),
+        (
+            lambda t: t.set_axis(["site", "age", "age", "smokes", "ill", "sex"], axis=1),
+            {},
+            "two columns named 'age'",
+        ),
+        (
+            lambda t: t,
+            {"held_out": ["maybe"] * 8},
+            "held_out must be true or false in every row, found maybe",
+        ),
     ],
 )
-def test_tables_that_cannot_be_used_are_refused(change: Any, settings: dict[str, Any], message: str) -> None:
+def test_tables_that_cannot_be_used_are_refused(
+    change: Any, settings: dict[str, Any], message: str
+) -> None:
     with pytest.raises(DataError, match=message):
         federation(change(patients()), **settings)
 
@@ -429,10 +537,16 @@ def test_tables_that_cannot_be_used_are_refused(change: Any, settings: dict[str,
     ("settings", "message"),
     [
         ({"client": "siet"}, "client: there is no column 'siet'; did you mean 'site'"),
-        ({"drop": ["nothing_like_it_at_all"]}, "drop: there is no column .*; the columns are site, age"),
+        (
+            {"drop": ["nothing_like_it_at_all"]},
+            "drop: there is no column .*; the columns are site, age",
+        ),
         ({"client": None}, "client must name a column; or give a partition"),
         ({"held_out": [True]}, "held_out must have an entry for each of the 8 rows"),
-        ({"group": "age", "most_categories": 2}, "group: 'age' has 6 different values; give a condition"),
+        (
+            {"group": "age", "most_categories": 2},
+            "group: 'age' has 6 different values; give a condition",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -455,19 +569,34 @@ def test_names_that_are_no_text_and_an_index_with_repeats_do_not_disturb() -> No
     reference = federation(group="sex")
     assert torch.equal(fed.train.x, reference.train.x)
     assert fed.group_names == reference.group_names
-    assert torch.equal(encoding_of(fed).transform(table.iloc[:3]), encoding_of(reference).transform(patients().iloc[:3]))
+    assert torch.equal(
+        encoding_of(fed).transform(table.iloc[:3]),
+        encoding_of(reference).transform(patients().iloc[:3]),
+    )
 
 
 def test_nullable_types_and_plain_ones_give_the_same() -> None:
     plain = federation().train.x
     assert torch.equal(federation(patients().convert_dtypes()).train.x, plain)
-    assert torch.equal(federation(patients().astype({"colour": "category", "sex": "category", "site": "category"})).train.x, plain)
+    assert torch.equal(
+        federation(
+            patients().astype({"colour": "category", "sex": "category", "site": "category"})
+        ).train.x,
+        plain,
+    )
     assert torch.equal(federation(patients().astype(object)).train.x, plain)
 
 
 def test_a_partition_deals_rows_that_have_no_client() -> None:
     table = pd.concat([patients()] * 10, ignore_index=True)
-    fed = from_frame(table, client=None, label="ill", group="sex", partition={"name": "dirichlet", "alpha": 1.0}, clients=4)
+    fed = from_frame(
+        table,
+        client=None,
+        label="ill",
+        group="sex",
+        partition={"name": "dirichlet", "alpha": 1.0},
+        clients=4,
+    )
     assert fed.clients == 4
     assert len(fed.train.x) + len(fed.test.x if fed.test is not None else []) == 80
     assert column_of(fed, "site").kind == "yes/no"  # nobody's client: a feature like any other
@@ -477,7 +606,16 @@ def test_groups_and_labels_stay_with_their_rows_through_a_partition() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 1000, 300)
     table = pd.DataFrame({"x": x, "y": x % 3, "g": x % 5})
-    fed = from_frame(table, client=None, label="y", group="g", drop=["g"], partition="iid", clients=7, split={"val": 0.1, "test": 0.2})
+    fed = from_frame(
+        table,
+        client=None,
+        label="y",
+        group="g",
+        drop=["g"],
+        partition="iid",
+        clients=7,
+        split={"val": 0.1, "test": 0.2},
+    )
     column = column_of(fed, "x")
     for part in (fed.train, fed.val, fed.test):
         assert part is not None
@@ -528,7 +666,13 @@ def test_an_encoding_survives_json() -> None:
 
 
 @pytest.mark.parametrize(
-    "saved", [{}, {"format": 2, "columns": []}, {"format": 1, "columns": [{"name": "x"}], "label": "y"}, {"format": 1}]
+    "saved",
+    [
+        {},
+        {"format": 2, "columns": []},
+        {"format": 1, "columns": [{"name": "x"}], "label": "y"},
+        {"format": 1},
+    ],
 )
 def test_what_is_no_saved_encoding_is_refused(saved: dict[str, Any]) -> None:
     with pytest.raises(DataError, match="this is not a saved encoding"):
@@ -545,14 +689,22 @@ CELLS = {
 
 @given(data=st.data(), rows=st.integers(2, 25))
 @settings(max_examples=60, deadline=None)
-def test_any_frame_becomes_finite_numbers_that_transform_repeats(data: st.DataObject, rows: int) -> None:
-    columns = {name: data.draw(st.lists(cells, min_size=rows, max_size=rows)) for name, cells in CELLS.items()}
-    table = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+def test_any_frame_becomes_finite_numbers_that_transform_repeats(
+    data: st.DataObject, rows: int
+) -> None:
+    columns = {
+        name: data.draw(st.lists(cells, min_size=rows, max_size=rows))
+        for name, cells in CELLS.items()
+    }
+    table = pd.DataFrame(
+        {name: pd.Series(values, dtype=object) for name, values in columns.items()}
+    )
     table["steady"] = np.arange(rows) % 3 - 1.0  # so that something is left to learn from
     table["site"] = data.draw(st.lists(st.sampled_from("pq"), min_size=rows, max_size=rows))
     table["y"] = np.arange(rows) % 2
     tested = np.array(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows)))
-    tested[[table["site"].eq(site).idxmax() for site in table["site"].unique()]] = False  # each client trains on something
+    # each client trains on something
+    tested[[table["site"].eq(site).idxmax() for site in table["site"].unique()]] = False
     try:
         fed = from_frame(table, client="site", label="y", held_out=tested)
     except DataError as error:
@@ -573,7 +725,8 @@ def test_any_frame_becomes_finite_numbers_that_transform_repeats(data: st.DataOb
             assert float(present.mean()) == pytest.approx(0, abs=1e-5)
             assert float(present.square().mean()) == pytest.approx(1, rel=1e-4)
         elif column.kind == "category":
-            assert bool((block.sum(1) == 1).all())  # every training row has a category that is known
+            # every training row has a category that is known
+            assert bool((block.sum(1) == 1).all())
             assert block.sum(0).tolist() == list(column.counts)
     assert Encoding.from_json(json.loads(json.dumps(encoding.to_json()))) == encoding
 
@@ -599,7 +752,9 @@ def test_tables_are_read_from_every_format(tmp_path: Path) -> None:
 
 
 def test_markers_of_missing_values_and_a_byte_order_mark_are_understood(tmp_path: Path) -> None:
-    table = read_table(written(tmp_path / "t.csv", "\ufeffage, city\r\n1, Bonn\r\n?, NA\r\n , \r\nN/A,None\r\n"))
+    table = read_table(
+        written(tmp_path / "t.csv", "\ufeffage, city\r\n1, Bonn\r\n?, NA\r\n , \r\nN/A,None\r\n")
+    )
     assert table.columns.tolist() == ["age", "city"]
     assert table["age"].isna().tolist() == [False, True, True, True]
     assert table["city"].tolist()[3] == "None"  # a word like any other
@@ -621,7 +776,9 @@ def test_markers_of_missing_values_and_a_byte_order_mark_are_understood(tmp_path
         (b"a\0b,c\n1,2\n", "is not a table: it holds bytes that are no text"),
     ],
 )
-def test_a_file_that_is_no_table_gives_one_line_with_its_name(tmp_path: Path, content: str | bytes, message: str) -> None:
+def test_a_file_that_is_no_table_gives_one_line_with_its_name(
+    tmp_path: Path, content: str | bytes, message: str
+) -> None:
     path = written(tmp_path / "bad.csv", content)
     with pytest.raises(DataError, match=message) as caught:
         read_table(path)
@@ -649,7 +806,9 @@ def test_damaged_compressed_files_are_told(tmp_path: Path) -> None:
         read_table(written(tmp_path / "bad.parquet", b"PAR1 but not really"))
 
 
-def test_parquet_without_pyarrow_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_without_pyarrow_names_the_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(DataError, match=r"needs pyarrow; install evenhand\[parquet\]"):
         read_table(written(tmp_path / "t.parquet", b"PAR1"))
@@ -666,10 +825,14 @@ def test_a_model_trained_on_a_table_separates_it_and_predicts_new_rows() -> None
     rng = np.random.default_rng(0)
     age, wing = rng.normal(60, 10, 240), rng.choice(["east", "west"], 240)
     ill = np.where(age + 15 * (wing == "west") > 67, "yes", "no")
-    table = pd.DataFrame({"site": rng.choice(["p", "q", "r"], 240), "age": age, "wing": wing, "ill": ill})
+    table = pd.DataFrame(
+        {"site": rng.choice(["p", "q", "r"], 240), "age": age, "wing": wing, "ill": ill}
+    )
     fed = from_frame(table, client="site", label="ill", group="wing")
     module = torch.nn.Linear(2, 2)
-    result = eh.fit(module, fed, eh.FedAvg(), rounds=30, local=eh.LocalSGD(lr=0.5, epochs=1, batch_size=32))
+    result = eh.fit(
+        module, fed, eh.FedAvg(), rounds=30, local=eh.LocalSGD(lr=0.5, epochs=1, batch_size=32)
+    )
     module.load_state_dict(result.params)
     new = pd.DataFrame({"age": [40, 62, 62, 85], "wing": ["west", "east", "west", "east"]})
     predicted = [fed.label_names[k] for k in module(encoding_of(fed).transform(new)).argmax(1)]
@@ -679,8 +842,16 @@ def test_a_model_trained_on_a_table_separates_it_and_predicts_new_rows() -> None
 def test_a_hundred_thousand_rows_of_as_many_clients_take_no_loop_over_clients() -> None:
     rng = np.random.default_rng(0)
     count = 100_000
-    table = pd.DataFrame({"who": rng.permutation(count), "x": rng.normal(size=count), "c": rng.choice(list("abc"), count)})
-    fed = from_frame(table.assign(y=rng.integers(0, 2, count)), client="who", label="y", split={"test": 0.0})
+    table = pd.DataFrame(
+        {
+            "who": rng.permutation(count),
+            "x": rng.normal(size=count),
+            "c": rng.choice(list("abc"), count),
+        }
+    )
+    fed = from_frame(
+        table.assign(y=rng.integers(0, 2, count)), client="who", label="y", split={"test": 0.0}
+    )
     assert fed.clients == count
     assert float(fed.train.x[:, 0].double().square().mean()) == pytest.approx(1, rel=1e-5)
 
@@ -707,7 +878,13 @@ def test_codes_with_leading_zeros_stay_codes(tmp_path: Path) -> None:
 
 
 def test_one_odd_cell_in_a_column_of_numbers_is_an_error_that_names_it() -> None:
-    table = pd.DataFrame({"site": ["a"] * 100, "age": [str(i) for i in range(99)] + ["unknown age"], "ill": ["yes", "no"] * 50})
+    table = pd.DataFrame(
+        {
+            "site": ["a"] * 100,
+            "age": [str(i) for i in range(99)] + ["unknown age"],
+            "ill": ["yes", "no"] * 50,
+        }
+    )
     for seed in range(4):  # whether it comes to be a training row or a test row
         with pytest.raises(DataError, match=r"column 'age'.*'unknown age' in row 100 is"):
             from_frame(table, client="site", label="ill", seed=seed)
@@ -715,12 +892,16 @@ def test_one_odd_cell_in_a_column_of_numbers_is_an_error_that_names_it() -> None
 
 def test_client_and_label_must_differ() -> None:
     table = pd.DataFrame({"site": ["a", "b"] * 5, "age": range(10)})
-    with pytest.raises(ValueError, match="client and label are both 'site'; predict another column"):
+    with pytest.raises(
+        ValueError, match="client and label are both 'site'; predict another column"
+    ):
         from_frame(table, client="site", label="site")
 
 
 def test_a_dash_is_a_missing_number() -> None:
-    table = pd.DataFrame({"site": ["a"] * 6, "age": ["1", "2", "3", "-", "5", "6"], "ill": ["yes", "no"] * 3})
+    table = pd.DataFrame(
+        {"site": ["a"] * 6, "age": ["1", "2", "3", "-", "5", "6"], "ill": ["yes", "no"] * 3}
+    )
     federation = from_frame(table, client="site", label="ill", split={"test": 0.0})
     assert federation.encoding is not None
     assert federation.encoding.features == ("age", "age missing")

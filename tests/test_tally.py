@@ -1,4 +1,5 @@
-"""Tallies: by hand, against scikit-learn on pooled predictions, that they add, and that every engine and path counts the same."""
+"""Tallies: by hand, against scikit-learn on pooled predictions, that they add, and that every
+engine and path counts the same."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class Given(nn.Module):
 
 @dataclass(frozen=True)
 class Owned(eh.Algorithm):
-    """FedAvg whose clients are evaluated one by one, each with its own copy of the model handed out."""
+    """FedAvg whose clients are evaluated one by one, each with its own copy of the model handed
+    out."""
 
     personal: bool = True
 
@@ -53,11 +55,14 @@ def one_client(
     outputs: list[Any], y: list[Any], loss: Any = "cross_entropy", group: list[str] | None = None
 ) -> tuple[Model, eh.Federation]:
     x = np.asarray(outputs, np.float64)
-    entry: dict[str, Any] = {"x": np.nan_to_num(x), "y": np.array(y)} | ({"group": group} if group else {})
+    entry: dict[str, Any] = {"x": np.nan_to_num(x), "y": np.array(y)} | (
+        {"group": group} if group else {}
+    )
     federation = eh.Federation.from_arrays([entry])
     model = Model(Given(x.shape[1]), loss)
     model.check(federation)
-    federation.train.x[:] = torch.from_numpy(x)  # a federation refuses NaN features; here they stand for NaN outputs
+    # a federation refuses NaN features; here they stand for NaN outputs
+    federation.train.x[:] = torch.from_numpy(x)
     return model, federation
 
 
@@ -66,14 +71,25 @@ def tally_of(model: Model, federation: eh.Federation, client: int = 0) -> Tally:
     part = federation.train
     index = torch.arange(int(part.offsets[client]), int(part.offsets[client + 1]))
     batch = Batch(part.samples(model.dtype, model.device), index, torch.ones(len(index)))
-    return {name: sums.numpy() for name, sums in tally(model, model.init(), batch, federation.groups, full=True).items()}
+    return {
+        name: sums.numpy()
+        for name, sums in tally(model, model.init(), batch, federation.groups, full=True).items()
+    }
 
 
-def exchanged(engine: Engine, algorithm: eh.Algorithm, federation: eh.Federation, model: Model, part: str = "test") -> Tally:
+def exchanged(
+    engine: Engine,
+    algorithm: eh.Algorithm,
+    federation: eh.Federation,
+    model: Model,
+    part: str = "test",
+) -> Tally:
     attached = engine.attach(model, federation, 0)
     asked = getattr(federation, part).sizes.nonzero().flatten()
     kind = Evaluate(algorithm, federation.groups, part, full=True, clients=federation.clients)
-    return dense(attached.exchange(kind, Task({"model": model.init()}), asked, 0), federation.clients)
+    return dense(
+        attached.exchange(kind, Task({"model": model.init()}), asked, 0), federation.clients
+    )
 
 
 def same_tally(a: Tally, b: Tally, tolerance: float = 1e-12) -> None:
@@ -85,7 +101,9 @@ def same_tally(a: Tally, b: Tally, tolerance: float = 1e-12) -> None:
         if name in COUNTS:
             assert np.array_equal(a[name], b[name]), name
         else:
-            np.testing.assert_allclose(a[name], b[name], rtol=tolerance, atol=tolerance, err_msg=name)
+            np.testing.assert_allclose(
+                a[name], b[name], rtol=tolerance, atol=tolerance, err_msg=name
+            )
 
 
 # ---- by hand
@@ -93,11 +111,17 @@ def same_tally(a: Tally, b: Tally, tolerance: float = 1e-12) -> None:
 
 def test_three_classes_by_hand() -> None:
     log = math.log
-    outputs = [[log(0.7), log(0.2), log(0.1)], [log(0.7), log(0.2), log(0.1)], [0.0, nan, 0.0], [log(0.25), log(0.25), log(0.5)]]
+    outputs = [
+        [log(0.7), log(0.2), log(0.1)],
+        [log(0.7), log(0.2), log(0.1)],
+        [0.0, nan, 0.0],
+        [log(0.25), log(0.25), log(0.5)],
+    ]
     found = tally_of(*one_client(outputs, [0, 1, 2, 2]))
     assert found["count"].tolist() == [4]
     assert found["correct"].tolist() == [2]
-    assert found["confusion"][0].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 1]]  # the last column: no prediction
+    # the last column: no prediction
+    assert found["confusion"][0].tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 1, 1]]
     right, wrong = 0.3**2 + 0.2**2 + 0.1**2, 0.7**2 + 0.8**2 + 0.1**2
     assert math.isnan(found["brier"][0])  # as the loss: a sample without outputs has none
     assert math.isnan(found["loss"][0])
@@ -105,7 +129,9 @@ def test_three_classes_by_hand() -> None:
     assert found["scored"][0].sum(1).tolist() == [1, 2]  # wrong and right
     assert found["score"].sum((0, 2)).tolist() == pytest.approx([0.7, 1.2], abs=1e-7)
     whole = tally_of(*one_client([outputs[i] for i in (0, 1, 3)], [0, 1, 2]))
-    assert whole["brier"].tolist() == pytest.approx([right + wrong + 0.25**2 + 0.25**2 + 0.5**2], rel=1e-12)
+    assert whole["brier"].tolist() == pytest.approx(
+        [right + wrong + 0.25**2 + 0.25**2 + 0.5**2], rel=1e-12
+    )
     assert whole["loss"].tolist() == pytest.approx([-log(0.7) - log(0.2) - log(0.5)], rel=1e-12)
 
 
@@ -117,7 +143,11 @@ def test_a_single_output_by_hand(labels: tuple[int, int]) -> None:
     assert found["correct"].tolist() == [2]
     assert found["confusion"][0].tolist() == [[1, 1, 1], [0, 1, 0]]
     fine = len(TAIL)  # the first hundredth is cut into as many bins more
-    assert np.argwhere(found["scored"][0]).tolist() == [[0, fine + 20], [0, fine + 75], [1, fine + 75]]
+    assert np.argwhere(found["scored"][0]).tolist() == [
+        [0, fine + 20],
+        [0, fine + 75],
+        [1, fine + 75],
+    ]
     assert found["score"].sum((0, 2)).tolist() == pytest.approx([0.203 + 0.755, 0.755], abs=1e-7)
     assert "brier" not in found  # a margin is no probability
 
@@ -127,14 +157,20 @@ def test_the_brier_score_of_a_single_output_is_twice_the_squared_error() -> None
     assert found["brier"].tolist() == pytest.approx([2 * 0.25**2 + 2 * 0.8**2], rel=1e-12)
     two = tally_of(*one_client([[0.0, math.log(3)], [math.log(4), 0.0]], [1, 1]))
     assert two["brier"].tolist() == pytest.approx(found["brier"].tolist(), rel=1e-12)
-    assert np.array_equal(two["scored"], found["scored"])  # two outputs have the same probability of class 1
+    # two outputs have the same probability of class 1
+    assert np.array_equal(two["scored"], found["scored"])
     assert np.allclose(two["score"], found["score"], atol=1e-7)
 
 
 def test_a_regression_by_hand() -> None:
     found = tally_of(*one_client([[1.0], [4.0]], [0.5, 6.0], "mse"))
-    assert {name: sums.tolist() for name, sums in found.items()} == {"count": [2], "loss": [4.25], "absolute": [2.5]}
-    two = tally_of(*one_client([[1.0, 4.0]], [[0.5, 6.0]], "mse"))  # a mean over the entries of a target, as the loss
+    assert {name: sums.tolist() for name, sums in found.items()} == {
+        "count": [2],
+        "loss": [4.25],
+        "absolute": [2.5],
+    }
+    # a mean over the entries of a target, as the loss
+    two = tally_of(*one_client([[1.0, 4.0]], [[0.5, 6.0]], "mse"))
     assert two["absolute"].tolist() == [1.25]
 
 
@@ -146,7 +182,9 @@ def test_an_infinite_output_is_a_prediction() -> None:
 
 def test_a_label_that_is_no_class_of_the_model_is_in_no_table_and_never_right() -> None:
     def ignoring(output: Tensor, y: Tensor) -> Tensor:
-        return torch.where(y < 0, 0.0, output.logsumexp(1) - output.gather(1, y.clamp(min=0)[:, None])[:, 0])
+        return torch.where(
+            y < 0, 0.0, output.logsumexp(1) - output.gather(1, y.clamp(min=0)[:, None])[:, 0]
+        )
 
     model, federation = one_client([[2.0, 1.0], [1.0, 2.0], [1.0, 2.0]], [0, 0, -100], ignoring)
     found = tally_of(model, federation)
@@ -167,21 +205,33 @@ def pooled_predictions(federation: eh.Federation, model: Model) -> tuple[np.ndar
     with torch.no_grad():
         probability = model.output(model.init(), federation.test.x).softmax(1)
     part = federation.test
-    return tuple(column.numpy() for column in (part.owners, part.group, part.y, probability.argmax(1), probability))
+    return tuple(
+        column.numpy()
+        for column in (part.owners, part.group, part.y, probability.argmax(1), probability)
+    )
 
 
 def two_classes(clients: int, seed: int = 0, samples: int = 40) -> eh.Federation:
-    """Clients with two groups and their own share of class 1; the last group is empty in the test data."""
+    """Clients with two groups and their own share of class 1; the last group is empty in the test
+    data."""
     rng = np.random.default_rng(seed)
 
     def part(extra: bool, i: int) -> dict[str, Any]:
         x = rng.normal(size=(samples, 3))
         y = (x[:, 0] + 0.5 * rng.normal(size=samples) > 0.2 * i).astype(np.int64)
         group = rng.choice(["a", "b"], samples).tolist()
-        return {"x": x, "y": y, "group": [*group[:-1], "c"] if extra else group, **({"team": ["p", "q"][i % 2]} if extra else {})}
+        return {
+            "x": x,
+            "y": y,
+            "group": [*group[:-1], "c"] if extra else group,
+            **({"team": ["p", "q"][i % 2]} if extra else {}),
+        }
 
     train = [part(True, i) for i in range(clients)]
-    test = [{key: value for key, value in part(False, i).items() if key != "team"} for i in range(clients)]
+    test = [
+        {key: value for key, value in part(False, i).items() if key != "team"}
+        for i in range(clients)
+    ]
     return eh.Federation.from_arrays(train, test=test)
 
 
@@ -223,12 +273,20 @@ def test_tables_and_scores_are_those_of_pooled_predictions(clients: int) -> None
         places = np.searchsorted(EDGES, q, side="right")
         assert columns["auc"][row] == pytest.approx(sk.roc_auc_score(y, places), abs=1e-14)
         both = np.stack([np.bincount(places[y == o], minlength=BINS) for o in (0, 1)])
-        assert abs(columns["auc"][row] - sk.roc_auc_score(y, q)) <= calibration.auc_error(both) + 1e-14
-        error = sum(abs((q[tenth] - y[tenth]).sum()) for tenth in (np.minimum(q * 10, 9).astype(int) == b for b in range(10))) / len(y)
+        assert (
+            abs(columns["auc"][row] - sk.roc_auc_score(y, q)) <= calibration.auc_error(both) + 1e-14
+        )
+        error = sum(
+            abs((q[tenth] - y[tenth]).sum())
+            for tenth in (np.minimum(q * 10, 9).astype(int) == b for b in range(10))
+        ) / len(y)
         assert columns["calibration_error"][row] == pytest.approx(error, abs=1e-6)
         table = found["confusion"]
         if row < clients:
-            assert table[row].sum(0)[:, :2].tolist() == sk.confusion_matrix(y, p, labels=[0, 1]).tolist()
+            assert (
+                table[row].sum(0)[:, :2].tolist()
+                == sk.confusion_matrix(y, p, labels=[0, 1]).tolist()
+            )
     train_groups = np.bincount(federation.train.group.numpy(), minlength=3).tolist()  # type: ignore[union-attr]
     teams = np.bincount(federation.teams.numpy(), minlength=min(clients, 2)) * 40
     assert columns["train_count"].tolist() == [40] * clients + train_groups + teams.tolist()
@@ -243,10 +301,16 @@ def test_scores_of_three_classes_are_means_over_the_classes_that_have_samples() 
     for row, mask in enumerate([client == i for i in range(10)] + [group == a for a in range(3)]):
         y, p, q = label[mask], prediction[mask], probability[mask]
         there = sorted(set(y.tolist()))
-        assert columns["precision"][row] == pytest.approx(sk.precision_score(y, p, labels=there, average="macro", zero_division=0))
-        assert columns["recall"][row] == pytest.approx(sk.recall_score(y, p, labels=there, average="macro"))
+        assert columns["precision"][row] == pytest.approx(
+            sk.precision_score(y, p, labels=there, average="macro", zero_division=0)
+        )
+        assert columns["recall"][row] == pytest.approx(
+            sk.recall_score(y, p, labels=there, average="macro")
+        )
         assert columns["balanced_accuracy"][row] == pytest.approx(columns["recall"][row])
-        assert columns["brier"][row] == pytest.approx(((q - np.eye(3)[y]) ** 2).sum(1).mean(), rel=1e-12)
+        assert columns["brier"][row] == pytest.approx(
+            ((q - np.eye(3)[y]) ** 2).sum(1).mean(), rel=1e-12
+        )
         top, right = q.max(1), p == y
         tenths = [(top * 10).astype(int) == b for b in range(10)]
         error = sum(abs((top[tenth] - right[tenth]).sum()) for tenth in tenths) / len(y)
@@ -255,30 +319,50 @@ def test_scores_of_three_classes_are_means_over_the_classes_that_have_samples() 
 
 def test_a_class_that_is_never_predicted_has_precision_zero_in_the_mean_and_none_alone() -> None:
     three = {"count": np.array([[4]]), "correct": np.array([[2]]), "loss": np.zeros((1, 1))}
-    table = np.array([[2, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]])  # everything is taken for class 0; class 2 does not occur
+    # everything is taken for class 0; class 2 does not occur
+    table = np.array([[2, 0, 0, 0], [2, 0, 0, 0], [0, 0, 0, 0]])
     federation = eh.Federation.from_arrays([{"x": np.zeros((1, 1)), "y": [0]}])
     columns = eh.metrics.score_columns(three | {"confusion": table[None, None]}, federation)
     assert columns["precision"].tolist() == [(0.5 + 0.0) / 2]
     assert columns["recall"].tolist() == [(1.0 + 0.0) / 2]
-    columns = eh.metrics.score_columns(three | {"confusion": table[None, None, :2, [0, 1, 3]]}, federation)
+    columns = eh.metrics.score_columns(
+        three | {"confusion": table[None, None, :2, [0, 1, 3]]}, federation
+    )
     assert math.isnan(columns["precision"][0])
     assert columns["recall"].tolist() == [0.0]
 
 
 def test_a_regression_has_rmse_and_mae_and_no_columns_of_a_classifier() -> None:
     rng = np.random.default_rng(0)
-    clients = [{"x": rng.normal(size=(m, 2)), "y": rng.normal(size=m), "team": t} for m, t in ((5, "p"), (8, "q"), (2, "q"))]
+    clients = [
+        {"x": rng.normal(size=(m, 2)), "y": rng.normal(size=m), "team": t}
+        for m, t in ((5, "p"), (8, "q"), (2, "q"))
+    ]
     federation = eh.Federation.from_arrays(clients)
     result = eh.fit(linear(2, 1), federation, eh.FedAvg(), loss="mse", rounds=2)
-    assert list(result.score_columns) == ["by", "name", "team", "train_count", "count", "accuracy", "loss", "rmse", "mae"]
+    assert list(result.score_columns) == [
+        "by",
+        "name",
+        "team",
+        "train_count",
+        "count",
+        "accuracy",
+        "loss",
+        "rmse",
+        "mae",
+    ]
     module = linear(2, 1)
     module.load_state_dict(result.params)
     guess, y = module(federation.train.x).detach().numpy()[:, 0], federation.train.y.numpy()
     owners = federation.train.owners.numpy()
     assert federation.teams is not None
     for row, mask in enumerate([owners == 0, owners == 1, owners == 2, owners == 0, owners > 0]):
-        assert result.score_columns["rmse"][row] == pytest.approx(math.sqrt(sk.mean_squared_error(y[mask], guess[mask])))
-        assert result.score_columns["mae"][row] == pytest.approx(sk.mean_absolute_error(y[mask], guess[mask]))
+        assert result.score_columns["rmse"][row] == pytest.approx(
+            math.sqrt(sk.mean_squared_error(y[mask], guess[mask]))
+        )
+        assert result.score_columns["mae"][row] == pytest.approx(
+            sk.mean_absolute_error(y[mask], guess[mask])
+        )
     assert result.counts is None
     assert result.values == pytest.approx((guess - y) ** 2)
 
@@ -287,7 +371,9 @@ def test_a_users_own_loss_that_is_no_classification_has_losses_alone() -> None:
     def absolute(output: Tensor, y: Tensor) -> Tensor:
         return (output.squeeze(1) - y).abs()
 
-    federation = eh.Federation.from_arrays([{"x": np.ones((4, 2)), "y": np.array([20.0, 30.0, 40.0, 90.0])}])
+    federation = eh.Federation.from_arrays(
+        [{"x": np.ones((4, 2)), "y": np.array([20.0, 30.0, 40.0, 90.0])}]
+    )
     result = eh.fit(linear(2, 1), federation, eh.FedAvg(), loss=absolute, rounds=1)
     assert list(result.score_columns)[-2:] == ["accuracy", "loss"]
     assert result.tally.keys() == {"count", "loss"}
@@ -298,15 +384,23 @@ def test_a_model_without_probabilities_has_an_auc_and_no_brier_score() -> None:
     federation = two_classes(4)
     result = eh.fit(linear(3, 1), federation, eh.FedAvg(), loss="hinge", rounds=3)
     assert federation.test is not None
-    assert all(math.isnan(value) for name in ("brier", "calibration_error") for value in result.score_columns[name])
+    assert all(
+        math.isnan(value)
+        for name in ("brier", "calibration_error")
+        for value in result.score_columns[name]
+    )
     module = linear(3, 1)
     module.load_state_dict(result.params)
     margin = module(federation.test.x).detach()[:, 0]
     for client in range(4):
         mine = federation.test.owners == client
         places = np.searchsorted(EDGES, margin[mine].sigmoid().numpy(), side="right")
-        assert result.score_columns["auc"][client] == pytest.approx(sk.roc_auc_score(federation.test.y[mine], places), abs=1e-14)
-        assert result.score_columns["auc"][client] == pytest.approx(sk.roc_auc_score(federation.test.y[mine], margin[mine]), abs=0.02)
+        assert result.score_columns["auc"][client] == pytest.approx(
+            sk.roc_auc_score(federation.test.y[mine], places), abs=1e-14
+        )
+        assert result.score_columns["auc"][client] == pytest.approx(
+            sk.roc_auc_score(federation.test.y[mine], margin[mine]), abs=0.02
+        )
 
 
 # ---- tallies add, whoever takes them
@@ -320,7 +414,10 @@ def test_the_tally_of_a_union_is_the_sum_of_tallies() -> None:
     group[:20] = ["a", "b"] * 10  # every part has both groups
     model, everyone = one_client(outputs.tolist(), y.tolist(), group=group)
     together = tally_of(model, everyone)
-    parts = [tally_of(*one_client(outputs[i:j].tolist(), y[i:j].tolist(), group=group[i:j])) for i, j in ((0, 2), (2, 10), (10, 60))]
+    parts = [
+        tally_of(*one_client(outputs[i:j].tolist(), y[i:j].tolist(), group=group[i:j]))
+        for i, j in ((0, 2), (2, 10), (10, 60))
+    ]
     for name, sums in together.items():
         added = sum(part[name] for part in parts)
         if name in (*COUNTS, "score"):  # scores are summed as multiples of 2^-24, which is exact
@@ -342,7 +439,9 @@ def test_every_engine_counts_the_same_with_one_model_for_all_or_one_for_each(for
         "one output": (1, "hinge"),
         "regression": (1, "mse"),
     }[form]
-    model = check(Model(nn.Sequential(linear(5, 4), nn.Tanh(), linear(4, outputs)), loss), federation)
+    model = check(
+        Model(nn.Sequential(linear(5, 4), nn.Tanh(), linear(4, outputs)), loss), federation
+    )
     for part in ("train", "test"):
         reference = exchanged(eh.Loop(), eh.FedAvg(), federation, model, part)
         assert reference["count"].sum() == len(getattr(federation, part).x)
@@ -384,9 +483,12 @@ def test_a_plain_tally_has_three_numbers_for_each_client_and_group() -> None:
     federation = ragged()
     model = check(Model(network()), federation)
     samples = federation.train.samples(model.dtype, model.device)
-    batch = Batch(samples, torch.arange(5), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))  # the last is padding
+    # the last is padding
+    batch = Batch(samples, torch.arange(5), torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]))
     plain = tally(model, model.init(), batch, 3)
-    assert {name: sums.shape for name, sums in plain.items()} == dict.fromkeys(("count", "correct", "loss"), (3,))
+    assert {name: sums.shape for name, sums in plain.items()} == dict.fromkeys(
+        ("count", "correct", "loss"), (3,)
+    )
     full = tally(model, model.init(), batch, 3, full=True)
     assert all(torch.equal(plain[name], full[name]) for name in plain)
     assert full["count"].sum() == full["confusion"].sum() == full["scored"].sum() == 4
@@ -420,7 +522,11 @@ def test_a_table_that_is_too_large_by_client_is_kept_by_group(
     assert found["confusion"].shape == (1, 3, 2, 3)
     assert found["count"].shape == (5, 3)
     assert eh.metrics.counts_of(found, federation) is None
-    assert np.array_equal(eh.metrics.score_columns(found, federation)["recall"][5:8], expected["recall"][5:8], equal_nan=True)
+    assert np.array_equal(
+        eh.metrics.score_columns(found, federation)["recall"][5:8],
+        expected["recall"][5:8],
+        equal_nan=True,
+    )
 
 
 # ---- what a run leaves
@@ -429,9 +535,15 @@ def test_a_table_that_is_too_large_by_client_is_kept_by_group(
 def test_a_client_without_test_data_is_counted_nowhere() -> None:
     rng = np.random.default_rng(0)
     rows = [{"x": rng.normal(size=(6, 3)), "y": [0, 1] * 3, "name": name} for name in "xyz"]
-    tests = [{"x": rng.normal(size=(4, 3)), "y": [0, 1] * 2}, None, {"x": rng.normal(size=(2, 3)), "y": [0, 0]}]
+    tests = [
+        {"x": rng.normal(size=(4, 3)), "y": [0, 1] * 2},
+        None,
+        {"x": rng.normal(size=(2, 3)), "y": [0, 0]},
+    ]
     for algorithm in (eh.FedAvg(), eh.Ditto()):
-        result = eh.fit(linear(3, 2), eh.Federation.from_arrays(rows, test=tests), algorithm, rounds=2)
+        result = eh.fit(
+            linear(3, 2), eh.Federation.from_arrays(rows, test=tests), algorithm, rounds=2
+        )
         assert result.tally["count"].tolist() == [[4], [0], [2]]
         assert result.counts is not None
         assert result.counts.by_client.sum((1, 2)).tolist() == [4, 0, 2]
@@ -446,14 +558,28 @@ def test_counts_have_names_and_the_rates_of_the_scores() -> None:
     federation = two_classes(3)
     result = eh.fit(linear(3, 2), federation, eh.FedAvg(), rounds=2)
     assert result.counts is not None
-    assert (result.counts.clients, result.counts.groups, result.counts.labels) == (("0", "1", "2"), ("a", "b", "c"), ("0", "1"))
-    assert rates.accuracy(result.counts.by_client).tolist() == result.score_columns["accuracy"][:3].tolist()
-    assert rates.accuracy(result.counts.by_group)[:2].tolist() == result.score_columns["accuracy"][3:5].tolist()
+    assert (result.counts.clients, result.counts.groups, result.counts.labels) == (
+        ("0", "1", "2"),
+        ("a", "b", "c"),
+        ("0", "1"),
+    )
+    assert (
+        rates.accuracy(result.counts.by_client).tolist()
+        == result.score_columns["accuracy"][:3].tolist()
+    )
+    assert (
+        rates.accuracy(result.counts.by_group)[:2].tolist()
+        == result.score_columns["accuracy"][3:5].tolist()
+    )
     plain = eh.Federation.from_arrays([{"x": np.eye(2), "y": [0, 1]}])
     named = eh.Federation(train=plain.train, label_names=("no",))
     found = eh.fit(nn.Linear(2, 3, dtype=torch.float64), named, eh.FedAvg(), rounds=1).counts
     assert found is not None
-    assert (found.groups, found.labels, found.table.shape) == (("",), ("no", "1", "2"), (1, 1, 3, 4))
+    assert (found.groups, found.labels, found.table.shape) == (
+        ("",),
+        ("no", "1", "2"),
+        (1, 1, 3, 4),
+    )
 
 
 def test_names_of_groups_and_teams_that_nobody_is_in_have_rows_without_samples() -> None:
@@ -475,18 +601,28 @@ class Doubtful(nn.Module):
         return torch.where(x[:, :1] > 5, nan, self.inner(x))
 
 
-@pytest.mark.parametrize("algorithm", [eh.FedAvg(), eh.LocalOnly()], ids=["one model", "a model each"])
+@pytest.mark.parametrize(
+    "algorithm", [eh.FedAvg(), eh.LocalOnly()], ids=["one model", "a model each"]
+)
 @pytest.mark.parametrize("engine", ["loop", "vmap"])
-def test_nan_predictions_are_counted_as_none_and_never_right(engine: str, algorithm: eh.Algorithm) -> None:
+def test_nan_predictions_are_counted_as_none_and_never_right(
+    engine: str, algorithm: eh.Algorithm
+) -> None:
     rng = np.random.default_rng(0)
     rows = [{"x": rng.normal(size=(6, 3)), "y": [0, 1] * 3} for _ in range(2)]
     tests = [{"x": rng.normal(size=(6, 3)), "y": [0, 1] * 3} for _ in range(2)]
     tests[0]["x"][:3, 0] = 9.0
-    result = eh.fit(Doubtful(), eh.Federation.from_arrays(rows, test=tests), algorithm, rounds=2, engine=engine)
+    result = eh.fit(
+        Doubtful(), eh.Federation.from_arrays(rows, test=tests), algorithm, rounds=2, engine=engine
+    )
     assert result.counts is not None
     assert result.counts.table[:, 0, :, 2].tolist() == [[2, 1], [0, 0]]
     assert result.values[:3].tolist() == [0, 0, 0]
-    assert result.score_columns["accuracy"][0] == result.values[:6].mean() == rates.accuracy(result.counts.by_client)[0]
+    assert (
+        result.score_columns["accuracy"][0]
+        == result.values[:6].mean()
+        == rates.accuracy(result.counts.by_client)[0]
+    )
     assert result.tally["scored"].sum((1, 2, 3)).tolist() == [3, 6]
     assert math.isnan(result.score_columns["brier"][0])
     assert not math.isnan(result.score_columns["auc"][0])  # of the samples that have a score
@@ -501,22 +637,33 @@ def test_values_of_samples_add_up_to_the_tally(method: str, engine: str) -> None
     assert federation.test.group is not None
     assert result.values.shape == (len(federation.test.x),)
     cell = federation.test.owners.numpy() * 3 + federation.test.group.numpy()
-    assert np.bincount(cell, result.values, 30).reshape(10, 3).tolist() == result.tally["correct"].tolist()
+    assert (
+        np.bincount(cell, result.values, 30).reshape(10, 3).tolist()
+        == result.tally["correct"].tolist()
+    )
 
 
 def test_values_are_those_of_training_samples_where_there_is_no_test_data() -> None:
-    federation = eh.Federation.from_arrays([{"x": np.eye(3), "y": [0, 1, 1]}, {"x": np.ones((2, 3)), "y": [0, 1]}])
+    federation = eh.Federation.from_arrays(
+        [{"x": np.eye(3), "y": [0, 1, 1]}, {"x": np.ones((2, 3)), "y": [0, 1]}]
+    )
     result = eh.fit(linear(3, 2), federation, eh.FedAvg(), rounds=2)
     assert result.values.shape == (5,)
     assert result.validation is None
-    assert result.tally["correct"].ravel().tolist() == [result.values[:3].sum(), result.values[3:].sum()]
+    assert result.tally["correct"].ravel().tolist() == [
+        result.values[:3].sum(),
+        result.values[3:].sum(),
+    ]
 
 
-def test_values_of_more_samples_than_a_block_keep_their_order_and_constants_and_tied_weights_are_filled_in() -> None:
+def test_values_of_more_samples_than_a_block_keep_their_order_and_constants_and_tied_weights_are_filled_in() -> (
+    None
+):
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.first, self.last, self.fixed = linear(3, 3), linear(3, 3), linear(3, 3).requires_grad_(False)
+            self.first, self.last = linear(3, 3), linear(3, 3)
+            self.fixed = linear(3, 3).requires_grad_(False)
             self.last.weight = self.first.weight
 
         def forward(self, x: Tensor) -> Tensor:
@@ -524,7 +671,9 @@ def test_values_of_more_samples_than_a_block_keep_their_order_and_constants_and_
             return result
 
     rng = np.random.default_rng(0)
-    federation = eh.Federation.from_arrays([{"x": rng.normal(size=(m, 3)), "y": rng.integers(0, 3, m)} for m in (2 * BLOCK + 5, 3)])
+    federation = eh.Federation.from_arrays(
+        [{"x": rng.normal(size=(m, 3)), "y": rng.integers(0, 3, m)} for m in (2 * BLOCK + 5, 3)]
+    )
     model = check(Model(Tied()), federation)
     saved = model.state_dict(model.init())
     with torch.no_grad():
@@ -537,13 +686,24 @@ def test_validation_columns_are_those_of_scores_on_that_part() -> None:
     full = ragged()
     assert full.test is not None
     for algorithm in (eh.FedAvg(), eh.Ditto()):
-        swapped = eh.Federation(full.train, val=full.test, teams=full.teams, team_names=full.team_names, group_names=full.group_names)
+        swapped = eh.Federation(
+            full.train,
+            val=full.test,
+            teams=full.teams,
+            team_names=full.team_names,
+            group_names=full.group_names,
+        )
         plain = eh.fit(network(), full, algorithm, rounds=2)
         result = eh.fit(network(), swapped, algorithm, rounds=2)
         assert plain.validation is None
         assert result.validation is not None
-        assert list(result.validation) == [name for name in plain.score_columns if not name.startswith("shared_")]
-        assert all(np.array_equal(result.validation[name], plain.score_columns[name]) for name in result.validation)
+        assert list(result.validation) == [
+            name for name in plain.score_columns if not name.startswith("shared_")
+        ]
+        assert all(
+            np.array_equal(result.validation[name], plain.score_columns[name])
+            for name in result.validation
+        )
         assert result.score_columns["count"][:10].tolist() == list(SIZES)  # there is no test data
 
 
@@ -551,7 +711,13 @@ def test_validation_columns_are_those_of_scores_on_that_part() -> None:
 
 
 def weighed(**changes: Any) -> eh.Result:
-    settings: dict[str, Any] = {"rounds": 7, "eval_every": 2, "engine": "loop", "track_weights": True, "cohort": eh.Uniform(4)}
+    settings: dict[str, Any] = {
+        "rounds": 7,
+        "eval_every": 2,
+        "engine": "loop",
+        "track_weights": True,
+        "cohort": eh.Uniform(4),
+    }
     algorithm = changes.pop("algorithm", eh.QFFL(q=2.0))
     return eh.fit(network(), ragged(), algorithm, **{**settings, **changes})
 
@@ -567,7 +733,10 @@ def test_tracked_weights_are_those_a_run_to_that_round_ends_with(method: str) ->
     for place, rounds in enumerate(result.weight_rounds):
         shorter = weighed(algorithm=METHODS[method], rounds=rounds, track_weights=False)
         assert shorter.certificate is not None
-        assert result.weight_history[place].tolist() == normalised(shorter.certificate.weights).tolist()
+        assert (
+            result.weight_history[place].tolist()
+            == normalised(shorter.certificate.weights).tolist()
+        )
 
 
 @pytest.mark.parametrize("method", ["ditto", "localonly", "gifair_per", "finetuned"])
@@ -635,7 +804,9 @@ class Watched(Engine):
 
 
 @pytest.mark.parametrize(("method", "looks"), [("qffl", 4), ("localonly", 0)])
-def test_training_data_are_looked_at_once_for_each_evaluated_round_and_only_where_weights_come_of_it(method: str, looks: int) -> None:
+def test_training_data_are_looked_at_once_for_each_evaluated_round_and_only_where_weights_come_of_it(
+    method: str, looks: int
+) -> None:
     engine = Watched()
     weighed(algorithm=METHODS[method], engine=engine)
     assert engine.asked.count(("train", False)) == looks
@@ -650,14 +821,25 @@ class LateToTell(eh.Algorithm):
     bound: float = 1.0
 
     def certificate(self, state: Tree, losses: Tensor, census: eh.Census) -> eh.Certificate | None:
-        return eh.FedAvg().certificate(state, losses, census) if bool((losses < self.bound).all()) else None
+        return (
+            eh.FedAvg().certificate(state, losses, census)
+            if bool((losses < self.bound).all())
+            else None
+        )
 
 
 def test_rounds_in_which_a_method_cannot_tell_are_left_out() -> None:
-    losses = [max(weighed(algorithm=eh.FedAvg(), rounds=rounds).weight_columns["loss"]) for rounds in (2, 4, 6, 7)]
+    losses = [
+        max(weighed(algorithm=eh.FedAvg(), rounds=rounds).weight_columns["loss"])
+        for rounds in (2, 4, 6, 7)
+    ]
     assert losses[1] < losses[0]
     result = weighed(algorithm=LateToTell(bound=(losses[0] + losses[1]) / 2))
-    assert result.weight_rounds == [rounds for rounds, loss in zip((2, 4, 6, 7), losses, strict=True) if loss < (losses[0] + losses[1]) / 2]
+    assert result.weight_rounds == [
+        rounds
+        for rounds, loss in zip((2, 4, 6, 7), losses, strict=True)
+        if loss < (losses[0] + losses[1]) / 2
+    ]
     assert 2 not in result.weight_rounds
     assert result.weight_history is not None
     assert len(result.weight_history) == len(result.weight_rounds)
@@ -669,7 +851,13 @@ def test_methods_with_own_models_also_report_their_shared_one() -> None:
     result = eh.fit(module, fed, eh.algorithms.Ditto(lam=0.1), rounds=3, seed=0)
     plain = eh.fit(module, fed, eh.algorithms.FedAvg(), rounds=3, seed=0)
     for name in ("accuracy", "loss"):  # Ditto's shared model is FedAvg's
-        np.testing.assert_allclose(result.score_columns[f"shared_{name}"], plain.score_columns[name], rtol=1e-6)
+        np.testing.assert_allclose(
+            result.score_columns[f"shared_{name}"], plain.score_columns[name], rtol=1e-6
+        )
     assert not np.allclose(result.score_columns["shared_loss"], result.score_columns["loss"])
     assert "shared_loss" not in plain.score_columns
-    assert "shared_loss" not in eh.fit(module, fed, eh.algorithms.LocalOnly(), rounds=1, seed=0).score_columns  # nobody trained it
+    # nobody trained it
+    assert (
+        "shared_loss"
+        not in eh.fit(module, fed, eh.algorithms.LocalOnly(), rounds=1, seed=0).score_columns
+    )

@@ -1,4 +1,5 @@
-"""What methods minimise: values and weights against fifty digits and autograd, conjugates against their definition."""
+"""What methods minimise: values and weights against fifty digits and autograd, conjugates against
+their definition."""
 
 from __future__ import annotations
 
@@ -14,18 +15,31 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from evenhand.theory import Aggregate, HCVaR, LogMean, Maximum, Mean, PowerMean, RankSpread, TiltedMean
+from evenhand.theory import (
+    Aggregate,
+    HCVaR,
+    LogMean,
+    Maximum,
+    Mean,
+    PowerMean,
+    RankSpread,
+    TiltedMean,
+)
 
 RELATIVE = 1e-12
 Clients = tuple[list[float], list[float]]
 
 magnitude = st.floats(-300, 300).map(lambda power: 10.0**power)
 moderate = st.floats(0, 5)
-extreme = st.sampled_from([0.0, 1.0, 1 + 2**-52, 1e-300, 1e300, 1e300 * (1 - 2**-53), 5e-324]) | magnitude
+extreme = (
+    st.sampled_from([0.0, 1.0, 1 + 2**-52, 1e-300, 1e300, 1e300 * (1 - 2**-53), 5e-324]) | magnitude
+)
 
 
 def weights_of(count: int) -> st.SearchStrategy[list[float]]:
-    return st.lists(st.integers(1, 9), min_size=count, max_size=count).map(lambda parts: [part / sum(parts) for part in parts])
+    return st.lists(st.integers(1, 9), min_size=count, max_size=count).map(
+        lambda parts: [part / sum(parts) for part in parts]
+    )
 
 
 @st.composite
@@ -53,16 +67,26 @@ def _fifty_digits() -> Any:
         yield
 
 
-def close(found: Tensor, expected: Sequence[mp.mpf], scale: float | None = None, relative: float = RELATIVE) -> None:
-    """Each entry to ``relative`` of itself (of ``scale``, where given), or to the smallest normal number."""
+def close(
+    found: Tensor,
+    expected: Sequence[mp.mpf],
+    scale: float | None = None,
+    relative: float = RELATIVE,
+) -> None:
+    """Each entry to ``relative`` of itself (of ``scale``, where given), or to the smallest normal
+    number."""
     for x, y in zip(found.reshape(-1).tolist(), expected, strict=True):
-        assert abs(mp.mpf(x) - y) <= relative * (abs(y) if scale is None else scale) + mp.mpf("1e-307"), (x, float(y))
+        assert abs(mp.mpf(x) - y) <= relative * (abs(y) if scale is None else scale) + mp.mpf(
+            "1e-307"
+        ), (x, float(y))
 
 
 def power_mean(q: float, f: Sequence[float], base: Sequence[float]) -> tuple[mp.mpf, list[mp.mpf]]:
     w, x, p = exact_base(base), [mp.mpf(y) for y in f], mp.mpf(q) + 1
     value = sum(a * y**p for a, y in zip(w, x, strict=True)) ** (1 / p)
-    return value, [a * (y / value) ** mp.mpf(q) if value and q else a for a, y in zip(w, x, strict=True)]
+    return value, [
+        a * (y / value) ** mp.mpf(q) if value and q else a for a, y in zip(w, x, strict=True)
+    ]
 
 
 def tilted_mean(t: float, f: Sequence[float], base: Sequence[float]) -> tuple[mp.mpf, list[mp.mpf]]:
@@ -72,7 +96,9 @@ def tilted_mean(t: float, f: Sequence[float], base: Sequence[float]) -> tuple[mp
     pivot = max(x) if t > 0 else min(x)
     parts = [a * mp.exp(t * (y - pivot)) for a, y in zip(w, x, strict=True)]
     with mp.workdps(700):  # log(1 + tiny) / t for t and losses down to 1e-300
-        precise = mp.fsum(a * mp.exp(t * (y - pivot)) for a, y in zip(w, x, strict=True)) / mp.fsum(w)
+        precise = mp.fsum(a * mp.exp(t * (y - pivot)) for a, y in zip(w, x, strict=True)) / mp.fsum(
+            w
+        )
         return pivot + mp.log(precise) / t, [part / mp.fsum(parts) for part in parts]
 
 
@@ -88,7 +114,10 @@ def log_mean(M: float, f: Sequence[float], base: Sequence[float]) -> tuple[mp.mp
 
 
 @settings(max_examples=70, deadline=None)
-@given(clients(moderate) | clients(extreme), st.sampled_from([0.0, 1e-9, 0.001, 0.5, 1.0, 5.0, 1e3, 1e6]))
+@given(
+    clients(moderate) | clients(extreme),
+    st.sampled_from([0.0, 1e-9, 0.001, 0.5, 1.0, 5.0, 1e3, 1e6]),
+)
 def test_power_mean_to_fifty_digits(problem: Clients, q: float) -> None:
     value, lam = power_mean(q, *problem)
     close(PowerMean(q).value(*problem), [value])
@@ -107,7 +136,10 @@ def test_tilted_mean_to_fifty_digits(problem: Clients, t: float) -> None:
 
 
 @settings(max_examples=70, deadline=None)
-@given(clients(moderate) | clients(st.sampled_from([0.0, 1e-300, 1e-9, 4.999999, 5 - 2**-50, 3.0])), st.sampled_from([5.1, 6.0, 1e3, 1e12]))
+@given(
+    clients(moderate) | clients(st.sampled_from([0.0, 1e-300, 1e-9, 4.999999, 5 - 2**-50, 3.0])),
+    st.sampled_from([5.1, 6.0, 1e3, 1e12]),
+)
 def test_log_mean_to_fifty_digits(problem: Clients, M: float) -> None:
     value, lam = log_mean(M, *problem)
     close(LogMean(M).value(*problem), [value], scale=max(problem[0]))
@@ -116,7 +148,10 @@ def test_log_mean_to_fifty_digits(problem: Clients, M: float) -> None:
 
 def test_a_worst_client_of_little_weight_keeps_its_digits() -> None:
     f, base = [3.0, 0.0], [1e-13, 1 - 1e-13]
-    for aggregate, exact in ((TiltedMean(10.0), tilted_mean(10.0, f, base)), (PowerMean(40.0), power_mean(40.0, f, base))):
+    for aggregate, exact in (
+        (TiltedMean(10.0), tilted_mean(10.0, f, base)),
+        (PowerMean(40.0), power_mean(40.0, f, base)),
+    ):
         close(aggregate.value(f, base), [exact[0]])
         close(aggregate.weights(f, base), exact[1])
 
@@ -142,22 +177,35 @@ FORMULAS: dict[str, tuple[Aggregate, Callable[[Tensor, Tensor], Tensor]]] = {
     "max": (Maximum(), lambda f, w: f.max()),
     "gifair": (
         RankSpread(0.7),
-        lambda f, w: w @ f + 0.7 * w.min() / (len(f) - 1) * sum(((a - b).abs() for a, b in itertools.combinations(f, 2)), start=f[0] * 0),
+        lambda f, w: (
+            w @ f
+            + 0.7
+            * w.min()
+            / (len(f) - 1)
+            * sum(((a - b).abs() for a, b in itertools.combinations(f, 2)), start=f[0] * 0)
+        ),
     ),
     "gifair teams": (
         RankSpread(0.4, (3, 0, 3, 0, 1)),
         lambda f, w: (
             w @ f
             + (0.4 * min(w[0] * 2, w[1] * 2, w[2] * 2, w[3] * 2, w[4]) / 2)
-            * sum((a - b).abs() for a, b in itertools.combinations([(f[0] + f[2]) / 2, (f[1] + f[3]) / 2, f[4]], 2))
+            * sum(
+                (a - b).abs()
+                for a, b in itertools.combinations([(f[0] + f[2]) / 2, (f[1] + f[3]) / 2, f[4]], 2)
+            )
         ),
     ),
 }
-every_formula = pytest.mark.parametrize(("aggregate", "formula"), FORMULAS.values(), ids=FORMULAS.keys())
+every_formula = pytest.mark.parametrize(
+    ("aggregate", "formula"), FORMULAS.values(), ids=FORMULAS.keys()
+)
 
 
 @every_formula
-def test_weights_are_the_gradient_of_the_value(aggregate: Aggregate, formula: Callable[[Tensor, Tensor], Tensor]) -> None:
+def test_weights_are_the_gradient_of_the_value(
+    aggregate: Aggregate, formula: Callable[[Tensor, Tensor], Tensor]
+) -> None:
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
         f = (torch.rand(5, generator=generator, dtype=torch.float64) * 5 + 0.1).requires_grad_()
@@ -192,7 +240,9 @@ ALL = {
 }
 every = pytest.mark.parametrize("aggregate", ALL.values(), ids=ALL.keys())
 of_mass_one = pytest.mark.parametrize(
-    "aggregate", [a for a in ALL.values() if not isinstance(a, PowerMean | LogMean)], ids=[k for k in ALL if k[0] not in "qM"]
+    "aggregate",
+    [a for a in ALL.values() if not isinstance(a, PowerMean | LogMean)],
+    ids=[k for k in ALL if k[0] not in "qM"],
 )
 
 
@@ -217,7 +267,9 @@ def test_power_mean_weights_have_dual_norm_one(problem: Clients, q: float) -> No
     lam, w = PowerMean(q).weights(f, base), tensor(base)
     if max(f) > 0 and (lam > 1e-250).all():
         p = (q + 1) / q
-        assert torch.logsumexp(w.log() + p * (lam / w).log(), 0).item() / p == pytest.approx(0, abs=1e-11)
+        assert torch.logsumexp(w.log() + p * (lam / w).log(), 0).item() / p == pytest.approx(
+            0, abs=1e-11
+        )
     assert lam.sum() <= 1 + 1e-13
 
 
@@ -233,7 +285,9 @@ def test_log_mean_weights_have_geometric_mean_one(problem: Clients, M: float) ->
 @every
 @settings(max_examples=20, deadline=None)
 @given(st.data())
-def test_higher_losses_weigh_no_less_and_renumbering_renumbers(aggregate: Aggregate, data: st.DataObject) -> None:
+def test_higher_losses_weigh_no_less_and_renumbering_renumbers(
+    aggregate: Aggregate, data: st.DataObject
+) -> None:
     f, base = data.draw(clients(domain(aggregate)))
     uniform = [1 / len(f)] * len(f)
     lam = aggregate.weights(f, uniform)
@@ -244,7 +298,9 @@ def test_higher_losses_weigh_no_less_and_renumbering_renumbers(aggregate: Aggreg
         assert f[x] != f[y] or lam[x] == lam[y]
     order = data.draw(st.permutations(range(len(f))))
     shuffled = aggregate.weights([f[i] for i in order], [base[i] for i in order])
-    torch.testing.assert_close(shuffled, aggregate.weights(f, base)[list(order)], rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(
+        shuffled, aggregate.weights(f, base)[list(order)], rtol=1e-12, atol=1e-14
+    )
     value = aggregate.value([f[i] for i in order], [base[i] for i in order])
     torch.testing.assert_close(value, aggregate.value(f, base), rtol=1e-12, atol=1e-300)
 
@@ -253,7 +309,9 @@ def test_higher_losses_weigh_no_less_and_renumbering_renumbers(aggregate: Aggreg
 @pytest.mark.parametrize("scale", [1.0, 1e300, 1e-300])
 def test_a_hundred_thousand_clients(aggregate: Aggregate, scale: float) -> None:
     generator = torch.Generator().manual_seed(1)
-    f = torch.rand(100_000, generator=generator, dtype=torch.float64) * min(scale, getattr(aggregate, "M", scale))
+    f = torch.rand(100_000, generator=generator, dtype=torch.float64) * min(
+        scale, getattr(aggregate, "M", scale)
+    )
     w = torch.rand(100_000, generator=generator, dtype=torch.float64) + 0.01
     w = w / w.sum()
     value, lam = aggregate.value(f, w), aggregate.weights(f, w)
@@ -262,7 +320,9 @@ def test_a_hundred_thousand_clients(aggregate: Aggregate, scale: float) -> None:
     assert lam.isfinite().all()
     if not isinstance(aggregate, PowerMean | LogMean):
         assert lam.sum().item() == pytest.approx(1, abs=1e-12)
-    assert aggregate.gap(f, w, lam) <= 1e-11 * max(f.max().item(), getattr(aggregate, "mu", 0.0), getattr(aggregate, "M", 0.0))
+    assert aggregate.gap(f, w, lam) <= 1e-11 * max(
+        f.max().item(), getattr(aggregate, "mu", 0.0), getattr(aggregate, "M", 0.0)
+    )
 
 
 @every
@@ -287,7 +347,9 @@ def test_a_client_without_weight_counts_for_nothing(aggregate: Aggregate) -> Non
         assert aggregate.weights([*f, 9.0], [*base, 0.0]).tolist() == [*base, 0.0]
         return
     for stray in (0.0, 1.5, 1e9, math.nan):
-        torch.testing.assert_close(aggregate.value([*f, stray], [*base, 0.0]), aggregate.value(f, base), rtol=1e-14, atol=0)
+        torch.testing.assert_close(
+            aggregate.value([*f, stray], [*base, 0.0]), aggregate.value(f, base), rtol=1e-14, atol=0
+        )
         lam = aggregate.weights([*f, stray], [*base, 0.0])
         torch.testing.assert_close(lam[:3], aggregate.weights(f, base), rtol=1e-13, atol=0)
         assert lam[3] == 0
@@ -300,28 +362,41 @@ def test_a_client_without_weight_counts_for_nothing(aggregate: Aggregate) -> Non
 @every
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_the_gap_is_zero_at_the_dual_weights_and_nowhere_below(aggregate: Aggregate, data: st.DataObject) -> None:
+def test_the_gap_is_zero_at_the_dual_weights_and_nowhere_below(
+    aggregate: Aggregate, data: st.DataObject
+) -> None:
     f, base = data.draw(clients(moderate))
     lam = aggregate.weights(f, base)
-    value, scale = aggregate.value(f, base), max(1.0, *f, lam.sum().item(), getattr(aggregate, "M", 0.0))
+    value = aggregate.value(f, base)
+    scale = max(1.0, *f, lam.sum().item(), getattr(aggregate, "M", 0.0))
     assert aggregate.gap(f, base, lam) <= 1e-12 * scale
-    assert aggregate.gap(f, base, 17.5 * lam) <= 1e-12 * scale  # the size of lam is a matter of step sizes
+    # the size of lam is a matter of step sizes
+    assert aggregate.gap(f, base, 17.5 * lam) <= 1e-12 * scale
     assert (lam @ tensor(f) - aggregate.conjugate(lam, base) - value).abs() <= 1e-12 * scale
-    other, _ = data.draw(clients(moderate, most=len(f)).filter(lambda drawn: len(drawn[0]) == len(f)))
+    other, _ = data.draw(
+        clients(moderate, most=len(f)).filter(lambda drawn: len(drawn[0]) == len(f))
+    )
     # Fenchel and Young: no weights do better anywhere
-    assert lam @ tensor(other) - aggregate.conjugate(lam, base) <= aggregate.value(other, base) + 1e-12 * scale
+    assert (
+        lam @ tensor(other) - aggregate.conjugate(lam, base)
+        <= aggregate.value(other, base) + 1e-12 * scale
+    )
 
 
 @every
 @settings(max_examples=15, deadline=None)
 @given(st.data())
-def test_the_gap_survives_rounding_of_weights_on_the_boundary(aggregate: Aggregate, data: st.DataObject) -> None:
+def test_the_gap_survives_rounding_of_weights_on_the_boundary(
+    aggregate: Aggregate, data: st.DataObject
+) -> None:
     f, base = data.draw(clients(moderate))
     lam = aggregate.weights(f, base)
     for nudge in (1 + 2**-52, 1 - 2**-53, 1 + 1e-13):
         nudged = lam.clone()
         nudged[data.draw(st.integers(0, len(f) - 1))] *= nudge
-        assert aggregate.gap(f, base, nudged) <= 1e-11 * max(1.0, lam.sum().item()) * getattr(aggregate, "M", 1.0)
+        assert aggregate.gap(f, base, nudged) <= 1e-11 * max(1.0, lam.sum().item()) * getattr(
+            aggregate, "M", 1.0
+        )
 
 
 def test_conjugates_by_hand() -> None:
@@ -329,8 +404,12 @@ def test_conjugates_by_hand() -> None:
     assert Mean().conjugate(base, base) == 0
     assert Mean().conjugate([0.6, 0.4], base).isinf()
     # KL((1, 0) || (1/2, 1/2)) = log 2
-    assert TiltedMean(4.0).conjugate([1.0, 0.0], base).item() == pytest.approx(math.log(2) / 4, rel=1e-15)
-    assert TiltedMean(-4.0).conjugate([1.0, 0.0], base).item() == pytest.approx(-math.log(2) / 4, rel=1e-15)
+    assert TiltedMean(4.0).conjugate([1.0, 0.0], base).item() == pytest.approx(
+        math.log(2) / 4, rel=1e-15
+    )
+    assert TiltedMean(-4.0).conjugate([1.0, 0.0], base).item() == pytest.approx(
+        -math.log(2) / 4, rel=1e-15
+    )
     assert TiltedMean(4.0).conjugate([0.6, 0.6], base) == math.inf
     assert TiltedMean(-4.0).conjugate([0.6, 0.6], base) == -math.inf
     # (lam / w) = (2, 1/2): geometric mean 1
@@ -360,7 +439,9 @@ def test_the_conjugate_of_the_tilted_mean_is_the_supremum_by_search() -> None:
         return loss
 
     optimiser.step(closure)
-    assert TiltedMean(2.0).conjugate(lam, base).item() == pytest.approx(-closure().item(), abs=1e-10)
+    assert TiltedMean(2.0).conjugate(lam, base).item() == pytest.approx(
+        -closure().item(), abs=1e-10
+    )
 
 
 def test_the_relative_entropy_keeps_its_digits_between_close_weights() -> None:
@@ -378,8 +459,13 @@ def test_gifair_is_the_maximum_over_orders_of_clients(problem: Clients, strength
     f, base = tensor(problem[0]), tensor(problem[1])
     n, spread = len(f), RankSpread(strength)
     c = strength * base.min() / max(n - 1, 1)
-    vertices = [base + c * tensor([n - 1.0 - 2 * place for place in places]) for places in itertools.permutations(range(n))]
-    assert spread.value(f, base).item() == pytest.approx(max((vertex @ f).item() for vertex in vertices), rel=1e-13, abs=1e-300)
+    vertices = [
+        base + c * tensor([n - 1.0 - 2 * place for place in places])
+        for places in itertools.permutations(range(n))
+    ]
+    assert spread.value(f, base).item() == pytest.approx(
+        max((vertex @ f).item() for vertex in vertices), rel=1e-13, abs=1e-300
+    )
     for vertex in vertices[:6]:
         assert spread.conjugate(vertex, base) == 0
         assert spread.conjugate(0.3 * vertex + 0.7 * vertices[-1], base) == 0
@@ -390,7 +476,9 @@ def test_gifair_is_the_maximum_over_orders_of_clients(problem: Clients, strength
 def test_gifair_domain_asks_for_even_teams() -> None:
     base, teams = [0.2, 0.2, 0.3, 0.3], (0, 0, 1, 1)
     spread = RankSpread(0.5, teams)  # c_max = min(.2, .3) * 2 / 1 = 0.4; c = 0.2
-    assert spread.weights([1.0, 2.0, 5.0, 0.0], base).tolist() == pytest.approx([0.1, 0.1, 0.4, 0.4])
+    assert spread.weights([1.0, 2.0, 5.0, 0.0], base).tolist() == pytest.approx(
+        [0.1, 0.1, 0.4, 0.4]
+    )
     assert spread.conjugate([0.1, 0.1, 0.4, 0.4], base) == 0
     assert spread.conjugate([0.05, 0.15, 0.4, 0.4], base).isinf()
     assert spread.conjugate([0.09, 0.09, 0.41, 0.41], base).isinf()
@@ -399,11 +487,14 @@ def test_gifair_domain_asks_for_even_teams() -> None:
 def test_gifair_at_its_limit_is_the_mean_of_the_larger_loss_over_pairs() -> None:
     f = [3.0, 1.0, 4.0, 1.0, 5.0]
     pairs = [max(a, b) for a, b in itertools.combinations(f, 2)]
-    assert RankSpread(1.0).value(f, [0.2] * 5).item() == pytest.approx(sum(pairs) / len(pairs), rel=1e-15)
+    assert RankSpread(1.0).value(f, [0.2] * 5).item() == pytest.approx(
+        sum(pairs) / len(pairs), rel=1e-15
+    )
 
 
 def test_gifair_ties_do_not_depend_on_the_order_of_clients() -> None:
-    f = [0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.6]  # added in this order the first two teams would differ in the last digit
+    # added in this order the first two teams would differ in the last digit
+    f = [0.1, 0.2, 0.3, 0.3, 0.2, 0.1, 0.6]
     lam = RankSpread(1.0, (0, 0, 0, 1, 1, 1, 2)).weights(f, [1 / 7] * 7)
     assert len(set(lam[:6].tolist())) == 1
 
@@ -417,7 +508,13 @@ F, W = [0.3, 2.0, 1.7, 1.99], [0.4, 0.1, 0.3, 0.2]
 def test_mean_is_the_limit_of_all() -> None:
     """10: t -> 0; and q -> 0, M -> inf, strength -> 0."""
     mean = Mean().value(F, W).item()
-    for aggregate in (PowerMean(1e-9), TiltedMean(1e-9), TiltedMean(-1e-9), LogMean(1e9), RankSpread(1e-9)):
+    for aggregate in (
+        PowerMean(1e-9),
+        TiltedMean(1e-9),
+        TiltedMean(-1e-9),
+        LogMean(1e9),
+        RankSpread(1e-9),
+    ):
         assert aggregate.value(F, W).item() == pytest.approx(mean, rel=1e-8)
         assert aggregate.weights(F, W).tolist() == pytest.approx(W, rel=1e-7)
         assert aggregate.value(F, W).item() != mean
@@ -431,7 +528,9 @@ def test_maximum_is_the_limit_of_power_and_tilt() -> None:
     for aggregate in (PowerMean(1e6), TiltedMean(1e6)):
         assert aggregate.value(F, W).item() == pytest.approx(2.0, rel=1e-5)
         assert aggregate.normalised(F, W).tolist() == pytest.approx([0, 1, 0, 0], abs=1e-12)
-        assert aggregate.normalised([2.0, 2.0, 1.0], [0.5, 0.25, 0.25]).tolist() == pytest.approx([2 / 3, 1 / 3, 0])
+        assert aggregate.normalised([2.0, 2.0, 1.0], [0.5, 0.25, 0.25]).tolist() == pytest.approx(
+            [2 / 3, 1 / 3, 0]
+        )
     assert TiltedMean(-1e6).value(F, W).item() == pytest.approx(0.3, rel=1e-5)
 
 
@@ -462,11 +561,15 @@ def test_wrong_arguments_are_explained() -> None:
         Mean().value([1.0, 2.0], [0.5, 0.6])
     with pytest.raises(ValueError, match="base weights must be >= 0 and sum to 1"):
         Mean().value([1.0, 2.0], [1.5, -0.5])
-    with pytest.raises(ValueError, match=r"PowerMean needs losses >= 0, got -1\.0; TiltedMean takes any"):
+    with pytest.raises(
+        ValueError, match=r"PowerMean needs losses >= 0, got -1\.0; TiltedMean takes any"
+    ):
         PowerMean(1.0).value([-1.0, 2.0], [0.5, 0.5])
     with pytest.raises(ValueError, match="teams names 3 clients, there are 2"):
         RankSpread(0.5, (0, 1, 1)).value([1.0, 2.0], [0.5, 0.5])
-    with pytest.raises(ValueError, match=r"expected one number for each client, got a tensor of shape \(1, 2\)"):
+    with pytest.raises(
+        ValueError, match=r"expected one number for each client, got a tensor of shape \(1, 2\)"
+    ):
         Mean().value(torch.ones(1, 2), [0.5, 0.5])
     for make, message in (
         (lambda: PowerMean(-1.0), "q must be a finite number >= 0"),

@@ -8,13 +8,23 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evenhand.metrics.uncertainty import client_means, gap_interval, holm, over_seeds, paired, resampled_sums, wilson
+from evenhand.metrics.uncertainty import (
+    client_means,
+    gap_interval,
+    holm,
+    over_seeds,
+    paired,
+    resampled_sums,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("right", "samples"), [(0, 5), (3, 10), (10, 10), (457, 500)])
 def test_wilsons_interval_is_scipys(right: int, samples: int) -> None:
     expected = stats.binomtest(right, samples).proportion_ci(0.9, method="wilson")
-    assert [float(end) for end in wilson(right, samples, 0.9)] == pytest.approx([expected.low, expected.high], abs=1e-12)
+    assert [float(end) for end in wilson(right, samples, 0.9)] == pytest.approx(
+        [expected.low, expected.high], abs=1e-12
+    )
 
 
 def test_without_samples_there_is_no_interval() -> None:
@@ -22,7 +32,8 @@ def test_without_samples_there_is_no_interval() -> None:
     assert np.isnan(low).tolist() == np.isnan(high).tolist() == [False, True]
 
 
-TABLE = np.array([[[8, 2], [0, 5]], [[1, 3], [0, 0]], [[0, 0], [0, 0]]])  # three clients, one of them without samples
+# three clients, one of them without samples
+TABLE = np.array([[[8, 2], [0, 5]], [[1, 3], [0, 0]], [[0, 0], [0, 0]]])
 
 
 def test_resampled_samples_keep_every_clients_size_and_have_the_moments_of_multinomials() -> None:
@@ -41,7 +52,9 @@ def test_resampled_clients_are_whole_clients_drawn_with_replacement() -> None:
     totals, times = np.unique(sums.sum((1, 2)), return_counts=True)
     assert set(totals) == {15 * a + 4 * b for a in range(4) for b in range(4 - a)}
     assert times[totals == 45] / 6000 == pytest.approx(1 / 27, abs=0.01)
-    assert (sums[:, 0, 0] == 8 * sums[:, 1, 1] // 5 + (sums[:, 0, 1] - 2 * sums[:, 1, 1] // 5) // 3).all()
+    assert (
+        sums[:, 0, 0] == 8 * sums[:, 1, 1] // 5 + (sums[:, 0, 1] - 2 * sums[:, 1, 1] // 5) // 3
+    ).all()
 
 
 def test_resampling_both_adds_the_variances_of_clients_and_samples() -> None:
@@ -60,7 +73,8 @@ def test_one_seed_gives_one_resampling() -> None:
 
 def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
     rng = np.random.default_rng(0)
-    client = rng.permutation(np.repeat([0, 1, 3], [6, 40, 1]))  # in no order; client 2 has no samples
+    # in no order; client 2 has no samples
+    client = rng.permutation(np.repeat([0, 1, 3], [6, 40, 1]))
     values = rng.normal(size=(47, 2)) + client[:, None]
     drawn = np.concatenate(list(client_means(values, client, 4, "samples", 8000, seed=0)))
     assert drawn.shape == (8000, 4, 2)
@@ -68,8 +82,11 @@ def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
     for i in (0, 1):
         own = values[client == i]
         assert drawn[:, i].mean(0) == pytest.approx(own.mean(0), abs=0.02)
-        assert drawn[:, i].std(0) == pytest.approx(own.std(0, ddof=1) / math.sqrt(len(own)), rel=0.04)
-        assert np.corrcoef(drawn[:, i].T)[0, 1] == pytest.approx(np.corrcoef(own.T)[0, 1], abs=0.05)  # the same samples for both trials
+        assert drawn[:, i].std(0) == pytest.approx(
+            own.std(0, ddof=1) / math.sqrt(len(own)), rel=0.04
+        )
+        # the same samples for both trials
+        assert np.corrcoef(drawn[:, i].T)[0, 1] == pytest.approx(np.corrcoef(own.T)[0, 1], abs=0.05)
     assert (drawn[:, 3] == values[client == 3]).all()  # one sample tells nothing about others
 
 
@@ -80,7 +97,9 @@ def test_drawn_clients_are_those_there_are() -> None:
     assert (drawn == 2).mean() == pytest.approx(0.5, abs=0.1)
     both = np.concatenate(list(client_means(values, client, 2, "both", 300, seed=0)))[..., 0]
     assert set(np.unique(both)) == {1.0, 3.0, 10.0}
-    with pytest.raises(ValueError, match=r"values must be \(N, R\) and client \(N,\), got \(3,\) and \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"values must be \(N, R\) and client \(N,\), got \(3,\) and \(3,\)"
+    ):
         next(client_means(values[:, 0], client, 2, "samples", 1, seed=0))
 
 
@@ -100,7 +119,9 @@ def test_paired_differences_are_scipys_paired_test() -> None:
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
     assert paired([1.0, 2.0], [1.0, 2.0])[1] == 1
     assert paired([1.0, 2.0], [0.5, 1.5])[1] == 0
-    with pytest.raises(ValueError, match="paired values need one for each seed of both, got 2 and 1"):
+    with pytest.raises(
+        ValueError, match="paired values need one for each seed of both, got 2 and 1"
+    ):
         paired([1.0, 2.0], [1.0])
 
 
@@ -114,7 +135,8 @@ def test_holms_correction_by_hand() -> None:
 
 def test_gap_intervals_by_hand() -> None:
     rate = [0.8, 0.5]
-    drawn = [[0.8, 0.5], [0.9, 0.5], [0.8, 0.7], [0.5, 0.5]]  # differences move by 0, 0.1, 0.2 and 0.3
+    # differences move by 0, 0.1, 0.2 and 0.3
+    drawn = [[0.8, 0.5], [0.9, 0.5], [0.8, 0.7], [0.5, 0.5]]
     found = gap_interval([rate], [drawn], level=2 / 3)
     assert found == pytest.approx((0.3, 0.1, 0.5))
     wide = gap_interval([rate], [drawn], level=1 - 1e-9)
@@ -124,7 +146,9 @@ def test_gap_intervals_by_hand() -> None:
 
 
 def test_groups_without_a_rate_have_no_part_in_a_gap() -> None:
-    found = gap_interval([[0.8, math.nan, 0.5]], [[[0.8, 0.1, 0.5], [0.8, math.nan, 0.6]]], level=0.5)
+    found = gap_interval(
+        [[0.8, math.nan, 0.5]], [[[0.8, 0.1, 0.5], [0.8, math.nan, 0.6]]], level=0.5
+    )
     assert found.value == pytest.approx(0.3)
     assert math.isnan(gap_interval([[0.8, math.nan]], [[[0.8, 0.1]]]).value)
 

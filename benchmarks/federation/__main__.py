@@ -1,13 +1,16 @@
-"""Seconds of a round in a real federation: evenhand's FedAvg beside Flower's own, on the same nodes.
+"""Seconds of a round in a real federation: evenhand's FedAvg beside Flower's own, on the same
+nodes.
 
     python -m benchmarks.federation [--rounds 6] [--turns 2] [--nodes 4] [--json FILE] [--check]
 
-One SuperLink and four SuperNodes, real processes with TLS and node keys on this machine, serve all runs; the runs take turns. A network
-of 22,210 parameters, 500 samples a node, one epoch of batches of 32. A round is the time from one sending of training tasks to the next,
-as either server sees it; the first round is left out. Compared are rounds with the same exchanges: training alone, and training
-followed by evaluation. --check fails where evenhand's rounds take more than 1.10 times those of Flower's FedAvg with a client that uses
-torch.optim, as its users write it; beside it, without a bar, stands one that makes its steps by hand. Processor time of a message is
-that of all processes at the nodes in a run by the number of its messages, of every kind.
+One SuperLink and four SuperNodes, real processes with TLS and node keys on this machine, serve all
+runs; the runs take turns. A network of 22,210 parameters, 500 samples a node, one epoch of batches
+of 32. A round is the time from one sending of training tasks to the next, as either server sees it;
+the first round is left out. Compared are rounds with the same exchanges: training alone, and
+training followed by evaluation. --check fails where evenhand's rounds take more than 1.10 times
+those of Flower's FedAvg with a client that uses torch.optim, as its users write it; beside it,
+without a bar, stands one that makes its steps by hand. Processor time of a message is that of all
+processes at the nodes in a run by the number of its messages, of every kind.
 """
 
 from __future__ import annotations
@@ -80,14 +83,23 @@ def write_app(place: Path, side: str) -> Path:
     (app / "pyproject.toml").write_text(PROJECT.format(side=side))
     (app / side / "__init__.py").touch()
     for end in ("client", "server"):
-        (app / side / f"{end}_app.py").write_text(f"from benchmarks.federation.{side} import {end}\n\napp = {end}\n")
+        (app / side / f"{end}_app.py").write_text(
+            f"from benchmarks.federation.{side} import {end}\n\napp = {end}\n"
+        )
     return app
 
 
-def run(federation: Loopback, app: Path, contestant: Contestant, rounds: int, nodes: int, out: Path) -> dict[str, Any]:
-    """Seconds of each round but the first and the last, bytes of tensors in messages, and a node's processor time for a message."""
+def run(
+    federation: Loopback, app: Path, contestant: Contestant, rounds: int, nodes: int, out: Path
+) -> dict[str, Any]:
+    """Seconds of each round but the first and the last, bytes of tensors in messages, and a node's
+    processor time for a message."""
     out.mkdir()
-    config: dict[str, str | int | float | bool] = {"rounds": rounds, "clients": nodes, "evaluate": contestant.evaluate}
+    config: dict[str, str | int | float | bool] = {
+        "rounds": rounds,
+        "clients": nodes,
+        "evaluate": contestant.evaluate,
+    }
     config |= {"by-hand": contestant.by_hand, "stamps": str(out / "stamps.json"), "out": str(out)}
     before = _processor_time(federation)
     started = federation.run(app, config)
@@ -99,11 +111,20 @@ def run(federation: Loopback, app: Path, contestant: Contestant, rounds: int, no
     sent, received = ([row for row in rows if row["what"] == what] for what in ("sent", "received"))
     trained = [row for row in sent if row["kind"] == "train"]
     evaluated = [row for row in sent if row["kind"] == "evaluate"]
-    if len(trained) != rounds or any(row["messages"] != nodes for row in trained) or len(evaluated) < contestant.evaluate * rounds:
+    if (
+        len(trained) != rounds
+        or any(row["messages"] != nodes for row in trained)
+        or len(evaluated) < contestant.evaluate * rounds
+    ):
         raise RuntimeError(f"the run of {contestant.name} has missed messages: {rows}")
-    accuracy = _accuracy(torch.load(out / "model.pt", weights_only=True), [Path(path) for path in federation.data or ()])
+    accuracy = _accuracy(
+        torch.load(out / "model.pt", weights_only=True),
+        [Path(path) for path in federation.data or ()],
+    )
     if accuracy < LEAST_ACCURACY:
-        raise RuntimeError(f"{contestant.name} has not trained: accuracy {accuracy:.2f} after {rounds} rounds")
+        raise RuntimeError(
+            f"{contestant.name} has not trained: accuracy {accuracy:.2f} after {rounds} rounds"
+        )
     replies = [row for row in received if row["kind"] == "train"]
     return {
         "rounds": [later["at"] - row["at"] for row, later in itertools.pairwise(trained)][1:],
@@ -119,13 +140,16 @@ def _mean_size(rows: list[dict[str, Any]]) -> float:
 
 
 def _processor_time(federation: Loopback) -> float:
-    """Seconds that the nodes' processes, and those that these have started and that have ended, have computed."""
+    """Seconds that the nodes' processes, and those that these have started and that have ended,
+    have computed."""
     ticks, running = 0, {pid for node in federation.nodes for pid in node.pids()}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
             fields = path.read_text().rpartition(")")[2].split()
-            if int(path.parent.name) in running or int(fields[1]) in running:  # also those that have ended, and nobody has asked how
-                ticks += sum(map(int, fields[11:15]))  # user, system, and both of children that have been asked
+            # also those that have ended, and nobody has asked how
+            if int(path.parent.name) in running or int(fields[1]) in running:
+                # user, system, and both of children that have been asked
+                ticks += sum(map(int, fields[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
@@ -149,48 +173,89 @@ def measure(rounds: int, turns: int, nodes: int) -> list[dict[str, Any]]:
             write_data(path, node)
         apps = {side: write_app(place, side) for side in ("theirs", "ours")}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        with Loopback(place / "federation", nodes, data=files, env={"PYTHONPATH": path}, cwd=place) as federation:
+        with Loopback(
+            place / "federation", nodes, data=files, env={"PYTHONPATH": path}, cwd=place
+        ) as federation:
             for turn in range(turns):
                 for i, contestant in enumerate(CONTESTANTS):
                     out = place / f"out-{turn}-{i}"
-                    found[i].append(run(federation, apps[contestant.side], contestant, rounds, nodes, out))
+                    found[i].append(
+                        run(federation, apps[contestant.side], contestant, rounds, nodes, out)
+                    )
                     times = ", ".join(f"{seconds:.1f}" for seconds in found[i][-1]["rounds"])
-                    print(f"{contestant.name}{' with evaluation' if contestant.evaluate else ''}: {times} s", file=sys.stderr)
+                    print(
+                        f"{contestant.name}{' with evaluation' if contestant.evaluate else ''}:"
+                        f" {times} s",
+                        file=sys.stderr,
+                    )
     rows = []
     for contestant, runs in zip(CONTESTANTS, found, strict=True):
-        medians = {name: statistics.median(run[name] for run in runs) for name in ("sent", "received", "processor", "accuracy")}
+        medians = {
+            name: statistics.median(run[name] for run in runs)
+            for name in ("sent", "received", "processor", "accuracy")
+        }
         every = sorted(seconds for run in runs for seconds in run["rounds"])
-        rows.append({**contestant._asdict(), "round": statistics.median(every), "rounds": every, **medians})
+        rows.append(
+            {**contestant._asdict(), "round": statistics.median(every), "rounds": every, **medians}
+        )
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=6, help="of each run, at least three; the first and the last are not timed")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=6,
+        help="of each run, at least three; the first and the last are not timed",
+    )
     parser.add_argument("--turns", type=int, default=2, help="runs of each")
     parser.add_argument("--nodes", type=int, default=4)
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--check", action="store_true", help=f"fail where a ratio is above {MOST_RATIO:.2f}")
+    parser.add_argument(
+        "--check", action="store_true", help=f"fail where a ratio is above {MOST_RATIO:.2f}"
+    )
     arguments = parser.parse_args()
     if arguments.rounds < 3:
         parser.error("--rounds must be at least 3: the first and the last are not timed")
     rows = measure(arguments.rounds, arguments.turns, arguments.nodes)
     machine = f"{describe()}, flwr {version('flwr')}"
-    print(f"`python -m benchmarks.federation {' '.join(sys.argv[1:])}`\n\n{machine}, {arguments.nodes} nodes\n")
-    print("| a round of | | s | from - to | times Flower's | CPU s of a message | bytes of tensors in a task | in a reply |")
+    print(
+        f"`python -m benchmarks.federation {' '.join(sys.argv[1:])}`\n\n{machine},"
+        f" {arguments.nodes} nodes\n"
+    )
+    print(
+        "| a round of | | s | from - to | times Flower's | CPU s of a message | bytes of tensors in"
+        " a task | in a reply |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     ratios = []
     for row in rows:
-        reference = next(other for other in rows if other["evaluate"] == row["evaluate"] and other["side"] == "theirs")
+        reference = next(
+            other
+            for other in rows
+            if other["evaluate"] == row["evaluate"] and other["side"] == "theirs"
+        )
         ratio = row["round"] / reference["round"]
         if row["side"] == "ours":
             ratios.append(ratio)
         exchanges = "training, then evaluation" if row["evaluate"] else "training"
         span = f"{row['rounds'][0]:.1f} - {row['rounds'][-1]:.1f}"
-        cells = (exchanges, row["name"], f"{row['round']:.1f}", span, f"{ratio:.2f}", f"{row['processor']:.2f}")
+        cells = (
+            exchanges,
+            row["name"],
+            f"{row['round']:.1f}",
+            span,
+            f"{ratio:.2f}",
+            f"{row['processor']:.2f}",
+        )
         print(f"| {' | '.join(cells)} | {row['sent']:,.0f} | {row['received']:,.0f} |")
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, "nodes": arguments.nodes, "rows": rows}, indent=1))
+        arguments.json.write_text(
+            json.dumps({"machine": machine, "nodes": arguments.nodes, "rows": rows}, indent=1)
+        )
     if arguments.check and max(ratios) > MOST_RATIO:
         sys.exit(f"not reached: at most {MOST_RATIO:.2f} times a round of Flower's FedAvg")
 

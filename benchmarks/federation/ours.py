@@ -16,7 +16,9 @@ NEVER = 1 << 30
 
 
 def load(config: Mapping[str, Any]) -> dict[str, Any]:
-    train, test = (dict(zip("xy", read_data(config["data"], part), strict=True)) for part in ("train", "test"))
+    train, test = (
+        dict(zip("xy", read_data(config["data"], part), strict=True)) for part in ("train", "test")
+    )
     return {**train, "test": test}
 
 

@@ -44,7 +44,10 @@ def train(message: Message, context: Context) -> Message:
                 for parameter in model.parameters():
                     parameter -= LR * parameter.grad
     metrics = MetricRecord({"train_loss": float(loss), "num-examples": len(data)})
-    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}), reply_to=message)
+    return Message(
+        RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics}),
+        reply_to=message,
+    )
 
 
 @client.evaluate()
@@ -53,8 +56,14 @@ def evaluate(message: Message, context: Context) -> Message:
     x, y = data.tensors
     with torch.no_grad():
         output = model(x)
-    found = {"loss": float(F.cross_entropy(output, y)), "accuracy": float((output.argmax(1) == y).float().mean())}
-    return Message(RecordDict({"metrics": MetricRecord({**found, "num-examples": len(data)})}), reply_to=message)
+    found = {
+        "loss": float(F.cross_entropy(output, y)),
+        "accuracy": float((output.argmax(1) == y).float().mean()),
+    }
+    return Message(
+        RecordDict({"metrics": MetricRecord({**found, "num-examples": len(data)})}),
+        reply_to=message,
+    )
 
 
 @server.main()
@@ -63,7 +72,10 @@ def main(grid: Grid, context: Context) -> None:
 
     config = context.run_config
     Watch(grid, Path(str(config["stamps"])))
-    strategy = FedAvg(fraction_evaluate=1.0 if config["evaluate"] else 0.0, min_available_nodes=int(config["clients"]))
+    strategy = FedAvg(
+        fraction_evaluate=1.0 if config["evaluate"] else 0.0,
+        min_available_nodes=int(config["clients"]),
+    )
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(network().state_dict()),

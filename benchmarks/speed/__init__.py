@@ -1,1 +1,2 @@
-"""How fast evenhand is, beside other simulators and a plain PyTorch loop: see ``python -m benchmarks.speed --help``."""
+"""How fast evenhand is, beside other simulators and a plain PyTorch loop: see ``python -m
+benchmarks.speed --help``."""

@@ -12,13 +12,15 @@ Rows (several, or "cpu" or "cuda" for those that have bars there):
     sweep      20 values x 5 seeds trained together, beside one run
     methods    a round of every method, beside FedAvg on the same engine
 
-python -m benchmarks.population has the row about a million clients, python -m benchmarks.speed.growth how time grows with
-clients, width and local steps, python -m benchmarks.speed.profile where the time of the first row goes.
+python -m benchmarks.population has the row about a million clients, python -m
+benchmarks.speed.growth how time grows with clients, width and local steps, python -m
+benchmarks.speed.profile where the time of the first row goes.
 
-Peers are installed by benchmarks/requirements-peers.txt; one that is missing is left out. --check fails where a figure is
-below its bar. The share of the floor is the least time that the machine needs (see benchmarks/speed/floors.py) over
-evenhand's. Warm-up (tracing, compiling, capturing) is not part of the figures. Memory: CUDA, the most that tensors take at
-once; CPU, the most that the process has had.
+Peers are installed by benchmarks/requirements-peers.txt; one that is missing is left out. --check
+fails where a figure is below its bar. The share of the floor is the least time that the machine
+needs (see benchmarks/speed/floors.py) over evenhand's. Warm-up (tracing, compiling, capturing) is
+not part of the figures. Memory: CUDA, the most that tensors take at once; CPU, the most that the
+process has had.
 """
 
 from __future__ import annotations
@@ -50,21 +52,36 @@ ROWS: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "sweep": sweep,
     "methods": methods,
 }
-SETS = {"cuda": ("cifar", "femnist", "charlstm", "sweep", "methods"), "cpu": ("logistic", "cnn", "charlstm")}
+SETS = {
+    "cuda": ("cifar", "femnist", "charlstm", "sweep", "methods"),
+    "cpu": ("logistic", "cnn", "charlstm"),
+}
 PRECISIONS = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32",)}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.speed", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m benchmarks.speed",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("rows", nargs="+", choices=[*ROWS, *SETS], metavar="ROW")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
-        "--precision", nargs="+", choices=PRECISIONS["cuda"], help="default: fp32; on CUDA all three, where they have a bar"
+        "--precision",
+        nargs="+",
+        choices=PRECISIONS["cuda"],
+        help="default: fp32; on CUDA all three, where they have a bar",
     )
-    parser.add_argument("--engine", default="auto", help="default: auto on a CPU, the stacking engine on CUDA")
-    parser.add_argument("--no-compile", dest="compiled", action="store_false", help="CUDA graphs alone, without torch.compile")
+    parser.add_argument(
+        "--engine", default="auto", help="default: auto on a CPU, the stacking engine on CUDA"
+    )
+    parser.add_argument(
+        "--no-compile",
+        dest="compiled",
+        action="store_false",
+        help="CUDA graphs alone, without torch.compile",
+    )
     parser.add_argument("--no-peers", dest="peers", action="store_false")
     parser.add_argument("--quick", action="store_true", help="fewer rounds")
     parser.add_argument("--check", action="store_true", help="fail where a figure is below its bar")
@@ -96,8 +113,14 @@ def main() -> None:
             failed.append(row)
         print(f"{row}: {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps({"command": command, "machine": machine, "figures": found}, indent=1))
-    missed = [f"{figure['shape']} ({figure['peer'] or figure['unit']})" for figure in found if figure["missed"]]
+            arguments.json.write_text(
+                json.dumps({"command": command, "machine": machine, "figures": found}, indent=1)
+            )
+    missed = [
+        f"{figure['shape']} ({figure['peer'] or figure['unit']})"
+        for figure in found
+        if figure["missed"]
+    ]
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
     if arguments.check and missed:

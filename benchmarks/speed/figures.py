@@ -32,12 +32,15 @@ class Figure:
 
     Args:
         shape: what was measured.
-        ours, theirs: evenhand's figure and the peer's, in ``unit``; less is better. None where the peer is not there.
+        ours, theirs: evenhand's figure and the peer's, in ``unit``; less is better. None where the
+            peer is not there.
         least: how many times faster than the peer it should be.
-        most: how many times the peer's cost it may have; in place of ``least`` where the peer is evenhand itself.
+        most: how many times the peer's cost it may have; in place of ``least`` where the peer is
+            evenhand itself.
         limit: the most that ``ours`` should be, in ``unit``.
         floor: what the machine needs at least, in ``unit``; see :mod:`benchmarks.speed.floors`.
-        memory: peak, GB. warm_up: seconds of tracing, compiling and capturing, not part of ``ours``.
+        memory: peak, GB. warm_up: seconds of tracing, compiling and capturing, not part of
+            ``ours``.
     """
 
     shape: str
@@ -83,18 +86,28 @@ class Figure:
 
 
 HEADER = (
-    "| shape | peer | peer's figure | evenhand | ratio | bar | share of the floor | peak memory, GB | warm-up, s |\n"
-    "|---|---|---|---|---|---|---|---|---|"
+    "| shape | peer | peer's figure | evenhand | ratio | bar | share of the floor | peak memory, GB"
+    " | warm-up, s |\n|---|---|---|---|---|---|---|---|---|"
 )
 
 
 def line(figure: Figure) -> str:
     """A row of the table."""
-    ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}x" if figure.costs or figure.ratio < 10 else f"{figure.ratio:.0f}x"
+    ratio = (
+        ""
+        if figure.ratio is None
+        else f"{figure.ratio:.2f}x"
+        if figure.costs or figure.ratio < 10
+        else f"{figure.ratio:.0f}x"
+    )
     cells = [
         figure.shape + (f" ({figure.note})" if figure.note else ""),
         figure.peer,
-        ("" if not figure.peer else "not measured") if figure.theirs is None else f"{_number(figure.theirs)} {figure.unit}",
+        (
+            ("" if not figure.peer else "not measured")
+            if figure.theirs is None
+            else f"{_number(figure.theirs)} {figure.unit}"
+        ),
         f"{_number(figure.ours)} {figure.unit}",
         ratio + (" **missed**" if figure.missed else ""),
         figure.bar,
@@ -111,5 +124,11 @@ def _number(value: float) -> str:
 
 def machine_limits(options: Options) -> str:
     """What floors are counted with."""
-    rates = [f"{machine.throughput(options.device, p) / 1e12:.3g} TFLOP/s {p}" for p in options.precisions]
-    return f"copies {machine.bandwidth(options.device) / 1e9:,.0f} GB/s (read + written), multiplies matrices at {', '.join(rates)}"
+    rates = [
+        f"{machine.throughput(options.device, p) / 1e12:.3g} TFLOP/s {p}"
+        for p in options.precisions
+    ]
+    return (
+        f"copies {machine.bandwidth(options.device) / 1e9:,.0f} GB/s (read + written), multiplies"
+        f" matrices at {', '.join(rates)}"
+    )

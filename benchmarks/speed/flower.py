@@ -1,9 +1,10 @@
-"""Flower's simulation of the logistic row, in a process of its own: prints the seconds of each round but the first as JSON.
+"""Flower's simulation of the logistic row, in a process of its own: prints the seconds of each
+round but the first as JSON.
 
     python -m benchmarks.speed.flower CLIENTS COHORT ROUNDS
 
-Virtual nodes on the Ray backend with one core each, Flower's FedAvg without evaluation, and local training as in the logistic row's
-plain loop.
+Virtual nodes on the Ray backend with one core each, Flower's FedAvg without evaluation, and local
+training as in the logistic row's plain loop.
 """
 
 from __future__ import annotations
@@ -49,20 +50,30 @@ def train(message: Message, context: Context) -> Message:
         optimiser.zero_grad()
         F.cross_entropy(module(x), y).backward()
         optimiser.step()
-    content = {"arrays": ArrayRecord(module.state_dict()), "metrics": MetricRecord({"num-examples": SAMPLES})}
+    content = {
+        "arrays": ArrayRecord(module.state_dict()),
+        "metrics": MetricRecord({"num-examples": SAMPLES}),
+    }
     return Message(content=RecordDict(content), reply_to=message)
 
 
 class Checked(FedAvg):
-    """Federated averaging that does not pass over clients that failed: a round without work would be fast."""
+    """Federated averaging that does not pass over clients that failed: a round without work would
+    be fast."""
 
     expected = 0
 
-    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         replies = list(replies)
         failed = [message.error.reason for message in replies if message.has_error()]
-        if failed or (server_round > 1 and len(replies) != self.expected):  # in the first round nodes are still registering
-            raise RuntimeError(f"{len(failed)} of {len(replies)} clients failed, {self.expected} are expected: {failed[:1]}")
+        # in the first round nodes are still registering
+        if failed or (server_round > 1 and len(replies) != self.expected):
+            raise RuntimeError(
+                f"{len(failed)} of {len(replies)} clients failed, {self.expected} are expected:"
+                f" {failed[:1]}"
+            )
         return super().aggregate_train(server_round, replies)
 
 
@@ -73,15 +84,28 @@ def main() -> None:
 
     @server_app.main()
     def serve(grid: Grid, context: Context) -> None:
-        strategy = Checked(fraction_train=cohort / clients, fraction_evaluate=0.0, min_available_nodes=clients)
+        strategy = Checked(
+            fraction_train=cohort / clients, fraction_evaluate=0.0, min_available_nodes=clients
+        )
         strategy.expected = cohort
         arrays = ArrayRecord(torch.nn.Linear(FEATURES, CLASSES).state_dict())
-        strategy.start(grid, arrays, num_rounds=rounds + 1, evaluate_fn=lambda *_: stamps.append(time.perf_counter()))
+        strategy.start(
+            grid,
+            arrays,
+            num_rounds=rounds + 1,
+            evaluate_fn=lambda *_: stamps.append(time.perf_counter()),
+        )
 
-    run_simulation(server_app, client_app, num_supernodes=clients, backend_config={"client_resources": {"num_cpus": 1}})
+    run_simulation(
+        server_app,
+        client_app,
+        num_supernodes=clients,
+        backend_config={"client_resources": {"num_cpus": 1}},
+    )
     if len(stamps) != rounds + 2:
         sys.exit(f"Flower finished {len(stamps) - 1} of {rounds + 1} rounds")
-    print(json.dumps([after - before for before, after in itertools.pairwise(stamps[1:])]))  # the first round starts the actors
+    # the first round starts the actors
+    print(json.dumps([after - before for before, after in itertools.pairwise(stamps[1:])]))
 
 
 if __name__ == "__main__":

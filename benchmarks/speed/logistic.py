@@ -1,7 +1,9 @@
-"""Milliseconds a round of logistic regression 784 -> 10: 1000 clients of 50 samples, batches of 10, one epoch, 10 or 100 clients a round.
+"""Milliseconds a round of logistic regression 784 -> 10: 1000 clients of 50 samples, batches of 10,
+one epoch, 10 or 100 clients a round.
 
-The plain loop is what a careful user writes first: for every client a deep copy of the model, a DataLoader, an optimiser, then a
-mean. Its rounds, pfl's and evenhand's alternate in one process; Flower's simulation has its turn afterwards, in a process of its own.
+The plain loop is what a careful user writes first: for every client a deep copy of the model, a
+DataLoader, an optimiser, then a mean. Its rounds, pfl's and evenhand's alternate in one process;
+Flower's simulation has its turn afterwards, in a process of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from benchmarks.speed.figures import Figure, Options
 from benchmarks.speed.ours import federation_of, run_rounds
 
 CLIENTS, SAMPLES, FEATURES, CLASSES, BATCH, LR = 1000, 50, 784, 10, 10, 0.1
-WARM_UP, MEASURED = 140, {10: 60, 100: 20}  # rounds; the engine traces an operation when it has come up 120 times
+# rounds; the engine traces an operation when it has come up 120 times
+WARM_UP, MEASURED = 140, {10: 60, 100: 20}
 BARS = {10: {"plain loop": 8.0, "pfl": 8.0, "Flower": 100.0}, 100: {"plain loop": 7.0}}
 
 
@@ -28,7 +31,9 @@ def federation() -> eh.Federation:
     """Normal features and random labels."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(CLIENTS * SAMPLES, FEATURES, generator=generator)
-    return federation_of(x, torch.randint(0, CLASSES, (CLIENTS * SAMPLES,), generator=generator), CLIENTS)
+    return federation_of(
+        x, torch.randint(0, CLASSES, (CLIENTS * SAMPLES,), generator=generator), CLIENTS
+    )
 
 
 def logistic(options: Options) -> Iterator[Figure]:
@@ -44,8 +49,14 @@ def logistic(options: Options) -> Iterator[Figure]:
             pfl = peers.Pfl(module, fed, cohort=cohort, lr=LR, batch=BATCH, device=options.device)
         rng = np.random.default_rng(0)
 
-        def plain(loop: peers.PlainLoop = loop, rng: np.random.Generator = rng, cohort: int = cohort) -> list[float]:
-            return [loop.round([batches(client) for client in rng.choice(CLIENTS, cohort, replace=False)])]
+        def plain(
+            loop: peers.PlainLoop = loop, rng: np.random.Generator = rng, cohort: int = cohort
+        ) -> list[float]:
+            return [
+                loop.round(
+                    [batches(client) for client in rng.choice(CLIENTS, cohort, replace=False)]
+                )
+            ]
 
         turns = {"plain loop": peers.Turns(plain, options.device)}
         if pfl is not None:
@@ -62,11 +73,33 @@ def logistic(options: Options) -> Iterator[Figure]:
             cohort=eh.Uniform(cohort),
         )
         theirs = {peer: turn.median for peer, turn in turns.items()}
-        if "Flower" in bars and options.peers and not options.cuda and peers.have("flwr") and peers.have("ray"):
-            theirs["Flower"] = statistics.median(peers.flower_rounds(CLIENTS, cohort, 3 if options.quick else 10))
-        floor = 1e3 * floors.of_round(module, fed.train.x[:BATCH], cohort, SAMPLES // BATCH, options.device)
+        if (
+            "Flower" in bars
+            and options.peers
+            and not options.cuda
+            and peers.have("flwr")
+            and peers.have("ray")
+        ):
+            theirs["Flower"] = statistics.median(
+                peers.flower_rounds(CLIENTS, cohort, 3 if options.quick else 10)
+            )
+        floor = 1e3 * floors.of_round(
+            module, fed.train.x[:BATCH], cohort, SAMPLES // BATCH, options.device
+        )
         shape = f"logistic 784 -> 10, {cohort} of {CLIENTS:,} clients x {BATCH}"
-        figure = Figure(shape, "ms a round", 1e3 * ours.median, floor=floor, memory=ours.memory, warm_up=ours.warm_up)
+        figure = Figure(
+            shape,
+            "ms a round",
+            1e3 * ours.median,
+            floor=floor,
+            memory=ours.memory,
+            warm_up=ours.warm_up,
+        )
         for peer, least in bars.items():
             found = theirs.get(peer)
-            yield replace(figure, peer=peer, theirs=None if found is None else 1e3 * found, least=None if options.cuda else least)
+            yield replace(
+                figure,
+                peer=peer,
+                theirs=None if found is None else 1e3 * found,
+                least=None if options.cuda else least,
+            )

@@ -1,10 +1,11 @@
 """A round of every method beside one of FedAvg, on the same engine.
 
-FEMNIST's network and shape (on a CPU a smaller network), 20 of 100 clients, 160 images each, batches of 32, five epochs. The bar
-holds for methods whose server needs sums alone, that ask no question before training and keep nothing on clients; the others are
-stated. Some look once more at all of a client's data (a loss before or after training): with E local epochs that is 1 / 3E of
-FedAvg's arithmetic, whatever the engine, so 7 % of five. Runs of FedAvg are spread among the others, and each method is compared
-with the mean of its two neighbours.
+FEMNIST's network and shape (on a CPU a smaller network), 20 of 100 clients, 160 images each,
+batches of 32, five epochs. The bar holds for methods whose server needs sums alone, that ask no
+question before training and keep nothing on clients; the others are stated. Some look once more at
+all of a client's data (a loss before or after training): with E local epochs that is 1 / 3E of
+FedAvg's arithmetic, whatever the engine, so 7 % of five. Runs of FedAvg are spread among the
+others, and each method is compared with the mean of its two neighbours.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ MOST = 1.15
 
 
 def methods(options: Options) -> Iterator[Figure]:
-    """All methods with their defaults. On CUDA steps are captured, but not compiled: that would take a while for each of them."""
+    """All methods with their defaults. On CUDA steps are captured, but not compiled: that would
+    take a while for each of them."""
     options = replace(options, compiled=False)
     clients = 20 if options.quick else CLIENTS
     x, y = images(clients * SAMPLES, (1, 28, 28), 62)
@@ -75,7 +77,11 @@ def needed(algorithm: eh.Algorithm, fed: eh.Federation, module: torch.nn.Module)
     """What a method needs beyond sums over its cohort, in words."""
     census, params = fed.census(), dict(module.named_parameters())
     needs = [f"sees {what}" for what in algorithm.seen(census)]
-    needs += ["asks before training"] if algorithm.survey(algorithm.init(params, census)) is not None else []
+    needs += (
+        ["asks before training"]
+        if algorithm.survey(algorithm.init(params, census)) is not None
+        else []
+    )
     needs += ["all data in every step"] if algorithm.whole_data else []
     needs += ["clients remember"] if algorithm.memory(params) else []
     return needs

@@ -19,7 +19,9 @@ class Rounds(NamedTuple):
     """What running some rounds took."""
 
     seconds: list[float]  # of each measured round
-    warm_up: float  # seconds before the first of them, beyond what so many rounds take later: tracing, compiling, capturing
+    # seconds before the first of them, beyond what so many rounds take later: tracing, compiling,
+    # capturing
+    warm_up: float
     memory: float  # GB, the most until then; on CUDA beyond what was there before
     result: eh.Result
 
@@ -29,7 +31,8 @@ class Rounds(NamedTuple):
 
 
 def engine(options: Options) -> str | eh.Engine:
-    """The engine to measure: on CUDA the stacking one, which compiles at once unless told not to."""
+    """The engine to measure: on CUDA the stacking one, which compiles at once unless told not
+    to."""
     if not options.cuda or options.engine != "auto":
         return options.engine
     return eh.Vmap(compile=options.compiled)
@@ -46,7 +49,8 @@ def run_rounds(
     between: Sequence[Callable[[], object]] = (),
     **settings: Any,
 ) -> Rounds:
-    """Train for ``warm_up`` and ``measured`` rounds; after each measured one, ``between`` are called with the clock stopped."""
+    """Train for ``warm_up`` and ``measured`` rounds; after each measured one, ``between`` are
+    called with the clock stopped."""
     device = options.device
     before, times, memory = 0.0, [], [0.0]
     if options.cuda:
@@ -78,9 +82,15 @@ def run_rounds(
 
 
 def federation_of(
-    x: Tensor, y: Tensor, clients: int, test: tuple[Tensor, Tensor] | None = None, groups: int = 0, teams: int = 0
+    x: Tensor,
+    y: Tensor,
+    clients: int,
+    test: tuple[Tensor, Tensor] | None = None,
+    groups: int = 0,
+    teams: int = 0,
 ) -> eh.Federation:
-    """Samples dealt to so many clients of equal size, in order; groups of samples and teams of clients go round."""
+    """Samples dealt to so many clients of equal size, in order; groups of samples and teams of
+    clients go round."""
 
     def part(x: Tensor, y: Tensor) -> eh.Part:
         group = torch.arange(len(x)) % groups if groups else None
@@ -88,12 +98,18 @@ def federation_of(
 
     names = {"group_names": tuple(f"group {i}" for i in range(groups))} if groups else {}
     if teams:
-        names |= {"teams": torch.arange(clients) % teams, "team_names": tuple(f"team {i}" for i in range(teams))}
+        names |= {
+            "teams": torch.arange(clients) % teams,
+            "team_names": tuple(f"team {i}" for i in range(teams)),
+        }
     return eh.Federation(part(x, y), test=None if test is None else part(*test), **names)
 
 
-def images(count: int, shape: tuple[int, ...], classes: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Noisy patterns, one for each class, at 256 levels of grey, standardised: something that can be learnt."""
+def images(
+    count: int, shape: tuple[int, ...], classes: int, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Noisy patterns, one for each class, at 256 levels of grey, standardised: something that can
+    be learnt."""
     patterns = torch.randn(classes, *shape, generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(seed)
     y = torch.randint(0, classes, (count,), generator=generator)

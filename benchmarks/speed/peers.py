@@ -1,7 +1,7 @@
 """The other programs: a plain PyTorch loop, pfl, and Flower's simulation.
 
-All train by federated averaging, and are written as their users would.
-pfl and Flower are installed by benchmarks/requirements-peers.txt; what is not installed is left out of the tables.
+All train by federated averaging, and are written as their users would. pfl and Flower are installed
+by benchmarks/requirements-peers.txt; what is not installed is left out of the tables.
 """
 
 from __future__ import annotations
@@ -33,13 +33,16 @@ INSTALL = "pip install -r benchmarks/requirements-peers.txt"
 
 
 class Turns:
-    """A peer's times. On a CPU it has a turn with all threads and one with a single thread, and the better of the two counts: small
-    operations are slower on several threads, and far slower where others use the machine."""
+    """A peer's times. On a CPU it has a turn with all threads and one with a single thread, and the
+    better of the two counts: small operations are slower on several threads, and far slower where
+    others use the machine."""
 
     def __init__(self, round: Callable[[], list[float]], device: torch.device) -> None:
         self.round = round
         threads = torch.get_num_threads()
-        self.times: dict[int, list[float]] = {count: [] for count in ({threads, 1} if device.type == "cpu" else {threads})}
+        self.times: dict[int, list[float]] = {
+            count: [] for count in ({threads, 1} if device.type == "cpu" else {threads})
+        }
 
     def take(self) -> None:
         """One turn with each number of threads."""
@@ -52,7 +55,9 @@ class Turns:
     @property
     def median(self) -> float | None:
         """Seconds a round; None where it had no turn."""
-        return min((statistics.median(times) for times in self.times.values() if times), default=None)
+        return min(
+            (statistics.median(times) for times in self.times.values() if times), default=None
+        )
 
 
 def have(package: str) -> bool:
@@ -64,7 +69,8 @@ def have(package: str) -> bool:
 
 
 class PlainLoop:
-    """For every client a copy of the model and an optimiser, batches that lie on the device, then the mean of the models."""
+    """For every client a copy of the model and an optimiser, batches that lie on the device, then
+    the mean of the models."""
 
     def __init__(self, module: nn.Module, lr: float, device: torch.device) -> None:
         self.module, self.lr, self.device = copy.deepcopy(module).to(device).train(), lr, device
@@ -100,10 +106,12 @@ class Loaded:
 
 
 class Pfl:
-    """pfl's simulated backend with its own PyTorch model and user sampling, set up as its image classification benchmark.
+    """pfl's simulated backend with its own PyTorch model and user sampling, set up as its image
+    classification benchmark.
 
-    Its users' data are tensors on the device. The central evaluation takes all test data at once, every ``evaluate_every``
-    rounds; users are not evaluated before and after their training (its benchmark does that every tenth round, evenhand never).
+    Its users' data are tensors on the device. The central evaluation takes all test data at once,
+    every ``evaluate_every`` rounds; users are not evaluated before and after their training (its
+    benchmark does that every tenth round, evenhand never).
     """
 
     def __init__(
@@ -132,16 +140,27 @@ class Pfl:
         module = copy.deepcopy(module).to(device)
         module.loss = types.MethodType(_pfl_loss, module)
         module.metrics = types.MethodType(_pfl_metrics, module)
-        x, y, offsets = federation.train.x[:].to(device), federation.train.y.to(device), federation.train.offsets.tolist()
+        x, y = federation.train.x[:].to(device), federation.train.y.to(device)
+        offsets = federation.train.offsets.tolist()
         users = {i: (x[a:b], y[a:b]) for i, (a, b) in enumerate(itertools.pairwise(offsets))}
         data = FederatedDataset.from_slices(users, get_user_sampler("random", range(len(users))))
-        self.backend = SimulatedBackend(training_data=data, val_data=data, postprocessors=[WeightByUser()])
+        self.backend = SimulatedBackend(
+            training_data=data, val_data=data, postprocessors=[WeightByUser()]
+        )
         central = torch.optim.SGD(module.parameters(), 1.0)
-        self.model = PyTorchModel(model=module, local_optimizer_create=torch.optim.SGD, central_optimizer=central)
-        self.train = NNTrainHyperParams(local_learning_rate=lr, local_num_epochs=1, local_batch_size=batch)
+        self.model = PyTorchModel(
+            model=module, local_optimizer_create=torch.optim.SGD, central_optimizer=central
+        )
+        self.train = NNTrainHyperParams(
+            local_learning_rate=lr, local_num_epochs=1, local_batch_size=batch
+        )
         self.evaluation = NNEvalHyperParams(local_batch_size=10_000)
         test = federation.test
-        self.central = None if not evaluate_every or test is None else Dataset(raw_data=[test.x[:].to(device), test.y.to(device)])
+        self.central = (
+            None
+            if not evaluate_every or test is None
+            else Dataset(raw_data=[test.x[:].to(device), test.y.to(device)])
+        )
 
     def rounds(self, count: int) -> list[float]:
         """Seconds of each of ``count`` rounds, after one that is not counted."""
@@ -154,15 +173,26 @@ class Pfl:
         device = self.device
 
         class Stamp(TrainingProcessCallback):  # type: ignore[type-arg, misc]
-            def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> tuple[bool, Any]:
+            def after_central_iteration(
+                self, metrics: Any, model: Any, *, central_iteration: int
+            ) -> tuple[bool, Any]:
                 synchronise(device)
                 stamps.append(time.perf_counter())
                 return False, Metrics()
 
         callbacks: list[Any] = [Stamp()]
         if self.central is not None:
-            callbacks.insert(0, CentralEvaluationCallback(self.central, model_eval_params=self.evaluation, frequency=self.evaluate_every))
-        settings = {"central_num_iterations": count + 1, "evaluation_frequency": 10**9, "train_cohort_size": self.cohort}
+            callbacks.insert(
+                0,
+                CentralEvaluationCallback(
+                    self.central, model_eval_params=self.evaluation, frequency=self.evaluate_every
+                ),
+            )
+        settings = {
+            "central_num_iterations": count + 1,
+            "evaluation_frequency": 10**9,
+            "train_cohort_size": self.cohort,
+        }
         FederatedAveraging().run(
             algorithm_params=NNAlgorithmParams(**settings, val_cohort_size=0),
             backend=self.backend,
@@ -191,8 +221,16 @@ def _pfl_metrics(self: nn.Module, x: Tensor, y: Tensor, eval: bool = True) -> di
 
 
 def flower_rounds(clients: int, cohort: int, rounds: int) -> list[float]:
-    """Seconds of each round of Flower's simulation of logistic regression, in a process of its own: see :mod:`benchmarks.speed.flower`."""
-    command = [sys.executable, "-m", "benchmarks.speed.flower", str(clients), str(cohort), str(rounds)]
+    """Seconds of each round of Flower's simulation of logistic regression, in a process of its own:
+    see :mod:`benchmarks.speed.flower`."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.speed.flower",
+        str(clients),
+        str(cohort),
+        str(rounds),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")

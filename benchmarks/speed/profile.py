@@ -2,9 +2,10 @@
 
     python -m benchmarks.speed.profile [--device cuda] [--precision bf16] [--rounds 20]
 
-After warming up, some rounds run without torch's profiler, then as many with it. Prints the kernels that take most time, and shares
-of the time of a round without the profiler: some kernel is running, none is (the device waits for the host, or between kernels), and
-how long the host is inside of torch.
+After warming up, some rounds run without torch's profiler, then as many with it. Prints the kernels
+that take most time, and shares of the time of a round without the profiler: some kernel is running,
+none is (the device waits for the host, or between kernels), and how long the host is inside of
+torch.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ WARM_UP, TOP, WIDTH = 30, 20, 90
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="fp32")
     parser.add_argument("--rounds", type=int, default=20)
@@ -42,7 +45,8 @@ def main() -> None:
     stamps = dict[str, float]()
 
     def after_round(done: int, row: dict[str, Any]) -> None:
-        if done in (warm_up, warm_up + rounds):  # plain rounds first, then as many with the profiler
+        # plain rounds first, then as many with the profiler
+        if done in (warm_up, warm_up + rounds):
             synchronise(options.device)
             stamps["begin" if done == warm_up else "end"] = time.perf_counter()
         if done == warm_up + rounds:
@@ -53,7 +57,9 @@ def main() -> None:
 
     fed, module = problem() if options.cuda else problem(clients=COHORT)
     settings = run_settings(options, arguments.precision) | {"eval_every": 10**6}
-    eh.fit(module, fed, eh.FedAvg(), rounds=warm_up + 2 * rounds + 1, progress=after_round, **settings)
+    eh.fit(
+        module, fed, eh.FedAvg(), rounds=warm_up + 2 * rounds + 1, progress=after_round, **settings
+    )
     plain = (stamps["end"] - stamps["begin"]) / rounds
     if arguments.trace:
         profiler.export_chrome_trace(arguments.trace)
@@ -63,25 +69,59 @@ def main() -> None:
 def report(profiler: Any, rounds: int, plain: float, options: Options, precision: str) -> None:
     """Print kernels and shares."""
     kind = DeviceType.CUDA if options.cuda else DeviceType.CPU
-    events = [event for event in profiler.events() if event.device_type == kind and not getattr(event, "is_user_annotation", False)]
+    events = [
+        event
+        for event in profiler.events()
+        if event.device_type == kind and not getattr(event, "is_user_annotation", False)
+    ]
     if not options.cuda:
-        events = [event for event in events if event.cpu_parent is None]  # an operation's own parts are in it
+        # an operation's own parts are in it
+        events = [event for event in events if event.cpu_parent is None]
     times: dict[str, list[float]] = defaultdict(list)
     for event in events:
         times[event.name].append(event.time_range.elapsed_us())
-    busy = union([(event.time_range.start, event.time_range.end) for event in events]) / rounds / 1e6
-    host = union([(e.time_range.start, e.time_range.end) for e in profiler.events() if e.device_type == DeviceType.CPU]) / rounds / 1e6
-    print(f"{describe(options.device)}, {precision}, a round without the profiler: {1e3 * plain:.2f} ms\n")
+    busy = (
+        union([(event.time_range.start, event.time_range.end) for event in events]) / rounds / 1e6
+    )
+    host = (
+        union(
+            [
+                (e.time_range.start, e.time_range.end)
+                for e in profiler.events()
+                if e.device_type == DeviceType.CPU
+            ]
+        )
+        / rounds
+        / 1e6
+    )
+    print(
+        f"{describe(options.device)}, {precision}, a round without the profiler: {1e3 * plain:.2f}"
+        " ms\n"
+    )
     print("| | ms a round | share |\n|---|---|---|")
-    print(f"| {'kernels' if options.cuda else 'operations'} running | {1e3 * busy:.2f} | {100 * busy / plain:.0f} % |")
-    print(f"| nothing running | {1e3 * (plain - busy):.2f} | {100 * (plain - busy) / plain:.0f} % |")
-    print(f"| host in torch, with the profiler's own overhead | {1e3 * host:.2f} | {100 * host / plain:.0f} % |\n")
-    print(f"| {'kernel' if options.cuda else 'operation'} | calls a round | µs each | ms a round | share |\n|---|---|---|---|---|")
+    print(
+        f"| {'kernels' if options.cuda else 'operations'} running | {1e3 * busy:.2f} |"
+        f" {100 * busy / plain:.0f} % |"
+    )
+    print(
+        f"| nothing running | {1e3 * (plain - busy):.2f} | {100 * (plain - busy) / plain:.0f} % |"
+    )
+    print(
+        f"| host in torch, with the profiler's own overhead | {1e3 * host:.2f} |"
+        f" {100 * host / plain:.0f} % |\n"
+    )
+    print(
+        f"| {'kernel' if options.cuda else 'operation'} | calls a round | µs each | ms a round |"
+        " share |\n|---|---|---|---|---|"
+    )
     total = sum(map(sum, times.values()))
     for name, values in sorted(times.items(), key=lambda item: -sum(item[1]))[:TOP]:
         label = name.replace("|", "/")[:WIDTH]
         sums = sum(values)
-        cells = f"{len(values) / rounds:.1f} | {sums / len(values):.1f} | {sums / rounds / 1e3:.3f} | {100 * sums / total:.0f} %"
+        cells = (
+            f"{len(values) / rounds:.1f} | {sums / len(values):.1f} | {sums / rounds / 1e3:.3f} |"
+            f" {100 * sums / total:.0f} %"
+        )
         print(f"| `{label}` | {cells} |")
 
 

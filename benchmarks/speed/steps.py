@@ -1,7 +1,9 @@
-"""Milliseconds of one local step of all clients of a round: convolutional and recurrent models, beside a plain loop and pfl.
+"""Milliseconds of one local step of all clients of a round: convolutional and recurrent models,
+beside a plain loop and pfl.
 
-A round has many local steps, so that a step is what counts; what happens once a round (start, reply, averaging) is divided among
-them. Rounds of evenhand and of its peers alternate in one process; medians.
+A round has many local steps, so that a step is what counts; what happens once a round (start,
+reply, averaging) is divided among them. Rounds of evenhand and of its peers alternate in one
+process; medians.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class PlainCharLSTM(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.lstm, self.last = nn.Embedding(80, 8), nn.LSTM(8, 256, 2, batch_first=True), nn.Linear(256, 80)
+        self.embedding, self.lstm = nn.Embedding(80, 8), nn.LSTM(8, 256, 2, batch_first=True)
+        self.last = nn.Linear(256, 80)
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.last(self.lstm(self.embedding(x))[0][:, -1])
@@ -55,7 +58,9 @@ def _digits(count: int) -> tuple[Tensor, Tensor]:
 
 def _text(count: int) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randint(0, 80, (count, 80), generator=generator), torch.randint(0, 80, (count,), generator=generator)
+    return torch.randint(0, 80, (count, 80), generator=generator), torch.randint(
+        0, 80, (count,), generator=generator
+    )
 
 
 def _small() -> CNN:
@@ -66,20 +71,31 @@ def femnist(options: Options) -> Iterator[Figure]:
     """The FEMNIST network for 10 and 100 clients, batches of 32."""
     for clients, least in ((10, 15.0), (100, 12.0)):
         name = f"FEMNIST CNN, {clients} clients x 32"
-        yield from measure(Case(name, CNN, clients, 32, 50, 10 if clients == 10 else 3, least, _digits), options)
+        yield from measure(
+            Case(name, CNN, clients, 32, 50, 10 if clients == 10 else 3, least, _digits), options
+        )
 
 
 def charlstm(options: Options) -> Iterator[Figure]:
-    """The Shakespeare network for 31 clients, batches of 10 texts of 80 characters; on a CPU for 10 clients, never slower."""
+    """The Shakespeare network for 31 clients, batches of 10 texts of 80 characters; on a CPU for 10
+    clients, never slower."""
     clients, steps, least = (31, 20, 8.0) if options.cuda else (10, 2, 1.0)
     name = f"CharLSTM 2 x 256, {clients} clients x 10 x 80"
-    yield from measure(Case(name, CharLSTM, clients, 10, steps, 2, least, _text, PlainCharLSTM), options)
+    yield from measure(
+        Case(name, CharLSTM, clients, 10, steps, 2, least, _text, PlainCharLSTM), options
+    )
 
 
 def cnn(options: Options) -> Iterator[Figure]:
     """A small and a larger convolutional network for 10 clients, batches of 32, on a CPU."""
-    yield from measure(Case("CNN 8/16, dense 64, 10 clients x 32", _small, 10, 32, 5, 5, 1.5, _digits, pfl=True), options)
-    yield from measure(Case("CNN 32/64, dense 128, 10 clients x 32", CNN, 10, 32, 5, 5, 1.0, _digits, pfl=True), options)
+    yield from measure(
+        Case("CNN 8/16, dense 64, 10 clients x 32", _small, 10, 32, 5, 5, 1.5, _digits, pfl=True),
+        options,
+    )
+    yield from measure(
+        Case("CNN 32/64, dense 128, 10 clients x 32", CNN, 10, 32, 5, 5, 1.0, _digits, pfl=True),
+        options,
+    )
 
 
 def measure(case: Case, options: Options) -> Iterator[Figure]:
@@ -90,12 +106,22 @@ def measure(case: Case, options: Options) -> Iterator[Figure]:
     module = case.build()
     loop = peers.PlainLoop((case.plain or (lambda: module))(), LR, options.device)
     of_peer = [
-        list(zip(*(values.to(options.device).split(case.batch) for values in fed.train.client(i)[:2]), strict=True))[: case.plain_steps]
+        list(
+            zip(
+                *(
+                    values.to(options.device).split(case.batch)
+                    for values in fed.train.client(i)[:2]
+                ),
+                strict=True,
+            )
+        )[: case.plain_steps]
         for i in range(case.clients)
     ]
     pfl = None
     if case.pfl and options.peers and peers.have("pfl"):
-        pfl = peers.Pfl(module, fed, cohort=case.clients, lr=LR, batch=case.batch, device=options.device)
+        pfl = peers.Pfl(
+            module, fed, cohort=case.clients, lr=LR, batch=case.batch, device=options.device
+        )
     local = eh.LocalSGD(lr=LR, steps=case.steps, batch_size=case.batch)
     warm_up, measured = (3, 5) if options.quick else (4, 12)
     for precision in options.precisions:
@@ -114,7 +140,9 @@ def measure(case: Case, options: Options) -> Iterator[Figure]:
             local=local,
             precision=precision,
         )
-        floor = floors.of_round(module, fed.train.x[: case.batch], case.clients, case.steps, options.device, precision)
+        floor = floors.of_round(
+            module, fed.train.x[: case.batch], case.clients, case.steps, options.device, precision
+        )
         figure = Figure(
             f"{case.name}, {precision}",
             "ms a step",
@@ -123,5 +151,12 @@ def measure(case: Case, options: Options) -> Iterator[Figure]:
             memory=ours.memory,
             warm_up=ours.warm_up,
         )
-        for peer, turn, steps in zip(("plain loop", "pfl"), turns, (case.plain_steps, batches), strict=False):
-            yield replace(figure, peer=peer, theirs=None if turn.median is None else 1e3 * turn.median / steps, least=case.least)
+        for peer, turn, steps in zip(
+            ("plain loop", "pfl"), turns, (case.plain_steps, batches), strict=False
+        ):
+            yield replace(
+                figure,
+                peer=peer,
+                theirs=None if turn.median is None else 1e3 * turn.median / steps,
+                least=case.least,
+            )

@@ -1,8 +1,8 @@
 """Twenty values of q x five seeds of QFFL trained together, beside one run.
 
-100 clients of 50 samples, ten a round, batches of 10, one epoch, 100 rounds, evaluated ten times on ten test samples a client.
-Whole calls are timed, evaluation and results included; the first call of each kind is warm-up, then one run and the hundred
-together take turns.
+100 clients of 50 samples, ten a round, batches of 10, one epoch, 100 rounds, evaluated ten times on
+ten test samples a client. Whole calls are timed, evaluation and results included; the first call of
+each kind is warm-up, then one run and the hundred together take turns.
 """
 
 from __future__ import annotations
@@ -28,16 +28,33 @@ def sweep(options: Options) -> Iterator[Figure]:
     """Logistic regression, and a small CNN."""
     torch.manual_seed(0)
     for precision in options.precisions:
-        yield measure("logistic 784 -> 10", nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), 10, options, precision)
-        yield measure("CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, options, precision)
+        yield measure(
+            "logistic 784 -> 10",
+            nn.Sequential(nn.Flatten(), nn.Linear(784, 10)),
+            10,
+            options,
+            precision,
+        )
+        yield measure(
+            "CNN 8/16, dense 64", CNN(channels=(8, 16), hidden=(64,)), 62, options, precision
+        )
 
 
 def measure(name: str, module: nn.Module, classes: int, options: Options, precision: str) -> Figure:
     """Seconds of a call for all runs, and of one for a single run."""
     shape, rounds = (1, 28, 28), 10 if options.quick else ROUNDS
-    fed = federation_of(*images(CLIENTS * SAMPLES, shape, classes), CLIENTS, test=images(CLIENTS * TESTED, shape, classes, seed=2))
+    fed = federation_of(
+        *images(CLIENTS * SAMPLES, shape, classes),
+        CLIENTS,
+        test=images(CLIENTS * TESTED, shape, classes, seed=2),
+    )
     local = eh.LocalSGD(lr=0.05, epochs=1, batch_size=10)
-    settings: dict[str, Any] = {"rounds": rounds, "cohort": eh.Uniform(10), "eval_every": rounds // 10, "device": options.device}
+    settings: dict[str, Any] = {
+        "rounds": rounds,
+        "cohort": eh.Uniform(10),
+        "eval_every": rounds // 10,
+        "device": options.device,
+    }
     settings |= {"engine": eh.Vmap() if options.cuda else options.engine, "precision": precision}
     values = [0.1 * (i + 1) for i in range(VALUES)]
     runs = [eh.Run(eh.QFFL(q=q), seed=seed, local=local) for q in values for seed in range(SEEDS)]
@@ -52,7 +69,10 @@ def measure(name: str, module: nn.Module, classes: int, options: Options, precis
     if options.cuda:
         torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated() / 1e9 if options.cuda else 0.0
-    times = [(seconds(together, options.device), seconds(one, options.device)) for _ in range(1 if options.quick else TURNS)]
+    times = [
+        (seconds(together, options.device), seconds(one, options.device))
+        for _ in range(1 if options.quick else TURNS)
+    ]
     many, single = (statistics.median(column) for column in zip(*times, strict=True))
     return Figure(
         f"sweep of {VALUES} values x {SEEDS} seeds, {name}, {rounds} rounds, {precision}",

@@ -1,4 +1,5 @@
-"""Fair federated learning: one small API, every fair method, numbers that show who gained and who paid.
+"""Fair federated learning: one small API, every fair method, numbers that show who gained and who
+paid.
 
 >>> import evenhand as eh
 >>> fed = eh.datasets.digits(clients=6, seed=0)
@@ -12,14 +13,22 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-# On some processors (AMD's) MKL rounds a matrix product by where the matrix lies in memory, unless this is set before its first product;
-# a client's result would depend on its place in a chunk.
+# On some processors (AMD's) MKL rounds a matrix product by where the matrix lies in memory, unless
+# this is set before its first product; a client's result would depend on its place in a chunk.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 if TYPE_CHECKING:
-    from evenhand import algorithms, datasets, engines, metrics, models, simplex, testing, theory, tree
-    from evenhand.data import partitions, plots, shifts
-    from evenhand.studies import audit
+    from evenhand import (
+        algorithms,
+        datasets,
+        engines,
+        metrics,
+        models,
+        simplex,
+        testing,
+        theory,
+        tree,
+    )
     from evenhand.algorithm import Algorithm, Certificate, Survey
     from evenhand.algorithms import (
         AFL,
@@ -49,19 +58,21 @@ if TYPE_CHECKING:
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
+    from evenhand.data import partitions, plots, shifts
     from evenhand.data.federation import Federation
+    from evenhand.data.partitions import deal
+    from evenhand.data.pool import Deal, Pool
     from evenhand.data.population import Census
     from evenhand.data.samples import Batch, Part, View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
-    from evenhand.training.stacks import Run, fit_many
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
-    from evenhand.data.partitions import deal
-    from evenhand.data.pool import Deal, Pool
+    from evenhand.studies import audit
     from evenhand.training.result import Result
     from evenhand.training.rounds import fit
+    from evenhand.training.stacks import Run, fit_many
 
 __version__ = "0.1.0"
 
@@ -111,7 +122,20 @@ _HOME = {
     "training.rounds": ["fit"],
 }
 _SUBMODULES = {
-    **{name: name for name in ("algorithms", "datasets", "engines", "metrics", "models", "simplex", "testing", "theory", "tree")},
+    **{
+        name: name
+        for name in (
+            "algorithms",
+            "datasets",
+            "engines",
+            "metrics",
+            "models",
+            "simplex",
+            "testing",
+            "theory",
+            "tree",
+        )
+    },
     **{name: f"data.{name}" for name in ("partitions", "plots", "shifts")},
     "audit": "studies.audit",
 }

@@ -1,11 +1,14 @@
-"""What a federated method is: a frozen dataclass with pure functions for the server and for one client.
+"""What a federated method is: a frozen dataclass with pure functions for the server and for one
+client.
 
-Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a tensor, no in-place change
-of an argument, no randomness of their own.
+Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a
+tensor, no in-place change of an argument, no randomness of their own.
 
-Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers may then be tensors (), with a value for each run,
-and server functions are batched over runs where they keep to the same rules; where they do not, they are called run by run. What a method
-derives from its settings in ``__post_init__`` (a way to go, a flag) is the same for all runs that are stacked.
+Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers
+may then be tensors (), with a value for each run, and server functions are batched over runs where
+they keep to the same rules; where they do not, they are called run by run. What a method derives
+from its settings in ``__post_init__`` (a way to go, a flag) is the same for all runs that are
+stacked.
 """
 
 from __future__ import annotations
@@ -42,16 +45,20 @@ class Survey(NamedTuple):
 
     shared: Tree  # the same for everyone
     own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
-    who: str | int = "cohort"  # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
-    needed: Tensor | bool = True  # () whether it is asked this round; a tensor where that depends on the state
+    # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
+    who: str | int = "cohort"
+    # () whether it is asked this round; a tensor where that depends on the state
+    needed: Tensor | bool = True
 
 
 class Certificate(NamedTuple):
-    """Which weight each client effectively had at the end, and how far these weights are from the best ones."""
+    """Which weight each client effectively had at the end, and how far these weights are from the
+    best ones."""
 
     value: Tensor  # () the objective at the clients' losses
     weights: Tensor  # (n,) what a change of each client's loss counts for; not always of sum one
-    gap: Tensor  # () >= 0: what the objective has more than these weights explain; 0 where they are its gradient
+    # () >= 0: what the objective has more than these weights explain; 0 where they are its gradient
+    gap: Tensor
 
     @classmethod
     def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
@@ -61,16 +68,20 @@ class Certificate(NamedTuple):
 
 
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
-    """A federated method. The defaults are those of federated averaging; a method overrides what it changes."""
+    """A federated method. The defaults are those of federated averaging; a method overrides what it
+    changes."""
 
     personal: bool = False  # whether each client ends with a model of its own
-    snapshot: bool = False  # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
-    whole_data: bool = False  # whether objective also finds all of the client's data, in batch.whole
+    # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
+    snapshot: bool = False
+    # whether objective also finds all of the client's data, in batch.whole
+    whole_data: bool = False
 
     # ---- the server
 
     def init(self, params: Tree, census: Census) -> State:
-        """The first state, from the initial model and what is known about the clients. Raises if the method does not apply."""
+        """The first state, from the initial model and what is known about the clients. Raises if
+        the method does not apply."""
         return {"model": params}
 
     def task(self, state: State, ids: Tensor) -> Task:
@@ -89,7 +100,8 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
     # ---- one client
 
     def start(self, task: Task, memory: Memory) -> Tree:
-        """The variables that the client optimises, at their starting point: a tree with a few names at the top."""
+        """The variables that the client optimises, at their starting point: a tree with a few names
+        at the top."""
         return {"model": task.shared["model"]}
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
@@ -100,7 +112,9 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Step sizes of variables whose step size is not the round's ``task.shared["lr"]``."""
         return {}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         """What the client sends, and what it remembers. ``data`` is all its training data."""
         return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), memory
 
@@ -113,10 +127,11 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         model: Tree = shared["model"]
         return model
 
-    # ---- what few methods need: a question before training, and a say in who trains, how and with which weight
+    # ---- what few methods need: a question before training, a say in who trains and how
 
     def survey(self, state: State) -> Survey | None:
-        """What to ask clients before each round; None asks nothing. What is asked in some rounds says so in ``needed``."""
+        """What to ask clients before each round; None asks nothing. What is asked in some rounds
+        says so in ``needed``."""
         return None
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
@@ -128,7 +143,8 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return state
 
     def chances(self, state: State) -> Tensor | None:
-        """(n,) weights of sum one that take the place of the clients' base weights when this round's cohort is drawn."""
+        """(n,) weights of sum one that take the place of the clients' base weights when this
+        round's cohort is drawn."""
         return None
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
@@ -140,11 +156,13 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return local
 
     def finish(self) -> Algorithm | None:
-        """A method whose local work every client does once after the last round, to keep what it then remembers."""
+        """A method whose local work every client does once after the last round, to keep what it
+        then remembers."""
         return None
 
     def join(self, state: State, before: State, after: State) -> State:
-        """The state when clients have joined; ``before`` and ``after`` are the first states without and with them."""
+        """The state when clients have joined; ``before`` and ``after`` are the first states without
+        and with them."""
         return grown(state, before, after)
 
     # ---- for reports
@@ -154,7 +172,8 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return ()
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        """The weights that clients have at their ``losses`` (n,) of the model handed out; None where the method has none."""
+        """The weights that clients have at their ``losses`` (n,) of the model handed out; None
+        where the method has none."""
         return None
 
 
@@ -164,10 +183,13 @@ def weighted(delta: Tree, task: Task) -> Tree:
 
 
 def mean_step(replies: Replies, key: str = "delta") -> Any:
-    """The summed steps divided by the summed weights; zero where all weights are zero (nobody counts, the model stays)."""
+    """The summed steps divided by the summed weights; zero where all weights are zero (nobody
+    counts, the model stays)."""
     sums = replies.sums if isinstance(replies.sums[key], dict) else replies.total
     weight, total = sums["weight"], sums[key]
-    factor = torch.where(weight > 0, 1 / weight.clamp(min=torch.finfo(weight.dtype).tiny), torch.zeros_like(weight))
+    factor = torch.where(
+        weight > 0, 1 / weight.clamp(min=torch.finfo(weight.dtype).tiny), torch.zeros_like(weight)
+    )
     return tree.scale(total, factor) if isinstance(total, dict) else total * factor
 
 
@@ -179,7 +201,9 @@ def step(params: Tree, replies: Replies) -> Tree:
 def normalised(weight: Tensor) -> Tensor:
     """``weight`` scaled to sum one; all zeros where it is zero."""
     total = weight.sum()
-    return torch.where(total > 0, weight / torch.where(total > 0, total, 1), torch.zeros_like(weight))
+    return torch.where(
+        total > 0, weight / torch.where(total > 0, total, 1), torch.zeros_like(weight)
+    )
 
 
 def as_rows(stacked: Tree) -> Tensor:
@@ -188,7 +212,8 @@ def as_rows(stacked: Tree) -> Tensor:
 
 
 def descend(params: Tree, direction: Tensor) -> Tree:
-    """params - direction, a vector (P,) in the order of :func:`as_rows`, computed in float64 and rounded once."""
+    """params - direction, a vector (P,) in the order of :func:`as_rows`, computed in float64 and
+    rounded once."""
     pieces = iter(torch.split(direction, [leaf.numel() for leaf in tree.leaves(params)]))
     return tree.map(lambda p: (p.double() - next(pieces).reshape(p.shape)).to(p.dtype), params)
 
@@ -199,10 +224,14 @@ def check_output(output: str) -> None:
 
 
 def first_average(output: str, params: Tree) -> State:
-    """State for the mean of the models after each round; empty where the last model is the output."""
+    """State for the mean of the models after each round; empty where the last model is the
+    output."""
     if output == "last":
         return {}
-    return {"average": tree.map(torch.zeros_like, tree.to(params, torch.float64)), "rounds": torch.zeros((), dtype=torch.float64)}
+    return {
+        "average": tree.map(torch.zeros_like, tree.to(params, torch.float64)),
+        "rounds": torch.zeros((), dtype=torch.float64),
+    }
 
 
 def next_average(state: State, model: Tree) -> State:
@@ -210,20 +239,29 @@ def next_average(state: State, model: Tree) -> State:
     if "average" not in state:
         return {}
     rounds = state["rounds"] + 1
-    return {"average": tree.map(lambda mean, new: mean + (new.double() - mean) / rounds, state["average"], model), "rounds": rounds}
+    return {
+        "average": tree.map(
+            lambda mean, new: mean + (new.double() - mean) / rounds, state["average"], model
+        ),
+        "rounds": rounds,
+    }
 
 
 def averaged_result(state: State) -> Tree:
-    """The running mean of the models where one is kept (and a round has passed), else the last model."""
+    """The running mean of the models where one is kept (and a round has passed), else the last
+    model."""
     model: Tree = state["model"]
     if "average" not in state:
         return model
     passed = state["rounds"] > 0
-    return tree.map(lambda mean, last: torch.where(passed, mean.to(last.dtype), last), state["average"], model)
+    return tree.map(
+        lambda mean, last: torch.where(passed, mean.to(last.dtype), last), state["average"], model
+    )
 
 
 def holds(condition: Tensor) -> bool:
-    """Whether a condition () holds, for a warning; False while several runs are stacked, where it has no single answer."""
+    """Whether a condition () holds, for a warning; False while several runs are stacked, where it
+    has no single answer."""
     try:
         return bool(condition)
     except RuntimeError:  # of torch.func

@@ -1,14 +1,15 @@
 """Who takes part in a round, and with which coefficient.
 
-| scheme                                  | draw                                      | coefficient a_i               |
-|-----------------------------------------|-------------------------------------------|-------------------------------|
-| A  Full()                               | everyone                                  | w_i                           |
-| B  Proportional(k)                      | k independent draws, client i with prob. w_i | 1/k for each time drawn    |
-| C  Proportional(k, replacement=False)   | k distinct clients, one by one, prob. ~ w_i  | 1/k                        |
-| D  Uniform(k, unbiased=True)            | k distinct clients, all alike             | (n/k) w_i, not normalised     |
-| E  Uniform(k)                           | k distinct clients, all alike             | w_i / sum over the cohort     |
+| scheme                                | draw                               | coefficient a_i     |
+|---------------------------------------|------------------------------------|---------------------|
+| A  Full()                             | everyone                           | w_i                 |
+| B  Proportional(k)                    | k independent draws, prob. w_i     | 1/k each time drawn |
+| C  Proportional(k, replacement=False) | k distinct, one by one, prob. ~w_i | 1/k                 |
+| D  Uniform(k, unbiased=True)          | k distinct clients, all alike      | (n/k) w_i           |
+| E  Uniform(k)                         | k distinct clients, all alike      | w_i / sum over those|
 
-w_i are the base weights of the census: the share of the data, or 1/n. Draws depend on (seed, round) alone.
+w_i are the base weights of the census: the share of the data, or 1/n. Draws depend on (seed, round)
+alone.
 """
 
 from __future__ import annotations
@@ -30,10 +31,13 @@ class Draw(NamedTuple):
 
     ids: Tensor  # (K,) int64
     weight: Tensor  # (K,) float64, the coefficient a_i
-    share: Tensor  # (K,) float64, sums to 1: the client's part of the normaliser, so that missing replies can be made up for
+    # (K,) float64, sums to 1: the client's part of the normaliser, so that missing replies can be
+    # made up for
+    share: Tensor
 
     def ascending(self) -> Draw:
-        """The same cohort by client number: sums are taken in this order, however the clients were listed."""
+        """The same cohort by client number: sums are taken in this order, however the clients were
+        listed."""
         ids = self.ids.numpy()
         if bool((ids[1:] > ids[:-1]).all()):
             return self
@@ -64,8 +68,9 @@ class Full(Cohort):
 class Uniform(Cohort):
     """``k`` distinct clients, all equally likely.
 
-    Coefficients are the clients' weights, normalised over the cohort (scheme E); with ``unbiased`` they are (n/k) w_i
-    (scheme D), so that the expected step is the full one while a single step can be longer or shorter.
+    Coefficients are the clients' weights, normalised over the cohort (scheme E); with ``unbiased``
+    they are (n/k) w_i (scheme D), so that the expected step is the full one while a single step can
+    be longer or shorter.
     """
 
     k: int
@@ -82,8 +87,11 @@ class Uniform(Cohort):
         ids = torch.from_numpy(np.sort(chosen))
         weight = census.weight[ids]
         if self.unbiased:
-            return Draw(ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k))
-        share = weight / weight.sum() if weight.sum() > 0 else weight  # a method's own weights may be zero for all of them
+            return Draw(
+                ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k)
+            )
+        # a method's own weights may be zero for all of them
+        share = weight / weight.sum() if weight.sum() > 0 else weight
         return Draw(ids, share, share)
 
 
@@ -91,8 +99,8 @@ class Uniform(Cohort):
 class Proportional(Cohort):
     """``k`` draws with probabilities equal to the clients' weights, each counting 1/k.
 
-    With replacement (scheme B) a client drawn twice trains once and counts twice; without (scheme C) clients are drawn one
-    after the other among those left.
+    With replacement (scheme B) a client drawn twice trains once and counts twice; without (scheme
+    C) clients are drawn one after the other among those left.
     """
 
     k: int
@@ -112,9 +120,15 @@ class Proportional(Cohort):
             drawn = np.searchsorted(edges, generator.random(self.k) * edges[-1], side="right")
             chosen, times = np.unique(np.minimum(drawn, census.clients - 1), return_counts=True)
         else:
-            # the k earliest of exponential clocks with rates w_i: the same law as drawing one by one among those left
+            # the k earliest of exponential clocks with rates w_i: the same law as drawing one by
+            # one among those left
             clocks = np.full(census.clients, np.inf)
-            np.divide(generator.exponential(size=census.clients), probability, out=clocks, where=probability > 0)
+            np.divide(
+                generator.exponential(size=census.clients),
+                probability,
+                out=clocks,
+                where=probability > 0,
+            )
             chosen = np.sort(np.argpartition(clocks, self.k - 1)[: self.k])
             chosen = chosen[probability[chosen] > 0]
             times = np.ones(len(chosen), dtype=np.int64)
@@ -127,4 +141,9 @@ def _generator(seed: int, round: int) -> np.random.Generator:
 
 
 def _check_enough(k: int, census: Census) -> None:
-    require(k <= census.clients, "{} clients per round, but the federation has {}; use at most that many, or Full()", k, census.clients)
+    require(
+        k <= census.clients,
+        "{} clients per round, but the federation has {}; use at most that many, or Full()",
+        k,
+        census.clients,
+    )

@@ -38,23 +38,34 @@ class SpecError(EvenhandError, ValueError):
 
 
 def require_whole(name: str, value: object, least: int, optional: bool = False) -> None:
-    """Raise a ValueError unless ``value`` is a whole number of at least ``least`` (or None, where it is optional)."""
+    """Raise a ValueError unless ``value`` is a whole number of at least ``least`` (or None, where
+    it is optional)."""
     if value is None and optional:
         return
-    if not isinstance(value, Integral) or isinstance(value, bool) or not least <= int(value) < 2**63:
+    if (
+        not isinstance(value, Integral)
+        or isinstance(value, bool)
+        or not least <= int(value) < 2**63
+    ):
         raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
 
 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
-    """Raise a ValueError unless ``value`` is a number inside ``interval``, such as "[0, inf)" or "(0, 1]"."""
+    """Raise a ValueError unless ``value`` is a number inside ``interval``, such as "[0, inf)" or
+    "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan  # NaN is inside no interval
-    if (low <= number if interval[0] == "[" else low < number) and (number <= high if interval[-1] == "]" else number < high):
+    # NaN is inside no interval
+    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    if (low <= number if interval[0] == "[" else low < number) and (
+        number <= high if interval[-1] == "]" else number < high
+    ):
         return
     if high < inf:
         wanted = f"in {interval}"
     else:
-        wanted = "a finite number" + ("" if low == -inf else f" {'>=' if interval[0] == '[' else '>'} {low:g}")
+        wanted = "a finite number" + (
+            "" if low == -inf else f" {'>=' if interval[0] == '[' else '>'} {low:g}"
+        )
     raise ValueError(f"{name} must be {wanted}, got {value!r}" + (f"; {hint}" if hint else ""))
 
 
@@ -70,15 +81,27 @@ def require_kind(name: str, value: object, kind: type, example: str) -> None:
     if not isinstance(value, kind):
         shown = f" {value!r}" if isinstance(value, str | Real) else ""
         got = (
-            f"the class {value.__name__}; did you mean {value.__name__}()?" if isinstance(value, type) else f"{type(value).__name__}{shown}"
+            f"the class {value.__name__}; did you mean {value.__name__}()?"
+            if isinstance(value, type)
+            else f"{type(value).__name__}{shown}"
         )
-        raise TypeError(f"{name} must be a {kind.__name__} object such as {example}, got {got}".replace("a Algorithm", "an Algorithm"))
+        raise TypeError(
+            f"{name} must be a {kind.__name__} object such as {example}, got {got}".replace(
+                "a Algorithm", "an Algorithm"
+            )
+        )
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> str:
     """The message for a name that is not among ``known``: it gives the nearest one."""
     close = difflib.get_close_matches(str(name).lower(), known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"choose from {', '.join(known)}" if known else "it has none"
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else f"choose from {', '.join(known)}"
+        if known
+        else "it has none"
+    )
     return f"unknown {what} {name!r}; {hint}"
 
 

@@ -52,23 +52,34 @@ def _umask() -> int:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV table; columns in the order in which they first appear, floats with all their digits."""
+    """A CSV table; columns in the order in which they first appear, floats with all their
+    digits."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows({key: "" if isinstance(value, float) and math.isnan(value) else value for key, value in row.items()} for row in rows)
+    writer.writerows(
+        {
+            key: "" if isinstance(value, float) and math.isnan(value) else value
+            for key, value in row.items()
+        }
+        for row in rows
+    )
     write_atomic(path, buffer.getvalue().encode())
 
 
 def read_rows(path: Path, text: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The inverse of :func:`write_rows`: numbers as numbers, True and False as bool, empty cells as missing keys.
+    """The inverse of :func:`write_rows`: numbers as numbers, True and False as bool, empty cells as
+    missing keys.
 
     Columns in ``text`` stay as they are: a client may be called "007".
     """
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
-    return [{key: cell if key in text else _value(cell) for key, cell in row.items() if cell != ""} for row in rows]
+    return [
+        {key: cell if key in text else _value(cell) for key, cell in row.items() if cell != ""}
+        for row in rows
+    ]
 
 
 def _value(text: str) -> Any:
@@ -95,8 +106,13 @@ def check_formats(formats: Iterable[str]) -> None:
             raise RunError("Parquet files need pyarrow: pip install evenhand[parquet]")
 
 
-def write_tables(directory: Path, tables: Mapping[str, Sequence[Mapping[str, Any]]], formats: Iterable[str] = ("csv",)) -> list[Path]:
-    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths. Tables without rows are left out."""
+def write_tables(
+    directory: Path,
+    tables: Mapping[str, Sequence[Mapping[str, Any]]],
+    formats: Iterable[str] = ("csv",),
+) -> list[Path]:
+    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths. Tables without rows are
+    left out."""
     written = []
     for name, rows in tables.items():
         for kind in formats if rows else ():
@@ -116,8 +132,13 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
     frame = pd.DataFrame(list(rows))
     for name in frame.columns:
-        kinds = {float if isinstance(value, int | float) else type(value) for value in frame[name].dropna()}
-        if len(kinds) > 1:  # a hyper-parameter that is a number here and a text or list there; Parquet's columns have one kind
+        kinds = {
+            float if isinstance(value, int | float) else type(value)
+            for value in frame[name].dropna()
+        }
+        # a hyper-parameter that is a number here and a text or list there; Parquet's columns have
+        # one kind
+        if len(kinds) > 1:
             frame[name] = frame[name].map(str, na_action="ignore")
     buffer = io.BytesIO()
     frame.to_parquet(buffer, index=False)
@@ -144,14 +165,18 @@ def write_tensors(path: Path, tensors: Tree, metadata: Mapping[str, Any] | None 
     """A safetensors file from a tree."""
     from safetensors.torch import save
 
-    flat = {key: leaf.detach().cpu().contiguous().clone() for key, leaf in tree.flatten(tensors).items()}
-    # the format sorts its keys, and sums over a tree depend on their order; it shuffles its metadata, so there is one entry
+    flat = {
+        key: leaf.detach().cpu().contiguous().clone() for key, leaf in tree.flatten(tensors).items()
+    }
+    # the format sorts its keys, and sums over a tree depend on their order; it shuffles its
+    # metadata, so there is one entry
     about = {"order": list(flat), "sha256": _digest(flat), **(metadata or {})}
     write_atomic(path, save(flat, {"evenhand": json.dumps(about)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Flat tensors, in the order they were written, and metadata; :func:`evenhand.tree.unflatten` makes a tree of them."""
+    """Flat tensors, in the order they were written, and metadata; :func:`evenhand.tree.unflatten`
+    makes a tree of them."""
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -30,7 +30,8 @@ class Extent(NamedTuple):
 
 
 def first_clients(federation: Federation, extent: Extent) -> Federation:
-    """The federation as it was with fewer clients; itself where it had as many, or more, or cannot have been like that."""
+    """The federation as it was with fewer clients; itself where it had as many, or more, or cannot
+    have been like that."""
     if extent.clients >= federation.clients:
         return federation
 
@@ -40,7 +41,11 @@ def first_clients(federation: Federation, extent: Extent) -> Federation:
         offsets = whole.offsets[: extent.clients + 1]
         rows = slice(0, int(offsets[-1]))
         x = whole.x[rows] if isinstance(whole.x, Tensor) else whole.x.pick(torch.arange(rows.stop))
-        return Part(x, whole.y[rows], offsets, None if whole.group is None else whole.group[rows]) if rows.stop else None
+        return (
+            Part(x, whole.y[rows], offsets, None if whole.group is None else whole.group[rows])
+            if rows.stop
+            else None
+        )
 
     train = part(federation.train)
     assert train is not None
@@ -60,13 +65,19 @@ def first_clients(federation: Federation, extent: Extent) -> Federation:
 
 
 def grown(state: Tree, before: Tree, after: Tree) -> Tree:
-    """``state`` for more clients, given a method's first states for fewer (``before``) and for more (``after``).
+    """``state`` for more clients, given a method's first states for fewer (``before``) and for more
+    (``after``).
 
-    Leaf by leaf: what is still as it was at first is a constant of the census (base weights, codes of teams), and the new one is taken.
-    What was learned is kept; where it has an entry for each client, group or team, those who join have the entry they would start with.
+    Leaf by leaf: what is still as it was at first is a constant of the census (base weights, codes
+    of teams), and the new one is taken. What was learned is kept; where it has an entry for each
+    client, group or team, those who join have the entry they would start with.
     """
     return {
-        key: grown(value, before[key], after[key]) if isinstance(value, dict) else _leaf(key, value, before[key], after[key])
+        key: (
+            grown(value, before[key], after[key])
+            if isinstance(value, dict)
+            else _leaf(key, value, before[key], after[key])
+        )
         for key, value in state.items()
     }
 
@@ -77,17 +88,22 @@ def _leaf(key: str, now: Tensor, before: Tensor, after: Tensor) -> Tensor:
     if before.shape == after.shape:
         return now
     if now.shape != before.shape:
-        raise ValueError(f"it cannot be told where newcomers belong in the state's {key!r}; give the method a join of its own")
+        raise ValueError(
+            f"it cannot be told where newcomers belong in the state's {key!r}; give the method a"
+            " join of its own"
+        )
     larger = after.clone()
     larger[tuple(slice(0, length) for length in now.shape)] = now
     return larger
 
 
 def resettled(dual: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """``dual`` (m,) as a distribution again: newcomers get their base weight, the others share the rest as they did.
+    """``dual`` (m,) as a distribution again: newcomers get their base weight, the others share the
+    rest as they did.
 
-    ``before`` (n,) and ``after`` (m,) are the base weights; newcomers are those that had none. Duals that are equal to the base weights
-    stay so, and no old client gains or loses against another.
+    ``before`` (n,) and ``after`` (m,) are the base weights; newcomers are those that had none.
+    Duals that are equal to the base weights stay so, and no old client gains or loses against
+    another.
     """
     known = F.pad(before, (0, len(after) - len(before))) > 0
     rest = torch.where(known, after, 0).sum() / torch.where(known, dual, 0).sum()

@@ -1,7 +1,8 @@
 """The local solver, and the order in which a client visits its samples.
 
-The order depends on (seed, round, client) alone: every sample gets a key from a counter-based hash, and the keys are sorted.
-Every engine and device finds the same permutation, and there is no generator state to save.
+The order depends on (seed, round, client) alone: every sample gets a key from a counter-based hash,
+and the keys are sorted. Every engine and device finds the same permutation, and there is no
+generator state to save.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Schedule(NamedTuple):
 
     positions: Tensor  # (K, S', W) positions within the client's data; 0 where not valid
     valid: Tensor  # (K, S', W) whether this is a sample, not padding
-    steps: Tensor  # (K,) number of local steps; step s uses row s of positions, or row 0 where S' is 1 (whole local data)
+    # (K,) number of local steps; step s uses row s of positions, or row 0 where S' is 1 (whole
+    # local data)
+    steps: Tensor
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,12 @@ class LocalSGD:
 
     Args:
         lr: step size of the first round.
-        epochs, steps: how long a client works in one round: passes over its data (default one), or a number of steps.
+        epochs, steps: how long a client works in one round: passes over its data (default one), or
+            a number of steps.
         batch_size: samples per step; None takes all local data at once.
         momentum: heavy-ball momentum, started at zero in every round.
-        weight_decay: adds weight_decay * parameter to the gradient of models (not of scalars such as rFedFair's eta).
+        weight_decay: adds weight_decay * parameter to the gradient of models (not of scalars such
+            as rFedFair's eta).
         decay: the step size of round r is lr * decay**r.
     """
 
@@ -54,7 +59,12 @@ class LocalSGD:
     def __post_init__(self) -> None:
         require_number("lr", self.lr, "(0, inf)")
         both = self.epochs is not None and self.steps is not None
-        require(not both, "give epochs or steps, not both (got epochs={}, steps={})", self.epochs, self.steps)
+        require(
+            not both,
+            "give epochs or steps, not both (got epochs={}, steps={})",
+            self.epochs,
+            self.steps,
+        )
         for name in ("epochs", "steps", "batch_size"):
             require_whole(name, getattr(self, name), 1, optional=True)
         require_number("momentum", self.momentum, "[0, 1)", "0 is plain SGD")
@@ -65,8 +75,11 @@ class LocalSGD:
         """Step size of a round (the first is 0)."""
         return self.lr * self.decay**round
 
-    def schedule(self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor) -> Schedule:
-        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit, each client's data padded to ``width``.
+    def schedule(
+        self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
+    ) -> Schedule:
+        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit, each client's data
+        padded to ``width``.
 
         ``seed``: one for all, or one for each of them (K,).
         One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
@@ -79,7 +92,9 @@ class LocalSGD:
             return Schedule(index[:, None], valid[:, None], steps)
         batch, have = min(self.batch_size, width), sizes.numpy()
         per_epoch = (have + batch - 1) // batch  # (K,)
-        steps_each = np.full_like(have, self.steps) if self.steps else per_epoch * (self.epochs or 1)
+        steps_each = (
+            np.full_like(have, self.steps) if self.steps else per_epoch * (self.epochs or 1)
+        )
         epochs = int(((steps_each + per_epoch - 1) // per_epoch).max())
         order = permutation(ids, sizes, width, epochs, round, seed).numpy()  # (K, E, width)
         if epochs == 1 and not self.steps:  # the order itself, cut into batches
@@ -87,7 +102,9 @@ class LocalSGD:
             places = np.arange(most * batch)
             inside = places < have[:, None]
             visited = np.where(inside, order[:, 0, np.minimum(places, width - 1)], 0)
-            index, valid = (torch.from_numpy(values.reshape(-1, most, batch)) for values in (visited, inside))
+            index, valid = (
+                torch.from_numpy(values.reshape(-1, most, batch)) for values in (visited, inside)
+            )
             return Schedule(index, valid, torch.from_numpy(steps_each))
         step = np.arange(int(steps_each.max()))  # (S,)
         epoch = np.minimum(step // per_epoch[:, None], epochs - 1)  # (K, S)
@@ -95,14 +112,25 @@ class LocalSGD:
         inside = (place < have[:, None, None]) & (step < steps_each[:, None])[..., None]
         row = np.arange(len(have))[:, None, None]
         visited = np.where(inside, order[row, epoch[..., None], np.minimum(place, width - 1)], 0)
-        return Schedule(torch.from_numpy(visited), torch.from_numpy(inside), torch.from_numpy(steps_each))
+        return Schedule(
+            torch.from_numpy(visited), torch.from_numpy(inside), torch.from_numpy(steps_each)
+        )
 
-    def update(self, variables: Tree, velocity: Tree, gradient: Tree, rates: dict[str, Tensor], active: Tensor | None) -> None:
-        """One step of K clients, in place on stacked trees; clients that are not ``active`` (K,) stay where they are.
+    def update(
+        self,
+        variables: Tree,
+        velocity: Tree,
+        gradient: Tree,
+        rates: dict[str, Tensor],
+        active: Tensor | None,
+    ) -> None:
+        """One step of K clients, in place on stacked trees; clients that are not ``active`` (K,)
+        stay where they are.
 
-        ``velocity`` is also room for the step where there is no momentum; on a GPU it can then be empty. On a CPU, products and
-        differences are separate operations on purpose: a fused multiply-add rounds differently in vectorised and scalar code, and a
-        client's result would then depend on its neighbours.
+        ``velocity`` is also room for the step where there is no momentum; on a GPU it can then be
+        empty. On a CPU, products and differences are separate operations on purpose: a fused
+        multiply-add rounds differently in vectorised and scalar code, and a client's result would
+        then depend on its neighbours.
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
@@ -113,21 +141,36 @@ class LocalSGD:
                 rate = rates[name].reshape(shape)
                 if self.weight_decay and is_model:
                     slope = slope + value * self.weight_decay
-                if value.is_cuda and active is None:  # one pass over memory, where it is memory that takes the time
-                    value.addcmul_(speed.mul_(self.momentum).add_(slope) if self.momentum else slope, rate, value=-1)
+                # one pass over memory, where it is memory that takes the time
+                if value.is_cuda and active is None:
+                    value.addcmul_(
+                        speed.mul_(self.momentum).add_(slope) if self.momentum else slope,
+                        rate,
+                        value=-1,
+                    )
                     continue
                 if not velocity:
                     speed = torch.empty_like(value)
-                # without momentum, speed is only room for the step: a new array this large costs as much as the product
-                move = speed.mul_(self.momentum).add_(slope) * rate if self.momentum else torch.mul(slope, rate, out=speed)
+                # without momentum, speed is only room for the step: a new array this large costs as
+                # much as the product
+                move = (
+                    speed.mul_(self.momentum).add_(slope) * rate
+                    if self.momentum
+                    else torch.mul(slope, rate, out=speed)
+                )
                 if active is not None:
                     move = torch.where(active.reshape(shape), move, 0)
                 value.sub_(move)
 
 
-def permutation(ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor) -> Tensor:
-    """(K, E, width) for each client and epoch a random order of its samples; positions past its size come last."""
-    key = _mix(_unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64))
+def permutation(
+    ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor
+) -> Tensor:
+    """(K, E, width) for each client and epoch a random order of its samples; positions past its
+    size come last."""
+    key = _mix(
+        _unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64)
+    )
     key = _mix(key, _unsigned(ids)[:, None, None])
     key = _mix(key, np.arange(epochs, dtype=np.uint64)[:, None])
     place = np.arange(width, dtype=np.uint64)
@@ -137,8 +180,11 @@ def permutation(ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int,
 
 
 def fold_key(key: Tensor, value: Tensor) -> Tensor:
-    """Mix one more counter into a 64-bit key (the finaliser of SplitMix64; products wrap around)."""
-    return torch.from_numpy(_mix(_unsigned(key), _unsigned(value)).view(np.int64)).reshape(key.shape)
+    """Mix one more counter into a 64-bit key (the finaliser of SplitMix64; products wrap
+    around)."""
+    return torch.from_numpy(_mix(_unsigned(key), _unsigned(value)).view(np.int64)).reshape(
+        key.shape
+    )
 
 
 def _mix(key: NDArray[np.uint64], value: NDArray[np.uint64]) -> NDArray[np.uint64]:

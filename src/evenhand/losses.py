@@ -3,17 +3,19 @@
 A loss is any function ``(output, target) -> (B,)``. The named ones:
 
     cross_entropy   -log softmax(output)[y]                            (C outputs, labels 0..C-1)
-    brier           sum over classes of (softmax(output) - onehot)^2   (one output: 2 (sigmoid - y)^2)
-    hinge           max(0, 1 + max_{j != y} s_j - s_y)                 (one output: max(0, 1 - y s), y in {-1, 1} or {0, 1})
-    hinge_sum       the same, but a client's loss is the sum over its samples
-    mse             squared error, averaged over the target's entries
+    brier           sum over classes of (softmax(output) - onehot)^2   (one output: 2 (sigmoid -
+    y)^2) hinge           max(0, 1 + max_{j != y} s_j - s_y)                 (one output: max(0, 1 -
+    y s), y in {-1, 1} or {0, 1}) hinge_sum       the same, but a client's loss is the sum over its
+    samples mse             squared error, averaged over the target's entries
 
-A client's loss is the mean over its samples, except for hinge_sum: there ``Model.loss`` is the sum, over a batch where a client
-descends and over all its data where a method compares clients. That is the linear SVM of q-FFL's code (Li et al., ICLR 2020),
-F_i = 1/2 |W|^2 + sum of hinge, whose penalty is LocalSGD(weight_decay=1); unlike there, it is then not in the loss that is raised
-to the power q, and it holds the bias too. Mind what sums mean: a method that looks at losses takes large clients for badly served
-ones, a step is as many times longer as the batch has samples, and values of q or t that suit means do not suit sums. What is about
-single samples is as for hinge: evaluation reports means, and FedMinMax, AgnosticFedAvg and TERM's level="sample" take means.
+A client's loss is the mean over its samples, except for hinge_sum: there ``Model.loss`` is the sum,
+over a batch where a client descends and over all its data where a method compares clients. That is
+the linear SVM of q-FFL's code (Li et al., ICLR 2020), F_i = 1/2 |W|^2 + sum of hinge, whose penalty
+is LocalSGD(weight_decay=1); unlike there, it is then not in the loss that is raised to the power q,
+and it holds the bias too. Mind what sums mean: a method that looks at losses takes large clients
+for badly served ones, a step is as many times longer as the batch has samples, and values of q or t
+that suit means do not suit sums. What is about single samples is as for hinge: evaluation reports
+means, and FedMinMax, AgnosticFedAvg and TERM's level="sample" take means.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ def brier(output: Tensor, target: Tensor) -> Tensor:
     if single_output(output):
         return 2 * (output.reshape(target.shape).sigmoid() - target) ** 2
     probability = output.softmax(-1)
-    # sum_c (p_c - 1[c = y])^2 = sum_c p_c^2 - 2 p_y + 1 would cancel near p_y = 1; subtract the one-hot vector itself
+    # sum_c (p_c - 1[c = y])^2 = sum_c p_c^2 - 2 p_y + 1 would cancel near p_y = 1; subtract the
+    # one-hot vector itself
     onehot = torch.zeros_like(probability).scatter(-1, target.unsqueeze(-1), 1.0)
     return ((probability - onehot) ** 2).sum(-1)
 
@@ -62,7 +65,13 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
     return error.flatten(1).mean(1) if error.ndim > 1 else error
 
 
-LOSSES: dict[str, LossFunction] = {"cross_entropy": cross_entropy, "brier": brier, "hinge": hinge, "hinge_sum": hinge_sum, "mse": mse}
+LOSSES: dict[str, LossFunction] = {
+    "cross_entropy": cross_entropy,
+    "brier": brier,
+    "hinge": hinge,
+    "hinge_sum": hinge_sum,
+    "mse": mse,
+}
 SUMMED = (hinge_sum,)  # a client's loss is the sum over its samples, not the mean
 CLASSIFYING = (cross_entropy, brier, hinge, hinge_sum)
 
@@ -77,12 +86,16 @@ def resolve(loss: str | LossFunction) -> LossFunction:
     if callable(loss):
         return loss
     if not isinstance(loss, str) or loss not in LOSSES:
-        raise ValueError(f"unknown loss {loss!r}; choose from {', '.join(LOSSES)} or pass a function (output, target) -> (B,)")
+        raise ValueError(
+            f"unknown loss {loss!r}; choose from {', '.join(LOSSES)} or pass a function (output,"
+            " target) -> (B,)"
+        )
     return LOSSES[loss]
 
 
 def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
-    """Raise a ValueError where outputs of this shape and labels ``y`` (N, ...) cannot be fed to a named loss.
+    """Raise a ValueError where outputs of this shape and labels ``y`` (N, ...) cannot be fed to a
+    named loss.
 
     Bounds of all labels are checked, not only those in the probe batch that made ``output``.
     """
@@ -90,29 +103,46 @@ def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
     if function is mse:
         per_sample = output[0].numel()
         if per_sample != y[0].numel():
-            raise ValueError(f"mse: the module gives {per_sample} numbers per sample, y has {y[0].numel()}; make them equal")
+            raise ValueError(
+                f"mse: the module gives {per_sample} numbers per sample, y has {y[0].numel()}; make"
+                " them equal"
+            )
         return
     if function not in CLASSIFYING:
         return  # a user's function knows its own labels
     name = function.__name__
     if y.ndim != 1:
-        raise ValueError(f"{name} needs one label per sample, y has samples of shape {list(y.shape[1:])}; for one-hot rows use y.argmax(1)")
+        raise ValueError(
+            f"{name} needs one label per sample, y has samples of shape {list(y.shape[1:])}; for"
+            " one-hot rows use y.argmax(1)"
+        )
     if y.is_floating_point() and bool((y != y.round()).any()):
         fraction = float(y[y != y.round()][0])
-        raise ValueError(f'{name} needs class labels, y holds fractions such as {fraction:g}; for regression use loss="mse"')
+        raise ValueError(
+            f"{name} needs class labels, y holds fractions such as {fraction:g}; for regression use"
+            ' loss="mse"'
+        )
     if y.is_floating_point() and not (single_output(output) and function is not cross_entropy):
-        raise ValueError(f"{name} needs integer labels, y is {y.dtype}; convert with y.astype('int64')")
+        raise ValueError(
+            f"{name} needs integer labels, y is {y.dtype}; convert with y.astype('int64')"
+        )
     low, high = int(y.min()), int(y.max())
     if single_output(output) and function is not cross_entropy:
         allowed = {0, 1} if function is brier else {-1, 0, 1}
         if not set(y.tolist()) <= allowed or (low == -1 and bool((y == 0).any())):
-            raise ValueError(f"{name} with one output needs labels 0/1{'' if function is brier else ' or -1/1'}, found {low}..{high}")
+            raise ValueError(
+                f"{name} with one output needs labels 0/1{'' if function is brier else ' or -1/1'},"
+                f" found {low}..{high}"
+            )
         return
     if output.ndim != 2 or single_output(output):
-        raise ValueError(f"{name} needs a module output of shape (batch, classes), got {width}; end the module with one output per class")
+        raise ValueError(
+            f"{name} needs a module output of shape (batch, classes), got {width}; end the module"
+            " with one output per class"
+        )
     if low < 0 or high >= output.shape[1]:
         bad = low if low < 0 else high
         raise ValueError(
-            f"label {bad} is out of range: the module has {output.shape[1]} outputs, so labels must be 0..{output.shape[1] - 1}; "
-            "widen the module's last layer or renumber the labels"
+            f"label {bad} is out of range: the module has {output.shape[1]} outputs, so labels must"
+            f" be 0..{output.shape[1] - 1}; widen the module's last layer or renumber the labels"
         )

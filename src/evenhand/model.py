@@ -24,27 +24,37 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 class Model:
     """An ``nn.Module`` without running statistics, and a loss.
 
-    Parameters that require gradients are trained and travel; frozen ones and buffers are constants that stay with the model.
-    The module given is copied, never changed.
+    Parameters that require gradients are trained and travel; frozen ones and buffers are constants
+    that stay with the model. The module given is copied, never changed.
     """
 
-    def __init__(self, module: nn.Module, loss: str | losses.LossFunction = "cross_entropy") -> None:
+    def __init__(
+        self, module: nn.Module, loss: str | losses.LossFunction = "cross_entropy"
+    ) -> None:
         _refuse_unfit(module)
         self.loss_function = losses.resolve(loss)
-        self.summed = self.loss_function in losses.SUMMED  # whether a client's loss is a sum over samples, not their mean
+        # whether a client's loss is a sum over samples, not their mean
+        self.summed = self.loss_function in losses.SUMMED
         self._module = copy.deepcopy(module).eval()
         self._threads = threading.local()
-        self._names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        self._names = [
+            name for name, parameter in module.named_parameters() if parameter.requires_grad
+        ]
         first = next(parameter for parameter in module.parameters() if parameter.requires_grad)
         self.dtype, self.device = first.dtype, first.device
-        self.classifies = False  # whether outputs are scores of classes, so that accuracy means something; found out by check()
-        self.stochastic = False  # whether training draws random numbers (dropout); found out by check()
+        # whether outputs are scores of classes, so that accuracy means something; found out by
+        # check()
+        self.classifies = False
+        # whether training draws random numbers (dropout); found out by check()
+        self.stochastic = False
         self.precision = "fp32"  # of products; see with_precision
 
     @property
     def size(self) -> int:
         """Number of trained parameters."""
-        return sum(parameter.numel() for parameter in self._module.parameters() if parameter.requires_grad)
+        return sum(
+            parameter.numel() for parameter in self._module.parameters() if parameter.requires_grad
+        )
 
     def has(self, kinds: tuple[type[nn.Module], ...]) -> bool:
         """Whether the module contains a layer of these kinds."""
@@ -53,12 +63,14 @@ class Model:
     def to(self, device: torch.device) -> Model:
         """The same model with its constants on ``device``."""
         moved = copy.copy(self)
-        moved._module, moved._threads, moved.device = copy.deepcopy(self._module).to(device), threading.local(), device
+        moved._module, moved._threads = copy.deepcopy(self._module).to(device), threading.local()
+        moved.device = device
         return moved
 
     def with_precision(self, precision: str) -> Model:
-        """The same model whose products are computed as "fp32", as the module's numbers are; on a GPU also "tf32", with inputs rounded
-        to 10 bits, or "bf16", with layers' inputs and outputs of 7 bits. Parameters, sums and losses stay as they are."""
+        """The same model whose products are computed as "fp32", as the module's numbers are; on a
+        GPU also "tf32", with inputs rounded to 10 bits, or "bf16", with layers' inputs and outputs
+        of 7 bits. Parameters, sums and losses stay as they are."""
         require_choice("precision", precision, PRECISIONS)
         twin = copy.copy(self)
         twin.precision = precision
@@ -70,7 +82,8 @@ class Model:
         if self.device.type != "cuda":
             yield
             return
-        matmul, cudnn, wanted = torch.backends.cuda.matmul, torch.backends.cudnn, self.precision == "tf32"
+        matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+        wanted = self.precision == "tf32"
         before = matmul.allow_tf32, cudnn.allow_tf32
         matmul.allow_tf32 = cudnn.allow_tf32 = wanted
         try:
@@ -85,12 +98,27 @@ class Model:
         return twin
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
-        """The same model, starting at another module's parameters; None where layers or constants of that module are others."""
+        """The same model, starting at another module's parameters; None where layers or constants
+        of that module are others."""
         twin = Model(module, self.loss_function).to(self.device)
         layers = [str(model._module) for model in (self, twin)]
-        forms = [{name: (leaf.shape, leaf.dtype) for name, leaf in model.init().items()} for model in (self, twin)]
-        constants = [{key: value for key, value in model._module.state_dict().items() if key not in model._names} for model in (self, twin)]
-        if layers[0] != layers[1] or forms[0] != forms[1] or constants[0].keys() != constants[1].keys():
+        forms = [
+            {name: (leaf.shape, leaf.dtype) for name, leaf in model.init().items()}
+            for model in (self, twin)
+        ]
+        constants = [
+            {
+                key: value
+                for key, value in model._module.state_dict().items()
+                if key not in model._names
+            }
+            for model in (self, twin)
+        ]
+        if (
+            layers[0] != layers[1]
+            or forms[0] != forms[1]
+            or constants[0].keys() != constants[1].keys()
+        ):
             return None
         if not all(torch.equal(value, constants[1][key]) for key, value in constants[0].items()):
             return None
@@ -106,7 +134,8 @@ class Model:
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
         """The module's output for ``x`` under ``params``."""
-        # functional_call puts the parameters into the module while it runs, so each thread needs a module of its own
+        # functional_call puts the parameters into the module while it runs, so each thread needs a
+        # module of its own
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
         from evenhand.layers.stacked import fast_layers  # here: engines know models
@@ -129,9 +158,11 @@ class Model:
         return total(values, batch) if self.summed else mean(values, batch)
 
     def state_dict(self, params: Tree) -> dict[str, Tensor]:
-        """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the CPU."""
+        """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the
+        CPU."""
         storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
-        state = self._module.state_dict(keep_vars=True)  # tied weights appear under each of their names
+        # tied weights appear under each of their names
+        state = self._module.state_dict(keep_vars=True)
         full = {key: params.get(storage.get(id(value), key), value) for key, value in state.items()}
         return {key: value.detach().cpu().clone() for key, value in full.items()}
 
@@ -141,9 +172,19 @@ class Model:
             if part is None or not len(part.x):
                 continue
             samples = part.samples(self.dtype, torch.device("cpu"))
-            if isinstance(samples.x, Tensor) and samples.x.dtype != part.x.dtype and not bool(torch.isfinite(samples.x).all()):
-                raise ValueError(f"some features are too large for the module's {self.dtype}; scale them, or use module.double()")
-            probe = Batch(Samples(*(values[:2].to(self.device) for values in samples)), *self._first(len(part.x)))
+            if (
+                isinstance(samples.x, Tensor)
+                and samples.x.dtype != part.x.dtype
+                and not bool(torch.isfinite(samples.x).all())
+            ):
+                raise ValueError(
+                    f"some features are too large for the module's {self.dtype}; scale them, or use"
+                    " module.double()"
+                )
+            probe = Batch(
+                Samples(*(values[:2].to(self.device) for values in samples)),
+                *self._first(len(part.x)),
+            )
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
                 self._probe(probe, part)
                 before = self._random_state()
@@ -155,20 +196,31 @@ class Model:
         return index, torch.ones(len(index), device=self.device, dtype=self.dtype)
 
     def _random_state(self) -> Tensor:
-        return torch.cuda.get_rng_state(self.device) if self.device.type == "cuda" else torch.get_rng_state()
+        return (
+            torch.cuda.get_rng_state(self.device)
+            if self.device.type == "cuda"
+            else torch.get_rng_state()
+        )
 
     def _probe(self, batch: Batch, part: Part) -> None:
         rows = len(batch.x)
         try:
             output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
         except Exception as error:
-            hint = "" if part.x.is_floating_point() else "; x holds integers: convert it to float unless they are tokens"
+            hint = (
+                ""
+                if part.x.is_floating_point()
+                else "; x holds integers: convert it to float unless they are tokens"
+            )
             shape = list(part.x.shape[1:])
             problem = f"the module does not accept samples of shape {shape} ({part.x.dtype})"
             raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
         if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
             got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(f"the module must return a tensor with one row per sample, got {got} for {rows} samples")
+            raise ValueError(
+                f"the module must return a tensor with one row per sample, got {got} for {rows}"
+                " samples"
+            )
         losses.check(self.loss_function, output, part.y)
         try:
             values = self.loss_function(output, batch.y)
@@ -178,20 +230,31 @@ class Model:
         if not isinstance(values, Tensor) or values.shape != (rows,):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the loss must give one value per sample, shape [{rows}], got {got} for outputs {list(output.shape)}; "
-                "do not reduce over samples"
+                f"the loss must give one value per sample, shape [{rows}], got {got} for outputs"
+                f" {list(output.shape)}; do not reduce over samples"
             )
         alone = self.loss_function(self.output(self.init(), batch.x[:1]), batch.y[:1])
         if not torch.allclose(
             alone[0], values[0], rtol=1e-3, atol=1e-6, equal_nan=True
         ):  # a client whose data are not finite is left out later
             shapes = f"output {list(output.shape)}, target {list(batch.y.shape)}"
-            raise ValueError(f"a sample's loss depends on the others in its batch; do module and loss keep samples apart? ({shapes})")
+            raise ValueError(
+                "a sample's loss depends on the others in its batch; do module and loss keep"
+                f" samples apart? ({shapes})"
+            )
         named = self.loss_function in losses.CLASSIFYING
-        scores = output.ndim == 2 and output.shape[1] > 1 and batch.y.ndim == 1 and not batch.y.is_floating_point()
+        scores = (
+            output.ndim == 2
+            and output.shape[1] > 1
+            and batch.y.ndim == 1
+            and not batch.y.is_floating_point()
+        )
         self.classifies = named or (scores and self.loss_function is not losses.mse)
         if not values.requires_grad:
-            raise ValueError("the loss does not depend on the module's parameters, so nothing would be trained; leave out .detach()")
+            raise ValueError(
+                "the loss does not depend on the module's parameters, so nothing would be trained;"
+                " leave out .detach()"
+            )
 
 
 def mean(values: Tensor, batch: Batch) -> Tensor:
@@ -207,23 +270,42 @@ def total(values: Tensor, batch: Batch) -> Tensor:
 
 def _refuse_unfit(module: Any) -> None:
     if not isinstance(module, nn.Module):
-        got = f"the class {module.__name__}; call it" if isinstance(module, type) else type(module).__name__
+        got = (
+            f"the class {module.__name__}; call it"
+            if isinstance(module, type)
+            else type(module).__name__
+        )
         raise TypeError(f"module must be a torch.nn.Module, got {got}")
     for name, part in module.named_modules():
         norm = isinstance(part, nn.modules.batchnorm._BatchNorm)
         if norm or getattr(part, "track_running_stats", False):
             width = getattr(part, "num_features", 0) or "channels"
             raise ValueError(
-                f"layer {name or 'itself'!r} ({type(part).__name__}) keeps running statistics or normalises over batches, "
-                f"which clients cannot share; use nn.GroupNorm(groups, {width}) instead"
+                f"layer {name or 'itself'!r} ({type(part).__name__}) keeps running statistics or"
+                " normalises over batches, which clients cannot share; use nn.GroupNorm(groups,"
+                f" {width}) instead"
             )
-    if any(isinstance(parameter, nn.parameter.UninitializedParameter) for parameter in module.parameters()):
-        raise ValueError("the module has lazy layers without shapes; call it once on a sample before training")
+    if any(
+        isinstance(parameter, nn.parameter.UninitializedParameter)
+        for parameter in module.parameters()
+    ):
+        raise ValueError(
+            "the module has lazy layers without shapes; call it once on a sample before training"
+        )
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not trained:
-        raise ValueError("the module has no parameters that require gradients; there is nothing to train")
+        raise ValueError(
+            "the module has no parameters that require gradients; there is nothing to train"
+        )
     if len({parameter.dtype for parameter in trained}) > 1 or not trained[0].is_floating_point():
-        raise ValueError("all trained parameters need one floating-point dtype; convert with module.float() or module.double()")
-    bad = [name for name, parameter in module.named_parameters() if not bool(torch.isfinite(parameter).all())]
+        raise ValueError(
+            "all trained parameters need one floating-point dtype; convert with module.float() or"
+            " module.double()"
+        )
+    bad = [
+        name
+        for name, parameter in module.named_parameters()
+        if not bool(torch.isfinite(parameter).all())
+    ]
     if bad:
         raise ValueError(f"parameter {bad[0]!r} of the module is not finite; initialise it again")

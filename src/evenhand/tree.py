@@ -1,7 +1,8 @@
 """Arithmetic on trees: nested dicts of tensors with string keys.
 
-Server state, messages and client memories are trees. These few functions are the whole algebra; they work on one client's
-values and, because every operation is elementwise or a full reduction, also inside ``torch.func.vmap``.
+Server state, messages and client memories are trees. These few functions are the whole algebra;
+they work on one client's values and, because every operation is elementwise or a full reduction,
+also inside ``torch.func.vmap``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A recursive alias (dict[str, Tensor | Tree]) would make every look-up of a leaf need a cast; the values are Tensor or Tree.
+# A recursive alias (dict[str, Tensor | Tree]) would make every look-up of a leaf need a cast; the
+# values are Tensor or Tree.
 Tree = dict[str, Any]
 
 
@@ -40,7 +42,9 @@ def leaves(tree: Mapping[str, Any]) -> list[Tensor]:
     return found
 
 
-def items(tree: Mapping[str, Any], prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+def items(
+    tree: Mapping[str, Any], prefix: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
     """Pairs of path and tensor, in the order of the keys."""
     for key, value in tree.items():
         if isinstance(value, dict):
@@ -96,7 +100,8 @@ def floating(a: Tree, dtype: torch.dtype, device: torch.device) -> Tree:
 
 
 def there(leaf: Tensor, device: torch.device) -> Tensor:
-    """``leaf`` on ``device``. On the way to a GPU through pinned memory: the host then need not wait for what the GPU is at."""
+    """``leaf`` on ``device``. On the way to a GPU through pinned memory: the host then need not
+    wait for what the GPU is at."""
     if device.type != "cuda" or leaf.is_cuda:
         return leaf.to(device)
     return leaf.pin_memory().to(device, non_blocking=True)
@@ -113,8 +118,12 @@ def row(stacked: Tree, index: int) -> Tree:
 
 
 def flatten(tree: Tree) -> dict[str, Tensor]:
-    """A flat dict for files: paths joined with "/" ("~" and "/" inside a key become "~0" and "~1")."""
-    return {"/".join(key.replace("~", "~0").replace("/", "~1") for key in path): leaf for path, leaf in items(tree)}
+    """A flat dict for files: paths joined with "/" ("~" and "/" inside a key become "~0" and
+    "~1")."""
+    return {
+        "/".join(key.replace("~", "~0").replace("/", "~1") for key in path): leaf
+        for path, leaf in items(tree)
+    }
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> Tree:

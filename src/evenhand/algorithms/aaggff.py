@@ -31,18 +31,22 @@ CDFS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class AAggFF(Algorithm):
-    """Let an online learner choose the clients' weights, so that high losses weigh more, within a regret bound.
+    """Let an online learner choose the clients' weights, so that high losses weigh more, within a
+    regret bound.
 
-    The learner sees r_i = cdf(f_i / mean f), a bounded response, suffers -log(1 + <lam, r>) and chooses
-    newton:  lam = argmin over the simplex of  sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s, p - lam_s>^2     (r / n for r)
-    ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t + 1))),   C the cohort's share of clients  (C r for r)
-                                                                                 (Hahn et al., ICML 2024)
+    The learner sees r_i = cdf(f_i / mean f), a bounded response, suffers -log(1 + <lam, r>) and
+    chooses newton:  lam = argmin over the simplex of  sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s,
+    p - lam_s>^2     (r / n for r) ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t +
+    1))),   C the cohort's share of clients  (C r for r)
+                                                                                 (Hahn et al., ICML
+                                                                                 2024)
 
-    g is the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is linearised around the mean response. Clients who were
-    not asked count with the mean response, those asked are scaled up for them (doubly robust). Losses are asked for before
-    training, and the new weights, normalised over the participants, weigh the same round. lam starts at the clients'
-    weights, the paper's at 1/n. Two places of the authors' code are read as the paper has them: the doubly robust response
-    keeps its mean, and the newton term is around the past lam. The server sees every participant's loss.
+    g is the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is linearised around the mean
+    response. Clients who were not asked count with the mean response, those asked are scaled up for
+    them (doubly robust). Losses are asked for before training, and the new weights, normalised over
+    the participants, weigh the same round. lam starts at the clients' weights, the paper's at 1/n.
+    Two places of the authors' code are read as the paper has them: the doubly robust response keeps
+    its mean, and the newton term is around the past lam. The server sees every participant's loss.
 
     Args:
         solver: "newton" for tens of clients who all take part, "ftrl" for many.
@@ -71,14 +75,18 @@ class AAggFF(Algorithm):
             return state
         lam, n = state["lam"], len(state["lam"])
         share = len(replies.ids) / n
-        heard = CDFS[self.cdf](relative(replies.each["loss"].double())) * (1 / n if self.solver == "newton" else share)
+        heard = CDFS[self.cdf](relative(replies.each["loss"].double())) * (
+            1 / n if self.solver == "newton" else share
+        )
         mean = heard.mean()
         response = mean.expand(n).index_put((replies.ids,), mean + (heard - mean) / share)  # (n,)
         if self.solver == "ftrl":
             spread = (lam * (response - mean)).sum()
             gradient = -response / (1 + mean) + mean * spread / (1 + mean) ** 2
             linear, rounds = state["linear"] + gradient, state["rounds"] + 1
-            exponent = -linear * math.sqrt(math.log(max(n, 2))) / ((2 + share) * torch.sqrt(rounds + 1))
+            exponent = (
+                -linear * math.sqrt(math.log(max(n, 2))) / ((2 + share) * torch.sqrt(rounds + 1))
+            )
             lam = normalised(state["base"] * torch.exp(exponent - exponent.max()))
             return {**state, "lam": lam, "linear": linear, "rounds": rounds}
         gradient = -response / (1 + (lam * response).sum())
@@ -86,16 +94,25 @@ class AAggFF(Algorithm):
         linear = state["linear"] + gradient * (1 - beta * (gradient * lam).sum())
         curvature = state["curvature"] + torch.outer(gradient, gradient)
         quadratic = 4 * torch.eye(n, dtype=torch.float64) + beta * curvature
-        return {**state, "lam": least_on_simplex(quadratic, linear), "linear": linear, "curvature": curvature}
+        return {
+            **state,
+            "lam": least_on_simplex(quadratic, linear),
+            "linear": linear,
+            "curvature": curvature,
+        }
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
         weight = normalised(draw.weight * (state["lam"] / state["base"])[draw.ids])
         return Draw(draw.ids, weight, weight)
 
     def join(self, state: State, before: State, after: State) -> State:
-        """Newcomers count as if they had been there and never been asked: with the mean response of every round."""
+        """Newcomers count as if they had been there and never been asked: with the mean response of
+        every round."""
         joined, n, m = grown(state, before, after), len(before["lam"]), len(after["lam"])
-        mean = torch.cat([torch.eye(n, dtype=torch.float64), torch.full((m - n, n), 1 / n, dtype=torch.float64)])  # (m, n)
+        # (m, n)
+        mean = torch.cat(
+            [torch.eye(n, dtype=torch.float64), torch.full((m - n, n), 1 / n, dtype=torch.float64)]
+        )
         past = {"linear": mean @ state["linear"]}
         if "curvature" in state:
             past["curvature"] = mean @ state["curvature"] @ mean.T
@@ -105,7 +122,9 @@ class AAggFF(Algorithm):
         return ("its loss",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        return Certificate(losses.max(), state["lam"], Maximum().gap(losses, census.weight, state["lam"]))
+        return Certificate(
+            losses.max(), state["lam"], Maximum().gap(losses, census.weight, state["lam"])
+        )
 
 
 def relative(loss: Tensor) -> Tensor:
@@ -117,9 +136,12 @@ def relative(loss: Tensor) -> Tensor:
 def least_on_simplex(quadratic: Tensor, linear: Tensor) -> Tensor:
     """argmin over the simplex of p' Q p / 2 + <c, p>, Q positive definite.
 
-    Where sum p = 1, <c, p> = p' (c 1' + 1 c') p / 2, and a multiple of 1 1' is a constant: the problem becomes that of the
-    least norm, with the multiple c' Q^-1 c that makes the matrix positive semidefinite.
+    Where sum p = 1, <c, p> = p' (c 1' + 1 c') p / 2, and a multiple of 1 1' is a constant: the
+    problem becomes that of the least norm, with the multiple c' Q^-1 c that makes the matrix
+    positive semidefinite.
     """
     ones = torch.ones_like(linear)
     constant = linear @ torch.linalg.solve(quadratic, linear)
-    return min_norm_weights(quadratic + torch.outer(linear, ones) + torch.outer(ones, linear) + constant)
+    return min_norm_weights(
+        quadratic + torch.outer(linear, ones) + torch.outer(ones, linear) + constant
+    )

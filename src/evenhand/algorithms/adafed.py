@@ -15,25 +15,30 @@ from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-INDEPENDENT = 1e-10  # eigenvalues of the updates' Gram matrix below this share of the largest count as zero
+# eigenvalues of the updates' Gram matrix below this share of the largest count as zero
+INDEPENDENT = 1e-10
 
 
 @dataclass(frozen=True)
 class AdaFed(Algorithm):
     """Descend for everyone at once, faster for those with higher losses.
 
-    theta <- theta - server_lr d,   d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for every participant i,
-    u_i = Delta_i / |Delta_i|                                                    (Hamidi and Yang, TMLR 2024)
+    theta <- theta - server_lr d,   d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for
+    every participant i, u_i = Delta_i / |Delta_i|
+    (Hamidi and Yang, TMLR 2024)
 
-    To first order every participant's loss falls, in proportion to F_i^gamma. The paper finds d by orthogonalising the
-    updates one after the other and taking the least-norm point; the outcome does not depend on their order and is
-    d = e / |e|^2, e = sum_i b_i u_i with b = G^+ F^gamma, G the Gram matrix of the u_i, which also covers updates that
-    depend on each other (the pseudo-inverse) and divisors that vanish on the way. The server sees every participant's
-    update and loss.
+    To first order every participant's loss falls, in proportion to F_i^gamma. The paper finds d by
+    orthogonalising the updates one after the other and taking the least-norm point; the outcome
+    does not depend on their order and is d = e / |e|^2, e = sum_i b_i u_i with b = G^+ F^gamma, G
+    the Gram matrix of the u_i, which also covers updates that depend on each other (the
+    pseudo-inverse) and divisors that vanish on the way. The server sees every participant's update
+    and loss.
 
     Args:
-        gamma: how much faster high losses fall; 0 lets all fall alike, 1 to 5 are the paper's values.
-        server_lr: step along d. Updates are normalised, so it is an absolute length like FedMGDA's; |d| grows as losses fall.
+        gamma: how much faster high losses fall; 0 lets all fall alike, 1 to 5 are the paper's
+            values.
+        server_lr: step along d. Updates are normalised, so it is an absolute length like FedMGDA's;
+            |d| grows as losses fall.
         decay: the server's step of round r is server_lr * decay**r.
     """
 
@@ -49,21 +54,29 @@ class AdaFed(Algorithm):
     def init(self, params: Tree, census: Census) -> State:
         return {"model": params, "server_lr": torch.tensor(self.server_lr, dtype=torch.float64)}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         loss_at_start = model.loss(start["model"], data)
-        return Reply(each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}), memory
+        return Reply(
+            each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}
+        ), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates = as_rows(replies.each["delta"])
         length = updates.norm(dim=1, keepdim=True)
         directions = torch.where(length > 0, updates / length.clamp(min=1e-300), 0.0)
         aims = replies.each["loss_at_start"].double().clamp(min=0) ** self.gamma
-        inverse = torch.linalg.pinv((directions @ directions.T).to(aims.device), rtol=INDEPENDENT, hermitian=True)
+        inverse = torch.linalg.pinv(
+            (directions @ directions.T).to(aims.device), rtol=INDEPENDENT, hermitian=True
+        )
         least = (inverse @ aims).to(updates.device) @ directions
         square = least @ least
         direction = torch.where(square > 0, least / square.clamp(min=1e-300), 0.0)
         model = descend(state["model"], state["server_lr"] * direction)
-        return {"model": model, "server_lr": state["server_lr"] * self.decay}, {"direction_norm": direction.norm()}
+        return {"model": model, "server_lr": state["server_lr"] * self.decay}, {
+            "direction_norm": direction.norm()
+        }
 
     def seen(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")

@@ -39,17 +39,22 @@ from evenhand.tree import Tree
 class AFL(Algorithm):
     """Do as well as possible for the worst mixture of clients.
 
-    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Mohri et al., ICML 2019)
+    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Mohri et al., ICML
+    2019)
 
-    Both steps use round-r values: theta <- theta - sum lam_i Delta_i, lam <- projection(lam + lr_lambda f(theta)), lam
-    starting at the clients' weights. The paper takes one full-gradient step, LocalSGD(lr, steps=1); with more local steps
-    this is the usual local variant. The server sees every participant's loss. Under sampling, participants weigh
-    lam_i a_i / w_i, normalised, and absent clients' lam moves by the projection alone.
+    Both steps use round-r values: theta <- theta - sum lam_i Delta_i, lam <- projection(lam +
+    lr_lambda f(theta)), lam starting at the clients' weights. The paper takes one full-gradient
+    step, LocalSGD(lr, steps=1); with more local steps this is the usual local variant. The server
+    sees every participant's loss. Under sampling, participants weigh lam_i a_i / w_i, normalised,
+    and absent clients' lam moves by the projection alone.
 
     Args:
-        lr_lambda: ascent step; 0 keeps the clients' weights: FedAvg, with coefficients that sum to one.
-        output: "last" model, or the "average" of the models after each round, which the convex theory speaks about.
-        order: whether lam rises "after" the round that it weighs (the paper), or "before" (PropFair's code; one more exchange).
+        lr_lambda: ascent step; 0 keeps the clients' weights: FedAvg, with coefficients that sum to
+            one.
+        output: "last" model, or the "average" of the models after each round, which the convex
+            theory speaks about.
+        order: whether lam rises "after" the round that it weighs (the paper), or "before"
+            (PropFair's code; one more exchange).
     """
 
     lr_lambda: float = 0.1
@@ -71,24 +76,36 @@ class AFL(Algorithm):
         return Survey({"model": state["model"]}) if self.order == "before" else None
 
     def learn(self, state: State, replies: Replies) -> State:
-        return {**state, "lam": self._raised(state, replies.ids, replies.each["loss"])} if len(replies.ids) else state
+        return (
+            {**state, "lam": self._raised(state, replies.ids, replies.each["loss"])}
+            if len(replies.ids)
+            else state
+        )
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
         weight = normalised(draw.weight * (state["lam"] / state["base"])[draw.ids])
         return Draw(draw.ids, weight, weight)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         total = weighted(tree.sub(start["model"], end["model"]), task)
         each = {"loss_at_start": model.loss(start["model"], data)} if self.order == "after" else {}
         return Reply(total, each), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)
-        lam = self._raised(state, replies.ids, replies.each["loss_at_start"]) if self.order == "after" else state["lam"]
+        lam = (
+            self._raised(state, replies.ids, replies.each["loss_at_start"])
+            if self.order == "after"
+            else state["lam"]
+        )
         info = {"largest_lam": lam.max(), "clients_with_lam": (lam > 0).sum()}
         average = next_average(state, model)
         if average:
-            average["average_lam"] = state["average_lam"] + (lam - state["average_lam"]) / average["rounds"]
+            average["average_lam"] = (
+                state["average_lam"] + (lam - state["average_lam"]) / average["rounds"]
+            )
         return {**state, "model": model, "lam": lam, **average}, info
 
     def _raised(self, state: State, ids: Tensor, loss: Tensor) -> Tensor:

@@ -23,16 +23,19 @@ from evenhand.tree import Tree
 class AgnosticFedAvg(Algorithm):
     """Do as well as possible for the worst demographic group, with local work and few messages.
 
-    min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)              (Ro et al., 2021)
+    min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)              (Ro et al.,
+    2021)
 
-    r_a is the mean loss of group (domain) a over all clients. A client descends the mean of its losses weighted by
-    s_a = lam_a / N_a, N_a the share of group a in recent cohorts, and counts in the average with the mean of s over its
-    samples; lam_a ~ lam_a exp(lr_lambda r_a(theta)), starting at the groups' shares. Sums only. The cousin of FedMinMax:
-    multiplicative ascent, and any amount of local work.
+    r_a is the mean loss of group (domain) a over all clients. A client descends the mean of its
+    losses weighted by s_a = lam_a / N_a, N_a the share of group a in recent cohorts, and counts in
+    the average with the mean of s over its samples; lam_a ~ lam_a exp(lr_lambda r_a(theta)),
+    starting at the groups' shares. Sums only. The cousin of FedMinMax: multiplicative ascent, and
+    any amount of local work.
 
-    The authors' code divides a batch's weighted sum by that of all the client's data; here a batch counts for as many
-    samples as the client has, so that lr keeps its meaning whatever the batch size (the same for whole batches). A group
-    absent from a cohort counts with its last known risk, not with 0.
+    The authors' code divides a batch's weighted sum by that of all the client's data; here a batch
+    counts for as many samples as the client has, so that lr keeps its meaning whatever the batch
+    size (the same for whole batches). A group absent from a cohort counts with its last known risk,
+    not with 0.
 
     Args:
         lr_lambda: ascent step; 0 keeps the groups' shares: FedAvg, where everyone takes part.
@@ -51,7 +54,14 @@ class AgnosticFedAvg(Algorithm):
     def init(self, params: Tree, census: Census) -> State:
         share = group_shares("AgnosticFedAvg", census)
         nothing = torch.zeros_like(share)
-        return {"model": params, "lam": share, "rho": share, "recent": share.repeat(self.window, 1), "risk": nothing, "seen": nothing}
+        return {
+            "model": params,
+            "lam": share,
+            "rho": share,
+            "recent": share.repeat(self.window, 1),
+            "risk": nothing,
+            "seen": nothing,
+        }
 
     def task(self, state: State, ids: Tensor) -> Task:
         recent = state["recent"].mean(0)
@@ -63,9 +73,13 @@ class AgnosticFedAvg(Algorithm):
         scale, whole = task.shared["scale"], batch.whole
         scaled = mean(model.losses(variables["model"], batch) * scale[batch.group], batch)
         beta = mean(scale[whole.group], whole)
-        return torch.where(beta > 0, scaled / beta.clamp(min=torch.finfo(scaled.dtype).tiny), 0 * scaled)
+        return torch.where(
+            beta > 0, scaled / beta.clamp(min=torch.finfo(scaled.dtype).tiny), 0 * scaled
+        )
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         scale = task.shared["scale"]
         weight = task.own["weight"] * mean(scale[data.group], data)
         delta = tree.scale(tree.sub(start["model"], end["model"]), weight)
@@ -78,10 +92,23 @@ class AgnosticFedAvg(Algorithm):
         lam = normalised(state["lam"] * torch.exp(self.lr_lambda * (risk - risk.max())))
         recent = torch.cat([state["recent"][1:], normalised(share)[None]])
         worst = torch.where(state["rho"] > 0, risk, -torch.inf).max()
-        info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {"worst_group_risk": worst}
-        return {**state, "model": step(state["model"], replies), "lam": lam, "recent": recent, **risks}, info
+        info = {f"group_weight_{a}": value for a, value in enumerate(lam)} | {
+            "worst_group_risk": worst
+        }
+        return {
+            **state,
+            "model": step(state["model"], replies),
+            "lam": lam,
+            "recent": recent,
+            **risks,
+        }, info
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)
-        recent = torch.where(joined["recent"].sum(0) > 0, joined["recent"], after["recent"])  # of a new group, what cohorts will have
-        return {**joined, "lam": resettled(joined["lam"], before["rho"], after["rho"]), "recent": recent}
+        # of a new group, what cohorts will have
+        recent = torch.where(joined["recent"].sum(0) > 0, joined["recent"], after["recent"])
+        return {
+            **joined,
+            "lam": resettled(joined["lam"], before["rho"], after["rho"]),
+            "recent": recent,
+        }

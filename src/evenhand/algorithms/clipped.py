@@ -23,8 +23,8 @@ class Clipped(Wrapper):
 
     Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
 
-    The client's local model is pulled back towards the received one, so whatever the inner method computes from it (q-FFL's
-    g and h, GIFAIR's loss) is of the clipped model.
+    The client's local model is pulled back towards the received one, so whatever the inner method
+    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model.
 
     Args:
         norm: largest Euclidean length of a client's update over all parameters.
@@ -38,16 +38,26 @@ class Clipped(Wrapper):
         super().__post_init__()
         require_number("norm", self.norm, "(0, inf)")
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        require("model" in end, "{} has no local model whose update could be clipped", type(self.inner).__name__)
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
+        require(
+            "model" in end,
+            "{} has no local model whose update could be clipped",
+            type(self.inner).__name__,
+        )
         end = {**end, "model": self._pulled_back(start["model"], end["model"])}
         if "snapshot" in end:
             snapshot = end["snapshot"]
-            end["snapshot"] = {**snapshot, "model": self._pulled_back(start["model"], snapshot["model"])}
+            end["snapshot"] = {
+                **snapshot,
+                "model": self._pulled_back(start["model"], snapshot["model"]),
+            }
         return self.inner.reply(model, start, end, data, task, memory)
 
     def _pulled_back(self, start: Tree, end: Tree) -> Tree:
         delta = tree.sub(end, start)
-        length = tree.sqnorm(tree.to(delta, torch.float64)).sqrt()  # in float32 the square of a diverging update overflows
+        # in float32 the square of a diverging update overflows
+        length = tree.sqnorm(tree.to(delta, torch.float64)).sqrt()
         nearer = tree.add(start, tree.scale(delta, self.norm / length.clamp(min=self.norm)))
         return tree.where(length > self.norm, nearer, end)

@@ -21,11 +21,13 @@ from evenhand.tree import Tree
 class DeltaFL(Algorithm):
     """Train on the clients in the upper tail of the losses alone: the superquantile.
 
-    minimise  mean of the f_i(theta) in the upper tail of mass ``tail``         (Laguel et al., 2021; Pillutla et al., 2023)
+    minimise  mean of the f_i(theta) in the upper tail of mass ``tail``         (Laguel et al.,
+    2021; Pillutla et al., 2023)
 
-    The cohort reports its losses; those at or above the weighted (1 - tail)-quantile train and are averaged by weight. The
-    client at the quantile counts whole, as in the authors' code, where the superquantile would count a part of it: of n equal
-    clients tail = k/n trains k + 1, so the outcome can lie above the superquantile's optimum. FAFL with alpha = tail has the same
+    The cohort reports its losses; those at or above the weighted (1 - tail)-quantile train and are
+    averaged by weight. The client at the quantile counts whole, as in the authors' code, where the
+    superquantile would count a part of it: of n equal clients tail = k/n trains k + 1, so the
+    outcome can lie above the superquantile's optimum. FAFL with alpha = tail has the same
     objective, reaches it and sends sums only; this needs every participant's loss.
 
     Args:
@@ -68,4 +70,6 @@ class DeltaFL(Algorithm):
         risk, base = HCVaR(self.tail), census.weight
         kept = losses >= weighted_quantile(losses, base, 1 - self.tail)
         weights = normalised(torch.where(kept, base, 0.0))
-        return Certificate(risk.value(losses, base), weights, risk.value(losses, base) - (weights * losses).sum())
+        return Certificate(
+            risk.value(losses, base), weights, risk.value(losses, base) - (weights * losses).sum()
+        )

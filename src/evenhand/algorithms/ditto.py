@@ -19,10 +19,12 @@ from evenhand.tree import Tree
 class Ditto(Algorithm):
     """A model of its own for every client, held near the federated one.
 
-    client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution         (Li et al., ICML 2021)
+    client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution         (Li
+    et al., ICML 2021)
 
-    The client descends f(w) + f(v) + lam/2 |v - received|^2 over {w, v}: the gradients separate by themselves, w is FedAvg's
-    local work and v stays with the client. Absent clients keep their v. Sums only: the same messages as FedAvg.
+    The client descends f(w) + f(v) + lam/2 |v - received|^2 over {w, v}: the gradients separate by
+    themselves, w is FedAvg's local work and v stays with the client. Absent clients keep their v.
+    Sums only: the same messages as FedAvg.
 
     Args:
         lam: 0 is training alone, large values the federated model. Stable where lr * lam < 1.
@@ -40,10 +42,18 @@ class Ditto(Algorithm):
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         distance = tree.sqnorm(tree.sub(variables["personal"], task.shared["model"]))
-        return model.loss(variables["model"], batch) + model.loss(variables["personal"], batch) + self.lam / 2 * distance
+        return (
+            model.loss(variables["model"], batch)
+            + model.loss(variables["personal"], batch)
+            + self.lam / 2 * distance
+        )
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), {"personal": end["personal"]}
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
+        return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), {
+            "personal": end["personal"]
+        }
 
     def memory(self, params: Tree) -> Memory:
         return {"personal": params}

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, mean_step, step, weighted
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Info,
+    Memory,
+    State,
+    Survey,
+    mean_step,
+    step,
+    weighted,
+)
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number, require_whole
@@ -22,17 +32,21 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class DRFA(Algorithm):
-    """AFL with few messages: draw clients by their dual weights, and raise these by losses at one moment of the round.
+    """AFL with few messages: draw clients by their dual weights, and raise these by losses at one
+    moment of the round.
 
-    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Deng, Kamani, Mahdavi, NeurIPS 2020)
+    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Deng, Kamani,
+    Mahdavi, NeurIPS 2020)
 
-    Clients are drawn in proportion to lam (with Proportional(k); the other cohorts take lam as the clients' weights) and
-    their local models averaged, as are their models at a random moment of the round. Then ``sample`` clients drawn
-    uniformly give their loss f at that averaged snapshot, and lam <- projection(lam + lr_lambda (n / sample) f), f being 0
-    for the others. The server sees the losses of those asked.
+    Clients are drawn in proportion to lam (with Proportional(k); the other cohorts take lam as the
+    clients' weights) and their local models averaged, as are their models at a random moment of the
+    round. Then ``sample`` clients drawn uniformly give their loss f at that averaged snapshot, and
+    lam <- projection(lam + lr_lambda (n / sample) f), f being 0 for the others. The server sees the
+    losses of those asked.
 
     Args:
-        lr_lambda: ascent step of a whole round, the paper's step times its number of local steps; 0 gives FedAvg.
+        lr_lambda: ascent step of a whole round, the paper's step times its number of local steps; 0
+            gives FedAvg.
         sample: clients asked for their loss after a round; None asks everyone.
         floor: smallest lam of any client; the authors' code has 0.001.
     """
@@ -50,10 +64,26 @@ class DRFA(Algorithm):
 
     def init(self, params: Tree, census: Census) -> State:
         n = census.clients
-        require(self.sample is None or self.sample <= n, "sample asks {} clients, but the federation has {}", self.sample, n)
-        require(self.floor * n <= 1, "floor {} for {} clients exceeds the mass 1; use at most {:g}", self.floor, n, 1 / n)
+        require(
+            self.sample is None or self.sample <= n,
+            "sample asks {} clients, but the federation has {}",
+            self.sample,
+            n,
+        )
+        require(
+            self.floor * n <= 1,
+            "floor {} for {} clients exceeds the mass 1; use at most {:g}",
+            self.floor,
+            n,
+            1 / n,
+        )
         lam = project_simplex(census.weight, self.floor)
-        return {"model": params, "lam": lam, "snapshot": params, "started": torch.zeros((), dtype=torch.float64)}
+        return {
+            "model": params,
+            "lam": lam,
+            "snapshot": params,
+            "started": torch.zeros((), dtype=torch.float64),
+        }
 
     def chances(self, state: State) -> Tensor | None:
         lam: Tensor = state["lam"]
@@ -68,19 +98,32 @@ class DRFA(Algorithm):
         if not len(replies.ids):
             return state
         scale = len(state["lam"]) / len(replies.ids)
-        ascent = torch.zeros_like(state["lam"]).index_put((replies.ids,), scale * replies.each["loss"].double())
+        ascent = torch.zeros_like(state["lam"]).index_put(
+            (replies.ids,), scale * replies.each["loss"].double()
+        )
         return {**state, "lam": project_simplex(state["lam"] + self.lr_lambda * ascent, self.floor)}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         total = weighted(tree.sub(start["model"], end["model"]), task)
         until_then = weighted(tree.sub(start["model"], end["snapshot"]["model"]), task)
         return Reply(total={**total, "snapshot": until_then["delta"]}), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         before = state["model"]
-        snapshot = tree.map(lambda p, d: (p.double() - d).to(p.dtype), before, mean_step(replies, "snapshot"))
-        after = {"model": step(before, replies), "snapshot": snapshot, "started": torch.ones_like(state["started"])}
-        return {**state, **after}, {"largest_lam": state["lam"].max(), "clients_with_lam": (state["lam"] > 0).sum()}
+        snapshot = tree.map(
+            lambda p, d: (p.double() - d).to(p.dtype), before, mean_step(replies, "snapshot")
+        )
+        after = {
+            "model": step(before, replies),
+            "snapshot": snapshot,
+            "started": torch.ones_like(state["started"]),
+        }
+        return {**state, **after}, {
+            "largest_lam": state["lam"].max(),
+            "clients_with_lam": (state["lam"] > 0).sum(),
+        }
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)
@@ -91,4 +134,6 @@ class DRFA(Algorithm):
         return ("its loss, when asked",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        return Certificate(losses.max(), state["lam"], Maximum().gap(losses, census.weight, state["lam"]))
+        return Certificate(
+            losses.max(), state["lam"], Maximum().gap(losses, census.weight, state["lam"])
+        )

@@ -15,9 +15,11 @@ from evenhand.theory.aggregates import Mean
 class FedAvg(Algorithm):
     """Average the clients' local work: good for the mean, blind to who is left behind.
 
-    minimise  sum_i w_i f_i(theta)                                       (McMahan et al., AISTATS 2017)
+    minimise  sum_i w_i f_i(theta)                                       (McMahan et al., AISTATS
+    2017)
 
-    Sums only: each client sends a_i * (received model - local model). Every default of :class:`Algorithm` is FedAvg's.
+    Sums only: each client sends a_i * (received model - local model). Every default of
+    :class:`Algorithm` is FedAvg's.
     """
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

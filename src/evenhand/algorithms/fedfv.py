@@ -20,18 +20,24 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FedFV(Algorithm):
-    """Take out of every update what works against the others, the highest losses having the last word.
+    """Take out of every update what works against the others, the highest losses having the last
+    word.
 
-    With clients in ascending order of loss, an update that points against another loses its part along that one, one after
-    the other; of K participants all but the ceil((K - 1) (1 - alpha)) with the smallest losses keep their updates. The plain
-    mean is then cleared in the same way, from round ``tau`` on, of conflicts with the summed updates of clients last heard
-    tau, ..., 1 rounds ago, and rescaled to the length of the plain mean of the received updates.
-                                                                                 (Wang et al., IJCAI 2021, Algorithms 1 to 3)
+    With clients in ascending order of loss, an update that points against another loses its part
+    along that one, one after the other; of K participants all but the ceil((K - 1) (1 - alpha))
+    with the smallest losses keep their updates. The plain mean is then cleared in the same way,
+    from round ``tau`` on, of conflicts with the summed updates of clients last heard tau, ..., 1
+    rounds ago, and rescaled to the length of the plain mean of the received updates.
+                                                                                 (Wang et al., IJCAI
+                                                                                 2021, Algorithms 1
+                                                                                 to 3)
 
-    It has no objective. Clients count alike, whatever their data. The server sees every participant's update and loss.
+    It has no objective. Clients count alike, whatever their data. The server sees every
+    participant's update and loss.
 
     Args:
-        alpha: share of participants with the largest losses whose updates stay as they are; 1 gives the plain mean.
+        alpha: share of participants with the largest losses whose updates stay as they are; 1 gives
+            the plain mean.
         tau: rounds for which updates of absent clients are remembered; 0 forgets them.
     """
 
@@ -45,18 +51,25 @@ class FedFV(Algorithm):
     def init(self, params: Tree, census: Census) -> State:
         if not self.tau:
             return {"model": params}
-        size, nobody = sum(leaf.numel() for leaf in tree.leaves(params)), torch.zeros(0, dtype=torch.int64)
+        size = sum(leaf.numel() for leaf in tree.leaves(params))
+        nobody = torch.zeros(0, dtype=torch.int64)
         past = {"heard": nobody, "age": nobody, "past": torch.zeros(0, size, dtype=torch.float64)}
         return {"model": params, "rounds": torch.zeros((), dtype=torch.int64), **past}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         loss_at_start = model.loss(start["model"], data)
-        return Reply(each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}), memory
+        return Reply(
+            each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}
+        ), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates = as_rows(replies.each["delta"])  # (K, P)
         order = replies.each["loss_at_start"].argsort(stable=True).tolist()
-        keeps = set(order[math.ceil((len(order) - 1) * (1 - self.alpha)) :]) if self.alpha else set()
+        keeps = (
+            set(order[math.ceil((len(order) - 1) * (1 - self.alpha)) :]) if self.alpha else set()
+        )
         cleared = updates.clone()
         for i in range(len(updates)):
             for j in order:
@@ -64,7 +77,8 @@ class FedFV(Algorithm):
                     cleared[i] = without_conflict(cleared[i], updates[j])
         direction = cleared.mean(0)
         memory = self._remembered(state, replies.ids, updates) if self.tau else {}
-        ages = range(self.tau, 0, -1) if self.tau and state["rounds"] >= self.tau else ()  # the oldest first
+        # the oldest first
+        ages = range(self.tau, 0, -1) if self.tau and state["rounds"] >= self.tau else ()
         for age in ages:
             past = memory["past"][memory["age"] == age]
             against = past[past @ direction < 0]
@@ -76,9 +90,11 @@ class FedFV(Algorithm):
         return {**state, **memory, "model": descend(state["model"], direction)}, info
 
     def _remembered(self, state: State, ids: Tensor, updates: Tensor) -> State:
-        """Updates by how many rounds ago a client was last heard: those of this round have age 0."""
+        """Updates by how many rounds ago a client was last heard: those of this round have age
+        0."""
         kept = ~torch.isin(state["heard"], ids) & (state["age"] < self.tau)
-        heard, age = torch.cat([state["heard"][kept], ids]), torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
+        heard = torch.cat([state["heard"][kept], ids])
+        age = torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
         return {
             "rounds": state["rounds"] + 1,
             "heard": heard,
@@ -93,4 +109,6 @@ class FedFV(Algorithm):
 def without_conflict(vector: Tensor, other: Tensor) -> Tensor:
     """``vector`` without its part along ``other`` where the two point against each other."""
     product = vector @ other
-    return torch.where(product < 0, vector - other * (product / (other @ other).clamp(min=1e-300)), vector)
+    return torch.where(
+        product < 0, vector - other * (product / (other @ other).clamp(min=1e-300)), vector
+    )

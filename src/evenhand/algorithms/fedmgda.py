@@ -21,20 +21,26 @@ from evenhand.tree import Tree
 class FedMGDA(Algorithm):
     """Look for directions that lower every participant's loss (FedMGDA+).
 
-    lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon,  u_i = Delta_i / |Delta_i|
-    theta <- theta - server_lr sum_i lam_i u_i                                   (Hu et al., 2022, Algorithm 1)
+    lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon,  u_i =
+    Delta_i / |Delta_i| theta <- theta - server_lr sum_i lam_i u_i
+    (Hu et al., 2022, Algorithm 1)
 
-    With epsilon = 1 no participant's loss rises to first order; smaller values trade that for the prior. It has no objective:
-    it stops where no direction helps all (Pareto stationarity). The server sees every participant's
-    update. A client whose update is zero is at its optimum, and with epsilon = 1 nobody then moves.
+    With epsilon = 1 no participant's loss rises to first order; smaller values trade that for the
+    prior. It has no objective: it stops where no direction helps all (Pareto stationarity). The
+    server sees every participant's update. A client whose update is zero is at its optimum, and
+    with epsilon = 1 nobody then moves.
 
     Args:
-        epsilon: how far the weights may leave the prior; 0 keeps it, 1 is the least-norm point of the convex hull.
-        server_lr: the length of a step where all updates point one way, since updates are normalised: an absolute length, and
-            the most sensitive setting (1 in most published code, 0.01 to 0.1 in others).
-        decay: the server's step of round r is server_lr * decay**r; normalised steps do not shorten by themselves.
+        epsilon: how far the weights may leave the prior; 0 keeps it, 1 is the least-norm point of
+            the convex hull.
+        server_lr: the length of a step where all updates point one way, since updates are
+            normalised: an absolute length, and the most sensitive setting (1 in most published
+            code, 0.01 to 0.1 in others).
+        decay: the server's step of round r is server_lr * decay**r; normalised steps do not shorten
+            by themselves.
         prior: lam0, the cohort's "weights" a_i, or "uniform".
-        normalise: False takes the updates as they are; then epsilon = 0 is FedAvg with step server_lr.
+        normalise: False takes the updates as they are; then epsilon = 0 is FedAvg with step
+            server_lr.
     """
 
     epsilon: float = 0.1
@@ -44,17 +50,27 @@ class FedMGDA(Algorithm):
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        require_number("epsilon", self.epsilon, "[0, 1]", "0 keeps the prior weights, 1 leaves them free")
+        require_number(
+            "epsilon", self.epsilon, "[0, 1]", "0 keeps the prior weights, 1 leaves them free"
+        )
         require_number("server_lr", self.server_lr, "(0, inf)")
         require_choice("prior", self.prior, ("weights", "uniform"))
-        require(isinstance(self.normalise, bool), "normalise must be true or false, got {!r}", self.normalise)
+        require(
+            isinstance(self.normalise, bool),
+            "normalise must be true or false, got {!r}",
+            self.normalise,
+        )
         require_number("decay", self.decay, "(0, 1]", "1 keeps the server's step")
 
     def init(self, params: Tree, census: Census) -> State:
         return {"model": params, "server_lr": torch.tensor(self.server_lr, dtype=torch.float64)}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        return Reply(each={"delta": tree.sub(start["model"], end["model"]), "weight": task.own["weight"]}), memory
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
+        return Reply(
+            each={"delta": tree.sub(start["model"], end["model"]), "weight": task.own["weight"]}
+        ), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates, weight = as_rows(replies.each["delta"]), replies.each["weight"].double()
@@ -63,7 +79,11 @@ class FedMGDA(Algorithm):
             updates = torch.where(length > 0, updates / length.clamp(min=1e-300), 0.0)
         prior = normalised(weight if self.prior == "weights" else torch.ones_like(weight))
         low, high = (prior - self.epsilon).clamp(min=0), (prior + self.epsilon).clamp(max=1)
-        lam = prior if self.epsilon == 0 else min_norm_weights((updates @ updates.T).to(prior.device), low, high)
+        lam = (
+            prior
+            if self.epsilon == 0
+            else min_norm_weights((updates @ updates.T).to(prior.device), low, high)
+        )
         direction = lam.to(updates.device) @ updates
         info = {"direction_norm": direction.norm(), "largest_lam": lam.max()}
         model = descend(state["model"], state["server_lr"] * direction)

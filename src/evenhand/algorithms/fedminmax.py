@@ -8,7 +8,18 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, averaged_result, check_output, first_average, next_average, step, weighted
+from evenhand.algorithm import (
+    Algorithm,
+    Info,
+    Memory,
+    State,
+    averaged_result,
+    check_output,
+    first_average,
+    next_average,
+    step,
+    weighted,
+)
 from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
@@ -24,14 +35,16 @@ from evenhand.tree import Tree
 class FedMinMax(Algorithm):
     """Do as well as possible for the worst demographic group, wherever its samples live.
 
-    min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)            (Papadaki et al., 2021)
+    min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)            (Papadaki et
+    al., 2021)
 
-    r_a is the mean loss of group a over all clients. A client descends (1/m_i) sum_z (mu_a(z) / rho_a(z)) loss(z), rho_a the
-    share of group a in the data, and sends its losses summed by group; mu <- projection(mu + lr_mu r(theta)) with both steps
-    from round-r values, mu starting at rho. The paper takes one full-batch step by everyone: LocalSGD(lr, steps=1), Full().
-    Sums only: the paper sends each client's group risks, of which only the sums are used. With a sampled cohort, a group that
-    is absent from it counts with its last known risk (before it was ever seen, with the mean of the others'): with none, its
-    weight would sink for being rare.
+    r_a is the mean loss of group a over all clients. A client descends (1/m_i) sum_z (mu_a(z) /
+    rho_a(z)) loss(z), rho_a the share of group a in the data, and sends its losses summed by group;
+    mu <- projection(mu + lr_mu r(theta)) with both steps from round-r values, mu starting at rho.
+    The paper takes one full-batch step by everyone: LocalSGD(lr, steps=1), Full(). Sums only: the
+    paper sends each client's group risks, of which only the sums are used. With a sampled cohort, a
+    group that is absent from it counts with its last known risk (before it was ever seen, with the
+    mean of the others'): with none, its weight would sink for being rare.
 
     Args:
         lr_mu: ascent step; 0 keeps the groups' shares: FedAvg.
@@ -51,21 +64,41 @@ class FedMinMax(Algorithm):
     def init(self, params: Tree, census: Census) -> State:
         share = group_shares("FedMinMax", census)
         present = int((share > 0).sum())
-        require(self.floor * present <= 1, "floor {} for {} groups exceeds the mass 1; use at most {:g}", self.floor, present, 1 / present)
+        require(
+            self.floor * present <= 1,
+            "floor {} for {} groups exceeds the mass 1; use at most {:g}",
+            self.floor,
+            present,
+            1 / present,
+        )
         nothing = torch.zeros_like(share)
         average = first_average(self.output, params)
-        return {"model": params, "mu": share, "rho": share, "risk": nothing, "seen": nothing, **average}
+        return {
+            "model": params,
+            "mu": share,
+            "rho": share,
+            "risk": nothing,
+            "seen": nothing,
+            **average,
+        }
 
     def task(self, state: State, ids: Tensor) -> Task:
         ratio = torch.where(state["rho"] > 0, state["mu"] / state["rho"].clamp(min=1e-300), 0.0)
         return Task(shared={"model": state["model"], "group_weight": ratio})
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        return mean(model.losses(variables["model"], batch) * task.shared["group_weight"][batch.group], batch)
+        return mean(
+            model.losses(variables["model"], batch) * task.shared["group_weight"][batch.group],
+            batch,
+        )
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         by_group = group_totals(model, start["model"], data, task, len(task.shared["group_weight"]))
-        return Reply(total={**weighted(tree.sub(start["model"], end["model"]), task), **by_group}), memory
+        return Reply(
+            total={**weighted(tree.sub(start["model"], end["model"]), task), **by_group}
+        ), memory
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)
@@ -74,13 +107,18 @@ class FedMinMax(Algorithm):
         present = state["rho"] > 0  # a group seen in test data alone has no risk to raise
         mu = project_simplex(state["mu"] + self.lr_mu * risk, self.floor, present)
         worst = torch.where(present, risk, -torch.inf).max()
-        info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {"worst_group_risk": worst}
+        info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {
+            "worst_group_risk": worst
+        }
         return {**state, "model": model, "mu": mu, **risks, **next_average(state, model)}, info
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)
         mu = resettled(joined["mu"], before["rho"], after["rho"])
-        return {**joined, "mu": project_simplex(mu, self.floor, after["rho"] > 0) if self.floor else mu}
+        return {
+            **joined,
+            "mu": project_simplex(mu, self.floor, after["rho"] > 0) if self.floor else mu,
+        }
 
     def result(self, state: State) -> Tree:
         return averaged_result(state)

@@ -19,12 +19,14 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FedProx(Wrapper):
-    """Keep local work near the received model, so that clients who do much of it do not drift apart.
+    """Keep local work near the received model, so that clients who do much of it do not drift
+    apart.
 
-    client i:  minimise over w  f_i(w) + mu/2 |w - received|^2                   (Li et al., MLSys 2020)
+    client i:  minimise over w  f_i(w) + mu/2 |w - received|^2                   (Li et al., MLSys
+    2020)
 
-    The term is added to the local objective of the inner method. The paper's clients may also do unequal amounts of work,
-    which here is the local solver's affair.
+    The term is added to the local objective of the inner method. The paper's clients may also do
+    unequal amounts of work, which here is the local solver's affair.
 
     Args:
         mu: 0 is the inner method; published values are 0.001 to 1. Stable where lr * mu < 1.

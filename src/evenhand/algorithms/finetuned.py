@@ -23,15 +23,18 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FineTuned(Wrapper):
-    """Train together, then let every client go on alone for a while: the honest rival of personalised methods.
+    """Train together, then let every client go on alone for a while: the honest rival of
+    personalised methods.
 
     client i:  epochs of the run's local solver on f_i, from the inner method's final model
 
-    The inner method runs as it is. After the last round everyone, whether ever sampled or not, trains the model handed out
-    on its own data and keeps the result, which never leaves it. The history shows the shared model, the scores the tuned ones.
+    The inner method runs as it is. After the last round everyone, whether ever sampled or not,
+    trains the model handed out on its own data and keeps the result, which never leaves it. The
+    history shows the shared model, the scores the tuned ones.
 
     Args:
-        epochs: passes over a client's data (full-batch steps where the local solver has no batch size).
+        epochs: passes over a client's data (full-batch steps where the local solver has no batch
+            size).
         inner: the method that trains the shared model.
     """
 
@@ -41,14 +44,19 @@ class FineTuned(Wrapper):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_whole("epochs", self.epochs, 1)
-        require(not self.inner.personal, "{} already gives each client a model of its own; fine-tune a method with one", self.inner)
+        require(
+            not self.inner.personal,
+            "{} already gives each client a model of its own; fine-tune a method with one",
+            self.inner,
+        )
         object.__setattr__(self, "personal", True)
 
     def finish(self) -> Algorithm | None:
         return Tuning(self.epochs, self.inner)
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
-        model: Tree = memory["tuned"] if "tuned" in memory else shared["model"]  # until the last round there is none
+        # until the last round there is none
+        model: Tree = memory["tuned"] if "tuned" in memory else shared["model"]
         return model
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
@@ -68,6 +76,9 @@ class Tuning(Algorithm):
     def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
         return dataclasses.replace(local, epochs=self.epochs, steps=None)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         finite = torch.stack([leaf.isfinite().all() for leaf in tree.leaves(end["model"])]).all()
-        return Reply(), {"tuned": tree.where(finite, end["model"], start["model"])}  # a client that diverges keeps the shared model
+        # a client that diverges keeps the shared model
+        return Reply(), {"tuned": tree.where(finite, end["model"], start["model"])}

@@ -22,22 +22,29 @@ from evenhand.tree import Tree
 class GIFAIR(Algorithm):
     """Pull the losses of teams of clients together.
 
-    minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|                     (Yue, Nouiehed, Al Kontar, 2021)
+    minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|                     (Yue, Nouiehed, Al
+    Kontar, 2021)
 
-    L_a is the plain mean of f_i over the clients of team a. Where the federation has no teams every client is its own. This
-    equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|), rho_a = (teams with lower loss) - (teams with higher),
-    ties counting 0: a client multiplies its step size by 1 + b_i and reports its loss at its local model, as in the paper.
+    L_a is the plain mean of f_i over the clients of team a. Where the federation has no teams every
+    client is its own. This equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|), rho_a =
+    (teams with lower loss) - (teams with higher), ties counting 0: a client multiplies its step
+    size by 1 + b_i and reports its loss at its local model, as in the paper.
 
-    The paper leaves open what holds for clients not yet heard from: they are left out of their team's mean, and a team
-    nobody has heard from neither gains nor loses rank. Absent clients count with the last loss they reported.
+    The paper leaves open what holds for clients not yet heard from: they are left out of their
+    team's mean, and a team nobody has heard from neither gains nor loses rank. Absent clients count
+    with the last loss they reported.
 
-    Teams: sums only (a client sends the change of its loss). Individuals: the server sees each participant's loss.
+    Teams: sums only (a client sends the change of its loss). Individuals: the server sees each
+    participant's loss.
 
     Args:
-        strength: c as a fraction of the largest admissible c_max = min_i w_i |A_a(i)| / (teams - 1); 0 gives FedAvg.
-        personal: False hands out the server model (Global), True each client's last local model (Per). Same training.
-        exact_losses: rank by everyone's loss at the model of this round, as in the objective, not by the paper's losses of
-            local models; one more exchange a round. For the server model alone.
+        strength: c as a fraction of the largest admissible c_max = min_i w_i |A_a(i)| / (teams -
+            1); 0 gives FedAvg.
+        personal: False hands out the server model (Global), True each client's last local model
+            (Per). Same training.
+        exact_losses: rank by everyone's loss at the model of this round, as in the objective, not
+            by the paper's losses of local models; one more exchange a round. For the server model
+            alone.
     """
 
     strength: float = 0.5
@@ -46,10 +53,22 @@ class GIFAIR(Algorithm):
 
     def __post_init__(self) -> None:
         require_number("GIFAIR strength", self.strength, "[0, 1)", "0 gives FedAvg")
-        require(isinstance(self.personal, bool), "personal must be true or false, got {!r}", self.personal)
-        require(isinstance(self.exact_losses, bool), "exact_losses must be true or false, got {!r}", self.exact_losses)
+        require(
+            isinstance(self.personal, bool),
+            "personal must be true or false, got {!r}",
+            self.personal,
+        )
+        require(
+            isinstance(self.exact_losses, bool),
+            "exact_losses must be true or false, got {!r}",
+            self.exact_losses,
+        )
         both = self.personal and self.exact_losses
-        require(not both, "exact_losses are those of the server model; with personal=True the local models' losses are exact already")
+        require(
+            not both,
+            "exact_losses are those of the server model; with personal=True the local models'"
+            " losses are exact already",
+        )
 
     def init(self, params: Tree, census: Census) -> State:
         individual = census.teams is None
@@ -57,7 +76,10 @@ class GIFAIR(Algorithm):
         members = torch.bincount(team).double()  # (d,)
         teams = int((members > 0).sum())
         require(
-            teams >= 2, "GIFAIR compares teams of clients (without teams, clients), the federation has {}; it needs at least two", teams
+            teams >= 2,
+            "GIFAIR compares teams of clients (without teams, clients), the federation has {}; it"
+            " needs at least two",
+            teams,
         )
         room = census.weight * members[team]
         c = self.strength * room.min() / (teams - 1)
@@ -69,14 +91,20 @@ class GIFAIR(Algorithm):
         if not self.exact_losses:
             return None
         index = {"index": state["index"]} if "index" in state else {}
-        return Survey({"model": state["model"], **index}, {"team": state["team"]} if index else {}, "everyone")
+        return Survey(
+            {"model": state["model"], **index}, {"team": state["team"]} if index else {}, "everyone"
+        )
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         return _report(model.loss(task.shared["model"], data).double(), task, {})
 
     def learn(self, state: State, replies: Replies) -> State:
         nobody = torch.zeros_like(state["loss"])
-        return _heard({**state, "loss": nobody, "heard": nobody}, replies) if len(replies.ids) else state
+        return (
+            _heard({**state, "loss": nobody, "heard": nobody}, replies)
+            if len(replies.ids)
+            else state
+        )
 
     def task(self, state: State, ids: Tensor) -> Task:
         team = state["team"][ids]
@@ -87,9 +115,12 @@ class GIFAIR(Algorithm):
         return Task({**shared, "index": state["index"]}, {**own, "team": team})
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        return {"model": task.shared["lr"] * task.own["scale"]}  # the step, not the loss: the same with momentum, and weight decay
+        # the step, not the loss: the same with momentum, and weight decay
+        return {"model": task.shared["lr"] * task.own["scale"]}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         step_taken = weighted(tree.sub(start["model"], end["model"]), task)
         if self.exact_losses:
             return Reply(step_taken), memory
@@ -104,7 +135,10 @@ class GIFAIR(Algorithm):
         if not self.exact_losses:
             state = _heard(state, replies)
         means, heard = state["loss"] / state["heard"].clamp(min=1), state["heard"] > 0
-        extremes = torch.where(heard, means, -torch.inf).max(), torch.where(heard, means, torch.inf).min()
+        extremes = (
+            torch.where(heard, means, -torch.inf).max(),
+            torch.where(heard, means, torch.inf).min(),
+        )
         info = dict(zip(("largest_team_loss", "smallest_team_loss"), extremes, strict=True))
         return {**state, "model": step(state["model"], replies)}, info
 
@@ -129,7 +163,8 @@ class GIFAIR(Algorithm):
 
 
 def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
-    """A client's loss: as it is where clients are ranked, as the change of its team's sums where teams are."""
+    """A client's loss: as it is where clients are ranked, as the change of its team's sums where
+    teams are."""
     if "index" not in task.shared:
         return Reply(each={"loss": loss})
     mine = (task.shared["index"] == task.own["team"]).double()  # (d,)
@@ -140,7 +175,8 @@ def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
 def _heard(state: State, replies: Replies) -> State:
     """The state with the reported losses in it."""
     if "index" in state:
-        loss, heard = state["loss"] + replies.total["team_loss"], state["heard"] + replies.total["team_heard"]
+        loss = state["loss"] + replies.total["team_loss"]
+        heard = state["heard"] + replies.total["team_heard"]
     else:
         loss = state["loss"].index_put((replies.ids,), replies.each["loss"].double())
         heard = state["heard"].index_fill(0, replies.ids, 1.0)
@@ -148,9 +184,11 @@ def _heard(state: State, replies: Replies) -> State:
 
 
 def rank(loss: Tensor, heard: Tensor) -> Tensor:
-    """(d,) number of heard teams with lower mean loss minus those with higher; 0 for a team not heard from."""
+    """(d,) number of heard teams with lower mean loss minus those with higher; 0 for a team not
+    heard from."""
     means = loss / heard.clamp(min=1)
-    ordered = torch.where(heard > 0, means, torch.inf).sort().values  # those not heard from are past the end
+    # those not heard from are past the end
+    ordered = torch.where(heard > 0, means, torch.inf).sort().values
     tie = 1e-12 * means.abs().max()  # equal losses have means that differ by rounding
     lower = torch.searchsorted(ordered, means - tie, right=False)
     higher = (heard > 0).sum() - torch.searchsorted(ordered, means + tie, right=True)

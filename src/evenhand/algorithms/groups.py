@@ -1,4 +1,5 @@
-"""What methods for demographic groups share: losses summed by group, and what the server makes of them."""
+"""What methods for demographic groups share: losses summed by group, and what the server makes of
+them."""
 
 from __future__ import annotations
 
@@ -14,10 +15,14 @@ from evenhand.tree import Tree
 
 
 def group_shares(method: str, census: Census) -> Tensor:
-    """(A,) share of each group in the training data, clients counting by their weights. Raises where there are no groups."""
+    """(A,) share of each group in the training data, clients counting by their weights. Raises
+    where there are no groups."""
     counts = census.group_counts
     if counts is None:
-        raise ValueError(f'{method} needs a group for every training sample; give "group" to Federation.from_arrays')
+        raise ValueError(
+            f'{method} needs a group for every training sample; give "group" to'
+            " Federation.from_arrays"
+        )
     return (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)
 
 
@@ -28,15 +33,24 @@ def group_totals(model: Model, params: Tree, data: Batch, task: Task, groups: in
     losses = model.losses(params, data)[:, None]
     per_sample = task.own["weight"] / data.weight.sum()
     loss = torch.where(member, losses, torch.zeros_like(losses)).sum(0)
-    return {"group_loss": per_sample * loss, "group_share": per_sample * member.to(losses.dtype).sum(0)}
+    return {
+        "group_loss": per_sample * loss,
+        "group_share": per_sample * member.to(losses.dtype).sum(0),
+    }
 
 
 def group_risks(state: State, replies: Replies) -> State:
     """(A,) each group's mean loss over the cohort, and whether it was ever seen.
 
-    A group that is absent from the cohort counts with its last known risk; one never seen, with the mean of the others'.
+    A group that is absent from the cohort counts with its last known risk; one never seen, with the
+    mean of the others'.
     """
     share = replies.total["group_share"]
     seen = torch.where(share > 0, 1.0, state["seen"])
-    risk = torch.where(share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"])
-    return {"risk": torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1)), "seen": seen}
+    risk = torch.where(
+        share > 0, replies.total["group_loss"] / share.clamp(min=1e-300), state["risk"]
+    )
+    return {
+        "risk": torch.where(seen > 0, risk, (risk * seen).sum() / seen.sum().clamp(min=1)),
+        "seen": seen,
+    }

@@ -17,7 +17,8 @@ class LocalOnly(Algorithm):
 
     client i:  minimise over v  f_i(v)
 
-    A client goes on with its own model in every round it takes part in and sends nothing. The server model stays as it was.
+    A client goes on with its own model in every round it takes part in and sends nothing. The
+    server model stays as it was.
     """
 
     personal = True
@@ -25,7 +26,9 @@ class LocalOnly(Algorithm):
     def start(self, task: Task, memory: Memory) -> Tree:
         return {"model": memory["personal"]}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         return Reply(), {"personal": end["model"]}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:

@@ -25,15 +25,17 @@ class LossGuard(Wrapper):
     reported losses  <-  min(loss, median + mads * MAD) over those who report in a round
     weights          <-  their projection on {lam : sum lam = 1, 0 <= lam_i <= cap}
 
-    A fair method that looks after high losses invites clients to overstate theirs. Both limits act on the server, before
-    the inner method sees losses and after it has set the cohort's weights (and its lam, where it has one). The projection
-    is the nearest admissible point; capping and renormalising would leave weights above the cap.
+    A fair method that looks after high losses invites clients to overstate theirs. Both limits act
+    on the server, before the inner method sees losses and after it has set the cohort's weights
+    (and its lam, where it has one). The projection is the nearest admissible point; capping and
+    renormalising would leave weights above the cap.
 
     Args:
         mads: how many median absolute deviations above the median a loss may lie.
         cap: largest weight of any client, at least one over the number of participants.
-        inner: a method whose server sees losses: AFL, DRFA, DeltaFL, AAggFF. Of GIFAIR without teams the cap limits the
-            coefficients, not the scaled steps, which its strength bounds; of FedFV and AdaFed losses are clipped, nothing else.
+        inner: a method whose server sees losses: AFL, DRFA, DeltaFL, AAggFF. Of GIFAIR without
+            teams the cap limits the coefficients, not the scaled steps, which its strength bounds;
+            of FedFV and AdaFed losses are clipped, nothing else.
     """
 
     mads: float = 3.0
@@ -47,9 +49,20 @@ class LossGuard(Wrapper):
 
     def init(self, params: Tree, census: Census) -> State:
         sees = any(what in ("its loss", "its loss, when asked") for what in self.inner.seen(census))
-        require(sees, "LossGuard needs a method whose server sees losses all along; {} does not: they cannot be judged", self.inner)
+        require(
+            sees,
+            "LossGuard needs a method whose server sees losses all along; {} does not: they cannot"
+            " be judged",
+            self.inner,
+        )
         n = census.clients
-        require(self.cap * n >= 1 - 1e-12, "cap {} for {} clients leaves weights below the mass 1; use at least {:g}", self.cap, n, 1 / n)
+        require(
+            self.cap * n >= 1 - 1e-12,
+            "cap {} for {} clients leaves weights below the mass 1; use at least {:g}",
+            self.cap,
+            n,
+            1 / n,
+        )
         return self._capped(self.inner.init(params, census))
 
     def learn(self, state: State, replies: Replies) -> State:
@@ -65,13 +78,16 @@ class LossGuard(Wrapper):
             return draw
         share, cap = normalised(draw.weight), self._cap(draw.weight).clamp(min=1 / len(draw.ids))
         over, capped = (share > cap).any(), project_capped(share, cap)
-        return Draw(draw.ids, *(torch.where(over, capped, values) for values in (draw.weight, draw.share)))
+        return Draw(
+            draw.ids, *(torch.where(over, capped, values) for values in (draw.weight, draw.share))
+        )
 
     def join(self, state: State, before: State, after: State) -> State:
         return self._capped(self.inner.join(state, before, after))
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        return self.inner.certificate(state, losses, census) if "lam" in state else None  # other weights are taken without the cap
+        # other weights are taken without the cap
+        return self.inner.certificate(state, losses, census) if "lam" in state else None
 
     def _clipped(self, replies: Replies) -> Replies:
         """The replies with every reported loss clipped."""
@@ -82,14 +98,20 @@ class LossGuard(Wrapper):
 
         if not replies.each:
             return replies
-        each = {name: clip(value) if name.startswith("loss") and len(value) else value for name, value in replies.each.items()}
+        each = {
+            name: clip(value) if name.startswith("loss") and len(value) else value
+            for name, value in replies.each.items()
+        }
         return replies._replace(each=each)
 
     def _capped(self, state: State) -> State:
         if "lam" not in state:
             return state
         lam: Tensor = state["lam"]
-        return {**state, "lam": torch.where((lam > self.cap).any(), project_capped(lam, self._cap(lam)), lam)}
+        return {
+            **state,
+            "lam": torch.where((lam > self.cap).any(), project_capped(lam, self._cap(lam)), lam),
+        }
 
     def _cap(self, like: Tensor) -> Tensor:
         return torch.as_tensor(self.cap, dtype=torch.float64, device=like.device)

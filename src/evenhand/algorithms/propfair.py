@@ -22,18 +22,23 @@ from evenhand.tree import Tree
 class PropFair(Algorithm):
     """Proportional fairness: maximise the product of the clients' utilities M - loss.
 
-    minimise  - sum_i w_i log(M - f_i(theta))                            (Zhang et al., 2022, Algorithm 1)
+    minimise  - sum_i w_i log(M - f_i(theta))                            (Zhang et al., 2022,
+    Algorithm 1)
 
-    On a batch with mean loss l a client descends -log(M - l) where M - l >= epsilon, else l / M. The logarithm is taken of
-    the batch's loss, as in the paper, so the local objective lies above the stated one (Jensen) unless batches are whole.
-    epsilon is not in the paper; 0.2 is the value of the authors' code. Sums only: the same messages as FedAvg.
+    On a batch with mean loss l a client descends -log(M - l) where M - l >= epsilon, else l / M.
+    The logarithm is taken of the batch's loss, as in the paper, so the local objective lies above
+    the stated one (Jensen) unless batches are whole. epsilon is not in the paper; 0.2 is the value
+    of the authors' code. Sums only: the same messages as FedAvg.
 
     Args:
-        M: the utility baseline, above the losses that matter; small values are fairer, large ones tend to FedAvg at lr / M.
-        epsilon: where the logarithm gives way to the linear branch; above M every batch takes it: FedAvg at lr / M.
-        continuation: past the threshold, "paper" goes on with l / M, which falls in value and in slope from 1/epsilon to 1/M, so
-            that the worst batches count least. "linear" has the same slope without the jump in value; "huber" goes on
-            along the tangent, with slope 1/epsilon.
+        M: the utility baseline, above the losses that matter; small values are fairer, large ones
+            tend to FedAvg at lr / M.
+        epsilon: where the logarithm gives way to the linear branch; above M every batch takes it:
+            FedAvg at lr / M.
+        continuation: past the threshold, "paper" goes on with l / M, which falls in value and in
+            slope from 1/epsilon to 1/M, so that the worst batches count least. "linear" has the
+            same slope without the jump in value; "huber" goes on along the tangent, with slope
+            1/epsilon.
     """
 
     M: float = 3.0
@@ -41,14 +46,18 @@ class PropFair(Algorithm):
     continuation: str = "paper"
 
     def __post_init__(self) -> None:
-        require_number("M", self.M, "(0, inf)", "take it above the losses of a trained model, 2 to 5 is usual")
+        require_number(
+            "M", self.M, "(0, inf)", "take it above the losses of a trained model, 2 to 5 is usual"
+        )
         require_number("epsilon", self.epsilon, "(0, inf)", "0.2 is usual")
         require_choice("continuation", self.continuation, ("paper", "linear", "huber"))
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         loss = model.loss(variables["model"], batch)
         utility = self.M - loss
-        return torch.where(utility >= self.epsilon, -torch.log(utility.clamp(min=self.epsilon)), self._beyond(loss))
+        return torch.where(
+            utility >= self.epsilon, -torch.log(utility.clamp(min=self.epsilon)), self._beyond(loss)
+        )
 
     def _beyond(self, loss: Tensor) -> Tensor:
         if self.continuation == "paper":

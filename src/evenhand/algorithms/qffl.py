@@ -22,20 +22,25 @@ from evenhand.tree import Tree
 class QFFL(Algorithm):
     """Weight clients by the q-th power of their loss, so that high losses fall first.
 
-    minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)                         (Li et al., ICLR 2020, Algorithm 2: q-FedAvg)
+    minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)                         (Li et al., ICLR 2020,
+    Algorithm 2: q-FedAvg)
 
-    With L = 1/lr, F = f_i at the received model on all local data, and g = L (received - local model), a client sends
-    F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of the sums. Sums only. q-FedSGD (their Algorithm 1)
-    has the gradient of f_i at the received model for g, and no local work.
+    With L = 1/lr, F = f_i at the received model on all local data, and g = L (received - local
+    model), a client sends F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of
+    the sums. Sums only. q-FedSGD (their Algorithm 1) has the gradient of f_i at the received model
+    for g, and no local work.
 
-    The published code draws clients in proportion to their data and adds no further weight; here every term carries the
-    cohort's coefficient a_i, which is the same for that scheme and minimises the objective above for the others. The ratio
-    normalises itself, so with Uniform(k, unbiased=True) q = 0 is FedAvg with coefficients that sum to one.
+    The published code draws clients in proportion to their data and adds no further weight; here
+    every term carries the cohort's coefficient a_i, which is the same for that scheme and minimises
+    the objective above for the others. The ratio normalises itself, so with Uniform(k,
+    unbiased=True) q = 0 is FedAvg with coefficients that sum to one.
 
     Args:
-        q: 0 gives FedAvg; larger values push towards the worst client. Losses are means, so q keeps its meaning across sizes.
+        q: 0 gives FedAvg; larger values push towards the worst client. Losses are means, so q keeps
+            its meaning across sizes.
         solver: "fedavg" or "fedsgd".
-        lipschitz: L, one over the step size at q = 0; None takes 1 / lr of the round. For "fedavg" at q = 0 it cancels.
+        lipschitz: L, one over the step size at q = 0; None takes 1 / lr of the round. For "fedavg"
+            at q = 0 it cancels.
     """
 
     q: float = 1.0
@@ -51,17 +56,25 @@ class QFFL(Algorithm):
     def start(self, task: Task, memory: Memory) -> Tree:
         return {"model": task.shared["model"]} if self.solver == "fedavg" else {}
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         received = task.shared["model"]
         lipschitz = 1 / task.shared["lr"] if self.lipschitz is None else self.lipschitz
-        loss_at_start = model.loss(received, data) + 1e-10  # a zero loss would make F^(q-1) infinite for q < 1
+        # a zero loss would make F^(q-1) infinite for q < 1
+        loss_at_start = model.loss(received, data) + 1e-10
         if self.solver == "fedavg":
             g = tree.scale(tree.sub(received, end["model"]), lipschitz)
         else:
             g = grad(lambda params: model.loss(params, data))(received)
-        h = self.q * loss_at_start ** (self.q - 1) * tree.sqnorm(g) + lipschitz * loss_at_start**self.q
+        h = (
+            self.q * loss_at_start ** (self.q - 1) * tree.sqnorm(g)
+            + lipschitz * loss_at_start**self.q
+        )
         a = task.own["weight"]
-        return Reply(total={"delta": tree.scale(g, a * loss_at_start**self.q), "weight": a * h}), memory
+        return Reply(
+            total={"delta": tree.scale(g, a * loss_at_start**self.q), "weight": a * h}
+        ), memory
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses < 0).any()):

@@ -43,21 +43,30 @@ class ServerOptimizer(Wrapper):
 
 
 def _with_own(state: State, own: Tree) -> State:
-    """The inner method's state with this optimiser's; that of an optimiser further in is kept inside."""
-    return {**state, "optimizer": {**own, **({"inner": state["optimizer"]} if "optimizer" in state else {})}}
+    """The inner method's state with this optimiser's; that of an optimiser further in is kept
+    inside."""
+    return {
+        **state,
+        "optimizer": {**own, **({"inner": state["optimizer"]} if "optimizer" in state else {})},
+    }
 
 
 def _without_own(state: State) -> State:
     """The inner method's state."""
     inner = {key: value for key, value in state.items() if key != "optimizer"}
-    return {**inner, "optimizer": state["optimizer"]["inner"]} if "inner" in state["optimizer"] else inner
+    return (
+        {**inner, "optimizer": state["optimizer"]["inner"]}
+        if "inner" in state["optimizer"]
+        else inner
+    )
 
 
 @dataclass(frozen=True)
 class FedAvgM(ServerOptimizer):
     """A step size and momentum on the server.
 
-    v <- momentum v + Delta,   theta <- theta - lr v                              (Hsu, Qi, Brown, 2019)
+    v <- momentum v + Delta,   theta <- theta - lr v                              (Hsu, Qi, Brown,
+    2019)
 
     Delta is the step that the inner method would take.
 
@@ -88,11 +97,14 @@ class FedAvgM(ServerOptimizer):
 class FedAdam(ServerOptimizer):
     """Adam on the server, for models whose parameters need steps of different size.
 
-    m <- b1 m + (1 - b1) Delta,  v <- b2 v + (1 - b2) Delta^2,  theta <- theta - lr m / (sqrt(v) + tau)
-                                                                                  (Reddi et al., ICLR 2021, Algorithm 2)
+    m <- b1 m + (1 - b1) Delta,  v <- b2 v + (1 - b2) Delta^2,  theta <- theta - lr m / (sqrt(v) +
+    tau)
+                                                                                  (Reddi et al.,
+                                                                                  ICLR 2021,
+                                                                                  Algorithm 2)
 
-    Delta is the step that the inner method would take. As in the paper m and v start at 0 and tau^2 and are not corrected
-    for their start.
+    Delta is the step that the inner method would take. As in the paper m and v start at 0 and tau^2
+    and are not corrected for their start.
 
     Args:
         lr: server step size, about the largest change of a parameter in a round.
@@ -119,6 +131,8 @@ class FedAdam(ServerOptimizer):
 
     def move(self, gradient: Tree, optimizer: Tree) -> tuple[Tree, Tree]:
         mean = tree.map(lambda m, g: self.b1 * m + (1 - self.b1) * g, optimizer["mean"], gradient)
-        square = tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g**2, optimizer["square"], gradient)
+        square = tree.map(
+            lambda v, g: self.b2 * v + (1 - self.b2) * g**2, optimizer["square"], gradient
+        )
         step = tree.map(lambda m, v: self.lr * m / (v.sqrt() + self.tau), mean, square)
         return step, {"mean": mean, "square": square}

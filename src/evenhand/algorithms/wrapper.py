@@ -16,7 +16,8 @@ from evenhand.tree import Tree
 
 
 class Wrapper(Algorithm):
-    """A method that is another one, ``inner``, but for what it overrides. Its subclasses are dataclasses with that field."""
+    """A method that is another one, ``inner``, but for what it overrides. Its subclasses are
+    dataclasses with that field."""
 
     inner: Algorithm
 
@@ -46,7 +47,9 @@ class Wrapper(Algorithm):
     def rates(self, task: Task) -> dict[str, Tensor]:
         return self.inner.rates(task)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         return self.inner.reply(model, start, end, data, task, memory)
 
     def memory(self, params: Tree) -> Memory:

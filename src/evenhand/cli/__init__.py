@@ -31,7 +31,8 @@ def main() -> None:
 def algorithms(name: str | None) -> None:
     """List the methods, or print the page of one.
 
-    NAME is a method's name as in --algorithm; without it all are listed with one line each, and with what the server sees of the clients.
+    NAME is a method's name as in --algorithm; without it all are listed with one line each, and
+    with what the server sees of the clients.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -54,8 +55,13 @@ def algorithms(name: str | None) -> None:
     width = max(map(len, lines))
     for method, line in lines.items():
         click.echo(f"{method:{width}}  {seen[method]:6}  {line}")
-    click.echo("\nThe server sees: sums, over clients alone, so the method is fit for secure sums; single, something of each client;")
-    click.echo("either, as settings, teams or the inner method have it. The method's page says what.")
+    click.echo(
+        "\nThe server sees: sums, over clients alone, so the method is fit for secure sums; single,"
+        " something of each client;"
+    )
+    click.echo(
+        "either, as settings, teams or the inner method have it. The method's page says what."
+    )
 
 
 main.add_command(run)

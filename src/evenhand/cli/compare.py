@@ -10,7 +10,15 @@ import click
 
 from evenhand.cli.source import planned, spec_options
 from evenhand.cli.terminal import stopping_cleanly
-from evenhand.cli.view import View, begin, carry_out, check_view, seed_options, view_options, with_seeds
+from evenhand.cli.view import (
+    View,
+    begin,
+    carry_out,
+    check_view,
+    seed_options,
+    view_options,
+    with_seeds,
+)
 
 
 @click.command()
@@ -34,16 +42,20 @@ def compare(
 ) -> None:
     """Compare methods over several seeds, with intervals.
 
-    SPEC is a TOML file as for evenhand run; without one, the same methods and data as there are taken. Every method is trained with every
-    seed. Results go to runs/NAME: a run directory for each seed, and tables of all of them.
+    SPEC is a TOML file as for evenhand run; without one, the same methods and data as there are
+    taken. Every method is trained with every seed. Results go to runs/NAME: a run directory for
+    each seed, and tables of all of them.
 
     evenhand compare --data adult --group sex -a qffl:q=1 -a afl --seeds 5
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.studies.comparing import check_comparison
 
-        plan = dataclasses.replace(with_seeds(planned(spec, **options), seeds, resplit, validation), select={})
+        plan = dataclasses.replace(
+            with_seeds(planned(spec, **options), seeds, resplit, validation), select={}
+        )
         check_view(plan, view)
-        ready = check_comparison(plan, () if no_reference else ("fedavg", "localonly"))  # before a directory is made
+        # before a directory is made
+        ready = check_comparison(plan, () if no_reference else ("fedavg", "localonly"))
         begun.directory = begin(ready, out)
         carry_out(ready, begun.directory, quiet, view)

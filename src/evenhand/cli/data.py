@@ -26,7 +26,8 @@ def data() -> None:
 def list_(as_json: bool) -> None:
     """List the data sets, and whether their files are here.
 
-    Files are looked for in the folder that EVENHAND_DATA names, by default in the user's cache directory.
+    Files are looked for in the folder that EVENHAND_DATA names, by default in the user's cache
+    directory.
     """
     from evenhand.datasets.catalogue import CATALOGUE
     from evenhand.datasets.files import data_root
@@ -34,7 +35,15 @@ def list_(as_json: bool) -> None:
     root = data_root()
     states = {entry: entry.state(root) for entry in CATALOGUE.values()}
     if as_json:
-        click.echo(json.dumps({"root": str(root), "datasets": [_record(entry, state) for entry, state in states.items()]}, indent=2))
+        click.echo(
+            json.dumps(
+                {
+                    "root": str(root),
+                    "datasets": [_record(entry, state) for entry, state in states.items()],
+                },
+                indent=2,
+            )
+        )
         return
     from rich import box
     from rich.console import Console
@@ -49,7 +58,11 @@ def list_(as_json: bool) -> None:
     for entry, state in states.items():
         table.add_row(entry.name, entry.about, entry.clients, entry.samples, _files(state, root))
     console.print(table)
-    console.print("fetch: evenhand data fetch NAME. by hand: the same command says what to put where.", highlight=False, soft_wrap=True)
+    console.print(
+        "fetch: evenhand data fetch NAME. by hand: the same command says what to put where.",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _files(state: State, root: Path) -> str:
@@ -59,7 +72,9 @@ def _files(state: State, root: Path) -> str:
     if state.kind == FETCH:
         return f"fetch ({state.megabytes:g} MB)" if state.megabytes else "fetch"
     elsewhere = [str(folder) for folder in state.folders if root not in folder.parents]
-    return f"present in {', '.join(elsewhere)}" if state.kind == PRESENT and elsewhere else state.kind
+    return (
+        f"present in {', '.join(elsewhere)}" if state.kind == PRESENT and elsewhere else state.kind
+    )
 
 
 def _record(entry: Entry, state: State) -> dict[str, Any]:
@@ -75,11 +90,14 @@ def _record(entry: Entry, state: State) -> dict[str, Any]:
 
 @data.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.option("--check", is_flag=True, help="Compare files that are here with their published checksums.")
+@click.option(
+    "--check", is_flag=True, help="Compare files that are here with their published checksums."
+)
 def fetch(names: tuple[str, ...], check: bool) -> None:
     """Download the files of data sets that are not here yet.
 
-    An interrupted download goes on where it stopped. Files without a public home are named, with the place to put them.
+    An interrupted download goes on where it stopped. Files without a public home are named, with
+    the place to put them.
     """
     from evenhand.datasets.catalogue import entry
     from evenhand.datasets.files import data_root

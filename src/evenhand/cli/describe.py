@@ -25,19 +25,57 @@ MOST_SHARES = 10  # columns of shares that fit beside the sizes
 @click.option(
     "--clients",
     type=click.IntRange(min=1),
-    help="Number of clients to deal the data to; of clients that the data come with, how many to draw.",
+    help=(
+        "Number of clients to deal the data to; of clients that the data come with, how many to"
+        " draw."
+    ),
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of partition and split.")
-@click.option("--most", type=click.IntRange(min=1), default=40, show_default=True, help="Most clients to print, the largest first.")
-@click.option("--picture", type=click.Path(dir_okay=False, path_type=Path), help="Draw the partition into a .html, .png or .svg file.")
-@click.option("--by", type=click.Choice(["label", "group"]), default="label", show_default=True, help="What the picture counts.")
-@click.option("--csv", "table_file", type=click.Path(dir_okay=False, path_type=Path), help="Write the table, all clients in it.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Seed of partition and split.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=40,
+    show_default=True,
+    help="Most clients to print, the largest first.",
+)
+@click.option(
+    "--picture",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw the partition into a .html, .png or .svg file.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["label", "group"]),
+    default="label",
+    show_default=True,
+    help="What the picture counts.",
+)
+@click.option(
+    "--csv",
+    "table_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the table, all clients in it.",
+)
 def describe(
-    data: str, clients: int | None, seed: int, most: int, picture: Path | None, by: str, table_file: Path | None, **source: Any
+    data: str,
+    clients: int | None,
+    seed: int,
+    most: int,
+    picture: Path | None,
+    by: str,
+    table_file: Path | None,
+    **source: Any,
 ) -> None:
     """Clients, their sizes, and the balance of labels and groups on each.
 
-    NAME|FILE is a data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF directory.
+    NAME|FILE is a data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF
+    directory.
     """
     from rich.console import Console
 
@@ -56,49 +94,78 @@ def describe(
             show_encoding(console, federation.encoding)
         console.print(_table(frame, most))
         if len(frame) > most:
-            console.print(f"and {len(frame) - most} more, none of them larger (--most shows more, --csv writes all)")
+            console.print(
+                f"and {len(frame) - most} more, none of them larger (--most shows more, --csv"
+                " writes all)"
+            )
         sizes = frame["train"]
-        parts = ", ".join(f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame)
-        spread = f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
+        parts = ", ".join(
+            f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame
+        )
+        spread = (
+            f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
+        )
         console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
         if picture is not None:
             from evenhand.data.plots import plot_partition, save_figure
 
             save_figure(plot_partition(federation, by=by), picture)
             console.print(f"The picture is in {picture}", highlight=False, soft_wrap=True)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError, evenhand.EvenhandError) as error:
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+        RuntimeError,
+        ImportError,
+        evenhand.EvenhandError,
+    ) as error:
         click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
 
 
 def _table(frame: pd.DataFrame, most: int) -> Table:
-    """The largest clients; shares in percent. Where there are too many labels or groups, how many a client has and which leads."""
+    """The largest clients; shares in percent. Where there are too many labels or groups, how many a
+    client has and which leads."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Clients", box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
-    shown = frame.sort_values("train", ascending=False, kind="stable").head(most) if len(frame) > most else frame
+    shown = (
+        frame.sort_values("train", ascending=False, kind="stable").head(most)
+        if len(frame) > most
+        else frame
+    )
     cells: dict[str, list[str]] = {}
     for name in shown.columns:
         if not name.startswith(("label ", "group ")):
             numbers = shown[name]
-            cells[name] = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in numbers]
+            cells[name] = [
+                f"{value:.3g}" if isinstance(value, float) else str(value) for value in numbers
+            ]
     for by in ("label", "group"):
         shares = shown[[name for name in shown.columns if name.startswith(f"{by} ")]]
         if not len(shares.columns):
             continue
         if len(shares.columns) <= MOST_SHARES:
             for name in shares.columns:
-                heading = f"{name} %" if f"{name[6:]} %" in cells else f"{name[6:]} %"  # a label and a group may have one name
+                # a label and a group may have one name
+                heading = f"{name} %" if f"{name[6:]} %" in cells else f"{name[6:]} %"
                 cells[heading] = [f"{100 * value:.0f}" for value in shares[name]]
         else:
             values, names = shares.to_numpy(), [name[6:] for name in shares.columns]
             cells[f"{by}s"] = [str(count) for count in (values > 0).sum(1)]
-            cells[f"most frequent {by}"] = [f"{names[row.argmax()]} ({100 * row.max():.0f} %)" for row in values]
+            cells[f"most frequent {by}"] = [
+                f"{names[row.argmax()]} ({100 * row.max():.0f} %)" for row in values
+            ]
     for heading in cells:
         words = heading in ("client", "team") or heading.startswith("most")
-        table.add_column(escape(heading), justify="left" if words else "right", no_wrap=heading == "client", overflow="fold")
+        table.add_column(
+            escape(heading),
+            justify="left" if words else "right",
+            no_wrap=heading == "client",
+            overflow="fold",
+        )
     for row in zip(*cells.values(), strict=True):
         table.add_row(*map(escape, row))
     return table

@@ -34,28 +34,61 @@ def flower() -> None:
 
 @flower.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--method", default="qffl:q=1", show_default=True, metavar="NAME[:KEY=VALUE,...]", help="As in evenhand run --algorithm.")
-@click.option("--table", type=click.Path(path_type=Path), help="A table that looks like the nodes'; its columns go into the codebook.")
 @click.option(
-    "--label", metavar="COLUMN", help='The column to predict, or a condition on one: "stage > 2".  [default without --table: disease]'
+    "--method",
+    default="qffl:q=1",
+    show_default=True,
+    metavar="NAME[:KEY=VALUE,...]",
+    help="As in evenhand run --algorithm.",
+)
+@click.option(
+    "--table",
+    type=click.Path(path_type=Path),
+    help="A table that looks like the nodes'; its columns go into the codebook.",
+)
+@click.option(
+    "--label",
+    metavar="COLUMN",
+    help=(
+        'The column to predict, or a condition on one: "stage > 2".  [default without --table:'
+        " disease]"
+    ),
 )
 @click.option(
     "--group",
     "groups",
     multiple=True,
     metavar="COLUMN",
-    help="Groups to compare; repeat for intersections.  [default without --table: sex; with it: none]",
+    help=(
+        "Groups to compare; repeat for intersections.  [default without --table: sex; with it:"
+        " none]"
+    ),
 )
-@click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Table: this column is no feature; repeat for several.")
-@click.option("--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes.")
+@click.option(
+    "--drop",
+    "dropped",
+    multiple=True,
+    metavar="COLUMN",
+    help="Table: this column is no feature; repeat for several.",
+)
+@click.option(
+    "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."
+)
 def new(
-    directory: Path, method: str, table: Path | None, label: str | None, groups: tuple[str, ...], dropped: tuple[str, ...], clients: int
+    directory: Path,
+    method: str,
+    table: Path | None,
+    label: str | None,
+    groups: tuple[str, ...],
+    dropped: tuple[str, ...],
+    clients: int,
 ) -> None:
     """Write a Flower app into the new directory DIR.
 
-    Without --table it comes with the tables of made-up hospitals and runs as it is. With --table, a codebook is made from that file: its
-    column names and categories, and means and spreads with two digits. All nodes will see the codebook, so take made-up rows, or those of
-    a node that agrees. The table itself is not copied.
+    Without --table it comes with the tables of made-up hospitals and runs as it is. With --table, a
+    codebook is made from that file: its column names and categories, and means and spreads with two
+    digits. All nodes will see the codebook, so take made-up rows, or those of a node that agrees.
+    The table itself is not copied.
     """
     with stopping_cleanly():
         from evenhand.flower.project.new import write_project
@@ -63,50 +96,107 @@ def new(
         codebook, tables = _tables(table, label, groups, dropped, clients)
         write_project(directory, codebook, method, clients, tables)
         place = shlex.quote(str(directory))
-        data, nodes = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES", "" if clients == 4 else f" --nodes {clients}"
-        click.echo(f"written to {directory}; README.md there says how to run it with real nodes. To try it on this machine:")
+        data = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES"
+        nodes = "" if clients == 4 else f" --nodes {clients}"
+        click.echo(
+            f"written to {directory}; README.md there says how to run it with real nodes. To try it"
+            " on this machine:"
+        )
         click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
         if not codebook.group:
-            click.echo("no groups of people will be compared; name them with --group COLUMN, or in codebook.toml", err=True)
+            click.echo(
+                "no groups of people will be compared; name them with --group COLUMN, or in"
+                " codebook.toml",
+                err=True,
+            )
 
 
 def _tables(
-    table: Path | None, label: str | None, groups: tuple[str, ...], dropped: tuple[str, ...], clients: int
+    table: Path | None,
+    label: str | None,
+    groups: tuple[str, ...],
+    dropped: tuple[str, ...],
+    clients: int,
 ) -> tuple[Codebook, dict[str, DataFrame]]:
     """The codebook of a new app, and tables for a try-out where they can be made up."""
+    from evenhand.data.tables import read_table
     from evenhand.errors import SpecError
     from evenhand.flower.project.codebook import Codebook
     from evenhand.flower.project.new import example
-    from evenhand.data.tables import read_table
 
     if table is not None:
         if label is None:
             raise SpecError("which column is to be predicted? give it with --label COLUMN")
         return Codebook.of_table(read_table(table), label, groups, dropped), {}
     if dropped or len(groups) > 1:
-        raise SpecError("--drop and several groups are about a table of yours; give it with --table FILE")
+        raise SpecError(
+            "--drop and several groups are about a table of yours; give it with --table FILE"
+        )
     return example(label or "disease", groups[0] if groups else "sex", clients)
 
 
 @flower.command()
-@click.argument("app", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--nodes", default=4, show_default=True, type=click.IntRange(min=1), help="Number of SuperNodes.")
-@click.option("--tls/--insecure", default=True, help="TLS and node keys (the default), or neither: anything on this machine may join then.")
-@click.option("--dir", "directory", type=click.Path(file_okay=False, path_type=Path), help="Where to keep everything. [default: temporary]")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), help="The SuperLink's port. [default: a free one]")
-@click.option(
-    "--data", multiple=True, type=click.Path(exists=True, path_type=Path), help="A directory of .csv files or, repeated, one for each node."
+@click.argument(
+    "app", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )
-@click.option("--run/--no-run", "start", default=True, help="Start a run of APP at once (the default), or only print how.")
-@click.option("-c", "--run-config", default="", help="""Settings of the run, such as 'num-rounds=5 name="trial"'.""")
+@click.option(
+    "--nodes",
+    default=4,
+    show_default=True,
+    type=click.IntRange(min=1),
+    help="Number of SuperNodes.",
+)
+@click.option(
+    "--tls/--insecure",
+    default=True,
+    help="TLS and node keys (the default), or neither: anything on this machine may join then.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Where to keep everything. [default: temporary]",
+)
+@click.option(
+    "--port",
+    default=0,
+    type=click.IntRange(0, 65535),
+    help="The SuperLink's port. [default: a free one]",
+)
+@click.option(
+    "--data",
+    multiple=True,
+    type=click.Path(exists=True, path_type=Path),
+    help="A directory of .csv files or, repeated, one for each node.",
+)
+@click.option(
+    "--run/--no-run",
+    "start",
+    default=True,
+    help="Start a run of APP at once (the default), or only print how.",
+)
+@click.option(
+    "-c",
+    "--run-config",
+    default="",
+    help="""Settings of the run, such as 'num-rounds=5 name="trial"'.""",
+)
 def up(
-    app: Path | None, nodes: int, tls: bool, directory: Path | None, port: int, data: tuple[Path, ...], start: bool, run_config: str
+    app: Path | None,
+    nodes: int,
+    tls: bool,
+    directory: Path | None,
+    port: int,
+    data: tuple[Path, ...],
+    start: bool,
+    run_config: str,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine for a try-out.
 
-    They are real processes on 127.0.0.1, with fresh certificates and node keys. With APP, the directory of a Flower app, a run of it starts
-    and its log is shown; when it ends everything stops, and the exit code tells whether it completed. Without APP, or with --no-run, they
-    run until Ctrl-C.
+    They are real processes on 127.0.0.1, with fresh certificates and node keys. With APP, the
+    directory of a Flower app, a run of it starts and its log is shown; when it ends everything
+    stops, and the exit code tells whether it completed. Without APP, or with --no-run, they run
+    until Ctrl-C.
     """
     with stopping_cleanly(), _terminated_cleanly(), _place(directory) as place:
         from evenhand.flower.tryout.loopback import Loopback
@@ -126,7 +216,8 @@ def up(
 
 
 def _check_settings(app: Path, settings: str) -> None:
-    """Raise where ``-c`` cannot be read, of which Flower says nothing, or names a setting that the app does not have."""
+    """Raise where ``-c`` cannot be read, of which Flower says nothing, or names a setting that the
+    app does not have."""
     from evenhand.errors import require_known
 
     if settings.endswith(".toml"):
@@ -134,9 +225,15 @@ def _check_settings(app: Path, settings: str) -> None:
     pair = r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|[^\s=]+)"  # as Flower reads it
     rest = re.sub(pair, "", settings).strip()
     if rest:
-        raise ValueError(f"""-c: {rest!r} is no setting; write them as 'num-rounds=5 name="trial"'""")
+        raise ValueError(
+            f"""-c: {rest!r} is no setting; write them as 'num-rounds=5 name="trial"'"""
+        )
     known = (
-        tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8")).get("tool", {}).get("flwr", {}).get("app", {}).get("config", {})
+        tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+        .get("tool", {})
+        .get("flwr", {})
+        .get("app", {})
+        .get("config", {})
     )
     for name, _ in re.findall(pair, settings):
         require_known("setting", name.split(".")[0], tuple(known))
@@ -145,15 +242,24 @@ def _check_settings(app: Path, settings: str) -> None:
 def _what_runs(federation: Loopback, app: Path | None) -> str:
     from evenhand.flower.tryout.loopback import CONNECTION, QUIET_FLOWER
 
-    settings = " ".join(f"{name}={shlex.quote(value)}" for name, value in {"FLWR_HOME": str(federation.home), **QUIET_FLOWER}.items())
+    settings = " ".join(
+        f"{name}={shlex.quote(value)}"
+        for name, value in {"FLWR_HOME": str(federation.home), **QUIET_FLOWER}.items()
+    )
     protection = "TLS and node keys" if federation.tls else "INSECURE: no TLS, no node keys"
     return "\n".join(
         (
-            f"SuperLink on {federation.address} and {len(federation.nodes)} nodes are online ({protection})",
+            (
+                f"SuperLink on {federation.address} and {len(federation.nodes)} nodes are online"
+                f" ({protection})"
+            ),
             f"logs, keys, database and what nodes remember are in {federation.directory}",
             "to start a run from another terminal:",
             f"  export {settings}",
-            f"  flwr run {shlex.quote(str(app.absolute())) if app else 'APP'} {CONNECTION} --stream",
+            (
+                f"  flwr run {shlex.quote(str(app.absolute())) if app else 'APP'} {CONNECTION}"
+                " --stream"
+            ),
             "Ctrl-C stops everything",
         )
     )
@@ -164,7 +270,8 @@ def _carry_out(federation: Loopback, app: Path, settings: str) -> None:
     run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
     try:
         while True:
-            finished = run.status().startswith("finished")  # asked before the log, so that the log is whole after it
+            # asked before the log, so that the log is whole after it
+            finished = run.status().startswith("finished")
             log = run.log().rstrip("\n")
             click.echo(_explained(log[len(shown) :], federation), nl=False)
             shown = log
@@ -175,21 +282,34 @@ def _carry_out(federation: Loopback, app: Path, settings: str) -> None:
     finally:
         click.echo()
     status, details = run.status(), run.details()
-    click.echo(f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""), err=True)
+    click.echo(
+        f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""),
+        err=True,
+    )
     if status != "finished:completed":
         sys.exit(1)
 
 
 def _explained(text: str, federation: Loopback) -> str:
-    """A server's log with what it cannot know: which of our nodes a number means, and what that node's own log says."""
+    """A server's log with what it cannot know: which of our nodes a number means, and what that
+    node's own log says."""
     for i, node in enumerate(federation.nodes if "its log says more" in text else ()):
         log = node.log.read_text(encoding="utf-8", errors="replace")
         number = re.search(r"SuperNode ID: (\d+)", log)
-        said = [line for line in re.findall(r"^[\w.]*Error: (.+)$", log, re.MULTILINE) if "its log says more" not in line]
+        said = [
+            line
+            for line in re.findall(r"^[\w.]*Error: (.+)$", log, re.MULTILINE)
+            if "its log says more" not in line
+        ]
         if number and said:
             whose = f"{node.name}, {federation.data[i].name}" if federation.data else node.name
-            whose, told = (words.replace("\\", "\\\\") for words in (whose, said[-1]))  # re.sub reads backslashes
-            text = re.sub(rf"node {number[1]} (.*)its log says more", rf"node {number[1]} ({whose}) \1its log says: {told}", text)
+            # re.sub reads backslashes
+            whose, told = (words.replace("\\", "\\\\") for words in (whose, said[-1]))
+            text = re.sub(
+                rf"node {number[1]} (.*)its log says more",
+                rf"node {number[1]} ({whose}) \1its log says: {told}",
+                text,
+            )
     return text
 
 
@@ -216,7 +336,8 @@ def _report_ended(federation: Loopback, reported: set[str]) -> None:
 
 @contextlib.contextmanager
 def _place(directory: Path | None) -> Iterator[Path]:
-    """The directory asked for, or a temporary one of which the logs are kept where something went wrong."""
+    """The directory asked for, or a temporary one of which the logs are kept where something went
+    wrong."""
     if directory is not None:
         yield directory
         return

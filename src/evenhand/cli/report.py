@@ -11,15 +11,40 @@ from evenhand.cli.view import number_options
 
 
 @click.command()
-@click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option(
-    "--out", type=click.Path(dir_okay=False, path_type=Path), default=Path("report.html"), show_default=True, help="The page to write."
+@click.argument(
+    "runs",
+    metavar="RUN...",
+    nargs=-1,
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option("--figures", type=click.Path(file_okay=False, path_type=Path), help="Write every figure there, too, as a file of its own.")
-@click.option("--figure-format", type=click.Choice(["png", "svg"]), default="png", show_default=True, help="Of --figures.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("report.html"),
+    show_default=True,
+    help="The page to write.",
+)
+@click.option(
+    "--figures",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write every figure there, too, as a file of its own.",
+)
+@click.option(
+    "--figure-format",
+    type=click.Choice(["png", "svg"]),
+    default="png",
+    show_default=True,
+    help="Of --figures.",
+)
 @number_options
 @click.option("--title", help="Of the page.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was written and the summary as JSON for programs, and nothing else.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print what was written and the summary as JSON for programs, and nothing else.",
+)
 @click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def report(
@@ -38,8 +63,8 @@ def report(
 ) -> None:
     """Write a page about runs: who gains, who pays, with intervals.
 
-    RUN are directories of runs, comparisons or sweeps with the same data; methods and seeds are put together. The page is one HTML file
-    that needs no network.
+    RUN are directories of runs, comparisons or sweeps with the same data; methods and seeds are put
+    together. The page is one HTML file that needs no network.
 
     evenhand report runs/digits --out digits.html --figures pictures
     """
@@ -48,14 +73,24 @@ def report(
 
         from evenhand.report.page import write_report
 
-        findings, written = write_report(runs, out, title, over, level, least, positive, figures, figure_format)
+        findings, written = write_report(
+            runs, out, title, over, level, least, positive, figures, figure_format
+        )
         if as_json:
-            about = {"page": str(written[0]), "bytes": written[0].stat().st_size, "figures": [str(path) for path in written[1:]]}
+            about = {
+                "page": str(written[0]),
+                "bytes": written[0].stat().st_size,
+                "figures": [str(path) for path in written[1:]],
+            }
             click.echo(json.dumps({**about, "sentences": list(findings.sentences)}, indent=2))
         elif not quiet:
             for sentence in findings.sentences:
                 click.echo(sentence)
-            pictures = f"; {len(written) - 1} figures are in {figures}" if figures is not None else ""
-            click.echo(f"The page is {written[0]} ({written[0].stat().st_size / 1e6:.1f} MB){pictures}")
+            pictures = (
+                f"; {len(written) - 1} figures are in {figures}" if figures is not None else ""
+            )
+            click.echo(
+                f"The page is {written[0]} ({written[0].stat().st_size / 1e6:.1f} MB){pictures}"
+            )
         if open_page:
             click.launch(written[0].resolve().as_uri())

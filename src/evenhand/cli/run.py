@@ -33,10 +33,12 @@ def run(
 ) -> None:
     """Train with one or several methods and compare them.
 
-    SPEC is a TOML file; without one and without --data, FedAvg and fair methods run on scikit-learn's digits, spread unfairly over
-    20 clients. Options override the spec. Results go to runs/NAME: the spec, tables as CSV, models as safetensors.
+    SPEC is a TOML file; without one and without --data, FedAvg and fair methods run on
+    scikit-learn's digits, spread unfairly over 20 clients. Options override the spec. Results go to
+    runs/NAME: the spec, tables as CSV, models as safetensors.
 
-    Your own table, one row per sample: evenhand run --data patients.csv --client hospital --label disease --group sex
+    Your own table, one row per sample: evenhand run --data patients.csv --client hospital --label
+    disease --group sex
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.studies.directories import check, new_directory
@@ -55,12 +57,17 @@ def _one_run(plan: Spec, seed: int | None) -> Spec:
     from evenhand.errors import SpecError
 
     if plan.seeds and seed is None:
-        raise SpecError(f"the spec lists seeds {list(plan.seeds)}; run them all with evenhand compare, or one of them with --seed")
+        raise SpecError(
+            f"the spec lists seeds {list(plan.seeds)}; run them all with evenhand compare, or one"
+            " of them with --seed"
+        )
     return plan.for_seed(plan.seed)
 
 
 @click.command()
-@click.argument("directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @view_options
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(directory: Path, quiet: bool, view: View) -> None:
@@ -73,7 +80,8 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
         from evenhand.studies.comparing import check_comparison
         from evenhand.studies.directories import check, load_spec
 
-        spec, begun.directory = processes.from_first(lambda: load_spec(directory), "the spec"), directory
+        spec = processes.from_first(lambda: load_spec(directory), "the spec")
+        begun.directory = directory
         check_view(spec, view)
         if spec.seeds:
             carry_out(check_comparison(spec), directory, quiet, view)

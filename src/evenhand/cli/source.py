@@ -1,4 +1,5 @@
-"""Options that say what to run: on which data (a data set by name, a table, a LEAF directory), with which model and methods."""
+"""Options that say what to run: on which data (a data set by name, a table, a LEAF directory), with
+which model and methods."""
 
 from __future__ import annotations
 
@@ -15,23 +16,65 @@ if TYPE_CHECKING:
 TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
 _OPTIONS = (
-    click.option("--client", metavar="COLUMN", help="Table: the column that says which client a row belongs to."),
-    click.option("--label", metavar="COLUMN", help='Table: the column to predict, or a condition on one: "stage > 2".'),
     click.option(
-        "--group", "groups", multiple=True, metavar="COLUMN", help="Column with a demographic group; repeat for their intersections."
+        "--client",
+        metavar="COLUMN",
+        help="Table: the column that says which client a row belongs to.",
+    ),
+    click.option(
+        "--label",
+        metavar="COLUMN",
+        help='Table: the column to predict, or a condition on one: "stage > 2".',
+    ),
+    click.option(
+        "--group",
+        "groups",
+        multiple=True,
+        metavar="COLUMN",
+        help="Column with a demographic group; repeat for their intersections.",
     ),
     click.option("--team", metavar="COLUMN", help="Table: a column that puts clients into teams."),
-    click.option("--drop", "dropped", multiple=True, metavar="COLUMN", help="Table: leave this column out; repeat for several."),
-    click.option("--categorical", multiple=True, metavar="COLUMN", help="Table: numbers in this column are codes; repeat for several."),
-    click.option("--numeric", multiple=True, metavar="COLUMN", help="Table: take this column as numbers; repeat for several."),
-    click.option("--held-out", metavar="COLUMN", help="Table: a column of true and false, the rows to test on."),
-    click.option("--task", type=click.Choice(["auto", "classification", "regression"]), help="Table: what kind of label it is."),
+    click.option(
+        "--drop",
+        "dropped",
+        multiple=True,
+        metavar="COLUMN",
+        help="Table: leave this column out; repeat for several.",
+    ),
+    click.option(
+        "--categorical",
+        multiple=True,
+        metavar="COLUMN",
+        help="Table: numbers in this column are codes; repeat for several.",
+    ),
+    click.option(
+        "--numeric",
+        multiple=True,
+        metavar="COLUMN",
+        help="Table: take this column as numbers; repeat for several.",
+    ),
+    click.option(
+        "--held-out",
+        metavar="COLUMN",
+        help="Table: a column of true and false, the rows to test on.",
+    ),
+    click.option(
+        "--task",
+        type=click.Choice(["auto", "classification", "regression"]),
+        help="Table: what kind of label it is.",
+    ),
     click.option(
         "--partition",
         metavar="NAME[:KEY=VALUE,...]",
-        help="How samples are dealt to clients. Example: --partition dirichlet:clients=10,alpha=0.5.",
+        help=(
+            "How samples are dealt to clients. Example: --partition dirichlet:clients=10,alpha=0.5."
+        ),
     ),
-    click.option("--split", metavar="KEY=VALUE,...", help="Shares of each client's samples: --split val=0.1,test=0.2; or official."),
+    click.option(
+        "--split",
+        metavar="KEY=VALUE,...",
+        help="Shares of each client's samples: --split val=0.1,test=0.2; or official.",
+    ),
 )
 
 
@@ -56,7 +99,8 @@ def data_table(
     partition: str | None,
     split: str | None,
 ) -> dict[str, Any]:
-    """The [data] table of a spec from these options; empty where none is given. ``data`` is a name, a file or a directory."""
+    """The [data] table of a spec from these options; empty where none is given. ``data`` is a name,
+    a file or a directory."""
     from evenhand.datasets import DATASETS, FORMATS
     from evenhand.errors import SpecError
     from evenhand.studies.spec import parse_table
@@ -64,7 +108,8 @@ def data_table(
     table: dict[str, Any] = {}
     path = None if data is None else Path(data).expanduser()
     if data is not None and path is not None:
-        if data.partition(":")[0] in (*DATASETS, *FORMATS):  # also where a folder of that name lies here: ./adult is the folder
+        # also where a folder of that name lies here: ./adult is the folder
+        if data.partition(":")[0] in (*DATASETS, *FORMATS):
             table = parse_table(data)
         elif data.lower().endswith(TABLES) or path.is_file():
             if not path.is_file():
@@ -74,13 +119,26 @@ def data_table(
             table = {"name": "leaf", "path": str(path.resolve())}
         else:
             table = parse_table(data)
-    columns: dict[str, Any] = {"client": client, "label": label, "team": team, "task": task, "held_out": held_out}
+    columns: dict[str, Any] = {
+        "client": client,
+        "label": label,
+        "team": team,
+        "task": task,
+        "held_out": held_out,
+    }
     columns |= {"drop": list(dropped), "categorical": list(categorical), "numeric": list(numeric)}
     given = {key: value for key, value in columns.items() if value}
     if table.get("name") == "table" and "label" not in table | given:
         raise SpecError("which column is to be predicted? give it with --label COLUMN")
-    if table.get("name") == "table" and partition is None and not {"client", "partition"} & {*table, *given}:
-        raise SpecError("which rows belong together? give --client COLUMN, or deal them with --partition iid:clients=10")
+    if (
+        table.get("name") == "table"
+        and partition is None
+        and not {"client", "partition"} & {*table, *given}
+    ):
+        raise SpecError(
+            "which rows belong together? give --client COLUMN, or deal them with --partition"
+            " iid:clients=10"
+        )
     if groups:
         given["group"] = groups[0] if len(groups) == 1 else list(groups)
     if partition is not None:
@@ -91,47 +149,78 @@ def data_table(
 
 
 ALGORITHM_HELP = (
-    "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a fafl:alpha=0.3,local.lr=0.05,label=mild. "
-    "A method that changes another one: -a fedprox:mu=0.1,inner=qffl,inner.q=2."
+    "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a"
+    " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that changes another one: -a"
+    " fedprox:mu=0.1,inner=qffl,inner.q=2."
 )
 
 
 def spec_options(
-    references: str, about_methods: str, about_seed: str, methods: tuple[str, ...] = ("-a", "--algorithm")
+    references: str,
+    about_methods: str,
+    about_seed: str,
+    methods: tuple[str, ...] = ("-a", "--algorithm"),
 ) -> Callable[..., Any]:
     """Add SPEC and the options that override it to a command; :func:`planned` reads them.
 
     Args:
-        references, about_methods, about_seed: what --no-reference, the option for methods and --seed do in this command.
+        references, about_methods, about_seed: what --no-reference, the option for methods and
+            --seed do in this command.
         methods: names of the option for methods.
     """
     options = (
         click.argument("spec", required=False, type=click.Path(dir_okay=False, path_type=Path)),
         click.option(
-            "--data", metavar="NAME|FILE", help="A data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF directory."
+            "--data",
+            metavar="NAME|FILE",
+            help=(
+                "A data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF"
+                " directory."
+            ),
         ),
         source_options,
         click.option(
-            "--model", metavar="NAME[:KEY=VALUE,...]", help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data."
+            "--model",
+            metavar="NAME[:KEY=VALUE,...]",
+            help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data.",
         ),
-        click.option(*methods, "algorithms", multiple=True, metavar="NAME[:KEY=VALUE,...]", help=f"{ALGORITHM_HELP} {about_methods}"),
+        click.option(
+            *methods,
+            "algorithms",
+            multiple=True,
+            metavar="NAME[:KEY=VALUE,...]",
+            help=f"{ALGORITHM_HELP} {about_methods}",
+        ),
         click.option("--rounds", type=click.IntRange(min=1), help="Communication rounds."),
         click.option(
             "--clients",
             type=click.IntRange(min=2),
-            help="Number of clients to deal the data to; of clients that the data come with, how many to draw.",
+            help=(
+                "Number of clients to deal the data to; of clients that the data come with, how"
+                " many to draw."
+            ),
         ),
         click.option("--seed", type=click.IntRange(min=0), help=about_seed),
         click.option(
-            "--engine", type=click.Choice(["auto", "loop", "vmap"]), help="One client at a time, or side by side; auto takes the faster."
+            "--engine",
+            type=click.Choice(["auto", "loop", "vmap"]),
+            help="One client at a time, or side by side; auto takes the faster.",
         ),
-        click.option("--device", metavar="DEVICE", help="cpu, cuda, cuda:1, ...; by default a GPU if there is one."),
+        click.option(
+            "--device",
+            metavar="DEVICE",
+            help="cpu, cuda, cuda:1, ...; by default a GPU if there is one.",
+        ),
         click.option(
             "--precision",
             type=click.Choice(["fp32", "tf32", "bf16"]),
             help="Of products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
         ),
-        click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Directory for the results.  [default: runs/NAME]"),
+        click.option(
+            "--out",
+            type=click.Path(file_okay=False, path_type=Path),
+            help="Directory for the results.  [default: runs/NAME]",
+        ),
         click.option("--no-reference", is_flag=True, help=references),
         click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
     )
@@ -164,19 +253,37 @@ def planned(
     from evenhand.studies.spec import Spec, parse_method, parse_table
 
     if spec and str(spec).lower().endswith(TABLES):
-        raise SpecError(f"{spec} is a table, not a spec; give it with --data {shlex.quote(str(spec))}")
+        raise SpecError(
+            f"{spec} is a table, not a spec; give it with --data {shlex.quote(str(spec))}"
+        )
     table = data_table(data, **source)
     if table and not data and not spec:
-        raise SpecError(f"{next(iter(table))} is about data of your own; give them with --data FILE, or a data set with --data NAME")
+        raise SpecError(
+            f"{next(iter(table))} is about data of your own; give them with --data FILE, or a data"
+            " set with --data NAME"
+        )
     if spec:
         plan = Spec.load(spec)
     elif data:
-        plan = Spec.for_data(Path(table["path"]).name.split(".")[0] if "path" in table else table["name"])
+        plan = Spec.for_data(
+            Path(table["path"]).name.split(".")[0] if "path" in table else table["name"]
+        )
     else:
         plan = Spec.default()
     plan = dataclasses.replace(plan, data=table if data else plan.data | table)
     if algorithms:
         plan = plan.with_methods(parse_method(text) for text in algorithms)
-    given: dict[str, Any] = {"rounds": rounds, "seed": seed, "engine": engine, "device": device, "precision": precision}
-    given |= {"model": parse_table(model) if model else None, "data": {**plan.data, "clients": clients} if clients else None}
-    return dataclasses.replace(plan, **{key: value for key, value in given.items() if value is not None})
+    given: dict[str, Any] = {
+        "rounds": rounds,
+        "seed": seed,
+        "engine": engine,
+        "device": device,
+        "precision": precision,
+    }
+    given |= {
+        "model": parse_table(model) if model else None,
+        "data": {**plan.data, "clients": clients} if clients else None,
+    }
+    return dataclasses.replace(
+        plan, **{key: value for key, value in given.items() if value is not None}
+    )

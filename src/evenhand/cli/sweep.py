@@ -10,7 +10,15 @@ import click
 
 from evenhand.cli.source import planned, spec_options
 from evenhand.cli.terminal import stopping_cleanly
-from evenhand.cli.view import View, begin, carry_out, check_view, seed_options, view_options, with_seeds
+from evenhand.cli.view import (
+    View,
+    begin,
+    carry_out,
+    check_view,
+    seed_options,
+    view_options,
+    with_seeds,
+)
 
 if TYPE_CHECKING:
     from evenhand.studies.spec import Spec
@@ -28,19 +36,28 @@ if TYPE_CHECKING:
     "grids",
     multiple=True,
     metavar="KEY=VALUE,...",
-    help="Values of a hyper-parameter; repeat for the product of several. Examples: --grid q=0.1,1,5 --grid local.lr=log:0.01:1:5; "
-    "lin:0:1:5 is five values at even distances. For one of several methods: --grid qffl.q=0.1,1.",
+    help=(
+        "Values of a hyper-parameter; repeat for the product of several. Examples: --grid q=0.1,1,5"
+        " --grid local.lr=log:0.01:1:5; lin:0:1:5 is five values at even distances. For one of"
+        " several methods: --grid qffl.q=0.1,1."
+    ),
 )
 @click.option(
     "--rule",
     type=click.Choice(["qffl", "worst10", "min", "std", "mean"]),
-    help="How a point is chosen on validation data. qffl: the largest drop of variance over clients with a mean not below FedAvg's; "
-    "others: the best in that number.  [default: the spec's, or qffl]",
+    help=(
+        "How a point is chosen on validation data. qffl: the largest drop of variance over clients"
+        " with a mean not below FedAvg's; others: the best in that number.  [default: the spec's,"
+        " or qffl]"
+    ),
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
-    help="How far a point's mean may lie below FedAvg's: points of accuracy, or the label's unit.  [default: 0 for qffl, else no limit]",
+    help=(
+        "How far a point's mean may lie below FedAvg's: points of accuracy, or the label's unit. "
+        " [default: 0 for qffl, else no limit]"
+    ),
 )
 @seed_options
 @view_options
@@ -60,8 +77,9 @@ def sweep(
 ) -> None:
     """Try a grid of hyper-parameters and choose by validation data.
 
-    SPEC is a TOML file as for evenhand run. Every point of the grid is trained with every seed; one is chosen by a rule on validation
-    data, and compared with FedAvg on test data. Results go to runs/NAME; sweep.csv there has a row for every point.
+    SPEC is a TOML file as for evenhand run. Every point of the grid is trained with every seed; one
+    is chosen by a rule on validation data, and compared with FedAvg on test data. Results go to
+    runs/NAME; sweep.csv there has a row for every point.
 
     evenhand sweep --method qffl --grid q=0.01,0.1,1,5 --rule worst10 --tolerance 1
     """
@@ -71,15 +89,25 @@ def sweep(
 
         plan = with_seeds(planned(spec, **options), seeds, resplit, validation)
         given: dict[str, Any] = {"rule": rule, "tolerance": tolerance}
-        select = {"rule": "qffl"} | plan.select | {key: value for key, value in given.items() if value is not None}
+        select = (
+            {"rule": "qffl"}
+            | plan.select
+            | {key: value for key, value in given.items() if value is not None}
+        )
         plan = dataclasses.replace(_with_points(plan, grids, no_reference), select=select)
         check_view(plan, view)
         if validation == 0:
-            raise SpecError("a sweep chooses by validation data; give --validation a share above 0, or leave it out")
+            raise SpecError(
+                "a sweep chooses by validation data; give --validation a share above 0, or leave"
+                " it out"
+            )
         ready = check_comparison(plan)  # before a directory is made
         if ready.spec.validation != plan.validation and not (quiet or view.as_json):
             share = f"{ready.spec.validation:.0%}"
-            click.echo(f"The data have no validation part: {share} of each client's training samples are set aside to choose by.")
+            click.echo(
+                f"The data have no validation part: {share} of each client's training samples are"
+                " set aside to choose by."
+            )
         begun.directory = begin(ready, out)
         carry_out(ready, begun.directory, quiet, view)
 
@@ -93,11 +121,21 @@ def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec
     methods = [method.table() for method in plan.methods]
     if grids:
         if any(entry["name"] == "auto" for entry in methods):
-            raise SpecError("which method is to be tried? give it with --method NAME, such as --method qffl")
+            raise SpecError(
+                "which method is to be tried? give it with --method NAME, such as --method qffl"
+            )
         axes = [parse_axis(text) for text in grids]
-        methods = grid_points([entry for entry in methods if "label" in entry or entry["name"] not in REFERENCES], axes)
+        methods = grid_points(
+            [entry for entry in methods if "label" in entry or entry["name"] not in REFERENCES],
+            axes,
+        )
     elif not plan.select:
-        raise SpecError("a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid q=0.1,1,5")
+        raise SpecError(
+            "a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid"
+            " q=0.1,1,5"
+        )
     labels = {entry.get("label", entry["name"]) for entry in methods}
-    references = [name for name in REFERENCES if name not in labels and (name == "fedavg" or not no_reference)]
+    references = [
+        name for name in REFERENCES if name not in labels and (name == "fedavg" or not no_reference)
+    ]
     return plan.with_methods([*({"name": name} for name in references), *methods])

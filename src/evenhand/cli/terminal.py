@@ -1,4 +1,5 @@
-"""What commands that train share: where they print, how they stop, and progress with the time that is left."""
+"""What commands that train share: where they print, how they stop, and progress with the time that
+is left."""
 
 from __future__ import annotations
 
@@ -44,14 +45,25 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
         with _among_others(begun):
             yield begun
     except KeyboardInterrupt:
-        hint = f"; continue with: evenhand resume {shlex.quote(str(begun.directory))}" if begun.directory else ""
+        hint = (
+            f"; continue with: evenhand resume {shlex.quote(str(begun.directory))}"
+            if begun.directory
+            else ""
+        )
         if begun.speaks:
             click.echo(f"stopped{hint}", err=True)
         sys.exit(130)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (ValueError, TypeError, OSError, RuntimeError, ImportError, evenhand.EvenhandError) as error:
+    except (
+        ValueError,
+        TypeError,
+        OSError,
+        RuntimeError,
+        ImportError,
+        evenhand.EvenhandError,
+    ) as error:
         if begun.speaks:  # an error of one process is an error of all
             click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
@@ -79,7 +91,11 @@ def results_console(quiet: bool = False, width: int = WIDTH_IN_FILES) -> Console
     from rich.console import Console
 
     console = Console(quiet=quiet)
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(quiet=quiet, width=width)
+    return (
+        console
+        if console.is_terminal or "COLUMNS" in os.environ
+        else Console(quiet=quiet, width=width)
+    )
 
 
 @contextmanager
@@ -88,17 +104,32 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
     import warnings
 
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: None if quiet else click.echo(f"warning: {message}", err=True)
+        warnings.showwarning = lambda message, *_: (
+            None if quiet else click.echo(f"warning: {message}", err=True)
+        )
         yield
 
 
 @contextmanager
 def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
-    """Progress on standard error: a bar for all of it, with the time left, and one for the method, or the runs, being trained."""
+    """Progress on standard error: a bar for all of it, with the time left, and one for the method,
+    or the runs, being trained."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    times = (MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[note]}"))
+    times = (
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
     columns = (TextColumn("{task.description}"), BarColumn(), *times)
     each, seeds = len(spec.methods), spec.seeds or (spec.seed,)
     total = len(seeds) * each * spec.rounds
@@ -106,7 +137,11 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
     console = Console(stderr=True, quiet=quiet)
     hidden = quiet or not console.is_terminal  # bars in a file say nothing
     with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
-        counts = [f"{count} {what}{'s' * (count != 1)}" for count, what in ((each, "method"), (len(spec.seeds), "seed")) if count]
+        counts = [
+            f"{count} {what}{'s' * (count != 1)}"
+            for count, what in ((each, "method"), (len(spec.seeds), "seed"))
+            if count
+        ]
         everything = shown.add_task(f"{' x '.join(counts)}, rounds", total=total, note="")
         current = shown.add_task("", total=spec.rounds, visible=False, note="")
         at = 0  # rounds done, of all
@@ -118,13 +153,25 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
             shown.update(everything, completed=done)
             at = done
 
-        def watch(seed: int, method: Method, together: int = 1, finished: int | None = None) -> AfterRound:
-            """For a run, the first of several that are trained ``together``, after so many that are ``finished``."""
-            runs = seeds.index(seed) * each + labels.index(method.label) if finished is None else finished
+        def watch(
+            seed: int, method: Method, together: int = 1, finished: int | None = None
+        ) -> AfterRound:
+            """For a run, the first of several that are trained ``together``, after so many that are
+            ``finished``."""
+            runs = (
+                seeds.index(seed) * each + labels.index(method.label)
+                if finished is None
+                else finished
+            )
             before = runs * spec.rounds
             go_to(before, together)
             one = f"seed {seed}: {method.label}" if spec.seeds else method.label
-            shown.reset(current, total=spec.rounds, description=one if together == 1 else f"{together} runs together", visible=True)
+            shown.reset(
+                current,
+                total=spec.rounds,
+                description=one if together == 1 else f"{together} runs together",
+                visible=True,
+            )
 
             def after_round(done: int, _: dict[str, Any]) -> None:
                 go_to(before + together * done, together)

@@ -1,4 +1,5 @@
-"""How runs, comparisons and sweeps are carried out and shown: shared by run, compare, sweep and resume."""
+"""How runs, comparisons and sweeps are carried out and shown: shared by run, compare, sweep and
+resume."""
 
 from __future__ import annotations
 
@@ -17,14 +18,18 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from evenhand.studies.comparing import Planned
-    from evenhand.studies.findings import Findings
     from evenhand.studies.directories import Ready
+    from evenhand.studies.findings import Findings
     from evenhand.studies.spec import Spec
     from evenhand.studies.study import Study
     from evenhand.studies.sweeping import Sweep
 
 LEVEL = click.option(
-    "--level", type=click.FloatRange(0, 1, min_open=True, max_open=True), default=0.95, show_default=True, help="Of the intervals."
+    "--level",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of the intervals.",
 )
 _NUMBERS = (
     click.option(
@@ -42,30 +47,60 @@ _NUMBERS = (
         show_default=True,
         help="Do not judge clients and groups with fewer test samples.",
     ),
-    click.option("--positive", metavar="LABEL", help="The label that gaps in rates are about.  [default: the last of two]"),
+    click.option(
+        "--positive",
+        metavar="LABEL",
+        help="The label that gaps in rates are about.  [default: the last of two]",
+    ),
 )
 
 
 def format_option(which: str) -> Callable[..., Any]:
     """--format; ``which`` says of what tables."""
-    kinds, text = click.Choice(["csv", "parquet", "json"]), f"Of the tables that {which}; repeat for several."
-    return click.option("--format", "formats", type=kinds, multiple=True, default=("csv",), show_default=True, help=text)
+    kinds, text = (
+        click.Choice(["csv", "parquet", "json"]),
+        f"Of the tables that {which}; repeat for several.",
+    )
+    return click.option(
+        "--format",
+        "formats",
+        type=kinds,
+        multiple=True,
+        default=("csv",),
+        show_default=True,
+        help=text,
+    )
 
 
 _VIEW = (
     *_NUMBERS,
     format_option("are written beside the runs"),
-    click.option("--json", "as_json", is_flag=True, help="Print all numbers as JSON for programs, and nothing else."),
+    click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print all numbers as JSON for programs, and nothing else.",
+    ),
 )
 _SEEDS = (
-    click.option("--seeds", metavar="N|LIST", help="How many seeds, from --seed on, or which: 5 or 0,3,7.  [default: the spec's, or 3]"),
     click.option(
-        "--resplit", is_flag=True, default=None, help="Deal the data anew with each seed; else all seeds have the same clients and samples."
+        "--seeds",
+        metavar="N|LIST",
+        help="How many seeds, from --seed on, or which: 5 or 0,3,7.  [default: the spec's, or 3]",
+    ),
+    click.option(
+        "--resplit",
+        is_flag=True,
+        default=None,
+        help="Deal the data anew with each seed; else all seeds have the same clients and samples.",
     ),
     click.option(
         "--validation",
         type=click.FloatRange(0, 1, max_open=True),
-        help="Share of each client's training samples to set aside, where the data have no validation part.",
+        help=(
+            "Share of each client's training samples to set aside, where the data have no"
+            " validation part."
+        ),
     ),
 )
 
@@ -98,21 +133,33 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say how results are shown; the command gets them as ``view``."""
 
     @wraps(command)
-    def call(over: str, level: float, least: int, positive: str | None, formats: tuple[str, ...], as_json: bool, **others: Any) -> Any:
+    def call(
+        over: str,
+        level: float,
+        least: int,
+        positive: str | None,
+        formats: tuple[str, ...],
+        as_json: bool,
+        **others: Any,
+    ) -> Any:
         return command(view=View(over, level, least, positive, formats, as_json), **others)
 
     adding: Callable[[Callable[..., Any]], Callable[..., Any]] = _adding(_VIEW)
     return adding(call)
 
 
-def with_seeds(plan: Spec, seeds: str | None, resplit: bool | None, validation: float | None) -> Spec:
+def with_seeds(
+    plan: Spec, seeds: str | None, resplit: bool | None, validation: float | None
+) -> Spec:
     """The spec with these seeds; without any, its own, or three."""
     import dataclasses
 
     given: dict[str, Any] = {"resplit": resplit, "validation": validation}
     if seeds is not None or not plan.seeds:
         given["seeds"] = parse_seeds(seeds or "3", plan.seed)
-    return dataclasses.replace(plan, **{key: value for key, value in given.items() if value is not None})
+    return dataclasses.replace(
+        plan, **{key: value for key, value in given.items() if value is not None}
+    )
 
 
 def parse_seeds(text: str, first: int) -> tuple[int, ...]:
@@ -124,13 +171,18 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
     from evenhand.errors import SpecError
 
     parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isascii() and part.isdigit() for part in parts) or (text.strip() == "0"):
+    if (
+        not parts
+        or not all(part.isascii() and part.isdigit() for part in parts)
+        or (text.strip() == "0")
+    ):
         raise SpecError(f"cannot read --seeds {text!r}; give how many (5) or which ones (0,3,7)")
     return tuple(map(int, parts)) if "," in text else tuple(range(first, first + int(text)))
 
 
 def begin(plan: Planned, out: Path | None) -> Path:
-    """A directory of its own for a comparison, with its spec in it, so that it can be resumed from now on."""
+    """A directory of its own for a comparison, with its spec in it, so that it can be resumed from
+    now on."""
     from evenhand.studies.comparing import claim
     from evenhand.studies.directories import new_directory
 
@@ -146,9 +198,15 @@ def check_view(plan: Spec, view: View) -> None:
 
     check_formats(view.formats)
     if view.over == "seeds" and len(plan.seeds) < 2:
-        raise SpecError("intervals over seeds need at least two of them; leave --over out, or run evenhand compare --seeds 3")
+        raise SpecError(
+            "intervals over seeds need at least two of them; leave --over out, or run evenhand"
+            " compare --seeds 3"
+        )
     if plan.resplit and view.over not in ("auto", "seeds"):
-        raise SpecError(f"data that are dealt anew with each seed have other samples with each; use --over seeds in place of {view.over}")
+        raise SpecError(
+            "data that are dealt anew with each seed have other samples with each; use --over"
+            f" seeds in place of {view.over}"
+        )
 
 
 def check_positive(ready: Ready, positive: str | None) -> None:
@@ -193,20 +251,38 @@ def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
         execute_comparison(plan, directory, watch)
     if processes.is_first():
         study = Study.load([directory])
-        _conclude(study, directory, console, view, Sweep.of(study, plan.spec) if plan.spec.select else None)
+        _conclude(
+            study,
+            directory,
+            console,
+            view,
+            Sweep.of(study, plan.spec) if plan.spec.select else None,
+        )
 
 
-def _conclude(study: Study, directory: Path, console: Console, view: View, sweep: Sweep | None = None) -> None:
+def _conclude(
+    study: Study, directory: Path, console: Console, view: View, sweep: Sweep | None = None
+) -> None:
     """Write and print what came out."""
+    from evenhand.files import json_text, write_tables
     from evenhand.studies.findings import analyse
     from evenhand.studies.tables import show_study
-    from evenhand.files import json_text, write_tables
 
-    findings = analyse(study if sweep is None else sweep.final, view.over, view.level, view.least, view.positive)
+    findings = analyse(
+        study if sweep is None else sweep.final, view.over, view.level, view.least, view.positive
+    )
     tables = ({} if sweep is None else {"sweep": sweep.rows()}) | findings.tables()
     write_tables(directory, tables, view.formats)
     if view.as_json:
-        choice = {} if sweep is None else {"rule": sweep.selection.rule, "chosen": sweep.choice.label, "reason": sweep.reason}
+        choice = (
+            {}
+            if sweep is None
+            else {
+                "rule": sweep.selection.rule,
+                "chosen": sweep.choice.label,
+                "reason": sweep.reason,
+            }
+        )
         click.echo(json_text({"directory": str(directory), **_about(findings), **choice, **tables}))
         return
     if sweep is not None:
@@ -234,9 +310,14 @@ def _show_choice(console: Console, sweep: Sweep) -> None:
     console.print(_points(sweep))
     number = {"worst10": "worst 10 %", "min": "worst", "std": "std"}[FAIRNESS[sweep.selection.rule]]
     if sweep.dominated:
-        text = f"dominated: another point is at least as good in mean and {number}, and better in one of them."
+        text = (
+            f"dominated: another point is at least as good in mean and {number}, and better in one"
+            " of them."
+        )
         console.print(text, style="dim", highlight=False)
-    console.print(f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False)
+    console.print(
+        f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False
+    )
     console.print(sweep.reason, highlight=False, markup=False)
 
 
@@ -261,6 +342,15 @@ def _points(sweep: Sweep) -> Table:
             + ["dominated"] * (label in sweep.dominated)
         )
         cells = [measure.show(point[name]) for name in ("mean", "worst10", "min", "std")]
-        cells.append("-" if point["variance"] != point["variance"] else f"{measure.scale**2 * point['variance']:.{measure.digits}f}")
-        table.add_row(escape(label), *cells, ", ".join(notes), style="bold" if chosen else "dim" if label in sweep.dominated else "")
+        cells.append(
+            "-"
+            if point["variance"] != point["variance"]
+            else f"{measure.scale**2 * point['variance']:.{measure.digits}f}"
+        )
+        table.add_row(
+            escape(label),
+            *cells,
+            ", ".join(notes),
+            style="bold" if chosen else "dim" if label in sweep.dominated else "",
+        )
     return table

@@ -22,24 +22,34 @@ def from_arrays(
 ) -> Federation:
     """See :meth:`evenhand.data.Federation.from_arrays`."""
     if not isinstance(clients, Sequence):
-        raise TypeError(f"clients must be a list with a mapping for each client, got {type(clients).__name__}")
+        raise TypeError(
+            f"clients must be a list with a mapping for each client, got {type(clients).__name__}"
+        )
     if not clients:
         raise ValueError("a federation needs at least one client")
     for index, client in enumerate(clients):
         if not isinstance(client, Mapping):
-            raise TypeError(f'client {index} must be a mapping such as {{"x": ..., "y": ...}}, got {type(client).__name__}')
+            raise TypeError(
+                f'client {index} must be a mapping such as {{"x": ..., "y": ...}}, got'
+                f" {type(client).__name__}"
+            )
     names = [str(client.get("name", index)) for index, client in enumerate(clients)]
     raw: dict[str, list[dict[str, Any]]] = {}
     for part, rows in (("train", clients), ("val", val), ("test", test)):
         if rows is None:
             continue
         if len(rows) != len(clients):
-            raise ValueError(f"{part} has {len(rows)} entries for {len(clients)} clients; give one per client (None for no data)")
+            raise ValueError(
+                f"{part} has {len(rows)} entries for {len(clients)} clients; give one per client"
+                " (None for no data)"
+            )
         raw[part] = [_arrays(part, name, row) for name, row in zip(names, rows, strict=True)]
 
     for name, client in zip(names, raw["train"], strict=True):
         if client["x"] is None or len(client["x"]) == 0:
-            raise ValueError(f"client {name} has no training samples; leave it out of the federation")
+            raise ValueError(
+                f"client {name} has no training samples; leave it out of the federation"
+            )
     group_names, codes = _code_groups(raw, names)
     reference = raw["train"][0]
     flat = {part: _join(part, names, rows, codes[part], reference) for part, rows in raw.items()}
@@ -47,9 +57,13 @@ def from_arrays(
     teams: Tensor | None = None
     team_names: tuple[str, ...] = ()
     if any("team" in client for client in clients):
-        missing = [name for name, client in zip(names, clients, strict=True) if "team" not in client]
+        missing = [
+            name for name, client in zip(names, clients, strict=True) if "team" not in client
+        ]
         if missing:
-            raise ValueError(f"client {missing[0]} has no team, others have one; give all clients a team or none")
+            raise ValueError(
+                f"client {missing[0]} has no team, others have one; give all clients a team or none"
+            )
         teams, team_names = _encode([client["team"] for client in clients])
     return Federation(
         train=flat["train"],
@@ -67,36 +81,51 @@ def _tensor(values: Any) -> Tensor:
         tensor = values.detach().cpu()
     else:
         array = np.ascontiguousarray(values)
-        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())  # torch warns of read-only arrays
+        # torch warns of read-only arrays
+        tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One client's arrays as tensors, checked on their own; x is None for a client without such data."""
+    """One client's arrays as tensors, checked on their own; x is None for a client without such
+    data."""
     if row is None:
         return {"x": None}
     unknown = sorted(set(row) - ALLOWED)
     if unknown:
-        raise ValueError(f"client {name} has an unknown key {unknown[0]!r}; allowed: {', '.join(sorted(ALLOWED))}")
+        raise ValueError(
+            f"client {name} has an unknown key {unknown[0]!r}; allowed:"
+            f" {', '.join(sorted(ALLOWED))}"
+        )
     for key in ("x", "y"):
         if key not in row:
             raise ValueError(f"client {name} has no {key!r} in its {part} data")
     try:
         x, y = _tensor(row["x"]), _tensor(row["y"])
     except (TypeError, ValueError) as error:
-        raise TypeError(f"client {name}: {part} x and y must be arrays of numbers ({error})") from error
+        raise TypeError(
+            f"client {name}: {part} x and y must be arrays of numbers ({error})"
+        ) from error
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
-        raise ValueError(f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they need equally many rows")
+        raise ValueError(
+            f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they need"
+            " equally many rows"
+        )
     if not y.is_floating_point():
-        y = y.long().squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y.long()  # a column of labels: one per sample
+        # a column of labels: one per sample
+        y = y.long().squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y.long()
     arrays: dict[str, Any] = {"x": x, "y": y}
     if row.get("group") is not None:
         group = row["group"].tolist() if hasattr(row["group"], "tolist") else row["group"]
         if not isinstance(group, Iterable) or isinstance(group, str):
-            raise TypeError(f"client {name}: {part} group must have a label for every sample, got {group!r}")
+            raise TypeError(
+                f"client {name}: {part} group must have a label for every sample, got {group!r}"
+            )
         group = list(group)
         if len(group) != len(x):
-            raise ValueError(f"client {name}: {part} group has {len(group)} entries for {len(x)} samples")
+            raise ValueError(
+                f"client {name}: {part} group has {len(group)} entries for {len(x)} samples"
+            )
         arrays["group"] = group
     return arrays
 
@@ -104,35 +133,57 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
 def _encode(labels: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
     """Codes and names of labels, names in sorted order (numbers by value)."""
     if any(label is None or label != label for label in labels):
-        raise ValueError("a group or team label is missing (None or NaN); give it a name, such as 'unknown'")
+        raise ValueError(
+            "a group or team label is missing (None or NaN); give it a name, such as 'unknown'"
+        )
     distinct = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
     position = {label: code for code, label in enumerate(distinct)}
-    return torch.tensor([position[label] for label in labels]), tuple(str(label) for label in distinct)
+    return torch.tensor([position[label] for label in labels]), tuple(
+        str(label) for label in distinct
+    )
 
 
-def _code_groups(raw: dict[str, list[dict[str, Any]]], names: list[str]) -> tuple[tuple[str, ...], dict[str, Tensor | None]]:
+def _code_groups(
+    raw: dict[str, list[dict[str, Any]]], names: list[str]
+) -> tuple[tuple[str, ...], dict[str, Tensor | None]]:
     """Names of all groups in all parts, and each part's codes (None for a part without groups)."""
     labels: list[Any] = []
     spans: dict[str, tuple[int, int] | None] = {}
     for part, rows in raw.items():
-        filled = [(name, row) for name, row in zip(names, rows, strict=True) if row["x"] is not None and len(row["x"])]
+        filled = [
+            (name, row)
+            for name, row in zip(names, rows, strict=True)
+            if row["x"] is not None and len(row["x"])
+        ]
         having = [row for _, row in filled if "group" in row]
         if not having:
             spans[part] = None
             continue
         if len(having) < len(filled):
             name = next(name for name, row in filled if "group" not in row)
-            raise ValueError(f"client {name} has no group in its {part} data, others have one; give all samples a group or none")
+            raise ValueError(
+                f"client {name} has no group in its {part} data, others have one; give all samples"
+                " a group or none"
+            )
         spans[part] = (len(labels), len(labels) + sum(len(row["group"]) for row in having))
         labels.extend(label for row in having for label in row["group"])
     if not labels:
         return (), dict.fromkeys(raw)
     codes, group_names = _encode(labels)
-    return group_names, {part: None if span is None else codes[slice(*span)] for part, span in spans.items()}
+    return group_names, {
+        part: None if span is None else codes[slice(*span)] for part, span in spans.items()
+    }
 
 
-def _join(part: str, names: list[str], rows: list[dict[str, Any]], group: Tensor | None, reference: dict[str, Any]) -> Part:
-    """Concatenate clients, after checking that their samples look like those of the first client."""
+def _join(
+    part: str,
+    names: list[str],
+    rows: list[dict[str, Any]],
+    group: Tensor | None,
+    reference: dict[str, Any],
+) -> Part:
+    """Concatenate clients, after checking that their samples look like those of the first
+    client."""
     kept_x, kept_y = [], []
     sizes = [0 if row["x"] is None else len(row["x"]) for row in rows]
     for name, row, size in zip(names, rows, sizes, strict=True):
@@ -146,7 +197,10 @@ def _join(part: str, names: list[str], rows: list[dict[str, Any]], group: Tensor
                     f"client {names[0]} of shape {list(first.shape[1:])}; all clients need the same"
                 )
             if values.is_floating_point() != first.is_floating_point():
-                raise ValueError(f"client {name}: {part} {field} is {values.dtype}, client {names[0]} has {first.dtype}; use one kind")
+                raise ValueError(
+                    f"client {name}: {part} {field} is {values.dtype}, client {names[0]} has"
+                    f" {first.dtype}; use one kind"
+                )
         kept_x.append(x)
         kept_y.append(y)
     offsets = torch.tensor([0, *np.cumsum(sizes).tolist()])

@@ -1,6 +1,7 @@
 """How samples are sorted into cells, how many of each cell every client gets, and which.
 
-A cell is a set of samples that are dealt alike: a class, a group, a class of a group, or everything.
+A cell is a set of samples that are dealt alike: a class, a group, a class of a group, or
+everything.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.errors import require, require_choice
 from evenhand.data.pool import Pool
+from evenhand.errors import require, require_choice
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -28,18 +29,23 @@ def classes_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
     """(N,) the class of each sample, and the names of the classes."""
     require(
         not pool.y.is_floating_point() and pool.y.ndim == 1,
-        "the labels of these data are not classes; take a partition that does not look at them, such as iid",
+        "the labels of these data are not classes; take a partition that does not look at them,"
+        " such as iid",
     )
     return _coded("label", pool.y, pool.label_names)
 
 
 def groups_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
-    """(N,) the group of each sample, and the names of the groups; teams of natural clients, where samples have no groups."""
+    """(N,) the group of each sample, and the names of the groups; teams of natural clients, where
+    samples have no groups."""
     if pool.group is not None:
         return _coded("group", pool.group, pool.group_names)
     if pool.team is not None and pool.client is not None:
         return _coded("team", pool.team[pool.client], pool.team_names)
-    raise ValueError('these data have no groups; take the classes (by = "label" of ssg and psg), or a partition without groups')
+    raise ValueError(
+        'these data have no groups; take the classes (by = "label" of ssg and psg), or a partition'
+        " without groups"
+    )
 
 
 def cells_by(pool: Pool, by: str) -> tuple[Ints, tuple[str, ...]]:
@@ -52,19 +58,31 @@ def _coded(what: str, codes: Tensor, names: tuple[str, ...]) -> tuple[Ints, tupl
     values: Ints = codes.numpy().astype(np.int64)
     low, high = int(values.min()), int(values.max())
     require(low >= 0, "{}s must be numbered from 0, got {}", what, low)
-    require(not names or high < len(names), "{} {} has no name; there are {} names", what, high, len(names))
+    require(
+        not names or high < len(names),
+        "{} {} has no name; there are {} names",
+        what,
+        high,
+        len(names),
+    )
     return values, names or tuple(str(code) for code in range(high + 1))
 
 
-def balanced_subsets(clients: int, cells: int, k: int, consecutive: bool, rng: np.random.Generator) -> Bools:
-    """(clients, cells) true where a client holds a cell: k for each client; drawn, every cell equally often."""
-    first = np.arange(clients) if consecutive else np.arange(clients) * k  # going round by k uses every cell equally often
+def balanced_subsets(
+    clients: int, cells: int, k: int, consecutive: bool, rng: np.random.Generator
+) -> Bools:
+    """(clients, cells) true where a client holds a cell: k for each client; drawn, every cell
+    equally often."""
+    # going round by k uses every cell equally often
+    first = np.arange(clients) if consecutive else np.arange(clients) * k
     members = np.zeros((clients, cells), dtype=bool)
     members[np.arange(clients)[:, None], (first[:, None] + np.arange(k)) % cells] = True
     if consecutive:
         return members
     members = members[:, rng.permutation(cells)]
-    for _ in range(20):  # random pairs of clients deal anew what only one of them holds: all sums stay, everything else mixes
+    # random pairs of clients deal anew what only one of them holds: all sums stay, everything else
+    # mixes
+    for _ in range(20):
         pair = rng.permutation(clients)[: clients // 2 * 2].reshape(2, -1)
         one, other = members[pair]
         both, either = one & other, one ^ other
@@ -75,14 +93,16 @@ def balanced_subsets(clients: int, cells: int, k: int, consecutive: bool, rng: n
 
 
 def log_gamma(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
-    """Logarithms of Gamma(alpha) draws, which do not underflow for small alpha; normalised they are Dirichlet draws."""
+    """Logarithms of Gamma(alpha) draws, which do not underflow for small alpha; normalised they are
+    Dirichlet draws."""
     if isinf(alpha):
         return np.zeros(shape)
     return np.log(rng.standard_gamma(alpha + 1, shape)) + np.log1p(-rng.random(shape)) / alpha
 
 
 def rounded(share: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """(clients, cells) whole numbers that add up to ``sizes``, each share * size rounded up or down, right on average."""
+    """(clients, cells) whole numbers that add up to ``sizes``, each share * size rounded up or
+    down, right on average."""
     cuts = np.floor(np.cumsum(share, 0) * sizes + rng.random(len(sizes))).astype(np.int64)
     cuts = np.minimum(cuts, sizes)
     cuts[-1] = sizes
@@ -90,7 +110,8 @@ def rounded(share: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def evenly(members: Bools, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """(clients, cells) whole numbers that share the samples of each cell evenly among the clients that hold it."""
+    """(clients, cells) whole numbers that share the samples of each cell evenly among the clients
+    that hold it."""
     holders = np.maximum(members.sum(0), 1)
     first = rng.integers(0, holders)  # who gets one more where a cell does not come out even
     cuts: Ints = (np.cumsum(members, 0) * sizes + first) // holders
@@ -98,9 +119,11 @@ def evenly(members: Bools, sizes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def shuffled(pool: Pool, cell: Ints, rng: np.random.Generator) -> list[Ints]:
-    """The samples of each cell in random order, but with those of the official test set evenly among the others.
+    """The samples of each cell in random order, but with those of the official test set evenly
+    among the others.
 
-    Whoever gets a stretch of such a list then gets training and test samples in the proportion of the whole.
+    Whoever gets a stretch of such a list then gets training and test samples in the proportion of
+    the whole.
     """
     row = rng.permutation(len(cell))
     if pool.held_out is None:
@@ -110,13 +133,22 @@ def shuffled(pool: Pool, cell: Ints, rng: np.random.Generator) -> list[Ints]:
         row = row[np.argsort(stratum[row], kind="stable")]
         sizes = np.bincount(stratum)
         place = np.arange(len(row)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        row = row[np.lexsort(((place + np.repeat(rng.random(len(sizes)), sizes)) / np.repeat(sizes, sizes), cell[row]))]
+        row = row[
+            np.lexsort(
+                (
+                    (place + np.repeat(rng.random(len(sizes)), sizes)) / np.repeat(sizes, sizes),
+                    cell[row],
+                )
+            )
+        ]
     return np.split(row, np.cumsum(np.bincount(cell))[:-1])
 
 
 def hand_out(order: list[Ints], counts: Ints) -> Ints:
-    """(N,) the client of each sample, -1 for who is left over: client k gets the next ``counts[k, c]`` samples of cell c."""
+    """(N,) the client of each sample, -1 for who is left over: client k gets the next ``counts[k,
+    c]`` samples of cell c."""
     owner = np.full(sum(map(len, order)), -1, dtype=np.int64)
-    for rows, column in zip(order, counts.T, strict=False):  # cells after the last one with samples have no rows
+    # cells after the last one with samples have no rows
+    for rows, column in zip(order, counts.T, strict=False):
         owner[rows[: column.sum()]] = np.repeat(np.arange(len(counts)), column)
     return owner

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def balance(federation: Federation, by: str = "label", part: str | None = None) -> tuple[tuple[str, ...], Tensor]:
+def balance(
+    federation: Federation, by: str = "label", part: str | None = None
+) -> tuple[tuple[str, ...], Tensor]:
     """Names of the labels or groups, and (n, C) how many samples of each every client holds.
 
     ``part``: "train", "val" or "test"; None counts all of them.
@@ -29,8 +31,13 @@ def balance(federation: Federation, by: str = "label", part: str | None = None) 
     if by == "group":
         names = federation.group_names
     else:
-        classes = max(len(federation.label_names), *(int(piece.y.max()) + 1 for piece in parts if len(piece.y)))
-        names = federation.label_names + tuple(str(label) for label in range(len(federation.label_names), classes))
+        classes = max(
+            len(federation.label_names),
+            *(int(piece.y.max()) + 1 for piece in parts if len(piece.y)),
+        )
+        names = federation.label_names + tuple(
+            str(label) for label in range(len(federation.label_names), classes)
+        )
     counts = torch.zeros(federation.clients * len(names), dtype=torch.int64)
     for piece in parts:
         codes = piece.y if by == "label" else piece.group
@@ -40,7 +47,8 @@ def balance(federation: Federation, by: str = "label", part: str | None = None) 
 
 
 def describe(federation: Federation) -> pd.DataFrame:
-    """A row per client: its name and team, its samples in each part, and the share of every label and group among them.
+    """A row per client: its name and team, its samples in each part, and the share of every label
+    and group among them.
 
     >>> import evenhand as eh
     >>> table = describe(eh.datasets.digits(clients=4))
@@ -49,7 +57,9 @@ def describe(federation: Federation) -> pd.DataFrame:
     """
     import pandas as pd
 
-    columns: dict[str, object] = {"client": [federation.name(client) for client in range(federation.clients)]}
+    columns: dict[str, object] = {
+        "client": [federation.name(client) for client in range(federation.clients)]
+    }
     if federation.teams is not None:
         columns["team"] = [federation.team_names[code] for code in federation.teams.tolist()]
     for name in PARTS:
@@ -57,15 +67,21 @@ def describe(federation: Federation) -> pd.DataFrame:
         if piece is not None:
             columns[name] = piece.sizes.numpy()
     for by in ("label", "group"):
-        if (by == "label" and federation.train.y.is_floating_point()) or (by == "group" and not federation.groups):
+        if (by == "label" and federation.train.y.is_floating_point()) or (
+            by == "group" and not federation.groups
+        ):
             continue
         names, counts = balance(federation, by)
         share = counts / counts.sum(1, keepdim=True)
         columns |= {f"{by} {name}": share[:, code].numpy() for code, name in enumerate(names)}
     if federation.train.y.is_floating_point() and federation.train.y.ndim == 1:
-        total = torch.zeros(federation.clients, dtype=torch.float64).index_add_(0, federation.train.owners, federation.train.y.double())
+        total = torch.zeros(federation.clients, dtype=torch.float64).index_add_(
+            0, federation.train.owners, federation.train.y.double()
+        )
         mean = total / federation.train.sizes
-        columns["mean label"] = (mean if federation.encoding is None else federation.encoding.unscaled(mean)).numpy()
+        columns["mean label"] = (
+            mean if federation.encoding is None else federation.encoding.unscaled(mean)
+        ).numpy()
     return pd.DataFrame(columns)
 
 

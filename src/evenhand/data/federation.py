@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
     from evenhand.data.tables import Encoding
 
+
 @dataclass(frozen=True)
 class Federation:
-    """The data of all clients: train, and optionally val and test, parts; a group per sample; a team per client.
+    """The data of all clients: train, and optionally val and test, parts; a group per sample; a
+    team per client.
 
-    Build it with :meth:`from_arrays`, or directly from flat :class:`Part` objects when there are very many clients.
+    Build it with :meth:`from_arrays`, or directly from flat :class:`Part` objects when there are
+    very many clients.
     """
 
     train: Part
@@ -47,23 +50,40 @@ class Federation:
             if part is None:
                 continue
             if len(part.offsets) != len(self.train.offsets):
-                raise ValueError(f"{name} data are for {len(part.offsets) - 1} clients, training data for {self.clients}")
+                raise ValueError(
+                    f"{name} data are for {len(part.offsets) - 1} clients, training data for"
+                    f" {self.clients}"
+                )
             if part.x.shape[1:] != self.train.x.shape[1:]:
-                raise ValueError(f"{name} samples have shape {list(part.x.shape[1:])}, training samples {list(self.train.x.shape[1:])}")
+                raise ValueError(
+                    f"{name} samples have shape {list(part.x.shape[1:])}, training samples"
+                    f" {list(self.train.x.shape[1:])}"
+                )
             self._check_values(name, part)
             if len(part.x) and (part.group is None) != (self.train.group is None):
                 having, lacking = ("training", name) if part.group is None else (name, "training")
-                raise ValueError(f"{having} data have groups, {lacking} data have none; give every sample a group, or none")
+                raise ValueError(
+                    f"{having} data have groups, {lacking} data have none; give every sample a"
+                    " group, or none"
+                )
         empty = torch.nonzero(self.train.sizes == 0)
         if len(empty):
-            raise ValueError(f"client {self.name(int(empty[0]))} has no training samples; leave it out of the federation")
+            raise ValueError(
+                f"client {self.name(int(empty[0]))} has no training samples; leave it out of the"
+                " federation"
+            )
         if self.teams is not None and self.teams.shape != (self.clients,):
-            raise ValueError(f"teams must have one entry per client ({self.clients}), got {list(self.teams.shape)}")
+            raise ValueError(
+                f"teams must have one entry per client ({self.clients}), got"
+                f" {list(self.teams.shape)}"
+            )
         _check_codes("team", self.teams, self.team_names)
         if self.names is None:
             return
         if len(self.names) != self.clients:
-            raise ValueError(f"names must have one entry per client ({self.clients}), got {len(self.names)}")
+            raise ValueError(
+                f"names must have one entry per client ({self.clients}), got {len(self.names)}"
+            )
         name, uses = Counter(self.names).most_common(1)[0]
         if uses > 1:
             raise ValueError(f"client names must differ; {name!r} is used {uses} times")
@@ -74,8 +94,14 @@ class Federation:
             if values.is_floating_point() and not bool(torch.isfinite(values).all()):
                 values = array[:]
                 if bool(torch.isfinite(values).all()):
-                    continue  # the value is in a row of the source that belongs to none of these samples
-                sample = int(torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()[0])
+                    # the value is in a row of the source that belongs to none of these samples
+                    continue
+                sample = int(
+                    torch.isfinite(values.reshape(len(values), -1))
+                    .all(1)
+                    .logical_not()
+                    .nonzero()[0]
+                )
                 client = int(torch.searchsorted(part.offsets, sample, right=True)) - 1
                 raise ValueError(
                     f"client {self.name(client)} has a value in {name} {field} that is not finite "
@@ -84,8 +110,10 @@ class Federation:
         _check_codes("group", part.group, self.group_names)
 
     def __repr__(self) -> str:
-        extra = [f"{len(self.group_names)} groups"] * bool(self.group_names) + [f"{len(self.team_names)} teams"] * bool(self.team_names)
-        return f"<Federation: {', '.join([f'{self.clients} clients', f'{len(self.train.x)} training samples', *extra])}>"
+        told = [f"{self.clients} clients", f"{len(self.train.x)} training samples"]
+        named = {"groups": self.group_names, "teams": self.team_names}
+        told += [f"{len(names)} {kind}" for kind, names in named.items() if names]
+        return f"<Federation: {', '.join(told)}>"
 
     @property
     def clients(self) -> int:
@@ -94,7 +122,8 @@ class Federation:
 
     @property
     def judged(self) -> Part:
-        """The part that models are judged on: the test data, or, where there are none, those trained with."""
+        """The part that models are judged on: the test data, or, where there are none, those
+        trained with."""
         return self.test if self.test is not None and len(self.test.x) else self.train
 
     @property
@@ -107,7 +136,8 @@ class Federation:
         return str(client) if self.names is None else self.names[client]
 
     def census(self, weights: str = "data") -> Census:
-        """What the server may know beforehand. ``weights``: "data" for w_i = m_i / m, "uniform" for 1 / n."""
+        """What the server may know beforehand. ``weights``: "data" for w_i = m_i / m, "uniform" for
+        1 / n."""
         if weights not in ("data", "uniform"):
             raise ValueError(f'weights must be "data" or "uniform", got {weights!r}')
         sizes = self.train.sizes
@@ -115,17 +145,28 @@ class Federation:
         counts = None
         if self.train.group is not None:
             cells = self.train.owners * self.groups + self.train.group
-            counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(self.clients, self.groups)
-        return Census(sizes=sizes, weight=base / base.sum(), group_counts=counts, teams=self.teams, names=self.names)
+            counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(
+                self.clients, self.groups
+            )
+        return Census(
+            sizes=sizes,
+            weight=base / base.sum(),
+            group_counts=counts,
+            teams=self.teams,
+            names=self.names,
+        )
 
     def fingerprint(self) -> str:
-        """A short text that changes when the data do: a hash of sums over samples in their order."""
+        """A short text that changes when the data do: a hash of sums over samples in their
+        order."""
         found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
         found.append(None if self.teams is None else self.teams.tolist())
         for part in (self.train, self.val, self.test):
             if part is None:
                 continue
-            source, rows = (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
+            source, rows = (
+                (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
+            )
             for column in (source, rows, part.y, part.group, part.offsets):
                 if column is not None:
                     each = column.reshape(len(column), -1).sum(1, dtype=torch.float64)
@@ -134,25 +175,36 @@ class Federation:
         return hashlib.sha256(repr(found).encode()).hexdigest()
 
     def describe(self) -> pd.DataFrame:
-        """A row per client: name, team, samples in each part, and the share of every label and group among them."""
+        """A row per client: name, team, samples in each part, and the share of every label and
+        group among them."""
         from evenhand.data.describe import describe
 
         return describe(self)
 
     def pooled(self) -> Federation:
-        """All data in the hands of one client, for centralised baselines: FedMinMax on it is centralised minimax training."""
+        """All data in the hands of one client, for centralised baselines: FedMinMax on it is
+        centralised minimax training."""
 
         def together(part: Part) -> Part:
             return Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
 
         test, val = (None if part is None else together(part) for part in (self.test, self.val))
-        return replace(self, train=together(self.train), test=test, val=val, teams=None, team_names=(), names=("everyone",))
+        return replace(
+            self,
+            train=together(self.train),
+            test=test,
+            val=val,
+            teams=None,
+            team_names=(),
+            names=("everyone",),
+        )
 
     def with_validation(self, share: float, seed: int = 0) -> Federation:
-        """The same data with a validation part: floor(share * m) of each client's m training samples, drawn at random.
+        """The same data with a validation part: floor(share * m) of each client's m training
+        samples, drawn at random.
 
-        Data that have a validation part stay as they are, and test samples stay where they are. Features are not copied: both parts
-        are views of the training samples.
+        Data that have a validation part stay as they are, and test samples stay where they are.
+        Features are not copied: both parts are views of the training samples.
         """
         require_number("share", share, "[0, 1)", "it is a share of each client's training samples")
         if share == 0 or (self.val is not None and len(self.val.x)):
@@ -160,7 +212,8 @@ class Federation:
         require_whole("seed", seed, 0)
         train, owner = self.train, self.train.owners
         drawn = torch.from_numpy(np.random.default_rng([seed, 9]).permutation(len(owner)))
-        in_turn = drawn[torch.argsort(owner[drawn], stable=True)]  # client after client, each one's samples in random order
+        # client after client, each one's samples in random order
+        in_turn = drawn[torch.argsort(owner[drawn], stable=True)]
         place = torch.arange(len(owner)) - train.offsets[:-1].repeat_interleave(train.sizes)
         wanted = (share * train.sizes.double() + 1e-9).long()  # 0.29 * 100 is not quite 29
         held_out = torch.zeros(len(owner), dtype=torch.bool)
@@ -187,13 +240,15 @@ class Federation:
         """A federation from one mapping per client, with NumPy or torch arrays.
 
         Args:
-            clients: mappings with "x" and "y", optionally "group" (a label for every sample), "team" (a label for the
-                client) and "name".
-            test, val: one mapping per client with "x", "y" and, where training data have it, "group"; None or no samples for
-                a client that has no such data. ``fit`` scores on test data; val is kept for choosing hyper-parameters.
+            clients: mappings with "x" and "y", optionally "group" (a label for every sample),
+                "team" (a label for the client) and "name".
+            test, val: one mapping per client with "x", "y" and, where training data have it,
+                "group"; None or no samples for a client that has no such data. ``fit`` scores on
+                test data; val is kept for choosing hyper-parameters.
 
         >>> import numpy as np
-        >>> fed = Federation.from_arrays([{"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [0]}])
+        >>> many, one = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [0]}
+        >>> fed = Federation.from_arrays([many, one])
         >>> fed.clients, fed.train.sizes.tolist()
         (2, [3, 1])
         """
@@ -203,10 +258,12 @@ class Federation:
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
-        """A federation from a pandas table with one row per sample; see :func:`evenhand.data.tables.from_frame` for the options.
+        """A federation from a pandas table with one row per sample; see
+        :func:`evenhand.data.tables.from_frame` for the options.
 
         >>> import pandas as pd
-        >>> ages = pd.DataFrame({"site": ["A", "A", "B", "B"], "age": [30, 50, 40, 60], "ill": ["no", "yes", "no", "yes"]})
+        >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
+        >>> ages = pd.DataFrame({"site": sites, "age": ages, "ill": ["no", "yes", "no", "yes"]})
         >>> Federation.from_frame(ages, client="site", label="ill", split={"test": 0.5})
         <Federation: 2 clients, 2 training samples>
         """
@@ -215,15 +272,19 @@ class Federation:
         return from_frame(frame, **options)
 
     @classmethod
-    def from_torch(cls, dataset: torch.utils.data.Dataset[Any], client_ids: Sequence[Any], **options: Any) -> Federation:
-        """A federation from a map-style torch data set and each item's client; see :func:`evenhand.data.torch_data.from_torch`."""
+    def from_torch(
+        cls, dataset: torch.utils.data.Dataset[Any], client_ids: Sequence[Any], **options: Any
+    ) -> Federation:
+        """A federation from a map-style torch data set and each item's client; see
+        :func:`evenhand.data.torch_data.from_torch`."""
         from evenhand.data.torch_data import from_torch
 
         return from_torch(dataset, client_ids, **options)
 
     @classmethod
     def from_leaf(cls, path: str | Path, **options: Any) -> Federation:
-        """A federation from a directory in LEAF's JSON format; see :func:`evenhand.data.leaf.leaf`."""
+        """A federation from a directory in LEAF's JSON format; see
+        :func:`evenhand.data.leaf.leaf`."""
         from evenhand.data.leaf import leaf
 
         return leaf(path, **options)

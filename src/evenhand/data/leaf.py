@@ -13,15 +13,16 @@ import torch
 from torch import Tensor
 
 from evenhand.data.federation import Federation
-from evenhand.data.samples import View
-from evenhand.datasets.files import File, folder_of, read
 from evenhand.data.leaf_samples import ENCODERS, User, image_view, joined, kind_of, labels_of
-from evenhand.datasets.text import LETTER_NAMES, glove
-from evenhand.errors import DataError, require, require_choice, require_whole
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
+from evenhand.data.samples import View
+from evenhand.datasets.files import File, folder_of, read
+from evenhand.datasets.text import LETTER_NAMES, glove
+from evenhand.errors import DataError, require, require_choice, require_whole
 
-STAGES = ("rem_user_data", "sampled_data", "all_data")  # folders of LEAF's scripts before the split, the last step first
+# folders of LEAF's scripts before the split, the last step first
+STAGES = ("rem_user_data", "sampled_data", "all_data")
 
 
 def leaf(
@@ -41,18 +42,28 @@ def leaf(
     """A federation from a folder or file in LEAF's JSON format: every user is a client.
 
     Args:
-        path: a folder with train/ and test/ (or data/train and data/test), with all_data/, or with *.json or *.json.gz files;
-            or one such file.
-        kind: what samples are. "numbers": feature vectors; "images": vectors of pixels in [0, 1], given as (1, side, side);
-            "characters": texts of one length over LEAF's alphabet, the label is the next character; "tweets": rows whose fifth
-            entry is the text. "auto" looks at the first sample (and takes images for numbers).
+        path: a folder with train/ and test/ (or data/train and data/test), with all_data/, or with
+            *.json or *.json.gz files; or one such file.
+        kind: what samples are. "numbers": feature vectors; "images": vectors of pixels in [0, 1],
+            given as (1, side, side); "characters": texts of one length over LEAF's alphabet, the
+            label is the next character; "tweets": rows whose fifth entry is the text. "auto" looks
+            at the first sample (and takes images for numbers).
         split: LEAF's own (train/, test/) where there is one.
         least: leave out users with fewer samples.
         strangers: what to do with users who have test data only: "error", or "drop" them.
-        root, dimensions, most, length: for tweets: where word vectors lie, their size and number (see ``text.glove``), and how
-            many words of a tweet are kept.
+        root, dimensions, most, length: for tweets: where word vectors lie, their size and number
+            (see ``text.glove``), and how many words of a tweet are kept.
     """
-    pool = read_leaf(path, kind, least=least, strangers=strangers, root=root, dimensions=dimensions, most=most, length=length)
+    pool = read_leaf(
+        path,
+        kind,
+        least=least,
+        strangers=strangers,
+        root=root,
+        dimensions=dimensions,
+        most=most,
+        length=length,
+    )
     return deal(pool, partition, split, seed, clients)
 
 
@@ -88,9 +99,11 @@ def read_leaf(
     label_names: tuple[str, ...]
     if kind == "tweets":
         x = glove(root, dimensions, most).encode((text for user in rows for text in user.x), length)
-        y, label_names = torch.tensor([label for user in rows for label in user.y]), ("negative", "positive")
+        y = torch.tensor([label for user in rows for label in user.y])
+        label_names = ("negative", "positive")
     elif kind == "characters":
-        x, y, label_names = joined(rows), torch.from_numpy(np.concatenate([user.y for user in rows])), LETTER_NAMES
+        x, y = joined(rows), torch.from_numpy(np.concatenate([user.y for user in rows]))
+        label_names = LETTER_NAMES
     else:
         x = image_view(rows) if kind == "images" else joined(rows)
         y, label_names = labels_of(rows, classes)
@@ -123,7 +136,10 @@ def leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
         for folder in (*(base / stage for stage in STAGES), base):
             if found := _json_files(folder):
                 return found, []
-    raise DataError(f"{path} has no LEAF data: no *.json or *.json.gz files in it, in train/, in all_data/ or in those of data/")
+    raise DataError(
+        f"{path} has no LEAF data: no *.json or *.json.gz files in it, in train/, in all_data/ or"
+        " in those of data/"
+    )
 
 
 def _json_files(folder: Path) -> list[Path]:
@@ -139,13 +155,22 @@ def _load(path: Path, file: File | None) -> Iterator[User]:
             raise
         raise DataError(f"{path} is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise DataError(f"{path} must hold an object with users, num_samples and user_data, got a {type(table).__name__}")
+        raise DataError(
+            f"{path} must hold an object with users, num_samples and user_data, got a"
+            f" {type(table).__name__}"
+        )
     for key, expected in (("users", list), ("num_samples", list), ("user_data", dict)):
         if not isinstance(table.get(key), expected):
-            raise DataError(f"{path} has no {key!r}, or it is not a {'list' if expected is list else 'table'}; LEAF's format needs it")
-    names, counts, data = [str(name) for name in table["users"]], table["num_samples"], table["user_data"]
+            raise DataError(
+                f"{path} has no {key!r}, or it is not a {'list' if expected is list else 'table'};"
+                " LEAF's format needs it"
+            )
+    names, counts = [str(name) for name in table["users"]], table["num_samples"]
+    data = table["user_data"]
     if len(names) != len(counts):
-        raise DataError(f"{path} has {len(names)} users and {len(counts)} num_samples; they must be parallel")
+        raise DataError(
+            f"{path} has {len(names)} users and {len(counts)} num_samples; they must be parallel"
+        )
     teams = _hierarchies(path, table, names)
     for name, count in zip(names, counts, strict=True):
         user = User(path, name, teams.get(name), *_samples(path, name, data.get(name)))
@@ -161,7 +186,9 @@ def _load(path: Path, file: File | None) -> Iterator[User]:
 
 
 def _samples(path: Path, name: str, entry: Any) -> tuple[list[Any], list[Any]]:
-    if not isinstance(entry, dict) or not all(isinstance(entry.get(key), list) for key in ("x", "y")):
+    if not isinstance(entry, dict) or not all(
+        isinstance(entry.get(key), list) for key in ("x", "y")
+    ):
         raise DataError(f"{path}, user {name!r}: user_data has no lists x and y for this user")
     return entry["x"], entry["y"]
 
@@ -171,19 +198,27 @@ def _hierarchies(path: Path, table: Mapping[str, Any], names: Sequence[str]) -> 
     listed = table.get("hierarchies")
     if listed is None:
         return {}
-    for owners in (names, list(table["user_data"])):  # LEAF's split keeps the entries of users that it dropped
+    # LEAF's split keeps the entries of users that it dropped
+    for owners in (names, list(table["user_data"])):
         if isinstance(listed, list) and len(listed) == len(owners):
             return {name: str(team) for name, team in zip(owners, listed, strict=True)}
-    raise DataError(f"{path} has {len(names)} users but hierarchies that do not match them; they must be parallel")
+    raise DataError(
+        f"{path} has {len(names)} users but hierarchies that do not match them; they must be"
+        " parallel"
+    )
 
 
-def _check_users(users: list[User], visitors: list[User], strangers: str) -> tuple[list[User], list[User]]:
+def _check_users(
+    users: list[User], visitors: list[User], strangers: str
+) -> tuple[list[User], list[User]]:
     """Users with training data, each once, and the test data of such users."""
     for owners in (users, visitors):
         seen: dict[str, User] = {}
         for user in owners:
             if user.name in seen:
-                raise user.problem(f"this user is also in {seen[user.name].path}; each user must be listed once")
+                raise user.problem(
+                    f"this user is also in {seen[user.name].path}; each user must be listed once"
+                )
             seen[user.name] = user
     tested = {user.name for user in visitors}
     for user in users:
@@ -214,7 +249,9 @@ def _teams(users: Sequence[User]) -> tuple[Tensor | None, tuple[str, ...]]:
         return None, ()
     for user in users:
         if user.team is None:
-            raise user.problem("no entry in hierarchies, others have one; give all users one or none")
+            raise user.problem(
+                "no entry in hierarchies, others have one; give all users one or none"
+            )
     names, codes = np.unique([str(user.team) for user in users], return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(names.tolist())
 
@@ -225,25 +262,37 @@ def at_least(pool: Pool, least: int) -> Pool:
         return pool
     sizes = torch.bincount(pool.client, minlength=len(pool.client_names))
     kept = sizes >= least
-    require(bool(kept.any()), "no client has {} samples; the largest has {}: use a smaller least", least, int(sizes.max()))
+    require(
+        bool(kept.any()),
+        "no client has {} samples; the largest has {}: use a smaller least",
+        least,
+        int(sizes.max()),
+    )
     rows, number = kept[pool.client], kept.cumsum(0) - 1
     names = tuple(name for name, keep in zip(pool.client_names, kept.tolist(), strict=True) if keep)
     smaller = replace(pool.select(rows), client=number[pool.client[rows]], client_names=names)
     if pool.team is None:
         return smaller
-    left, team = np.unique(pool.team[kept].numpy(), return_inverse=True)  # teams that have lost all clients go
-    return replace(smaller, team=torch.from_numpy(team.astype(np.int64)), team_names=tuple(pool.team_names[code] for code in left))
+    # teams that have lost all clients go
+    left, team = np.unique(pool.team[kept].numpy(), return_inverse=True)
+    return replace(
+        smaller,
+        team=torch.from_numpy(team.astype(np.int64)),
+        team_names=tuple(pool.team_names[code] for code in left),
+    )
 
 
 def leaf_folder(dataset: str, settings: str, root: Path | str | None) -> Path:
-    """The folder of a data set that LEAF's scripts make; raises a DataError that says how to make it."""
+    """The folder of a data set that LEAF's scripts make; raises a DataError that says how to make
+    it."""
     folder = folder_of(dataset, root)
     try:
         leaf_files(folder)
     except DataError as error:
         origin = dataset.removeprefix("leaf_")
         raise DataError(
-            f"{folder} has no {dataset} data: get github.com/TalwalkarLab/leaf, run ./preprocess.sh {settings} in its "
-            f"data/{origin}, and put what is then in data/{origin}/data (train/ and test/) there"
+            f"{folder} has no {dataset} data: get github.com/TalwalkarLab/leaf, run ./preprocess.sh"
+            f" {settings} in its data/{origin}, and put what is then in data/{origin}/data (train/"
+            " and test/) there"
         ) from error
     return folder

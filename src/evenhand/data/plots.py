@@ -12,20 +12,39 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from evenhand.data.federation import Federation
 from evenhand.data.describe import balance
+from evenhand.data.federation import Federation
 from evenhand.errors import first_line, require, require_whole
 from evenhand.files import write_atomic
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart; then the same ones hatched
+# Okabe and Ito's colours, which people with any kind of colour vision tell apart; then the same
+# ones hatched
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "/", ".", "x")
 OTHERS = "#DDDDDD"
 SCALE = {".png": 2, ".svg": 1}  # pixels of a file for one of the figure
 # for lines: yellow is too pale on white, and blue and black are too dark on black
 LINES = {
-    "light": ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#7A5C00", "#999999"),
-    "dark": ("#1A83C6", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999"),
+    "light": (
+        "#0072B2",
+        "#E69F00",
+        "#009E73",
+        "#CC79A7",
+        "#56B4E9",
+        "#D55E00",
+        "#7A5C00",
+        "#999999",
+    ),
+    "dark": (
+        "#1A83C6",
+        "#E69F00",
+        "#009E73",
+        "#CC79A7",
+        "#56B4E9",
+        "#D55E00",
+        "#F0E442",
+        "#999999",
+    ),
 }
 REFERENCE = {"light": "#3D3D3D", "dark": "#E0E0E0"}
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
@@ -53,7 +72,8 @@ def looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look
             chosen[label] = Look(REFERENCE["light"], REFERENCE["dark"], DASHES[0], SYMBOLS[0])
             continue
         place = number % len(LINES["light"])
-        turn = number + 1 + number // len(LINES["light"])  # a colour comes back with another dash and symbol
+        # a colour comes back with another dash and symbol
+        turn = number + 1 + number // len(LINES["light"])
         dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]
         chosen[label] = Look(LINES["light"][place], LINES["dark"][place], dash, symbol)
         number += 1
@@ -68,7 +88,13 @@ def graph_objects() -> Any:
         raise ImportError("pictures need plotly; pip install 'evenhand[plots]'") from None
 
 
-def plot_partition(federation: Federation, by: str = "label", most: int = 100, sort: bool = False, training_only: bool = False) -> Any:
+def plot_partition(
+    federation: Federation,
+    by: str = "label",
+    most: int = 100,
+    sort: bool = False,
+    training_only: bool = False,
+) -> Any:
     """A bar for every client: how many samples it has of each class or group, as a plotly Figure.
 
     Args:
@@ -80,9 +106,15 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
     go = graph_objects()
     require_whole("most", most, 1)
     known, counts = balance(federation, by, "train" if training_only else None)  # (n, K)
-    order = counts.sum(1).argsort(descending=True, stable=True) if sort else torch.arange(federation.clients)
+    order = (
+        counts.sum(1).argsort(descending=True, stable=True)
+        if sort
+        else torch.arange(federation.clients)
+    )
     shown = min(most, federation.clients)
-    order = order[torch.linspace(0, federation.clients - 1, shown, dtype=torch.float64).round().long()]
+    order = order[
+        torch.linspace(0, federation.clients - 1, shown, dtype=torch.float64).round().long()
+    ]
     counts, names, colours, hatches = _legible(counts[order], known)
     share = counts / counts.sum(1, keepdim=True).clamp(min=1)
     clients = [federation.name(int(client)) for client in order]
@@ -99,16 +131,28 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
                 "pattern": {"shape": hatches[code], "fgcolor": "white", "solidity": 0.35},
                 "line": {"width": 0},
             },
-            customdata=[[client, name, f"{part:.1%}"] for client, part in zip(clients, share[:, code].tolist(), strict=True)],
-            hovertemplate=f"client %{{customdata[0]}}<br>{by} %{{customdata[1]}}: %{{x}} samples, %{{customdata[2]}}<extra></extra>",
+            customdata=[
+                [client, name, f"{part:.1%}"]
+                for client, part in zip(clients, share[:, code].tolist(), strict=True)
+            ],
+            hovertemplate=(
+                f"client %{{customdata[0]}}<br>{by} %{{customdata[1]}}: %{{x}} samples,"
+                " %{customdata[2]}<extra></extra>"
+            ),
         )
     what = "training samples" if training_only else "samples"
-    some = f"{shown} of {federation.clients} clients" if shown < federation.clients else f"{shown} client{'s' * (shown > 1)}"
+    some = (
+        f"{shown} of {federation.clients} clients"
+        if shown < federation.clients
+        else f"{shown} client{'s' * (shown > 1)}"
+    )
     pitch = 28 if shown <= 20 else max(13, 28 - (shown - 20) // 2)  # pixels from bar to bar
     figure.update_layout(
         barmode="stack",
         bargap=0.25 if shown <= 20 else 0.15,
-        title={"text": f"Who has what: {what} by {by}<br><sup>{some}{', largest first' * sort}</sup>"},
+        title={
+            "text": f"Who has what: {what} by {by}<br><sup>{some}{', largest first' * sort}</sup>"
+        },
         legend={"title": {"text": by}, "traceorder": "normal"},
         template="plotly_white",
         width=900,
@@ -133,13 +177,18 @@ def plot_partition(federation: Federation, by: str = "label", most: int = 100, s
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:
-    """Write a figure to a file: .html is a page that needs nothing else, .png and .svg are drawn by kaleido."""
+    """Write a figure to a file: .html is a page that needs nothing else, .png and .svg are drawn by
+    kaleido."""
     path = Path(path)
     kind = path.suffix.lower()
     if kind == ".html":
         write_atomic(path, figure.to_html(include_plotlyjs=True, full_html=True).encode())
         return path
-    require(kind in (".png", ".svg"), "a picture's name must end in .html, .png or .svg, got {!r}", path.name)
+    require(
+        kind in (".png", ".svg"),
+        "a picture's name must end in .html, .png or .svg, got {!r}",
+        path.name,
+    )
     with _drawing(path.name):
         content = figure.to_image(format=kind[1:], scale=SCALE[kind])
     write_atomic(path, content)
@@ -147,16 +196,23 @@ def save_figure(figure: Any, path: str | Path) -> Path:
 
 
 def save_figures(figures: Mapping[Path, Any]) -> list[Path]:
-    """Write figures to files that all end in .png or all in .svg; quicker than one by one, since one browser draws them all."""
+    """Write figures to files that all end in .png or all in .svg; quicker than one by one, since
+    one browser draws them all."""
     if not figures:
         return []
     kind = next(iter(figures)).suffix.lower()
     known = kind in SCALE and all(path.suffix.lower() == kind for path in figures)
-    require(known, "pictures' names must all end in .png or all in .svg, got {}", ", ".join(path.name for path in figures))
+    require(
+        known,
+        "pictures' names must all end in .png or all in .svg, got {}",
+        ", ".join(path.name for path in figures),
+    )
     with tempfile.TemporaryDirectory() as drawn:
         files = [Path(drawn) / f"{place}{kind}" for place in range(len(figures))]
         with _drawing(next(iter(figures)).name):
-            import_module("plotly.io").write_images(fig=list(figures.values()), file=files, scale=SCALE[kind])
+            import_module("plotly.io").write_images(
+                fig=list(figures.values()), file=files, scale=SCALE[kind]
+            )
         for path, file in zip(figures, files, strict=True):
             write_atomic(path, file.read_bytes())
     return list(figures)
@@ -169,13 +225,21 @@ def _drawing(name: str) -> Iterator[None]:
         import_module("kaleido")
         yield
     except ImportError:
-        raise ImportError(f"{name} needs kaleido; pip install 'evenhand[plots]', or save as .html") from None
+        raise ImportError(
+            f"{name} needs kaleido; pip install 'evenhand[plots]', or save as .html"
+        ) from None
     except Exception as error:  # kaleido drives a browser, which fails in ways of its own
-        raise RuntimeError(f"{name} cannot be drawn ({first_line(error)}); kaleido needs Chrome or Chromium; or save as .html") from error
+        raise RuntimeError(
+            f"{name} cannot be drawn ({first_line(error)}); kaleido needs Chrome or Chromium; or"
+            " save as .html"
+        ) from error
 
 
-def _legible(counts: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str], list[str], list[str]]:
-    """Kinds that can be told apart, with colours and hatches: those that occur, the rarest together where there are too many."""
+def _legible(
+    counts: Tensor, names: Sequence[str]
+) -> tuple[Tensor, list[str], list[str], list[str]]:
+    """Kinds that can be told apart, with colours and hatches: those that occur, the rarest together
+    where there are too many."""
     total = counts.sum(0)
     kept = total.nonzero().flatten()
     places = len(COLOURS) * len(HATCHES)
@@ -187,7 +251,12 @@ def _legible(counts: Tensor, names: Sequence[str]) -> tuple[Tensor, list[str], l
     shown = [names[int(k)] for k in kept]
     if rest.any():
         others = int((total > 0).sum()) - len(kept)
-        return torch.cat([counts[:, kept], rest[:, None]], 1), [*shown, f"{others} others"], [*colours, OTHERS], [*hatches, ""]
+        return (
+            torch.cat([counts[:, kept], rest[:, None]], 1),
+            [*shown, f"{others} others"],
+            [*colours, OTHERS],
+            [*hatches, ""],
+        )
     return counts[:, kept], shown, colours, hatches
 
 

@@ -42,7 +42,8 @@ class Pool:
     group_names: tuple[str, ...] = ()
     client: Tensor | None = None  # (N,) int64 codes of the clients that the data come with
     client_names: tuple[str, ...] = ()
-    team: Tensor | None = None  # (clients,) int64 codes into team_names, one for each of client_names
+    # (clients,) int64 codes into team_names, one for each of client_names
+    team: Tensor | None = None
     team_names: tuple[str, ...] = ()
     held_out: Tensor | None = None  # (N,) bool: samples of the official test set
 
@@ -53,20 +54,26 @@ class Pool:
         """Some of the samples, by index or by a mask (N,)."""
         index = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         x = self.x.pick(index) if isinstance(self.x, View) else self.x[index]
-        group, client, held_out = (None if column is None else column[index] for column in (self.group, self.client, self.held_out))
+        group, client, held_out = (
+            None if column is None else column[index]
+            for column in (self.group, self.client, self.held_out)
+        )
         return replace(self, x=x, y=self.y[index], group=group, client=client, held_out=held_out)
 
     def natural(self) -> Deal:
         """The clients that the data come with."""
         if self.client is None:
-            raise ValueError("these data come without clients; choose a partition, such as dirichlet")
+            raise ValueError(
+                "these data come without clients; choose a partition, such as dirichlet"
+            )
         return Deal(self.client, self.client_names or None, self.team, self.team_names)
 
     def federation(self, deal: Deal, part: Tensor) -> Federation:
-        """The federation in which sample i belongs to client ``deal.owner[i]`` and to part ``part[i]`` (TRAIN, VAL or TEST).
+        """The federation in which sample i belongs to client ``deal.owner[i]`` and to part
+        ``part[i]`` (TRAIN, VAL or TEST).
 
-        Within a client, samples keep their order. Where teams of natural clients get mixed, they become the samples' groups,
-        unless those have groups already.
+        Within a client, samples keep their order. Where teams of natural clients get mixed, they
+        become the samples' groups, unless those have groups already.
         """
         owner, names = deal.owner, deal.names
         clients = len(names) if names is not None else int(owner.max()) + 1
@@ -80,12 +87,14 @@ class Pool:
                 if self.group is None:
                     pool = replace(self, group=of_sample, group_names=self.team_names)
 
-        owners, codes = owner.numpy(), part.numpy()  # NumPy sorts whole numbers on one core faster than torch on several
+        # NumPy sorts whole numbers on one core faster than torch on several
+        owners, codes = owner.numpy(), part.numpy()
 
         def piece(code: int) -> Part:
             rows = np.flatnonzero((codes == code) & (owners >= 0))
             whose = owners[rows]
-            if (np.diff(whose) < 0).any():  # natural clients often lie in order: millions of windows need no sorting
+            # natural clients often lie in order: millions of windows need no sorting
+            if (np.diff(whose) < 0).any():
                 rows = rows[np.argsort(whose, kind="stable")]
             offsets = np.concatenate([[0], np.bincount(whose, minlength=clients).cumsum()])
             chosen = pool.select(torch.from_numpy(rows))
@@ -105,7 +114,8 @@ class Pool:
 
 
 def _common(values: Tensor, owner: Tensor, clients: int) -> Tensor | None:
-    """(n,) the value that all samples of each client share; None where those of some client differ."""
+    """(n,) the value that all samples of each client share; None where those of some client
+    differ."""
     kept = owner >= 0
     values, owner = values[kept], owner[kept]
     first = torch.zeros(clients, dtype=torch.int64)

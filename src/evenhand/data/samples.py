@@ -22,12 +22,15 @@ PARTS = ("train", "val", "test")
 class View:
     """Samples that are rows of a larger array, gathered and scaled when they are asked for.
 
-    Every part of every partition then shares one array, bytes of images stay bytes, and windows of a text overlap in memory.
+    Every part of every partition then shares one array, bytes of images stay bytes, and windows of
+    a text overlap in memory.
     """
 
     source: Tensor  # (M, ...); rows may overlap in memory
-    rows: Tensor | None = None  # (N,) int64: which row of source each sample is; None takes all in order
-    scale: Tensor | None = None  # features are source * scale + shift, both () or of a sample's shape;
+    # (N,) int64: which row of source each sample is; None takes all in order
+    rows: Tensor | None = None
+    # features are source * scale + shift, both () or of a sample's shape;
+    scale: Tensor | None = None
     shift: Tensor | None = None  # None leaves the numbers as they are (tokens)
 
     def __post_init__(self) -> None:
@@ -58,22 +61,39 @@ class View:
 
     def pick(self, rows: Tensor) -> View:
         """A view of some of the samples, in the order of ``rows``."""
-        return View(self.source, rows if self.rows is None else self.rows[rows], self.scale, self.shift)
+        return View(
+            self.source, rows if self.rows is None else self.rows[rows], self.scale, self.shift
+        )
 
     def gather(self, index: Tensor) -> Tensor:
         """Samples ``index``, in a way that can be batched over clients."""
-        return self._scaled(_rows(self.source, index if self.rows is None else _rows(self.rows[:, None], index).squeeze(-1)))
+        return self._scaled(
+            _rows(
+                self.source,
+                index if self.rows is None else _rows(self.rows[:, None], index).squeeze(-1),
+            )
+        )
 
     def _scaled(self, values: Tensor) -> Tensor:
-        return values if self.scale is None or self.shift is None else values.to(self.scale.dtype) * self.scale + self.shift
+        return (
+            values
+            if self.scale is None or self.shift is None
+            else values.to(self.scale.dtype) * self.scale + self.shift
+        )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> View:
-        """The same view on ``device``, features as ``dtype``; overlapping rows go on overlapping."""
-        span = 1 + sum((length - 1) * stride for length, stride in zip(self.source.shape, self.source.stride(), strict=True))
+        """The same view on ``device``, features as ``dtype``; overlapping rows go on
+        overlapping."""
+        span = 1 + sum(
+            (length - 1) * stride
+            for length, stride in zip(self.source.shape, self.source.stride(), strict=True)
+        )
         flat = torch.as_strided(self.source, (span if self.source.numel() else 0,), (1,)).to(device)
         source = torch.as_strided(flat, self.source.shape, self.source.stride())
         rows = None if self.rows is None else self.rows.to(device)
-        scale, shift = (None if value is None else value.to(device, dtype) for value in (self.scale, self.shift))
+        scale, shift = (
+            None if value is None else value.to(device, dtype) for value in (self.scale, self.shift)
+        )
         return View(source.to(dtype) if source.is_floating_point() else source, rows, scale, shift)
 
 
@@ -88,7 +108,9 @@ class Samples(NamedTuple):
 class Batch:
     """Samples of one client, gathered when they are asked for. Padding has weight 0."""
 
-    def __init__(self, samples: Samples, index: Tensor, weight: Tensor, whole: Batch | None = None) -> None:
+    def __init__(
+        self, samples: Samples, index: Tensor, weight: Tensor, whole: Batch | None = None
+    ) -> None:
         self._samples, self._index = samples, index  # index (B,)
         self.weight = weight  # (B,) 1 for a real sample, 0 for padding
         self._whole = whole
@@ -97,14 +119,18 @@ class Batch:
     def whole(self) -> Batch:
         """All of the client's data, for methods that set ``whole_data``."""
         if self._whole is None:
-            raise ValueError("batch.whole is there for objectives of methods with whole_data = True")
+            raise ValueError(
+                "batch.whole is there for objectives of methods with whole_data = True"
+            )
         return self._whole
 
     @cached_property
     def x(self) -> Tensor:
         """(B, ...)"""
         values = self._samples.x
-        return values.gather(self._index) if isinstance(values, View) else _rows(values, self._index)
+        return (
+            values.gather(self._index) if isinstance(values, View) else _rows(values, self._index)
+        )
 
     @cached_property
     def y(self) -> Tensor:
@@ -118,8 +144,11 @@ class Batch:
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    # embedding, not values[index]: under vmap it stays one gather of whole rows, five to ten times faster on a CPU
-    gathered = F.embedding(index, values.reshape(len(values), -1)).reshape(*index.shape, *values.shape[1:])
+    # embedding, not values[index]: under vmap it stays one gather of whole rows, five to ten times
+    # faster on a CPU
+    gathered = F.embedding(index, values.reshape(len(values), -1)).reshape(
+        *index.shape, *values.shape[1:]
+    )
     return gathered if gathered.is_floating_point() else gathered.long()
 
 
@@ -135,10 +164,14 @@ class Part:
     def __post_init__(self) -> None:
         for name in ("x", "y", "offsets"):
             if name != "x" or not isinstance(self.x, View):
-                require_kind(f"{name} of a Part", getattr(self, name), Tensor, "torch.from_numpy(array)")
+                require_kind(
+                    f"{name} of a Part", getattr(self, name), Tensor, "torch.from_numpy(array)"
+                )
         offsets, count = self.offsets, len(self.x)
         if offsets.dtype != torch.int64 or offsets.ndim != 1 or len(offsets) < 2:
-            raise ValueError("offsets must be an int64 vector with one entry more than there are clients")
+            raise ValueError(
+                "offsets must be an int64 vector with one entry more than there are clients"
+            )
         if offsets[0] != 0 or offsets[-1] != count or bool((offsets.diff() < 0).any()):
             raise ValueError(f"offsets must rise from 0 to the number of samples, {count}")
         if len(self.y) != count or (self.group is not None and self.group.shape != (count,)):
@@ -155,8 +188,12 @@ class Part:
         return torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
 
     def samples(self, dtype: torch.dtype, device: torch.device) -> Samples:
-        """The arrays on ``device``, floating-point ones as ``dtype``; no copy where nothing changes."""
-        x = self.x.to(device, dtype if isinstance(self.x, View) or self.x.is_floating_point() else self.x.dtype)
+        """The arrays on ``device``, floating-point ones as ``dtype``; no copy where nothing
+        changes."""
+        x = self.x.to(
+            device,
+            dtype if isinstance(self.x, View) or self.x.is_floating_point() else self.x.dtype,
+        )
         y = self.y.to(device, dtype if self.y.is_floating_point() else self.y.dtype)
         group = torch.zeros(len(x), dtype=torch.int64) if self.group is None else self.group
         return Samples(x, y, group.to(device))

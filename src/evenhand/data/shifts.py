@@ -1,7 +1,8 @@
 """Features that differ from client to client: turned and noisy images.
 
-Each function takes a federation and returns another in which the samples of every part are changed and everything else (labels,
-groups, teams, names) is the same. Views are gathered for that: bytes of images become numbers of four bytes each.
+Each function takes a federation and returns another in which the samples of every part are changed
+and everything else (labels, groups, teams, names) is the same. Views are gathered for that: bytes
+of images become numbers of four bytes each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ AT_ONCE = 4096  # images turned together, to keep sampling grids small
 
 
 def draw_per_client(federation: Federation, low: float, high: float, seed: int = 0) -> Tensor:
-    """(n,) a number between ``low`` and ``high`` for each client, every one equally likely: angles or noise levels."""
+    """(n,) a number between ``low`` and ``high`` for each client, every one equally likely: angles
+    or noise levels."""
     require_whole("seed", seed, 0)
     require_number("low", low, "(-inf, inf)")
     require_number("high", high, "(-inf, inf)")
@@ -33,26 +35,41 @@ def draw_per_client(federation: Federation, low: float, high: float, seed: int =
 
 
 def shifted(
-    federation: Federation, rotation: float | Sequence[float] | None = None, noise: float | Sequence[float] | None = None, seed: int = 0
+    federation: Federation,
+    rotation: float | Sequence[float] | None = None,
+    noise: float | Sequence[float] | None = None,
+    seed: int = 0,
 ) -> Federation:
     """Turned images, then noisy ones: what a spec can name.
 
     Args:
         rotation: degrees for all clients, or two numbers between which each client draws its own.
-        noise: standard deviation for all clients, or two numbers between which each client draws its own.
+        noise: standard deviation for all clients, or two numbers between which each client draws
+            its own.
     """
     if rotation is not None:
         federation = rotate(federation, _drawn("rotation", rotation, federation, 2 * seed))
     if noise is not None:
-        require(min(noise if isinstance(noise, Sequence) else [noise]) >= 0, "noise must not be negative, got {!r}", noise)
+        require(
+            min(noise if isinstance(noise, Sequence) else [noise]) >= 0,
+            "noise must not be negative, got {!r}",
+            noise,
+        )
         federation = add_noise(federation, _drawn("noise", noise, federation, 2 * seed + 1), seed)
     return federation
 
 
-def _drawn(name: str, values: float | Sequence[float], federation: Federation, seed: int) -> PerClient:
+def _drawn(
+    name: str, values: float | Sequence[float], federation: Federation, seed: int
+) -> PerClient:
     if not isinstance(values, Sequence):
         return values
-    require(len(values) == 2, "{} must be a number, or the two between which each client draws its own; got {!r}", name, values)
+    require(
+        len(values) == 2,
+        "{} must be a number, or the two between which each client draws its own; got {!r}",
+        name,
+        values,
+    )
     low, high = values
     return draw_per_client(federation, low, high, seed)
 
@@ -60,19 +77,24 @@ def _drawn(name: str, values: float | Sequence[float], federation: Federation, s
 def rotate(federation: Federation, degrees: PerClient) -> Federation:
     """Turn every client's images counter-clockwise by its own angle.
 
-    Multiples of 90 degrees move pixels and change none. Other angles interpolate between the four nearest pixels; what comes
-    in at the corners repeats the edge.
+    Multiples of 90 degrees move pixels and change none. Other angles interpolate between the four
+    nearest pixels; what comes in at the corners repeats the edge.
 
     Args:
         federation: its samples are images (C, H, W) or (H, W), as floating-point numbers.
         degrees: one angle for all clients, or one for each.
     """
     shape = federation.train.x.shape[1:]
-    require(len(shape) in (2, 3), "rotate needs images (C, H, W) or (H, W); samples have shape {}", list(shape))
+    require(
+        len(shape) in (2, 3),
+        "rotate needs images (C, H, W) or (H, W); samples have shape {}",
+        list(shape),
+    )
     angles = _per_client("degrees", degrees, federation) % 360
     require(
         shape[-1] == shape[-2] or bool((angles % 180 == 0).all()),
-        "images of {} x {} pixels can only be turned by multiples of 180 degrees; make them square first",
+        "images of {} x {} pixels can only be turned by multiples of 180 degrees; make them square"
+        " first",
         *shape[-2:],
     )
 
@@ -92,7 +114,8 @@ def rotate(federation: Federation, degrees: PerClient) -> Federation:
 
 
 def add_noise(federation: Federation, std: PerClient, seed: int = 0) -> Federation:
-    """Add independent normal noise to every feature, with a standard deviation of each client's own.
+    """Add independent normal noise to every feature, with a standard deviation of each client's
+    own.
 
     Args:
         federation: its features are floating-point numbers.
@@ -104,7 +127,9 @@ def add_noise(federation: Federation, std: PerClient, seed: int = 0) -> Federati
 
     def noisy(x: Tensor, owners: Tensor, part: int) -> Tensor:
         noise = np.random.default_rng([seed, 7, part]).standard_normal(x.shape, dtype=np.float32)
-        return x + torch.from_numpy(noise).to(x.dtype) * stds[owners].to(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+        return x + torch.from_numpy(noise).to(x.dtype) * stds[owners].to(x.dtype).reshape(
+            -1, *[1] * (x.ndim - 1)
+        )
 
     return _changed("add_noise", federation, noisy)
 
@@ -117,7 +142,9 @@ def _interpolated(x: Tensor, angle: Tensor) -> Tensor:
     where = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
     images = x if x.ndim == 4 else x[:, None]
     grid = F.affine_grid(where, list(images.shape), align_corners=False)
-    return F.grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False).reshape(x.shape)
+    return F.grid_sample(
+        images, grid, mode="bilinear", padding_mode="border", align_corners=False
+    ).reshape(x.shape)
 
 
 def _per_client(name: str, values: PerClient, federation: Federation) -> Tensor:
@@ -127,14 +154,24 @@ def _per_client(name: str, values: PerClient, federation: Federation) -> Tensor:
     if given.ndim == 0:
         return given.expand(federation.clients)
     shape = list(given.shape)
-    require(shape == [federation.clients], "{} must be one number, or one for each of {} clients; got {}", name, federation.clients, shape)
+    require(
+        shape == [federation.clients],
+        "{} must be one number, or one for each of {} clients; got {}",
+        name,
+        federation.clients,
+        shape,
+    )
     return given
 
 
-def _changed(name: str, federation: Federation, change: Callable[[Tensor, Tensor, int], Tensor]) -> Federation:
+def _changed(
+    name: str, federation: Federation, change: Callable[[Tensor, Tensor, int], Tensor]
+) -> Federation:
     """The federation with ``change(x, owners, number of the part)`` in place of each part's x."""
     if not federation.train.x.is_floating_point():
-        raise ValueError(f"{name} needs features that are floating-point numbers, got {federation.train.x.dtype}")
+        raise ValueError(
+            f"{name} needs features that are floating-point numbers, got {federation.train.x.dtype}"
+        )
     parts = {}
     for number, part_name in enumerate(PARTS):
         part = getattr(federation, part_name)

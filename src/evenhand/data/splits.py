@@ -11,25 +11,29 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.errors import require, require_kind, require_known, require_number, require_whole
 from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.errors import require, require_kind, require_known, require_number, require_whole
 
 Ints = NDArray[np.int64]
 
 KEYS = ("val", "test", "stratify", "official", "seed")
 
 
-def assign_parts(pool: Pool, deal: Deal, split: str | Mapping[str, Any] | None = None, seed: int = 0) -> Tensor:
+def assign_parts(
+    pool: Pool, deal: Deal, split: str | Mapping[str, Any] | None = None, seed: int = 0
+) -> Tensor:
     """(N,) the part that each sample goes to: TRAIN, VAL or TEST.
 
     Args:
-        split: "official" tests on the samples that the data's makers held out. ``{"val": 0.1, "test": 0.2}`` takes those shares of
-            every client's samples, in the proportions of its labels and groups unless ``"stratify": False``.
-            ``{"official": True, "val": 0.1}`` takes a validation part out of the official training samples. None means
-            "official" where there are such samples, else ``{"test": 0.2}``. An entry "seed" takes the place of ``seed``.
+        split: "official" tests on the samples that the data's makers held out. ``{"val": 0.1,
+            "test": 0.2}`` takes those shares of every client's samples, in the proportions of its
+            labels and groups unless ``"stratify": False``. ``{"official": True, "val": 0.1}`` takes
+            a validation part out of the official training samples. None means "official" where
+            there are such samples, else ``{"test": 0.2}``. An entry "seed" takes the place of
+            ``seed``.
 
-    No part of a client is empty where that can be avoided; a client with too few samples has training data first, then test
-    data, then validation data.
+    No part of a client is empty where that can be avoided; a client with too few samples has
+    training data first, then test data, then validation data.
     """
     val, test, stratify, official, seed = _settings(pool, split, seed)
     owner = deal.owner.numpy()
@@ -51,47 +55,78 @@ def assign_parts(pool: Pool, deal: Deal, split: str | Mapping[str, Any] | None =
 def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
     """How many of a client's samples are for training, validation and testing.
 
-    Whole numbers nearest to the wanted shares (largest remainders; training, then test, then validation where they tie), and
-    then at least one each, as far as there are samples, in the same order.
+    Whole numbers nearest to the wanted shares (largest remainders; training, then test, then
+    validation where they tie), and then at least one each, as far as there are samples, in the same
+    order.
 
-    >>> part_sizes(10, val=0.1, test=0.2), part_sizes(2, val=0.1, test=0.2), part_sizes(1, val=0.1, test=0.2)
-    ((7, 1, 2), (1, 0, 1), (1, 0, 0))
+    >>> [part_sizes(count, val=0.1, test=0.2) for count in (10, 2, 1)]
+    [(7, 1, 2), (1, 0, 1), (1, 0, 0)]
     """
     order = (TRAIN, TEST, VAL)
     quota = {TRAIN: (1 - val - test) * samples, VAL: val * samples, TEST: test * samples}
     size = {part: floor(quota[part]) for part in order}
-    remainder = {part: round(quota[part] - size[part], 9) for part in order}  # rounded, so that ties are ties: 0.29 * 100 is not quite 29
-    for part in sorted(order, key=remainder.__getitem__, reverse=True)[: samples - sum(size.values())]:
+    # rounded, so that ties are ties: 0.29 * 100 is not quite 29
+    remainder = {part: round(quota[part] - size[part], 9) for part in order}
+    for part in sorted(order, key=remainder.__getitem__, reverse=True)[
+        : samples - sum(size.values())
+    ]:
         size[part] += 1
     wanted = [part for part in order if quota[part] > 0][:samples]
     for part in wanted:
         if size[part] == 0:
-            size[max(reversed(order), key=size.__getitem__)] -= 1  # who has most gives; validation first, training last
+            # who has most gives; validation first, training last
+            size[max(reversed(order), key=size.__getitem__)] -= 1
             size[part] = 1
     return size[TRAIN], size[VAL], size[TEST]
 
 
-def _settings(pool: Pool, split: str | Mapping[str, Any] | None, seed: int) -> tuple[float, float, bool, bool, int]:
+def _settings(
+    pool: Pool, split: str | Mapping[str, Any] | None, seed: int
+) -> tuple[float, float, bool, bool, int]:
     """val, test, stratify, official, seed."""
     if split is None:
         split = {"test": 0.2} if pool.held_out is None else "official"
     if isinstance(split, str):
-        require(split == "official", 'split must be "official" or shares such as {{"val": 0.1, "test": 0.2}}, got {!r}', split)
+        require(
+            split == "official",
+            'split must be "official" or shares such as {{"val": 0.1, "test": 0.2}}, got {!r}',
+            split,
+        )
         split = {"official": True}
     require_kind("split", split, Mapping, '{"val": 0.1, "test": 0.2}')
     for key in split:
         require_known("entry of split:", key, KEYS)
-    val, test, stratify, official = (split.get(key, default) for key, default in zip(KEYS, (0.0, 0.0, True, False), strict=False))
+    val, test, stratify, official = (
+        split.get(key, default) for key, default in zip(KEYS, (0.0, 0.0, True, False), strict=False)
+    )
     seed = split.get("seed", seed)
     require_whole("seed of split", seed, 0)
     require_number("val of split", val, "[0, 1)", "it is a share of each client's samples")
     require_number("test of split", test, "[0, 1)", "it is a share of each client's samples")
-    require(val + test < 1, "val and test of split must leave samples for training; they add up to {:g}", val + test)
-    require(isinstance(stratify, bool), "stratify of split must be true or false, got {!r}", stratify)
-    require(isinstance(official, bool), 'official of split must be true, false or "train", got {!r}', official)
+    require(
+        val + test < 1,
+        "val and test of split must leave samples for training; they add up to {:g}",
+        val + test,
+    )
+    require(
+        isinstance(stratify, bool), "stratify of split must be true or false, got {!r}", stratify
+    )
+    require(
+        isinstance(official, bool),
+        'official of split must be true, false or "train", got {!r}',
+        official,
+    )
     if official:
-        require(pool.held_out is not None, 'these data have no official test set; split by shares, such as {{"test": 0.2}}')
-        require(test == 0, "split takes its test samples from the official test set; leave out test = {:g}, or official", test)
+        require(
+            pool.held_out is not None,
+            'these data have no official test set; split by shares, such as {{"test": 0.2}}',
+        )
+        require(
+            test == 0,
+            "split takes its test samples from the official test set; leave out test = {:g}, or"
+            " official",
+            test,
+        )
     return float(val), float(test), stratify, official, int(seed)
 
 
@@ -101,33 +136,45 @@ def _check_training(deal: Deal, owner_of_training: Ints) -> None:
     if len(empty):
         name = str(empty[0]) if deal.names is None else deal.names[empty[0]]
         raise ValueError(
-            f'client {name} has no training samples, all are held out to test on; leave it out, or split by shares ({{"test": 0.2}})'
+            f"client {name} has no training samples, all are held out to test on; leave it out, or"
+            ' split by shares ({"test": 0.2})'
         )
 
 
 def _strata(pool: Pool) -> Ints:
-    """(N,) codes that rise with the label and, within a label, with the group. Targets that are no classes count as one label."""
+    """(N,) codes that rise with the label and, within a label, with the group. Targets that are no
+    classes count as one label."""
     zero = np.zeros(len(pool), dtype=np.int64)
-    label: Ints = zero if pool.y.is_floating_point() or pool.y.ndim != 1 else (pool.y - pool.y.min()).numpy()
+    label: Ints = (
+        zero if pool.y.is_floating_point() or pool.y.ndim != 1 else (pool.y - pool.y.min()).numpy()
+    )
     group: Ints = zero if pool.group is None else pool.group.numpy()
     last = int(group.max(initial=0))
-    # to and fro: groups fall within every other label, so that a group's samples meet and its rounding errors do not add up
+    # to and fro: groups fall within every other label, so that a group's samples meet and its
+    # rounding errors do not add up
     return label * (last + 1) + np.where(label % 2 == 0, group, last - group)
 
 
 def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.Generator) -> Ints:
-    """(N,) parts, of the sizes that :func:`part_sizes` gives each client, spread evenly over the strata.
+    """(N,) parts, of the sizes that :func:`part_sizes` gives each client, spread evenly over the
+    strata.
 
-    A client's samples stand in a row, stratum by stratum, in random order within each. The test samples are taken at even
-    distances along the row, from a random start, and the validation samples likewise from what is left: every stratum
-    gives its share, to the nearest whole number above or below, and every sample has the same chance.
+    A client's samples stand in a row, stratum by stratum, in random order within each. The test
+    samples are taken at even distances along the row, from a random start, and the validation
+    samples likewise from what is left: every stratum gives its share, to the nearest whole number
+    above or below, and every sample has the same chance.
     """
     row = rng.permutation(len(owner))
-    row = row[np.argsort(owner[row] * (int(stratum.max(initial=0)) + 1) + stratum[row], kind="stable")]
+    row = row[
+        np.argsort(owner[row] * (int(stratum.max(initial=0)) + 1) + stratum[row], kind="stable")
+    ]
     clients = int(owner.max(initial=-1)) + 1
     samples = np.bincount(owner, minlength=clients)
     kinds, kind = np.unique(samples, return_inverse=True)
-    sizes = np.array([part_sizes(int(count), val, test) for count in kinds], dtype=np.int64).reshape(-1, 3)[kind]  # (clients, 3)
+    # (clients, 3)
+    sizes = np.array(
+        [part_sizes(int(count), val, test) for count in kinds], dtype=np.int64
+    ).reshape(-1, 3)[kind]
     part = np.full(len(owner), TRAIN, dtype=np.int64)
     for code in (TEST, VAL):
         taken = _evenly_spaced(owner[row], sizes[:, code], rng)
@@ -137,9 +184,11 @@ def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.
 
 
 def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """(N,) true for ``wanted[k]`` of client k's places, which stand in a row, at even distances from a random start."""
+    """(N,) true for ``wanted[k]`` of client k's places, which stand in a row, at even distances
+    from a random start."""
     samples = np.bincount(owner, minlength=len(wanted))
     place = np.arange(len(owner)) - np.repeat(np.cumsum(samples) - samples, samples)
     start = rng.integers(0, np.maximum(samples, 1))
-    reached = place * wanted[owner] + start[owner]  # in units of 1 / samples: whole numbers, so that counts are exact
+    # in units of 1 / samples: whole numbers, so that counts are exact
+    reached = place * wanted[owner] + start[owner]
     return np.asarray((reached + wanted[owner]) // samples[owner] > reached // samples[owner])

@@ -1,4 +1,5 @@
-"""Data sets, as federations: ``evenhand.datasets.adult()``, or by name for specs and the command line.
+"""Data sets, as federations: ``evenhand.datasets.adult()``, or by name for specs and the command
+line.
 
 A loader is imported when it is first asked for, since some need pandas.
 """
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenhand.data.federation import Federation
+    from evenhand.data.leaf import leaf
     from evenhand.datasets.loaders.acs_income import acs_income
     from evenhand.datasets.loaders.adult import adult
     from evenhand.datasets.loaders.airline_sentiment import airline_sentiment
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.femnist import femnist
     from evenhand.datasets.loaders.heart_disease import heart_disease
     from evenhand.datasets.loaders.landmine import landmine
-    from evenhand.data.leaf import leaf
     from evenhand.datasets.loaders.leaf_shakespeare import leaf_shakespeare
     from evenhand.datasets.loaders.mnist import mnist, mnist_writers
     from evenhand.datasets.loaders.population import population
@@ -34,7 +35,8 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.table import table
     from evenhand.datasets.loaders.vehicle import vehicle
 
-_MODULE_OF = {"cifar10": "cifar", "cifar100": "cifar", "mnist_writers": "mnist"}  # where it has another name than its function
+# where it has another name than its function
+_MODULE_OF = {"cifar10": "cifar", "cifar100": "cifar", "mnist_writers": "mnist"}
 
 DATASETS = (
     "acs_income",
@@ -100,7 +102,9 @@ def loader(name: str) -> Callable[..., Federation]:
 def __getattr__(name: str) -> Any:
     if name not in DATASETS and name not in FORMATS:
         raise AttributeError(f"module 'evenhand.datasets' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"evenhand.datasets.loaders.{_MODULE_OF.get(name, name)}"), name)
+    return getattr(
+        importlib.import_module(f"evenhand.datasets.loaders.{_MODULE_OF.get(name, name)}"), name
+    )
 
 
 def __dir__() -> list[str]:

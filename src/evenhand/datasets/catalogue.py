@@ -1,4 +1,5 @@
-"""Every data set by name: what it is, where it comes from, which files it is read from and whether they are there."""
+"""Every data set by name: what it is, where it comes from, which files it is read from and whether
+they are there."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from evenhand.datasets.files import File, find, locate
 from evenhand.errors import DataError
 
 EMBEDDED, GENERATED = "embedded", "generated"  # comes with a package; made from random numbers
-PRESENT, FETCH, BY_HAND = "present", "fetch", "by hand"  # files are there; can be downloaded; somebody has to put them there
+# files are there; can be downloaded; somebody has to put them there
+PRESENT, FETCH, BY_HAND = "present", "fetch", "by hand"
 
 
 @dataclass(frozen=True)
@@ -23,26 +25,34 @@ class Need:
 
     folder: str
     files: tuple[File, ...]
-    also: tuple[str, ...] = ()  # where else they may lie: a path, or the name of another folder of the root
+    # where else they may lie: a path, or the name of another folder of the root
+    also: tuple[str, ...] = ()
     instead: tuple[tuple[File, ...], ...] = ()  # others in the folder that will do as well
     pattern: str = ""  # files of any such name in the folder will do, too
     megabytes: float = 0  # to download
 
     def found(self, root: Path) -> list[tuple[File, Path]]:
-        """The files with their paths, or those of the first alternative that is whole; empty where something is missing."""
+        """The files with their paths, or those of the first alternative that is whole; empty where
+        something is missing."""
         folder = root / self.folder
         for files in (self.files, *self.instead):
             places = (folder, *self._also(root)) if files is self.files else (folder,)
             paths = [(file, path) for file in files if (path := find(file, places))]
             if len(paths) == len(files):
                 return paths
-        matching = sorted(path for path in folder.glob(self.pattern) if path.is_file()) if self.pattern else []
+        matching = (
+            sorted(path for path in folder.glob(self.pattern) if path.is_file())
+            if self.pattern
+            else []
+        )
         return [(File(path.relative_to(folder).as_posix()), path) for path in matching]
 
     def missing(self, root: Path) -> list[File]:
         """Files that are not there, where no others will do."""
         places = (root / self.folder, *self._also(root))
-        return [] if self.found(root) else [file for file in self.files if find(file, places) is None]
+        return (
+            [] if self.found(root) else [file for file in self.files if find(file, places) is None]
+        )
 
     def fetch(self, root: Path) -> None:
         """Download what is missing; raises a DataError where that cannot be done."""
@@ -76,26 +86,40 @@ class Entry:
     samples: str
     source: str  # who made it, and under which licence it may be used
     kind: str = ""  # EMBEDDED or GENERATED, where it needs no files
-    needs: Callable[[], tuple[Need, ...]] = _nothing  # a function, since files are declared in the data sets' modules, which need torch
+    # a function, since files are declared in the data sets' modules, which need torch
+    needs: Callable[[], tuple[Need, ...]] = _nothing
 
     def state(self, root: Path) -> State:
         """Whether it can be used with the files in ``root``."""
         if self.kind:
             return State(self.kind)
         needs = self.needs()
-        missing = {root / need.folder / file.name: file for need in needs for file in need.missing(root)}
+        missing = {
+            root / need.folder / file.name: file for need in needs for file in need.missing(root)
+        }
         found = [path.parent for need in needs for _, path in need.found(root)]
         if not missing:
             return State(PRESENT, tuple(dict.fromkeys(found)))
         kind = FETCH if all(file.url for file in missing.values()) else BY_HAND
         folders = tuple(dict.fromkeys(root / need.folder for need in needs))
-        return State(kind, folders, tuple(missing), sum(need.megabytes for need in needs if need.missing(root)))
+        return State(
+            kind,
+            folders,
+            tuple(missing),
+            sum(need.megabytes for need in needs if need.missing(root)),
+        )
 
 
 def _own(
-    name: str, module: str = "", constant: str = "FILES", instead: str = "", also: tuple[str, ...] = (), megabytes: float = 0
+    name: str,
+    module: str = "",
+    constant: str = "FILES",
+    instead: str = "",
+    also: tuple[str, ...] = (),
+    megabytes: float = 0,
 ) -> Callable[[], tuple[Need, ...]]:
-    """The files that a data set's module declares, in ``constant``, and those it takes in their place, in ``instead``."""
+    """The files that a data set's module declares, in ``constant``, and those it takes in their
+    place, in ``instead``."""
 
     def needs() -> tuple[Need, ...]:
         home = importlib.import_module(f"evenhand.datasets.loaders.{module or name}")
@@ -120,7 +144,9 @@ def _glove() -> Need:
 
 def _leaf(name: str, settings: str) -> Need:
     origin = name.removeprefix("leaf_")
-    scripts = f"get github.com/TalwalkarLab/leaf and run ./preprocess.sh {settings} in its data/{origin}"
+    scripts = (
+        f"get github.com/TalwalkarLab/leaf and run ./preprocess.sh {settings} in its data/{origin}"
+    )
     hint = f"{scripts}, then put train/ and test/ into the folder {name}"
     return Need(name, (File("train/data.json", hint=hint),), pattern="**/*.json*")
 
@@ -131,12 +157,34 @@ _ENTRIES = (
         "digits, 8 x 8; some clients write sideways",
         "20 (2 to 60)",
         "1,797",
-        "UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, 1998), CC BY 4.0; comes with scikit-learn",
+        "UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, 1998), CC BY 4.0;"
+        " comes with scikit-learn",
         EMBEDDED,
     ),
-    Entry("synthetic", "linear rules that differ from client to client", "30", "about 14,000", "Li et al., 2020 (FedProx)", GENERATED),
-    Entry("synthetic_minimax", "two groups that want different predictors", "40", "1,600", "Papadaki et al., 2022 (FedMinMax)", GENERATED),
-    Entry("population", "very many clients with few samples each", "1,000,000", "3,000,000", "made here, to see what scales", GENERATED),
+    Entry(
+        "synthetic",
+        "linear rules that differ from client to client",
+        "30",
+        "about 14,000",
+        "Li et al., 2020 (FedProx)",
+        GENERATED,
+    ),
+    Entry(
+        "synthetic_minimax",
+        "two groups that want different predictors",
+        "40",
+        "1,600",
+        "Papadaki et al., 2022 (FedMinMax)",
+        GENERATED,
+    ),
+    Entry(
+        "population",
+        "very many clients with few samples each",
+        "1,000,000",
+        "3,000,000",
+        "made here, to see what scales",
+        GENERATED,
+    ),
     Entry(
         "fashion_mnist",
         "images of ten kinds of clothes, 28 x 28",
@@ -238,7 +286,8 @@ _ENTRIES = (
         "tweets to airlines: negative, neutral or positive",
         "6 airlines",
         "14,640",
-        "CrowdFlower, 2015; CC BY-NC-SA 4.0; word vectors: GloVe (Pennington et al., 2014), PDDL 1.0",
+        "CrowdFlower, 2015; CC BY-NC-SA 4.0; word vectors: GloVe (Pennington et al., 2014),"
+        " PDDL 1.0",
         needs=lambda: (*_own("airline_sentiment", instead="KAGGLE")(), _glove()),
     ),
     Entry(

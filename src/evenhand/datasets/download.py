@@ -1,6 +1,7 @@
 """Downloads that may be interrupted at any moment: resumed where they stopped, and verified.
 
-What has arrived lies in NAME.partial. NAME.partial.json says what it is a part of, so that two versions are never glued together.
+What has arrived lies in NAME.partial. NAME.partial.json says what it is a part of, so that two
+versions are never glued together.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from evenhand.errors import DataError
 if TYPE_CHECKING:
     from requests import Response
 
-Watch = Callable[[int, int | None], None]  # bytes that have arrived, of how many (None where the server does not say)
+# bytes that have arrived, of how many (None where the server does not say)
+Watch = Callable[[int, int | None], None]
 
-PAUSES = (0.5, 1.0, 2.0)  # seconds before a new try; one that brings the download further begins them afresh
+# seconds before a new try; one that brings the download further begins them afresh
+PAUSES = (0.5, 1.0, 2.0)
 TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for the next bytes
 CHUNK = 1 << 16
 PASSING = (408, 429, 500, 502, 503, 504)  # answers that may be different a moment later
@@ -63,7 +66,8 @@ class Partial:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def origin(self) -> dict[str, Any]:
-        """What this is a part of: "validator" (the server's mark of a version) and "length"; empty where that is not known."""
+        """What this is a part of: "validator" (the server's mark of a version) and "length"; empty
+        where that is not known."""
         try:
             known = json.loads(self.note.read_text())
         except (OSError, ValueError):
@@ -73,7 +77,9 @@ class Partial:
     def begin(self, validator: str | None, length: int | None) -> None:
         """Throw away what is there and note what will come."""
         self.path.write_bytes(b"")  # before the note, which must never speak of other bytes
-        self.note.write_text(json.dumps({"url": self.url, "validator": validator, "length": length}))
+        self.note.write_text(
+            json.dumps({"url": self.url, "validator": validator, "length": length})
+        )
 
     def remove(self) -> None:
         self.note.unlink(missing_ok=True)
@@ -81,10 +87,11 @@ class Partial:
 
 
 def bring(partial: Partial, watch: Watch) -> None:
-    """Download until ``partial`` is whole and has its checksum, going on where an earlier try stopped.
+    """Download until ``partial`` is whole and has its checksum, going on where an earlier try
+    stopped.
 
-    Raises a DataError where the server refuses, cannot be reached or goes on failing; what has arrived is kept for the next time. A
-    file with another checksum is not kept.
+    Raises a DataError where the server refuses, cannot be reached or goes on failing; what has
+    arrived is kept for the next time. A file with another checksum is not kept.
     """
     by_hand = f"put the file at {partial.target} by hand"
     furthest, failures = partial.size(), 0
@@ -98,7 +105,10 @@ def bring(partial: Partial, watch: Watch) -> None:
             furthest = max(furthest, size)
             if failures > len(PAUSES):
                 kept = f" ({size} bytes are kept)" if size else ""
-                raise DataError(f"{partial.url} cannot be downloaded: {error}{kept}; try again later or {by_hand}") from error
+                raise DataError(
+                    f"{partial.url} cannot be downloaded: {error}{kept}; try again later or"
+                    f" {by_hand}"
+                ) from error
             resumed = True
             time.sleep(PAUSES[failures - 1])
             continue
@@ -107,8 +117,12 @@ def bring(partial: Partial, watch: Watch) -> None:
             return
         partial.remove()
         if not resumed:
-            raise DataError(f"{partial.url} is not the published file: expected {partial.checksum}, got {got}; it was not kept, {by_hand}")
-        furthest, failures, resumed = 0, 0, False  # perhaps the parts did not fit together: once more, from the start
+            raise DataError(
+                f"{partial.url} is not the published file: expected {partial.checksum}, got {got};"
+                f" it was not kept, {by_hand}"
+            )
+        # perhaps the parts did not fit together: once more, from the start
+        furthest, failures, resumed = 0, 0, False
 
 
 def _transfer(partial: Partial, watch: Watch) -> None:
@@ -119,16 +133,23 @@ def _transfer(partial: Partial, watch: Watch) -> None:
     known, size = partial.origin(), partial.size()
     if size and size == known.get("length"):
         return  # stopped after the last byte, before it was placed
-    headers = {"Accept-Encoding": "identity"}  # the bytes that are published, not bytes packed for the journey
-    if size and known and (known.get("validator") or partial.checksum):  # else nobody would notice that the rest is of another version
+    # the bytes that are published, not bytes packed for the journey
+    headers = {"Accept-Encoding": "identity"}
+    # else nobody would notice that the rest is of another version
+    if size and known and (known.get("validator") or partial.checksum):
         headers["Range"] = f"bytes={size}-"
         if known.get("validator"):
             headers["If-Range"] = known["validator"]  # another version comes whole, with status 200
     try:
         with requests.get(partial.url, headers=headers, stream=True, timeout=TIMEOUT) as response:
-            if response.status_code in (HTTPStatus.PARTIAL_CONTENT, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE):
+            if response.status_code in (
+                HTTPStatus.PARTIAL_CONTENT,
+                HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
+            ):
                 length = known.get("length") or _total(response)
-                if not response.headers.get("Content-Range", "").startswith(f"bytes {size}-") or _total(response) not in (None, length):
+                if not response.headers.get("Content-Range", "").startswith(
+                    f"bytes {size}-"
+                ) or _total(response) not in (None, length):
                     partial.remove()
                     raise _Cut("the server sent another part than the one that was asked for")
             else:
@@ -154,11 +175,14 @@ def _require_success(partial: Partial, response: Response) -> None:
     answer = f"the server answered {response.status_code} {response.reason or ''}".rstrip()
     if response.status_code in PASSING:
         raise _Cut(answer)
-    raise DataError(f"{partial.url} cannot be downloaded: {answer}; put the file at {partial.target} by hand")
+    raise DataError(
+        f"{partial.url} cannot be downloaded: {answer}; put the file at {partial.target} by hand"
+    )
 
 
 def _validator(response: Response) -> str | None:
-    """What tells this version of the file from others: a strong ETag, or else the date of its last change."""
+    """What tells this version of the file from others: a strong ETag, or else the date of its last
+    change."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified")
 
@@ -181,7 +205,10 @@ def _reason(error: BaseException) -> str:
     from urllib3.exceptions import TimeoutError as NoAnswer
 
     if isinstance(error, requests.Timeout | NoAnswer):
-        return f"no answer within {TIMEOUT[0 if isinstance(error, requests.ConnectTimeout) else 1]:g} s"
+        return (
+            "no answer within"
+            f" {TIMEOUT[0 if isinstance(error, requests.ConnectTimeout) else 1]:g} s"
+        )
     reason, inner = "the connection was lost", error.__cause__ or error.__context__
     while inner is not None:
         reason = getattr(inner, "strerror", None) or reason
@@ -196,9 +223,22 @@ def progress_bar(name: str) -> Iterator[Watch]:
         yield lambda done, total: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True)) as bars:
         bar = bars.add_task(name, total=None)
         yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -19,16 +19,23 @@ class File:
     """A file that a data set is read from."""
 
     name: str  # its path in the data set's folder
-    url: str | None = None  # its public home, or that of the archive it is in; None where there is none to download from
+    # its public home, or that of the archive it is in; None where there is none to download from
+    url: str | None = None
     checksum: str | None = None  # "md5:..." or "sha256:..." of what lies at url
-    content: str | None = None  # the same of the file's own bytes, uncompressed where its name ends in .gz
+    # the same of the file's own bytes, uncompressed where its name ends in .gz
+    content: str | None = None
     member: str | None = None  # its name in the archive (tar or zip) at url
-    hint: str | None = None  # for a file without url: where it can be had, a phrase such as "LEAF's preprocess.sh makes it"
+    # for a file without url: where it can be had, a phrase such as "LEAF's preprocess.sh makes it"
+    hint: str | None = None
 
     @property
     def archive(self) -> str | None:
         """The file name of the archive it comes in, None where it comes as it is."""
-        return None if self.member is None or self.url is None else unquote(urlsplit(self.url).path).rpartition("/")[2]
+        return (
+            None
+            if self.member is None or self.url is None
+            else unquote(urlsplit(self.url).path).rpartition("/")[2]
+        )
 
 
 def data_root() -> Path:
@@ -47,13 +54,18 @@ def folder_of(dataset: str, root: Path | str | None = None) -> Path:
 
 
 def locate(
-    dataset: str, files: Sequence[File], root: Path | str | None = None, also: Sequence[Path] = (), download: bool = True
+    dataset: str,
+    files: Sequence[File],
+    root: Path | str | None = None,
+    also: Sequence[Path] = (),
+    download: bool = True,
 ) -> list[Path]:
     """Paths of a data set's files, downloaded where they are missing and have a public home.
 
-    They are looked for in the data set's folder of ``root`` (by default :func:`data_root`), then in the folders ``also``, compressed
-    (with .gz at the end of the name) or not. Raises a DataError that says what to fetch and where to put it. Nothing is downloaded
-    if ``download`` is False or the environment variable EVENHAND_OFFLINE is set to 1.
+    They are looked for in the data set's folder of ``root`` (by default :func:`data_root`), then in
+    the folders ``also``, compressed (with .gz at the end of the name) or not. Raises a DataError
+    that says what to fetch and where to put it. Nothing is downloaded if ``download`` is False or
+    the environment variable EVENHAND_OFFLINE is set to 1.
     """
     folder = folder_of(dataset, root)
     folders = (folder, *also)
@@ -66,7 +78,8 @@ def locate(
 
 
 def find(file: File, folders: Sequence[Path]) -> Path | None:
-    """The first of ``folders`` that has the file, compressed or not, gives its path; None where none has it."""
+    """The first of ``folders`` that has the file, compressed or not, gives its path; None where
+    none has it."""
     other = file.name.removesuffix(".gz") if file.name.endswith(".gz") else f"{file.name}.gz"
     for folder in folders:
         for name in (file.name, other):
@@ -76,7 +89,8 @@ def find(file: File, folders: Sequence[Path]) -> Path | None:
 
 
 def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
-    """The file's bytes, uncompressed where its name ends in .gz; raises a DataError where they are cut short or damaged.
+    """The file's bytes, uncompressed where its name ends in .gz; raises a DataError where they are
+    cut short or damaged.
 
     ``compressed`` says whether they are gzip data, for a file that has not got its name yet.
     """
@@ -91,28 +105,38 @@ def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
                 raise EOFError  # gzip takes an empty file for empty data
             content = gzip.decompress(content)
         except EOFError as error:
-            raise DataError(f"{path} is cut short: its compressed data end too early; {again}") from error
+            raise DataError(
+                f"{path} is cut short: its compressed data end too early; {again}"
+            ) from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path} is damaged: {first_line(error)}; {again}") from error
     if file.content is not None:
         kind, _, wanted = file.content.partition(":")
         got = hashlib.new(kind, content, usedforsecurity=False).hexdigest()
         if got != wanted.lower():
-            raise DataError(f"{path} is damaged or another version: the {kind} of its content is {got}, not {wanted}; {again}")
+            raise DataError(
+                f"{path} is damaged or another version: the {kind} of its content is {got}, not"
+                f" {wanted}; {again}"
+            )
     return content
 
 
 def verify(path: Path, file: File) -> bool:
-    """Check a file that is there, as far as that can be done: False where no checksum is known, a DataError where it is damaged."""
+    """Check a file that is there, as far as that can be done: False where no checksum is known, a
+    DataError where it is damaged."""
     read(path, file)
     if file.content is not None:
         return True
     if file.checksum is None or file.member is not None or path.name != Path(file.name).name:
-        return False  # what lies at url has a checksum, but this is a part of it, or packed in another way
+        # what lies at url has a checksum, but this is a part of it, or packed in another way
+        return False
     from pooch import file_hash
 
     kind, _, wanted = file.checksum.partition(":")
     got = file_hash(str(path), kind)
     if got != wanted.lower():
-        raise DataError(f"{path} is damaged or another version: its {kind} is {got}, not {wanted}; remove it and fetch it again")
+        raise DataError(
+            f"{path} is damaged or another version: its {kind} is {got}, not {wanted}; remove it"
+            " and fetch it again"
+        )
     return True

@@ -11,16 +11,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.errors import DataError, require, require_choice
-from evenhand.data.pool import Pool
 
-DIRICHLET: Mapping[str, Any] = {"name": "dirichlet", "clients": 10, "alpha": 0.5}  # for data that come without clients
+# for data that come without clients
+DIRICHLET: Mapping[str, Any] = {"name": "dirichlet", "clients": 10, "alpha": 0.5}
 STANDARDISE = ("scale", "dataset", "pixel")
 
 
-def image_pool(images: Tensor, labels: Tensor, label_names: tuple[str, ...], held_out: Tensor | None) -> Pool:
-    """Samples of images (N, channels, height, width) that stay bytes in memory and are read as numbers from 0 to 1."""
+def image_pool(
+    images: Tensor, labels: Tensor, label_names: tuple[str, ...], held_out: Tensor | None
+) -> Pool:
+    """Samples of images (N, channels, height, width) that stay bytes in memory and are read as
+    numbers from 0 to 1."""
     view = View(images, None, torch.tensor(1 / 255), torch.tensor(0.0))
     return Pool(view, labels.long(), label_names, held_out=held_out)
 
@@ -30,7 +34,10 @@ def check_labels(path: Path, labels: Tensor, classes: int) -> None:
     unknown = (labels >= classes).nonzero()
     if len(unknown):
         row = int(unknown[0])
-        raise DataError(f"{path}: row {row} (from 0) has label {int(labels[row])}, classes are 0 to {classes - 1}; fetch the file again")
+        raise DataError(
+            f"{path}: row {row} (from 0) has label {int(labels[row])}, classes are 0 to"
+            f" {classes - 1}; fetch the file again"
+        )
 
 
 def prepared(
@@ -44,21 +51,29 @@ def prepared(
     """An image pool as a user wants it.
 
     Args:
-        classes: numbers or names of the classes to keep; the first becomes label 0, the second label 1, and so on.
-        standardise: "scale" divides pixels by 255; "dataset" also subtracts the mean and divides by the standard deviation of
-            each channel; "pixel" does so for every pixel, with 0.001 (of 255) added to the standard deviation. Both are of all
-            training images, whatever classes are kept.
+        classes: numbers or names of the classes to keep; the first becomes label 0, the second
+            label 1, and so on.
+        standardise: "scale" divides pixels by 255; "dataset" also subtracts the mean and divides by
+            the standard deviation of each channel; "pixel" does so for every pixel, with 0.001 (of
+            255) added to the standard deviation. Both are of all training images, whatever classes
+            are kept.
         flat: images as vectors.
         group: "class" makes the class of a sample its group.
-        channels: mean and standard deviation of each channel, pixels from 0 to 1, where they are published.
+        channels: mean and standard deviation of each channel, pixels from 0 to 1, where they are
+            published.
     """
     require_choice("standardise", standardise, STANDARDISE)
     require(group in (None, "class"), 'group must be None or "class", got {!r}', group)
     pool = _standardised(pool, standardise, channels)
     if flat:
         view = _view(pool)
-        scale, shift = (value if value is None or value.ndim == 0 else value.flatten() for value in (view.scale, view.shift))
-        pool = replace(pool, x=replace(view, source=view.source.flatten(1), scale=scale, shift=shift))
+        scale, shift = (
+            value if value is None or value.ndim == 0 else value.flatten()
+            for value in (view.scale, view.shift)
+        )
+        pool = replace(
+            pool, x=replace(view, source=view.source.flatten(1), scale=scale, shift=shift)
+        )
     if classes is not None:
         pool = _only(pool, classes)
     return pool if group is None else replace(pool, group=pool.y, group_names=pool.label_names)
@@ -69,20 +84,28 @@ def _view(pool: Pool) -> View:
     return pool.x
 
 
-def _standardised(pool: Pool, standardise: str, channels: tuple[Sequence[float], Sequence[float]] | None) -> Pool:
+def _standardised(
+    pool: Pool, standardise: str, channels: tuple[Sequence[float], Sequence[float]] | None
+) -> Pool:
     if standardise == "scale":
         return pool
     view = _view(pool)
     if standardise == "dataset" and channels is not None:
-        mean, std = (255 * torch.tensor(values, dtype=torch.float64)[:, None, None] for values in channels)
+        mean, std = (
+            255 * torch.tensor(values, dtype=torch.float64)[:, None, None] for values in channels
+        )
     else:
-        mean, square = _moments(view.source if pool.held_out is None else view.source[~pool.held_out])
+        mean, square = _moments(
+            view.source if pool.held_out is None else view.source[~pool.held_out]
+        )
         if standardise == "dataset":
             mean, square = (values.mean((1, 2), keepdim=True) for values in (mean, square))
         std = (square - mean**2).clamp(min=0).sqrt()
     if standardise == "pixel":
         std = std + 0.001
-    scale, shift = (value.float().expand(view.shape[1:]).contiguous() for value in (1 / std, -mean / std))
+    scale, shift = (
+        value.float().expand(view.shape[1:]).contiguous() for value in (1 / std, -mean / std)
+    )
     return replace(pool, x=replace(view, scale=scale, shift=shift))
 
 
@@ -100,12 +123,25 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 def _only(pool: Pool, classes: Sequence[int | str]) -> Pool:
     """The samples of some classes, renumbered in the order given."""
-    require(not isinstance(classes, str) and len(classes) > 0, "classes must be a list such as [0, 2, 6], got {!r}", classes)
+    require(
+        not isinstance(classes, str) and len(classes) > 0,
+        "classes must be a list such as [0, 2, 6], got {!r}",
+        classes,
+    )
     names = pool.label_names
-    chosen = [names.index(value) if isinstance(value, str) and value in names else value for value in classes]
+    chosen = [
+        names.index(value) if isinstance(value, str) and value in names else value
+        for value in classes
+    ]
     for value in chosen:
         known = isinstance(value, int) and 0 <= value < len(names)
-        require(known, "classes must be numbers from 0 to {} or names ({}, ...), got {!r}", len(names) - 1, ", ".join(names[:3]), value)
+        require(
+            known,
+            "classes must be numbers from 0 to {} or names ({}, ...), got {!r}",
+            len(names) - 1,
+            ", ".join(names[:3]),
+            value,
+        )
     require(len(set(chosen)) == len(chosen), "classes must differ, got {!r}", list(classes))
     number = torch.full((len(names),), -1)
     number[torch.tensor(chosen)] = torch.arange(len(chosen))

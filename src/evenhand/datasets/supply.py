@@ -1,4 +1,5 @@
-"""Putting the missing files of a data set into their folder: downloaded, or taken out of an archive."""
+"""Putting the missing files of a data set into their folder: downloaded, or taken out of an
+archive."""
 
 from __future__ import annotations
 
@@ -22,10 +23,11 @@ from evenhand.errors import DataError, first_line
 
 
 def supply(files: Sequence[File], folder: Path, download: bool = True) -> None:
-    """Put missing files into ``folder``: out of archives that lie there, or else, if ``download``, from their public homes.
+    """Put missing files into ``folder``: out of archives that lie there, or else, if ``download``,
+    from their public homes.
 
-    Raises a DataError, before anything is downloaded, where a file can be had in neither way. Several processes may do this at once:
-    one downloads, the others wait and find the files there.
+    Raises a DataError, before anything is downloaded, where a file can be had in neither way.
+    Several processes may do this at once: one downloads, the others wait and find the files there.
     """
     for file in files:
         if _archive_by_hand(file, folder) is None and not (download and file.url):
@@ -44,13 +46,23 @@ def supply(files: Sequence[File], folder: Path, download: bool = True) -> None:
 def _missing(file: File, folder: Path) -> str:
     path = folder / file.name
     if file.url is None:
-        return f"{path} is missing and has no public home to be downloaded from; {file.hint or 'put your copy there'}"
-    return f"{path} is missing; download {file.url} and put it {'there' if file.archive is None else f'at {folder / file.archive}'}"
+        return (
+            f"{path} is missing and has no public home to be downloaded from;"
+            f" {file.hint or 'put your copy there'}"
+        )
+    return (
+        f"{path} is missing; download {file.url} and put it"
+        f" {'there' if file.archive is None else f'at {folder / file.archive}'}"
+    )
 
 
 def _archive_by_hand(file: File, folder: Path) -> Path | None:
     """The archive of a file, where somebody has put it into the folder."""
-    return folder / file.archive if file.archive is not None and (folder / file.archive).is_file() else None
+    return (
+        folder / file.archive
+        if file.archive is not None and (folder / file.archive).is_file()
+        else None
+    )
 
 
 @contextmanager
@@ -59,7 +71,11 @@ def _disk_errors(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         reason = error.strerror or first_line(error)
-        way_out = "make room" if error.errno in (ENOSPC, EDQUOT) else "set EVENHAND_DATA to a folder that can be written to"
+        way_out = (
+            "make room"
+            if error.errno in (ENOSPC, EDQUOT)
+            else "set EVENHAND_DATA to a folder that can be written to"
+        )
         raise DataError(f"cannot write to {folder}: {reason}; {way_out}, then try again") from error
 
 
@@ -93,19 +109,25 @@ def _fetch(file: File, folder: Path) -> None:
             read(partial.path, file, compressed=target.suffix == ".gz")
         except DataError as error:
             partial.remove()
-            raise DataError(f"{file.url} is not the published file and was not kept: {error}") from error
+            raise DataError(
+                f"{file.url} is not the published file and was not kept: {error}"
+            ) from error
     _place(partial.path, target)
     partial.remove()
 
 
 def _fetch_members(files: Sequence[File], folder: Path) -> None:
-    """Take files out of their archive, which is downloaded unless somebody has put it into the folder."""
+    """Take files out of their archive, which is downloaded unless somebody has put it into the
+    folder."""
     first = files[0]
     archive = _archive_by_hand(first, folder)
     if archive is not None:
         got = digest(archive, first.checksum)
         if got != first.checksum:
-            raise DataError(f"{archive} is not the published file: expected {first.checksum}, got {got}; replace or remove it")
+            raise DataError(
+                f"{archive} is not the published file: expected {first.checksum}, got {got};"
+                " replace or remove it"
+            )
         _extract(archive, files, folder)
         return
     partial = Partial(folder / str(first.archive), str(first.url), first.checksum)
@@ -116,7 +138,8 @@ def _fetch_members(files: Sequence[File], folder: Path) -> None:
 
 
 def _extract(archive: Path, files: Sequence[File], folder: Path) -> None:
-    """Copy members of an archive to the files' own names; no path that is written in the archive is ever used."""
+    """Copy members of an archive to the files' own names; no path that is written in the archive is
+    ever used."""
     wanted = {str(file.member): file for file in files}
     try:
         for member, source in _members(archive, wanted):
@@ -131,15 +154,28 @@ def _extract(archive: Path, files: Sequence[File], folder: Path) -> None:
                 _place(unpacked, target)
             finally:
                 unpacked.unlink(missing_ok=True)
-    except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise DataError(f"{archive} is damaged: {first_line(error)}; remove it and fetch it again") from error
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        gzip.BadGzipFile,
+        EOFError,
+        zlib.error,
+        lzma.LZMAError,
+    ) as error:
+        raise DataError(
+            f"{archive} is damaged: {first_line(error)}; remove it and fetch it again"
+        ) from error
     for member, file in wanted.items():
         if not (folder / file.name).is_file():
-            raise DataError(f"{archive} has no file {member!r} in it; is it another version than the one at {file.url}?")
+            raise DataError(
+                f"{archive} has no file {member!r} in it; is it another version than the one at"
+                f" {file.url}?"
+            )
 
 
 def _members(archive: Path, names: Container[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Some members of a tar or zip archive, in the order in which they lie there: a compressed tar is then read only once."""
+    """Some members of a tar or zip archive, in the order in which they lie there: a compressed tar
+    is then read only once."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for name in packed.namelist():
@@ -150,7 +186,8 @@ def _members(archive: Path, names: Container[str]) -> Iterator[tuple[str, IO[byt
     with tarfile.open(archive) as tar:
         for entry in tar:
             name = entry.name.removeprefix("./")
-            stream = tar.extractfile(entry) if name in names and entry.isreg() else None  # a link could lead anywhere
+            # a link could lead anywhere
+            stream = tar.extractfile(entry) if name in names and entry.isreg() else None
             if stream is not None:
                 yield name, stream
 

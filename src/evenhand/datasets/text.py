@@ -21,7 +21,15 @@ from evenhand.datasets.files import File, find, folder_of, locate, read
 from evenhand.errors import DataError, require, require_whole
 
 # the alphabet of LEAF's next-character task: 80 letters, in LEAF's order
-ALPHABET = "\n !\"&'(),-." + string.digits + ":;>?" + string.ascii_uppercase + "[]" + string.ascii_lowercase + "}"
+ALPHABET = (
+    "\n !\"&'(),-."
+    + string.digits
+    + ":;>?"
+    + string.ascii_uppercase
+    + "[]"
+    + string.ascii_lowercase
+    + "}"
+)
 LETTER_NAMES = ("newline", "space", *ALPHABET[2:])
 
 PADDING, UNKNOWN, SPECIAL = 0, 1, 2  # codes of the two rows in front of the words, and their number
@@ -29,22 +37,34 @@ PADDING, UNKNOWN, SPECIAL = 0, 1, 2  # codes of the two rows in front of the wor
 GLOVE_HOME = "https://nlp.stanford.edu/data/glove.6B.zip"
 GLOVE_CHECKSUM = "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb"
 GLOVE_DIMENSIONS = (50, 100, 200, 300)
-CUT = File("glove_6b_100d_cut.npz", content="sha256:1a743493bbfa7d2b12843b316db3b3a0d968e944d6f9dbf5dde0ebd75f5cb34c")
+CUT = File(
+    "glove_6b_100d_cut.npz",
+    content="sha256:1a743493bbfa7d2b12843b316db3b3a0d968e944d6f9dbf5dde0ebd75f5cb34c",
+)
 
 _LETTER_CODES = np.full(256, 255, dtype=np.uint8)
-_LETTER_CODES[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(len(ALPHABET), dtype=np.uint8)
+_LETTER_CODES[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(
+    len(ALPHABET), dtype=np.uint8
+)
 
 
 def letter_codes(text: str) -> NDArray[np.uint8]:
-    """The place of each character in :data:`ALPHABET`; a ValueError names the first that is not in it.
+    """The place of each character in :data:`ALPHABET`; a ValueError names the first that is not in
+    it.
 
     >>> letter_codes("Ay!").tolist()
     [25, 77, 2]
     """
     codes = _LETTER_CODES[np.frombuffer(text.encode("latin-1", "replace"), dtype=np.uint8)]
-    if not text.isascii() or (len(codes) and codes.max() == 255):  # not ASCII: "replace" wrote "?", which is a letter
-        place, letter = next((place, letter) for place, letter in enumerate(text) if letter not in ALPHABET)
-        raise ValueError(f"character {letter!r} (number {place}) is not in LEAF's alphabet of {len(ALPHABET)} letters")
+    # not ASCII: "replace" wrote "?", which is a letter
+    if not text.isascii() or (len(codes) and codes.max() == 255):
+        place, letter = next(
+            (place, letter) for place, letter in enumerate(text) if letter not in ALPHABET
+        )
+        raise ValueError(
+            f"character {letter!r} (number {place}) is not in LEAF's alphabet of {len(ALPHABET)}"
+            " letters"
+        )
     return codes
 
 
@@ -54,7 +74,15 @@ _TOKEN = re.compile(
     r"|[^\W\d_]+|\d+(?:[.,:]\d+)*|[^\w\s]|_"
 )
 # for word lists without the short forms
-_WRITTEN_OUT = {"n't": "not", "'m": "am", "'re": "are", "'ve": "have", "'ll": "will", "'d": "would", "...": "."}
+_WRITTEN_OUT = {
+    "n't": "not",
+    "'m": "am",
+    "'re": "are",
+    "'ve": "have",
+    "'ll": "will",
+    "'d": "would",
+    "...": ".",
+}
 
 
 def tokens(text: str) -> list[str]:
@@ -70,10 +98,12 @@ def tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:
-    """Words with their vectors. Code 0 is padding, 1 any unknown word, 2 the first word of the list, and so on."""
+    """Words with their vectors. Code 0 is padding, 1 any unknown word, 2 the first word of the
+    list, and so on."""
 
     words: tuple[str, ...]  # most frequent first
-    vectors: Tensor  # (2 + words, d) float32, row = code: zeros for padding, the mean of all words for the unknown
+    # (2 + words, d) float32, row = code: zeros for padding, the mean of all words for the unknown
+    vectors: Tensor
 
     def __repr__(self) -> str:
         return f"<WordVectors: {len(self.words)} words, {self.vectors.shape[1]} dimensions>"
@@ -87,7 +117,10 @@ class WordVectors:
         """(N, length) int32: the codes of each text's first ``length`` words, padded at the end."""
         require_whole("length", length, 1)
         codes = self.codes
-        known = {**{short: codes[long] for short, long in _WRITTEN_OUT.items() if long in codes}, **codes}
+        known = {
+            **{short: codes[long] for short, long in _WRITTEN_OUT.items() if long in codes},
+            **codes,
+        }
         rows = [[known.get(token, UNKNOWN) for token in tokens(text)[:length]] for text in texts]
         lengths = np.array([len(row) for row in rows], dtype=np.int64)
         encoded = np.full((len(rows), length), PADDING, dtype=np.int32)
@@ -97,24 +130,38 @@ class WordVectors:
 
 def glove_file(dimensions: int) -> File:
     """The official file of GloVe's vectors from 6 billion words."""
-    require(dimensions in GLOVE_DIMENSIONS, "dimensions must be 50, 100, 200 or 300, got {!r}", dimensions)
+    require(
+        dimensions in GLOVE_DIMENSIONS,
+        "dimensions must be 50, 100, 200 or 300, got {!r}",
+        dimensions,
+    )
     name = f"glove.6B.{dimensions}d.txt"
     return File(name, url=GLOVE_HOME, checksum=GLOVE_CHECKSUM, member=name)
 
 
-def glove(root: Path | str | None = None, dimensions: int = 100, most: int | None = None) -> WordVectors:
-    """GloVe's word vectors (Pennington et al., 2014; trained on 6 billion words of Wikipedia and news).
+def glove(
+    root: Path | str | None = None, dimensions: int = 100, most: int | None = None
+) -> WordVectors:
+    """GloVe's word vectors (Pennington et al., 2014; trained on 6 billion words of Wikipedia and
+    news).
 
-    Read from the official glove.6B.<dimensions>d.txt in the folder "glove" of the data root; for 100 dimensions the small
-    glove_6b_100d_cut.npz will do where that is not there.
+    Read from the official glove.6B.<dimensions>d.txt in the folder "glove" of the data root; for
+    100 dimensions the small glove_6b_100d_cut.npz will do where that is not there.
 
     Args:
-        most: take only that many of the most frequent words. The official list has 400,000, a matrix of up to 480 MB.
+        most: take only that many of the most frequent words. The official list has 400,000, a
+            matrix of up to 480 MB.
     """
     official = glove_file(dimensions)
     require_whole("most", most, 1, optional=True)
     folder = folder_of("glove", root)
-    file = CUT if dimensions == 100 and find(official, [folder]) is None and find(CUT, [folder]) is not None else official
+    file = (
+        CUT
+        if dimensions == 100
+        and find(official, [folder]) is None
+        and find(CUT, [folder]) is not None
+        else official
+    )
     (path,) = locate("glove", [file], root)
     if file is CUT:
         words, numbers = _read_npz(path, read(path, CUT))
@@ -134,8 +181,11 @@ def _read_npz(path: Path, content: bytes) -> tuple[list[str], NDArray[np.float32
     return words, _checked(path, words, vectors)
 
 
-def read_glove_text(path: Path, dimensions: int, most: int | None = None) -> tuple[list[str], NDArray[np.float32]]:
-    """Words and vectors from lines of a word and ``dimensions`` numbers; a DataError names the line of what is wrong."""
+def read_glove_text(
+    path: Path, dimensions: int, most: int | None = None
+) -> tuple[list[str], NDArray[np.float32]]:
+    """Words and vectors from lines of a word and ``dimensions`` numbers; a DataError names the line
+    of what is wrong."""
     words: list[str] = []
     blocks: list[NDArray[np.float32]] = []
     with path.open("rb") as file:
@@ -149,7 +199,9 @@ def read_glove_text(path: Path, dimensions: int, most: int | None = None) -> tup
             try:
                 words.extend(head.decode() for head in heads)
             except UnicodeDecodeError as error:  # the words before it are in the list
-                raise DataError(f"{path}, line {len(words) + 1}: the word is not UTF-8 text") from error
+                raise DataError(
+                    f"{path}, line {len(words) + 1}: the word is not UTF-8 text"
+                ) from error
     if not words:
         raise DataError(f"{path} is empty; fetch it again from {GLOVE_HOME}")
     return words, _checked(path, words, np.concatenate(blocks))
@@ -165,9 +217,14 @@ def _numbers(path: Path, first: int, rows: Sequence[bytes], dimensions: int) -> 
         try:
             count = len(np.array(row.split(), dtype=np.float32))
         except ValueError as error:
-            raise DataError(f"{path}, line {line}: not a word and {dimensions} numbers ({error})") from error
+            raise DataError(
+                f"{path}, line {line}: not a word and {dimensions} numbers ({error})"
+            ) from error
         if count != dimensions:
-            raise DataError(f"{path}, line {line}: {count} numbers where there should be {dimensions}; is the file cut short?")
+            raise DataError(
+                f"{path}, line {line}: {count} numbers where there should be {dimensions}; is the"
+                " file cut short?"
+            )
     raise AssertionError("some line is wrong")
 
 

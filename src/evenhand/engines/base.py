@@ -1,4 +1,5 @@
-"""What an engine is: something that can be attached to a model and a federation, and then does exchanges."""
+"""What an engine is: something that can be attached to a model and a federation, and then does
+exchanges."""
 
 from __future__ import annotations
 
@@ -16,19 +17,24 @@ from evenhand.tree import Tree
 
 
 class Exchange(Protocol):
-    """An engine at work: it owns batches, padding, devices, client memories, summing and stacking."""
+    """An engine at work: it owns batches, padding, devices, client memories, summing and
+    stacking."""
 
     here: bool  # whether clients' samples and memories are in this process
     by_client: bool  # whether the server may see how single clients fare
-    memories: dict[int, Tree]  # what clients remember, by id; a client not in it has its first memory
-    meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None  # may be asked, while clients work, for the next work, ids and round
+    # what clients remember, by id; a client not in it has its first memory
+    memories: dict[int, Tree]
+    # may be asked, while clients work, for the next work, ids and round
+    meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect their replies."""
+        """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect
+        their replies."""
 
 
 class Look(NamedTuple):
-    """What some clients are asked about models in company with other work, before they begin with it."""
+    """What some clients are asked about models in company with other work, before they begin with
+    it."""
 
     work: Work
     task: Task
@@ -37,13 +43,18 @@ class Look(NamedTuple):
 
 @runtime_checkable
 class Messenger(Protocol):
-    """An exchange that sends messages, which cost something each: a look and other work go in one."""
+    """An exchange that sends messages, which cost something each: a look and other work go in
+    one."""
 
-    def exchange_with(self, look: Look, work: Work, task: Task, ids: Tensor, round: int) -> tuple[Replies, Replies]:
+    def exchange_with(
+        self, look: Look, work: Work, task: Task, ids: Tensor, round: int
+    ) -> tuple[Replies, Replies]:
         """What was seen, and what the work has given. Clients of ``look`` are among ``ids``."""
 
 
-def exchange_with(exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int) -> tuple[Replies, Replies]:
+def exchange_with(
+    exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int
+) -> tuple[Replies, Replies]:
     """What clients see of models, and what they reply to the work that they do then."""
     if isinstance(exchange, Messenger):
         return exchange.exchange_with(look, work, task, ids, round)
@@ -52,7 +63,8 @@ def exchange_with(exchange: Exchange, look: Look, work: Work, task: Task, ids: T
 
 
 class Engine(ABC):
-    """A way to carry out exchanges. Engines are plain settings; the work starts when one is attached."""
+    """A way to carry out exchanges. Engines are plain settings; the work starts when one is
+    attached."""
 
     @abstractmethod
     def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:

@@ -14,7 +14,8 @@ from evenhand.tree import Tree
 class Fold:
     """Adds replies up in float64 and keeps what is seen one by one.
 
-    On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a chunk at a time.
+    On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a
+    chunk at a time.
     """
 
     def __init__(self, runs: int, rows: int) -> None:
@@ -22,14 +23,29 @@ class Fold:
         self._total: Tree | None = None
         self._each: Tree | None = None
 
-    def add(self, total: Tree, each: Tree, rows: Tensor, run: Tensor, good: Tensor, known: Tree | None = None) -> None:
-        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those that are not ``good`` (k,) do not count.
+    def add(
+        self,
+        total: Tree,
+        each: Tree,
+        rows: Tensor,
+        run: Tensor,
+        good: Tensor,
+        known: Tree | None = None,
+    ) -> None:
+        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those
+        that are not ``good`` (k,) do not count.
 
-        ``known``: the sums of total over those that do, where they have been taken already, all of one run; total is then empty.
+        ``known``: the sums of total over those that do, where they have been taken already, all of
+        one run; total is then empty.
         """
         if self._total is None or self._each is None:
             shapes = tree.map(lambda leaf: leaf[0], total) if known is None else known
-            self._total = tree.map(lambda leaf: torch.zeros(self._runs, *leaf.shape, dtype=torch.float64, device=leaf.device), shapes)
+            self._total = tree.map(
+                lambda leaf: torch.zeros(
+                    self._runs, *leaf.shape, dtype=torch.float64, device=leaf.device
+                ),
+                shapes,
+            )
             self._each = tree.map(lambda leaf: leaf.new_zeros(self._rows, *leaf.shape[1:]), each)
         for table, stacked in zip(tree.leaves(self._each), tree.leaves(each), strict=True):
             table[rows.to(table.device)] = stacked
@@ -54,7 +70,9 @@ class Fold:
 def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) -> None:
     """Add stacked values (k, ...) to the sums of their runs (R, ...), as one product or sum."""
     if good is not None:
-        stacked = torch.where(good.to(stacked.device).reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0)
+        stacked = torch.where(
+            good.to(stacked.device).reshape(-1, *[1] * (stacked.ndim - 1)), stacked, 0
+        )
     if len(sums) == 1:
         sums[0].add_(stacked.sum(0, dtype=torch.float64))
         return
@@ -64,23 +82,38 @@ def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) 
 
 
 def summed(out: Tree, must_be_finite: bool) -> Tree:
-    """Sums of a chunk's totals over the clients that count, and (k,) which do: all they send and remember is finite, if it must be."""
-    leaves = [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point()] if must_be_finite else []
+    """Sums of a chunk's totals over the clients that count, and (k,) which do: all they send and
+    remember is finite, if it must be."""
+    leaves = (
+        [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point()]
+        if must_be_finite
+        else []
+    )
     if not leaves:
         first = tree.leaves(out)[0]
         good = torch.ones(len(first), dtype=torch.bool, device=first.device)
-        return {"total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]), "good": good}
-    good = torch.stack([leaf.sum(1, dtype=torch.float64) for leaf in leaves]).sum(0).isfinite()  # nothing that is not gets lost in a sum
+        return {
+            "total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]),
+            "good": good,
+        }
+    # nothing that is not gets lost in a sum
+    good = torch.stack([leaf.sum(1, dtype=torch.float64) for leaf in leaves]).sum(0).isfinite()
 
     def over_good(leaf: Tensor) -> Tensor:
-        return torch.where(good.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0).sum(0, dtype=torch.float64)
+        return torch.where(good.reshape(-1, *[1] * (leaf.ndim - 1)), leaf, 0).sum(
+            0, dtype=torch.float64
+        )
 
     return {"total": tree.map(over_good, out["total"]), "good": good}
 
 
 def finite(out: Tree, clients: int) -> Tensor:
     """(k,) for each client of a chunk, whether all it sends and remembers is finite."""
-    leaves = [leaf.reshape(clients, -1) for leaf in tree.leaves(out) if leaf.is_floating_point() and leaf[0].numel()]
+    leaves = [
+        leaf.reshape(clients, -1)
+        for leaf in tree.leaves(out)
+        if leaf.is_floating_point() and leaf[0].numel()
+    ]
     if not leaves:
         return torch.ones(clients, dtype=torch.bool)
     if leaves[0].is_cuda:
@@ -88,6 +121,7 @@ def finite(out: Tree, clients: int) -> Tensor:
     else:
         fine = all(math.isfinite(leaf.sum()) for leaf in leaves)
     if fine:
-        return torch.ones(clients, dtype=torch.bool)  # nothing that is not finite gets lost in a sum
+        # nothing that is not finite gets lost in a sum
+        return torch.ones(clients, dtype=torch.bool)
     ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
     return torch.isfinite(ends).all(0).cpu()

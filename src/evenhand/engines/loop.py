@@ -19,7 +19,8 @@ from evenhand.tree import Tree
 
 RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase, LSTM)
 HEAVY_LAYERS = (nn.modules.conv._ConvNd, *RECURRENT_LAYERS)
-LARGE = 200_000  # parameters; a step of a dense model this large keeps a core busy for a millisecond
+# parameters; a step of a dense model this large keeps a core busy for a millisecond
+LARGE = 200_000
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,9 @@ class Loop(Engine):
     """Clients one after another.
 
     Args:
-        workers: threads that take clients side by side, each client on one of them. None takes torch's number of threads for
-            convolutional, recurrent and large models on a CPU, and one for the others, which Python itself holds up.
+        workers: threads that take clients side by side, each client on one of them. None takes
+            torch's number of threads for convolutional, recurrent and large models on a CPU, and
+            one for the others, which Python itself holds up.
     """
 
     workers: int | None = None
@@ -54,7 +56,9 @@ class OneByOne(Batching):
     def map(self, function: ClientFunction) -> ChunkFunction:
         def call(shared: Tree, inputs: Tree) -> Tree:
             with torch.no_grad():
-                return tree.map(lambda leaf: leaf[None], function(tree.row(shared, 0), tree.row(inputs, 0)))
+                return tree.map(
+                    lambda leaf: leaf[None], function(tree.row(shared, 0), tree.row(inputs, 0))
+                )
 
         return call
 
@@ -64,7 +68,9 @@ class OneByOne(Batching):
             variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
             with torch.enable_grad():
                 value = objective(tree.row(shared, 0), {**inputs, "variables": variables})
-                slopes = iter(torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True))
+                slopes = iter(
+                    torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True)
+                )
             return tree.map(lambda leaf: next(slopes)[None], variables)
 
         return call

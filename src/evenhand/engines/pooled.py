@@ -1,4 +1,5 @@
-"""Evaluation of models that all clients share: samples in large blocks that do not care whose they are, and sums by client and group."""
+"""Evaluation of models that all clients share: samples in large blocks that do not care whose they
+are, and sums by client and group."""
 
 from __future__ import annotations
 
@@ -18,8 +19,10 @@ from evenhand.metrics.tally import BLOCK, Addend
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-GPU_BLOCK = 8192  # samples judged at once on a GPU: kernels of this many are long enough to hide how they are started
-TIMES_AS_IT_IS = 2  # before it is replayed: at the end of a run there are evaluations that do not come again
+# samples judged at once on a GPU: kernels of this many are long enough to hide how they are started
+GPU_BLOCK = 8192
+# before it is replayed: at the end of a run there are evaluations that do not come again
+TIMES_AS_IT_IS = 2
 MOST_AT_ONCE = 1 << 16  # samples times runs, there
 
 
@@ -36,18 +39,28 @@ class _Order(NamedTuple):
 class Pooled:
     """Sums over samples of one part of the data by run, client and group."""
 
-    def __init__(self, model: Model, part: Part, samples: Samples, replayed: Callable[[TreeFunction], TreeFunction]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        part: Part,
+        samples: Samples,
+        replayed: Callable[[TreeFunction], TreeFunction],
+    ) -> None:
         self._model, self._part, self._samples, self._replayed = model, part, samples, replayed
         self._last: _Order | None = None
         self._judges: dict[int, _Judge] = {}  # by the work's identity
 
     def sums(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
-        """What the samples of clients ``ids`` (R, K) add up to under each run's ``shared`` (R, ...)."""
+        """What the samples of clients ``ids`` (R, K) add up to under each run's ``shared`` (R,
+        ...)."""
         runs, groups = len(ids), max(work.groups, 1)
         if bool((ids == ids[:1]).all()):
             found = self._of_clients(work, shared, self._ordered(ids[0], groups), groups)
         else:
-            each_run = [self._of_clients(work, _only(shared, run), self._ordered(ids[run], groups), groups) for run in range(runs)]
+            each_run = [
+                self._of_clients(work, _only(shared, run), self._ordered(ids[run], groups), groups)
+                for run in range(runs)
+            ]
             found = tree.map(lambda *pieces: torch.cat(pieces), *each_run)
         return Replies(ids, found["total"], found["each"])
 
@@ -63,37 +76,62 @@ class Pooled:
 
     def _ordered(self, ids: Tensor, groups: int) -> _Order:
         last = self._last
-        if last is not None and torch.equal(last.ids, ids) and len(last.counts) == len(ids) * groups:
+        if (
+            last is not None
+            and torch.equal(last.ids, ids)
+            and len(last.counts) == len(ids) * groups
+        ):
             return last
         part = self._part
         sizes = part.sizes[ids]
         owner = torch.repeat_interleave(torch.arange(len(ids)), sizes)  # (N,)
-        index = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
+        index = (
+            torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner] + part.offsets[ids][owner]
+        )
         group = torch.zeros_like(index) if part.group is None else part.group[index]
         cell = owner * groups + group
         order = cell.argsort(stable=True)
         counts = torch.bincount(cell, minlength=len(ids) * groups)
-        self._last = _Order(ids, index[order].to(self._model.device), group[order], cell[order], counts.to(self._model.device))
+        self._last = _Order(
+            ids,
+            index[order].to(self._model.device),
+            group[order],
+            cell[order],
+            counts.to(self._model.device),
+        )
         return self._last
 
-    def _judged(self, work: Work, shared: Tree, order: _Order) -> Iterator[tuple[Reply, Tensor, Tensor]]:
-        """Blocks of samples: what each adds under every run's model (values are (R, B)), its group and its cell."""
+    def _judged(
+        self, work: Work, shared: Tree, order: _Order
+    ) -> Iterator[tuple[Reply, Tensor, Tensor]]:
+        """Blocks of samples: what each adds under every run's model (values are (R, B)), its group
+        and its cell."""
         model, runs = self._model, len(tree.leaves(shared)[0])
         block = BLOCK
-        if model.device.type == "cuda":  # on a CPU a block's size would change bits, and runs must not depend on their company
+        # on a CPU a block's size would change bits, and runs must not depend on their company
+        if model.device.type == "cuda":
             block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
         if id(work) not in self._judges:
             self._judges[id(work)] = _Judge(work, model, self._samples, self._replayed)
         judge = self._judges[id(work)]
         judge.times += 1
-        for index, group, cell in zip(*(torch.split(v, block) for v in (order.samples, order.group, order.cell)), strict=True):
+        for index, group, cell in zip(
+            *(torch.split(v, block) for v in (order.samples, order.group, order.cell)), strict=True
+        ):
             yield judge(shared, index), group, cell
 
 
 class _Judge:
-    """What samples add, of one kind of work, under every run's model: as (R, B), in a form that costs less when it comes again."""
+    """What samples add, of one kind of work, under every run's model: as (R, B), in a form that
+    costs less when it comes again."""
 
-    def __init__(self, work: Work, model: Model, samples: Samples, replayed: Callable[[TreeFunction], TreeFunction]) -> None:
+    def __init__(
+        self,
+        work: Work,
+        model: Model,
+        samples: Samples,
+        replayed: Callable[[TreeFunction], TreeFunction],
+    ) -> None:
         self.work, self._model, self._samples = work, model, samples
         self._form = Reply()
         self._replayed = replayed(self._stacked)
@@ -102,21 +140,37 @@ class _Judge:
     def __call__(self, shared: Tree, index: Tensor) -> Reply:
         judge = self._replayed if self.times > TIMES_AS_IT_IS else self._stacked
         values, runs = judge(shared, {"index": index}), len(tree.leaves(shared)[0])
-        keep = torch.clone if index.is_cuda else lambda value: value  # a graph's next replay writes to the same memory
+        # a graph's next replay writes to the same memory
+        keep = torch.clone if index.is_cuda else lambda value: value
         parts = []
         for kind, addends in zip(Reply._fields, self._form, strict=True):
-            found = {name: {key: keep(value) for key, value in values[kind][name].items()} for name in addends}
-            parts.append({name: Addend(v["value"].expand(runs, -1), v.get("place"), addends[name].shape) for name, v in found.items()})
+            found = {
+                name: {key: keep(value) for key, value in values[kind][name].items()}
+                for name in addends
+            }
+            parts.append(
+                {
+                    name: Addend(v["value"].expand(runs, -1), v.get("place"), addends[name].shape)
+                    for name, v in found.items()
+                }
+            )
         return Reply(*parts)
 
     def _stacked(self, shared: Tree, inputs: Tree) -> Tree:
         index = inputs["index"]
-        batch = Batch(self._samples, index, torch.ones(len(index), dtype=self._model.dtype, device=index.device))
+        batch = Batch(
+            self._samples,
+            index,
+            torch.ones(len(index), dtype=self._model.dtype, device=index.device),
+        )
 
         def one(shared: Tree) -> Tree:
             self._form = self.work.by_sample(self._model, Task(shared, {}), batch)
             return {
-                kind: {name: {"value": a.value, **({} if a.place is None else {"place": a.place})} for name, a in addends.items()}
+                kind: {
+                    name: {"value": a.value, **({} if a.place is None else {"place": a.place})}
+                    for name, a in addends.items()
+                }
                 for kind, addends in zip(Reply._fields, self._form, strict=True)
             }
 
@@ -127,7 +181,8 @@ class _Judge:
 
 
 class _Sums:
-    """Sums by run and cell. Plain numbers of a GPU are summed there, cell after cell; tables and what is on a CPU, sample after sample."""
+    """Sums by run and cell. Plain numbers of a GPU are summed there, cell after cell; tables and
+    what is on a CPU, sample after sample."""
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
@@ -140,19 +195,29 @@ class _Sums:
                 self._waiting[kind].setdefault(name, []).append(addend.value)
                 continue
             if name not in self._tables[kind]:
-                self._tables[kind][name] = torch.zeros(self._runs, cells, *addend.shape, dtype=torch.float64)
+                self._tables[kind][name] = torch.zeros(
+                    self._runs, cells, *addend.shape, dtype=torch.float64
+                )
             first = torch.arange(self._runs)[:, None] * cells  # (R, 1) of each run
             place = None if addend.place is None else addend.place.flatten()
-            Addend(addend.value.flatten(), place, addend.shape).add_to(self._tables[kind][name], (first + cell).flatten())
+            Addend(addend.value.flatten(), place, addend.shape).add_to(
+                self._tables[kind][name], (first + cell).flatten()
+            )
 
     def tables(self, kind: str, shape: tuple[int, ...], counts: Tensor) -> Tree:
         """By name, (*shape, ...)."""
-        found = {name: table.reshape(*shape, *table.shape[2:]) for name, table in self._tables[kind].items()}
+        found = {
+            name: table.reshape(*shape, *table.shape[2:])
+            for name, table in self._tables[kind].items()
+        }
         waiting = self._waiting[kind]
         if waiting:
-            values = torch.cat([torch.cat(blocks, dim=1) for blocks in waiting.values()])  # (names * R, N), cells in order
+            # (names * R, N), cells in order
+            values = torch.cat([torch.cat(blocks, dim=1) for blocks in waiting.values()])
             # unsafe: without checks of the lengths, each of which would wait for the GPU
-            summed = torch.segment_reduce(values.T.contiguous(), "sum", lengths=counts, axis=0, unsafe=True, initial=0.0)
+            summed = torch.segment_reduce(
+                values.T.contiguous(), "sum", lengths=counts, axis=0, unsafe=True, initial=0.0
+            )
             tables = summed.T.cpu().reshape(len(waiting), *shape)
             found |= dict(zip(waiting, tables, strict=True))
         return found

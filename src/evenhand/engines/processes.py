@@ -1,19 +1,25 @@
-"""One run on several processes, each with a GPU or a few cores of its own, on one machine or on several.
+"""One run on several processes, each with a GPU or a few cores of its own, on one machine or on
+several.
 
-Every process runs the same program on the same federation and holds the same state. The clients of an exchange are divided among them;
-sums are added over all processes in float64, and what is seen client by client is gathered, so that everyone gets the same replies and
-takes the same next step. ``torchrun`` starts the processes, :func:`join` makes them know each other; without it nothing here does anything.
+Every process runs the same program on the same federation and holds the same state. The clients of
+an exchange are divided among them; sums are added over all processes in float64, and what is seen
+client by client is gathered, so that everyone gets the same replies and takes the same next step.
+``torchrun`` starts the processes, :func:`join` makes them know each other; without it nothing here
+does anything.
 
-A cohort is dealt by size, so that everyone gets about as many clients and samples. Clients with memories stay with one process.
+A cohort is dealt by size, so that everyone gets about as many clients and samples. Clients with
+memories stay with one process.
 
-Compared with one process, totals are added in another order: each process adds its own clients, then these sums are added. Both are sums in
-float64, so with float64 models they differ by about 1e-16 of their size in each round, and with float32 models most often not at all,
-since the addends leave bits to spare. What is seen client by client has the same bits, except in evaluation, where samples of other clients
-in a block may change the last one. With dropout the vmap engine draws other random numbers. Two runs with the same number of processes on
-the same machines are equal to the bit.
+Compared with one process, totals are added in another order: each process adds its own clients,
+then these sums are added. Both are sums in float64, so with float64 models they differ by about
+1e-16 of their size in each round, and with float32 models most often not at all, since the addends
+leave bits to spare. What is seen client by client has the same bits, except in evaluation, where
+samples of other clients in a block may change the last one. With dropout the vmap engine draws
+other random numbers. Two runs with the same number of processes on the same machines are equal to
+the bit.
 
-Nothing may hang. So processes meet before every message, to hear whether all of them are well and at the same point of the program; an
-error of one is then an error of all.
+Nothing may hang. So processes meet before every message, to hear whether all of them are well and
+at the same point of the program; an error of one is then an error of all.
 """
 
 from __future__ import annotations
@@ -45,19 +51,22 @@ from evenhand.tree import Tree
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
 
-# a process that dies takes the others along, as torchrun sees to it; one that is slow may be downloading data
+# a process that dies takes the others along, as torchrun sees to it; one that is slow may be
+# downloading data
 PATIENCE = timedelta(hours=12)
 
 
 class ProcessError(RunError):
-    """Something went wrong at one process, and all of them stop; or they cannot reach each other any more."""
+    """Something went wrong at one process, and all of them stop; or they cannot reach each other
+    any more."""
 
 
 # ---- who is there
 
 
 def launched() -> bool:
-    """Whether torchrun, or something that sets the same variables, started this process as one of several."""
+    """Whether torchrun, or something that sets the same variables, started this process as one of
+    several."""
     return {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
@@ -73,9 +82,11 @@ def is_first() -> bool:
 
 @contextmanager
 def join() -> Iterator[None]:
-    """Work together with the other processes that torchrun has started; they part in the end, also after an error.
+    """Work together with the other processes that torchrun has started; they part in the end, also
+    after an error.
 
-    Does nothing where torchrun has started none. Inside, device "cuda" is a GPU of this process's own, as long as there are enough of them.
+    Does nothing where torchrun has started none. Inside, device "cuda" is a GPU of this process's
+    own, as long as there are enough of them.
 
     >>> with join():
     ...     is_first()
@@ -84,14 +95,16 @@ def join() -> Iterator[None]:
     if several() or not launched():
         yield
         return
-    # loaded later, as torch.func and torch.compile do, its functions would keep the group as a default argument, and with it threads that
-    # may still be at work when Python ends, which aborts the process
+    # loaded later, as torch.func and torch.compile do, its functions would keep the group as a
+    # default argument, and with it threads that may still be at work when Python ends, which aborts
+    # the process
     import torch.distributed.nn.functional
 
     gpus, own = torch.cuda.device_count(), False
     if gpus:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % gpus)
-        own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= gpus  # nccl refuses processes that share a GPU
+        # nccl refuses processes that share a GPU
+        own = int(os.environ.get("LOCAL_WORLD_SIZE", 1)) <= gpus
     dist.init_process_group("cpu:gloo,cuda:nccl" if own else "gloo", timeout=PATIENCE)
     try:
         with _all_or_none("the end"):
@@ -104,7 +117,8 @@ def join() -> Iterator[None]:
 
 
 def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all processes call, and that all of them finish or none: an error of one is an error of all."""
+    """A function that all processes call, and that all of them finish or none: an error of one is
+    an error of all."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -117,7 +131,8 @@ def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all processes call, that the first one alone carries out, and whose result or error they all get."""
+    """A function that all processes call, that the first one alone carries out, and whose result or
+    error they all get."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -127,7 +142,8 @@ def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def from_first(function: Callable[[], Found], name: str = "a question") -> Found:
-    """What ``function`` gives on the first process, where alone it is called. Tensors in it must be on the CPU."""
+    """What ``function`` gives on the first process, where alone it is called. Tensors in it must be
+    on the CPU."""
     if not several():
         return function()
     message: list[Any] = [None]
@@ -140,17 +156,19 @@ def from_first(function: Callable[[], Found], name: str = "a question") -> Found
     _meet(name, failure)
     with _carried():
         dist.broadcast_object_list(message, src=0)
-    found: Found = pickle.loads(message[0])  # from a process of the same job, as everything that torch.distributed sends as an object
+    # from a process of the same job, as everything that torch.distributed sends as an object
+    found: Found = pickle.loads(message[0])
     return found
 
 
 def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
-    """``exchange`` divided among the processes; itself where there is one. All must have the same model and the same data."""
+    """``exchange`` divided among the processes; itself where there is one. All must have the same
+    model and the same data."""
     if not several():
         if launched():
             warnings.warn(
-                f"torchrun has started {os.environ['WORLD_SIZE']} processes, but each of them trains alone; "
-                "put the training inside `with evenhand.engines.processes.join():`",
+                f"torchrun has started {os.environ['WORLD_SIZE']} processes, but each of them"
+                " trains alone; put the training inside `with evenhand.engines.processes.join():`",
                 stacklevel=4,  # where fit is called
             )
         return exchange
@@ -161,8 +179,8 @@ def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
     _meet("the start")
     if len(set(_hear(digest.hexdigest()))) > 1:
         raise ProcessError(
-            "the processes do not start from the same model and data; call torch.manual_seed before making the module, "
-            "and deal the data with the same seed everywhere"
+            "the processes do not start from the same model and data; call torch.manual_seed before"
+            " making the module, and deal the data with the same seed everywhere"
         )
     return Split(exchange, model, federation)
 
@@ -176,12 +194,16 @@ class Split:
         self.inner, self.model, self.federation = inner, model, federation
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
-        self._home = deal(federation.train.sizes, self.world)  # (n,) where a client with a memory works, also after a checkpoint is loaded
-        self._kept_at = torch.full((federation.clients,), -1)  # (n,) where it got its memory, if that was unforeseen; -1 for the others
-        self._remembering: dict[int, tuple[Work, bool | None]] = {}  # by identity: whether a kind of work needs memories; None: not known
+        # (n,) where a client with a memory works, also after a checkpoint is loaded
+        self._home = deal(federation.train.sizes, self.world)
+        # (n,) where it got its memory, if that was unforeseen; -1 for the others
+        self._kept_at = torch.full((federation.clients,), -1)
+        # by identity: whether a kind of work needs memories; None: not known
+        self._remembering: dict[int, tuple[Work, bool | None]] = {}
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Let clients ``ids`` work on ``task``, each at its process; see :class:`evenhand.engines.base.Exchange`."""
+        """Let clients ``ids`` work on ``task``, each at its process; see
+        :class:`evenhand.engines.base.Exchange`."""
         if not len(ids):
             return self.inner.exchange(work, task, ids, round)
         place = self._places(work, ids)
@@ -192,7 +214,9 @@ class Split:
         try:
             if len(mine):
                 self.inner.meanwhile = self._upcoming if self.meanwhile is not None else None
-                replies = self.inner.exchange(work, Task(task.shared, _rows(task.own, mine)), ids[mine], round)
+                replies = self.inner.exchange(
+                    work, Task(task.shared, _rows(task.own, mine)), ids[mine], round
+                )
             memories = len(self.inner.memories) if unknown else 0
         except Exception as error:
             failure = error
@@ -222,9 +246,16 @@ class Split:
         return Replies(found[order], total, _rows(rows["each"], order))
 
     def exchange_runs(
-        self, work: Work, task: Task, ids: Tensor, round: int, seeds: Tensor, runs: Tensor | None = None
+        self,
+        work: Work,
+        task: Task,
+        ids: Tensor,
+        round: int,
+        seeds: Tensor,
+        runs: Tensor | None = None,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of several runs, whole runs at each process, so that their sums have the bits that they have on one process.
+        """The exchanges of several runs, whole runs at each process, so that their sums have the
+        bits that they have on one process.
 
         Args:
             runs: (R,) which runs the rows are of; by default the first R.
@@ -239,16 +270,23 @@ class Split:
                 inner: Any = self.inner
                 own = Task(_rows(task.shared, mine), _rows(task.own, mine))
                 which = () if runs is None else (numbers[mine] // self.world,)
-                replies, good = inner.exchange_runs(work, own, ids[mine], round, seeds[mine], *which)
+                replies, good = inner.exchange_runs(
+                    work, own, ids[mine], round, seeds[mine], *which
+                )
                 rows = {"total": replies.total, "each": replies.each, "good": good}
         except Exception as error:
             failure = error
-        at = f"{_words(work)} of {len(ids)} runs, round {round + 1}, clients {_digest(ids.numpy().tobytes()):x}"
+        at = (
+            f"{_words(work)} of {len(ids)} runs, round {round + 1}, clients"
+            f" {_digest(ids.numpy().tobytes()):x}"
+        )
         form = _Form.of(rows) if rows else None
         met = _meet(at, failure, form, len(mine))
         form = _common(form, met)
         rows = _gather(rows or form.no_rows(self.model.device), met.rows)
-        order = torch.cat([(place == process).nonzero().flatten() for process in range(self.world)]).argsort()
+        order = torch.cat(
+            [(place == process).nonzero().flatten() for process in range(self.world)]
+        ).argsort()
         rows = _rows(rows, order)
         return Replies(ids, rows["total"], rows["each"]), rows["good"]
 
@@ -260,13 +298,19 @@ class Split:
     @memories.setter
     def memories(self, memories: dict[int, Tree]) -> None:
         self._kept_at.fill_(-1)
-        self.inner.memories = {client: memory for client, memory in memories.items() if int(self._home[client]) == self.rank}
+        self.inner.memories = {
+            client: memory
+            for client, memory in memories.items()
+            if int(self._home[client]) == self.rank
+        }
 
     def memories_of(self, run: int) -> dict[int, Tree]:
         """What clients remember in one of several runs; all processes must ask."""
         inner: Any = self.inner
         place, mine = run % self.world, run // self.world
-        return self._collected(f"memories of run {run}", inner.memories_of(mine) if place == self.rank else {})
+        return self._collected(
+            f"memories of run {run}", inner.memories_of(mine) if place == self.rank else {}
+        )
 
     def remember_runs(self, memories: list[dict[int, Tree]]) -> None:
         """Give each of several runs its memories."""
@@ -288,13 +332,21 @@ class Split:
         dealt = deal(getattr(self.federation, work.part).sizes[ids], self.world)
         if work.pooled:  # memories play no part
             return dealt
-        return torch.where(self._kept_at[ids] >= 0, self._kept_at[ids], self._home[ids] if self._remembers(work) else dealt)
+        return torch.where(
+            self._kept_at[ids] >= 0,
+            self._kept_at[ids],
+            self._home[ids] if self._remembers(work) else dealt,
+        )
 
     def _remembers(self, work: Work) -> bool | None:
-        """Whether clients need their memories for this work; None for training that starts without one and has not been seen yet."""
+        """Whether clients need their memories for this work; None for training that starts without
+        one and has not been seen yet."""
         if id(work) not in self._remembering:
             starts_with_one = bool(work.first_memory(self.model.init()))
-            self._remembering[id(work)] = (work, starts_with_one or (None if work.local is not None else False))
+            self._remembering[id(work)] = (
+                work,
+                starts_with_one or (None if work.local is not None else False),
+            )
         return self._remembering[id(work)][1]
 
     def _collected(self, at: str, memories: dict[int, Tree]) -> dict[int, Tree]:
@@ -303,7 +355,10 @@ class Split:
         failure: Exception | None = None
         try:
             if memories:
-                rows = {"ids": torch.tensor(list(memories)), "memory": tree.stack([tree.to(memory, "cpu") for memory in memories.values()])}
+                rows = {
+                    "ids": torch.tensor(list(memories)),
+                    "memory": tree.stack([tree.to(memory, "cpu") for memory in memories.values()]),
+                }
         except Exception as error:
             failure = error
         form = _Form.of(rows) if rows else None
@@ -316,7 +371,8 @@ class Split:
 
 
 def deal(sizes: Tensor, hands: int) -> Tensor:
-    """(K,) who gets each client: from large to small, there and back again, so that all have as many clients and about as many samples.
+    """(K,) who gets each client: from large to small, there and back again, so that all have as
+    many clients and about as many samples.
 
     >>> deal(torch.tensor([5, 9, 1, 7]), 2)
     tensor([1, 0, 0, 1])
@@ -342,10 +398,20 @@ def _words(work: Work) -> str:
     return f"{work.name}, in full" if isinstance(work, Evaluate) and work.full else work.name
 
 
-def _meet(at: str, failure: Exception | None = None, form: _Form | None = None, rows: int = 0, memories: int = 0) -> _Met:
-    """Wait for all processes. Raises everywhere where one has failed, or is at another point of the program."""
+def _meet(
+    at: str,
+    failure: Exception | None = None,
+    form: _Form | None = None,
+    rows: int = 0,
+    memories: int = 0,
+) -> _Met:
+    """Wait for all processes. Raises everywhere where one has failed, or is at another point of the
+    program."""
     digest = 0 if form is None else _digest(repr(form).encode())
-    mine = torch.tensor([int(failure is not None), _digest(at.encode()), digest, rows, memories], device=_carrier(torch.device("cpu")))
+    mine = torch.tensor(
+        [int(failure is not None), _digest(at.encode()), digest, rows, memories],
+        device=_carrier(torch.device("cpu")),
+    )
     heard = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     with _carried():
         dist.all_gather(heard, mine)
@@ -357,8 +423,13 @@ def _meet(at: str, failure: Exception | None = None, form: _Form | None = None, 
         process = int(failed.nonzero()[0])
         raise ProcessError(f"process {process}: {told[process]}") from failure
     if bool((place != place[0]).any()):
-        points = "; ".join(f"process {process} at {point!r}" for process, point in enumerate(_hear(at)))
-        raise ProcessError(f"the processes have lost each other: {points}. All must run the same program with the same arguments")
+        points = "; ".join(
+            f"process {process} at {point!r}" for process, point in enumerate(_hear(at))
+        )
+        raise ProcessError(
+            f"the processes have lost each other: {points}. All must run the same program with the"
+            " same arguments"
+        )
     return _Met(*numbers)
 
 
@@ -384,7 +455,11 @@ def _hear(word: Any) -> list[Any]:
 
 
 def _in_words(error: Exception) -> str:
-    return first_line(error) if isinstance(error, EvenhandError) else f"{type(error).__name__}: {first_line(error)}"
+    return (
+        first_line(error)
+        if isinstance(error, EvenhandError)
+        else f"{type(error).__name__}: {first_line(error)}"
+    )
 
 
 def _digest(content: bytes) -> int:
@@ -403,7 +478,11 @@ class _Leaf(NamedTuple):
     device: str  # "cpu" or "cuda"
 
     def empty(self, own: torch.device, rows: tuple[int, ...]) -> Tensor:
-        return torch.zeros(rows + self.shape, dtype=self.dtype, device=own if self.device == own.type else self.device)
+        return torch.zeros(
+            rows + self.shape,
+            dtype=self.dtype,
+            device=own if self.device == own.type else self.device,
+        )
 
 
 class _Form(NamedTuple):
@@ -434,7 +513,10 @@ def _common(form: _Form | None, met: _Met) -> _Form:
         return form
     forms: list[_Form] = [other for other in _hear(form) if other is not None]
     if len({repr(other) for other in forms}) > 1:  # as text: the order of names counts
-        raise ProcessError("the replies at different processes differ in form; a method must reply in the same form for every client")
+        raise ProcessError(
+            "the replies at different processes differ in form; a method must reply in the same"
+            " form for every client"
+        )
     return forms[0]
 
 
@@ -443,7 +525,8 @@ def _rows(stacked: Tree, rows: Tensor) -> Tree:
 
 
 def _carrier(device: torch.device) -> torch.device:
-    """Where the processes can exchange tensors of this device: gloo carries those on the CPU, nccl those on a GPU."""
+    """Where the processes can exchange tensors of this device: gloo carries those on the CPU, nccl
+    those on a GPU."""
     backends = dict(pair.split(":") for pair in str(dist.get_backend_config()).split(","))
     if device.type == "cuda" and backends.get("cuda") == "nccl":
         return device
@@ -452,7 +535,8 @@ def _carrier(device: torch.device) -> torch.device:
 
 @contextmanager
 def _carried() -> Iterator[None]:
-    """What fails in here cannot be told to the others, who wait for something else: this process stops, and they see that it is gone."""
+    """What fails in here cannot be told to the others, who wait for something else: this process
+    stops, and they see that it is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -477,7 +561,8 @@ def _sum(addend: Tree) -> Tree:
 
 @_carried()
 def _gather(rows: Tree, counts: Tensor) -> Tree:
-    """The rows of all processes, those of the first in front, in one message of bytes for each kind of device."""
+    """The rows of all processes, those of the first in front, in one message of bytes for each kind
+    of device."""
     leaves = tree.leaves(rows)
     gathered: dict[int, Tensor] = {}
     for kind in sorted({leaf.device.type for leaf in leaves}):
@@ -488,8 +573,12 @@ def _gather(rows: Tree, counts: Tensor) -> Tree:
         message[: len(mine)] = mine
         heard = [torch.empty_like(message) for _ in counts]
         dist.all_gather(heard, message)
-        everyone = torch.cat([part[:count] for part, count in zip(heard, counts.tolist(), strict=True)]).to(mine.device)
-        for i, piece in zip(here, torch.split(everyone, [part.shape[1] for part in flat], dim=1), strict=True):
+        everyone = torch.cat(
+            [part[:count] for part, count in zip(heard, counts.tolist(), strict=True)]
+        ).to(mine.device)
+        for i, piece in zip(
+            here, torch.split(everyone, [part.shape[1] for part in flat], dim=1), strict=True
+        ):
             gathered[i] = leaves[i].new_empty(len(everyone), *leaves[i].shape[1:])
             _as_bytes(gathered[i]).copy_(piece)
     ordered = (gathered[i] for i in range(len(leaves)))

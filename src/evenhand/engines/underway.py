@@ -1,4 +1,5 @@
-"""Replies of clients that a GPU is still at work on, so that the host can go on meanwhile and start the next round in time."""
+"""Replies of clients that a GPU is still at work on, so that the host can go on meanwhile and start
+the next round in time."""
 
 from __future__ import annotations
 
@@ -24,7 +25,9 @@ class Underway(Replies):
     def __new__(cls, asked: Tensor, sums: Tree, good: Tensor) -> Underway:
         self = super().__new__(cls, asked, sums, {})
         self._good = good
-        self._told = torch.empty(good.shape, dtype=torch.bool, pin_memory=True).copy_(good, non_blocking=True)
+        self._told = torch.empty(good.shape, dtype=torch.bool, pin_memory=True).copy_(
+            good, non_blocking=True
+        )
         self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._done.record(torch.cuda.current_stream(good.device))
         return self
@@ -54,11 +57,18 @@ class Underway(Replies):
 
     def unless_void(self, before: Tree, after: Tree) -> Tree:
         leaves = tree.leaves(before) + tree.leaves(after)
-        if self.underway and before.keys() == after.keys() and all(leaf.device == self._good.device for leaf in leaves):
+        if (
+            self.underway
+            and before.keys() == after.keys()
+            and all(leaf.device == self._good.device for leaf in leaves)
+        ):
             return tree.where(self._good.any(), after, before)
         return super().unless_void(before, after)
 
 
 def numbers_at_home(values: Tree) -> Tree:
-    """Numbers on the CPU, where servers work with them; trees shaped like the model stay where it is."""
-    return {name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()}
+    """Numbers on the CPU, where servers work with them; trees shaped like the model stay where it
+    is."""
+    return {
+        name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()
+    }

@@ -1,4 +1,5 @@
-"""Who works on what: the clients of a cohort or chunk, and the samples that they visit at each of their local steps."""
+"""Who works on what: the clients of a cohort or chunk, and the samples that they visit at each of
+their local steps."""
 
 from __future__ import annotations
 
@@ -36,34 +37,54 @@ class Members(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Local steps that the same clients take one after another: those that are not done yet, the first ones of a chunk."""
+    """Local steps that the same clients take one after another: those that are not done yet, the
+    first ones of a chunk."""
 
-    batches: list[Tree]  # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for padding
+    # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for
+    # padding
+    batches: list[Tree]
     stacked: int  # s
-    taking_part: int  # how many of these; the others are done, and are there so that few sizes of stacks come up
+    # how many of these; the others are done, and are there so that few sizes of stacks come up
+    taking_part: int
 
 
 class Visits:
-    """The samples that clients visit. Clients are in the order of falling steps, so that those who are done fall out of the stack.
+    """The samples that clients visit. Clients are in the order of falling steps, so that those who
+    are done fall out of the stack.
 
     Args:
         part: the data.
         device, dtype: where and as which numbers indices and weights are wanted.
     """
 
-    def __init__(self, local: LocalSGD, members: Members, part: Part, round: int, device: torch.device, dtype: torch.dtype) -> None:
-        schedule = local.schedule(members.ids, members.sizes, int(members.widths.max()), round, members.seed)
-        self.steps, positions, valid, offsets = schedule.steps, schedule.positions, schedule.valid, part.offsets[members.ids]
+    def __init__(
+        self,
+        local: LocalSGD,
+        members: Members,
+        part: Part,
+        round: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        schedule = local.schedule(
+            members.ids, members.sizes, int(members.widths.max()), round, members.seed
+        )
+        self.steps, positions, valid = schedule.steps, schedule.positions, schedule.valid
+        offsets = part.offsets[members.ids]
         self.order: Tensor | None = None  # from the chunk's order
         self.back: Tensor | None = None  # to it
         if bool((np.diff(self.steps.numpy()) > 0).any()):
             self.order = self.steps.argsort(descending=True, stable=True)
             self.back = self.order.argsort()
-            self.steps, positions, valid, offsets = (values[self.order] for values in (self.steps, positions, valid, offsets))
+            self.steps, positions, valid, offsets = (
+                values[self.order] for values in (self.steps, positions, valid, offsets)
+            )
         index = (positions + offsets[:, None, None]).transpose(0, 1).contiguous()  # steps first
         weight = valid.transpose(0, 1).contiguous()
         both = (tree.there(values, device).unbind(0) for values in (index, weight.to(dtype)))
-        self._batches = [{"index": samples, "weight": real} for samples, real in zip(*both, strict=True)]
+        self._batches = [
+            {"index": samples, "weight": real} for samples, real in zip(*both, strict=True)
+        ]
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
         """All steps; ``one_by_one``: each for itself."""
@@ -76,6 +97,8 @@ class Visits:
             last = len(self._batches) - 1  # whole batches are the same at every step
             rows = [self._batches[min(step, last)] for step in range(done, until)]
             if stacked != len(ends):
-                rows = [tree.map(lambda leaf, stacked=stacked: leaf[:stacked], batch) for batch in rows]
+                rows = [
+                    tree.map(lambda leaf, stacked=stacked: leaf[:stacked], batch) for batch in rows
+                ]
             yield Steps(rows, stacked, taking_part)
             done = until

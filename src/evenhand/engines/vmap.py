@@ -1,4 +1,5 @@
-"""The stacking engine: all clients of a chunk side by side with ``torch.func``, replayed as traced operations or CUDA graphs."""
+"""The stacking engine: all clients of a chunk side by side with ``torch.func``, replayed as traced
+operations or CUDA graphs."""
 
 from __future__ import annotations
 
@@ -12,18 +13,25 @@ from torch.func import grad, vmap
 from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
-from evenhand.layers.convolution import BLOCK
 from evenhand.engines.memory import free_memory
 from evenhand.engines.replay import Captured, GraphMemory, Replayed
-from evenhand.engines.simulator import Batching, ChunkFunction, ChunkReply, ClientFunction, Simulator
+from evenhand.engines.simulator import (
+    Batching,
+    ChunkFunction,
+    ChunkReply,
+    ClientFunction,
+    Simulator,
+)
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
+from evenhand.layers.convolution import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
 MEMORY_SHARE = 0.25  # of the memory that is free, for one chunk
 CALLS_OF_CONVOLUTIONS = 10  # before tracing, which saves tens of milliseconds a call
-WORTH_A_THREAD = 256 << 20  # bytes of clients' values; with less in a chunk, threads wait for each other in Python
+# bytes of clients' values; with less in a chunk, threads wait for each other in Python
+WORTH_A_THREAD = 256 << 20
 
 
 @dataclass(frozen=True)
@@ -31,11 +39,12 @@ class Vmap(Engine):
     """Clients side by side.
 
     Args:
-        chunk: most clients worked on at once; None chooses from free memory. The result does not depend on it (with
-            dropout, the random numbers do).
-        trace: replay traced operations, on a GPU CUDA graphs. Turn it off for a module that draws Python random numbers in ``forward``.
-        compile: on a GPU, fuse the operations of a local step with torch's compiler: True at once, None when it has been called a
-            thousand times, False never.
+        chunk: most clients worked on at once; None chooses from free memory. The result does not
+            depend on it (with dropout, the random numbers do).
+        trace: replay traced operations, on a GPU CUDA graphs. Turn it off for a module that draws
+            Python random numbers in ``forward``.
+        compile: on a GPU, fuse the operations of a local step with torch's compiler: True at once,
+            None when it has been called a thousand times, False never.
     """
 
     chunk: int | None = None
@@ -58,7 +67,9 @@ class SideBySide(Batching):
     def __init__(self, settings: Vmap, device: torch.device, in_blocks: bool = False) -> None:
         super().__init__(workers=torch.get_num_threads() if device.type == "cpu" else 1)
         self.settings, self.device = settings, device
-        self._in_blocks = in_blocks  # whether few clients at once are best: convolutions on a CPU, with little that is not in its cache
+        # whether few clients at once are best: convolutions on a CPU, with little that is not in
+        # its cache
+        self._in_blocks = in_blocks
         self._graphs = GraphMemory() if device.type == "cuda" and settings.trace else None
         self._widths: dict[str, Tensor] = {}  # by part of the data
         self._room: int | None = None
@@ -85,8 +96,10 @@ class SideBySide(Batching):
         return chunks
 
     def _most(self, clients: int, each: int) -> int:
-        """Clients in a chunk: what memory holds; on a CPU, where there is much work, one chunk or more for every worker."""
-        if self._room is None:  # once: chunks of another size would have to be traced and captured anew
+        """Clients in a chunk: what memory holds; on a CPU, where there is much work, one chunk or
+        more for every worker."""
+        # once: chunks of another size would have to be traced and captured anew
+        if self._room is None:
             self._room = int(MEMORY_SHARE * free_memory(self.device)) // self.workers
             if self.device.type == "cpu":
                 self._room = min(self._room, WORTH_A_THREAD)
@@ -99,15 +112,20 @@ class SideBySide(Batching):
         side_by_side = vmap(function, randomness="different")
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
-            # every client gets its own view of what is shared: one matrix product over all of them would round by company
+            # every client gets its own view of what is shared: one matrix product over all of them
+            # would round by company
             clients = len(tree.leaves(inputs)[0])
-            return side_by_side(tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs)
+            return side_by_side(
+                tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs
+            )
 
         return stacked
 
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
         def slope(shared: Tree, inputs: Tree) -> Tree:
-            result: Tree = grad(lambda variables: objective(shared, {**inputs, "variables": variables}))(inputs["variables"])
+            result: Tree = grad(
+                lambda variables: objective(shared, {**inputs, "variables": variables})
+            )(inputs["variables"])
             return result
 
         return self.map(slope)
@@ -116,13 +134,19 @@ class SideBySide(Batching):
         if not self.settings.trace:
             return function
         if self._graphs is None:
-            return Replayed(function, CALLS_OF_CONVOLUTIONS) if self._in_blocks else Replayed(function)
+            return (
+                Replayed(function, CALLS_OF_CONVOLUTIONS) if self._in_blocks else Replayed(function)
+            )
         return Captured(function, self._graphs, self.settings.compile if often else False)
 
     def copy(self, values: Tree, name: str) -> Tree:
-        return super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
+        return (
+            super().copy(values, name) if self._graphs is None else self._graphs.copy(values, name)
+        )
 
-    def repeat(self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
+    def repeat(
+        self, step: ChunkFunction, shared: Tree, inputs: Tree, batches: Sequence[Tree]
+    ) -> None:
         if isinstance(step, Replayed):
             step.repeat(shared, inputs, batches)
         else:
@@ -136,6 +160,7 @@ class SideBySide(Batching):
 
 
 def _blocks(clients: int, workers: int) -> int:
-    """How many blocks of two to four clients: as many for each worker where there are enough clients."""
+    """How many blocks of two to four clients: as many for each worker where there are enough
+    clients."""
     least = -(-clients // BLOCK)
     return max(least, min(-(-least // workers) * workers, clients // 2))

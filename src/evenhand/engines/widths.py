@@ -1,7 +1,7 @@
 """Padding: to which lengths clients' data are padded, and how many clients a stacked step holds.
 
-Both keep masked work below MOST_PADDING of all work. Widths depend on the federation alone, never on a cohort or chunk, so a client's
-arithmetic is the same in any company.
+Both keep masked work below MOST_PADDING of all work. Widths depend on the federation alone, never
+on a cohort or chunk, so a client's arithmetic is the same in any company.
 """
 
 from __future__ import annotations
@@ -12,27 +12,34 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MOST_PADDING = 0.15
-MOST_CANDIDATES = 256  # widths to choose among; more would make a federation of very many sizes slow to plan
+# widths to choose among; more would make a federation of very many sizes slow to plan
+MOST_CANDIDATES = 256
 
 
 def padded_widths(sizes: Tensor) -> Tensor:
     """Ascending widths, each the size of some client, that every client's data are padded to.
 
-    The fewest for which padding is at most MOST_PADDING of all padded samples, and of these the ones with the least padding.
+    The fewest for which padding is at most MOST_PADDING of all padded samples, and of these the
+    ones with the least padding.
 
-    >>> padded_widths(torch.tensor([50, 50])).tolist(), padded_widths(torch.tensor([95, 100, 10, 9, 10])).tolist()
-    ([50], [10, 100])
+    >>> [padded_widths(torch.tensor(sizes)).tolist() for sizes in ([50, 50], [95, 100, 10, 9, 10])]
+    [[50], [10, 100]]
     """
     distinct, counts = np.unique(sizes.clamp(min=1).numpy(), return_counts=True)
-    if len(distinct) > MOST_CANDIDATES:  # as many quantiles of the samples, the largest size among them
+    # as many quantiles of the samples, the largest size among them
+    if len(distinct) > MOST_CANDIDATES:
         samples = np.cumsum(distinct * counts)
-        chosen = np.unique(np.searchsorted(samples, np.linspace(0, samples[-1], MOST_CANDIDATES + 1)[1:]))
+        chosen = np.unique(
+            np.searchsorted(samples, np.linspace(0, samples[-1], MOST_CANDIDATES + 1)[1:])
+        )
         counts = np.diff(np.cumsum(counts)[chosen], prepend=0)
         distinct = distinct[chosen]
     real, until = float(sizes.sum()), np.concatenate([[0], np.cumsum(counts)])
     # cost[i, j]: padded samples of the clients in (i, j], all padded to the j-th width
     cost = np.where(
-        np.arange(len(until))[:, None] < np.arange(len(until)), (until - until[:, None]) * np.concatenate([[0], distinct]), np.inf
+        np.arange(len(until))[:, None] < np.arange(len(until)),
+        (until - until[:, None]) * np.concatenate([[0], distinct]),
+        np.inf,
     )
     least = cost[0]
     origins: list[NDArray[np.int64]] = []
@@ -48,7 +55,8 @@ def padded_widths(sizes: Tensor) -> Tensor:
 
 
 def stacked_clients(count: int) -> int:
-    """The smallest of a few numbers that is at least ``count``: they are less than an eighth apart, so that few shapes come up.
+    """The smallest of a few numbers that is at least ``count``: they are less than an eighth apart,
+    so that few shapes come up.
 
     >>> [stacked_clients(count) for count in (1, 8, 17, 33, 100)]
     [1, 8, 18, 36, 104]

@@ -31,12 +31,13 @@ class Work(Protocol):
 
     @property
     def pooled(self) -> bool:
-        """Whether the reply is a sum over samples of ``by_sample``, the same function for all clients: engines may then take
-        the samples of many clients together."""
+        """Whether the reply is a sum over samples of ``by_sample``, the same function for all
+        clients: engines may then take the samples of many clients together."""
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
-        """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of its client and group: an
-        :class:`evenhand.metrics.tally.Addend` in place of every tensor of the reply."""
+        """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of
+        its client and group: an :class:`evenhand.metrics.tally.Addend` in place of every tensor of
+        the reply."""
 
     @property
     def groups(self) -> int:
@@ -47,7 +48,8 @@ class Work(Protocol):
 
     @property
     def snapshot(self) -> bool:
-        """Whether reply needs the variables at the moment ``task.shared["moment"]`` of the local work, in end["snapshot"]."""
+        """Whether reply needs the variables at the moment ``task.shared["moment"]`` of the local
+        work, in end["snapshot"]."""
 
     @property
     def whole_data(self) -> bool:
@@ -65,7 +67,9 @@ class Work(Protocol):
     def rates(self, task: Task) -> dict[str, Tensor]:
         """Step sizes by name of the variable, where they are not the round's."""
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         """What it sends and what it remembers."""
 
 
@@ -101,7 +105,9 @@ class Train:
     def rates(self, task: Task) -> dict[str, Tensor]:
         return self.algorithm.rates(task)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         return self.algorithm.reply(model, start, end, data, task, memory)
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
@@ -139,7 +145,9 @@ class Ask(_Looking):
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         return self.algorithm.answer(model, data, task, memory), memory
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
@@ -151,10 +159,12 @@ class Evaluate(_Looking):
     """Counts and sums by group of the model a client would use, on one part of its data.
 
     Args:
-        full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct predictions and losses.
-        clients: how many reply; a table that is too large to be kept for each of them is summed over them.
-        by_client: whether the server sees each client's tally; otherwise nothing but sums over clients, see
-            :mod:`evenhand.metrics.client_sums`.
+        full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct
+            predictions and losses.
+        clients: how many reply; a table that is too large to be kept for each of them is summed
+            over them.
+        by_client: whether the server sees each client's tally; otherwise nothing but sums over
+            clients, see :mod:`evenhand.metrics.client_sums`.
     """
 
     algorithm: Algorithm
@@ -169,15 +179,20 @@ class Evaluate(_Looking):
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
-        found = tally(model, self.algorithm.deployed(task.shared, memory), data, self.groups, self.full)
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
+        found = tally(
+            model, self.algorithm.deployed(task.shared, memory), data, self.groups, self.full
+        )
         if not self.by_client:
             return Reply(found | client_sums(found)), memory
         return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
 
     @property
     def pooled(self) -> bool:
-        return self.by_client and not self.algorithm.personal  # a client's accuracy is no sum over samples
+        # a client's accuracy is no sum over samples
+        return self.by_client and not self.algorithm.personal
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         found = judge(model, self.algorithm.deployed(task.shared, {}), batch, self.full)
@@ -185,6 +200,13 @@ class Evaluate(_Looking):
 
     def _divided(self, found: Tree, sizes: dict[str, int]) -> Reply:
         """What is seen in sum alone, and what client by client."""
-        large = {name for name, size in sizes.items() if size > 1 and self.clients * max(self.groups, 1) * size > MOST_CELLS}
-        total, each = ({name: found[name] for name in found if (name in large) == summed} for summed in (True, False))
+        large = {
+            name
+            for name, size in sizes.items()
+            if size > 1 and self.clients * max(self.groups, 1) * size > MOST_CELLS
+        }
+        total, each = (
+            {name: found[name] for name in found if (name in large) == summed}
+            for summed in (True, False)
+        )
         return Reply(total, each)

@@ -6,7 +6,9 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if find_spec("flwr") is None:
-    raise ImportError("evenhand.flower needs Flower, which is not installed: pip install 'evenhand[flower]'")
+    raise ImportError(
+        "evenhand.flower needs Flower, which is not installed: pip install 'evenhand[flower]'"
+    )
 
 if TYPE_CHECKING:
     from evenhand.flower.apps import client_app, server_app
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["client_app", "server_app"]
 
 
-def __getattr__(name: str) -> Any:  # apps bring torch along, which the commands that start processes do not need
+# apps bring torch along, which the commands that start processes do not need
+def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from evenhand.flower import apps

@@ -43,11 +43,13 @@ from evenhand.model import Model
 if TYPE_CHECKING:
     from evenhand.training.result import Result
 
-log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")  # the second is shown from the level INFO on
+# the second is shown from the level INFO on
+log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
 T = TypeVar("T")
 
-Data = Federation | Mapping[str, Any]  # one client's: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
+# one client's: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
+Data = Federation | Mapping[str, Any]
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
 
 
@@ -60,22 +62,28 @@ def client_app(
     limit: int = records.LIMIT,
     share: str = "method",
 ) -> ClientApp:
-    """A node's side: trains, answers and evaluates with the data that ``load_data`` gives, which never leave it.
+    """A node's side: trains, answers and evaluates with the data that ``load_data`` gives, which
+    never leave it.
 
     Args:
         model: the module, or a function that makes it; the same as the server's.
-        load_data: called with the node's config ("partition-id", "data" ...) for every message: a node starts anew each time.
+        load_data: called with the node's config ("partition-id", "data" ...) for every message: a
+            node starts anew each time.
         algorithm: the run's method, where it is not one of evenhand's.
         loss: a function, where the run's loss is not one of evenhand's.
         limit: bytes of a message.
-        share: what the server may see of this client by itself. "sums": nothing, it only answers what is added up over clients. "method":
-            what the run's method has it look at. "client": also how the client fares, for a server with ``by_client=True``. An entry
-            "share" in the node's config counts over this: the app comes with the run, the config from the node's owner.
+        share: what the server may see of this client by itself. "sums": nothing, it only answers
+            what is added up over clients. "method": what the run's method has it look at. "client":
+            also how the client fares, for a server with ``by_client=True``. An entry "share" in the
+            node's config counts over this: the app comes with the run, the config from the node's
+            owner.
     """
     require_choice("share", share, tuple(SHARES))
     _require_model(model)
     if not callable(load_data):
-        raise TypeError(f"load_data must be a function of the node's config, got {type(load_data).__name__}")
+        raise TypeError(
+            f"load_data must be a function of the node's config, got {type(load_data).__name__}"
+        )
     if algorithm is not None:
         require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_whole("limit", limit, 1)
@@ -97,20 +105,29 @@ def client_app(
         return found
 
     def _told(content: RecordDict, context: Context) -> RecordDict:
-        name = str(context.node_config.get("name", context.node_config.get("partition-id", context.node_id)))
+        name = str(
+            context.node_config.get(
+                "name", context.node_config.get("partition-id", context.node_id)
+            )
+        )
         return records.reply_content(*roster.told(data_of(context), name, share_of(context)), limit)
 
     def _worked(content: RecordDict, context: Context) -> RecordDict:
         task, about = records.read_task(content, limit)
-        client, round, counted = (records.whole(about, name) for name in ("client", "round", "counted"))
+        client, round, counted = (
+            records.whole(about, name) for name in ("client", "round", "counted")
+        )
         kind = wire.made(records.text(about, "how"), algorithm)
         task, looked_at = bundle.apart(task)
         data = with_groups(data_of(context), tuple(about["groups"]))
         seed = records.whole(about, "seed")
-        trained = Model(_by_owner("model", lambda: _made(model, seed)), loss or records.text(about, "loss"))
+        trained = Model(
+            _by_owner("model", lambda: _made(model, seed)), loss or records.text(about, "loss")
+        )
         trained.check(data)
         first = kind.first_memory(trained.init())
-        folder, session = Path(str(context.node_config.get("state-dir", ".evenhand"))), records.whole(about, "session")
+        folder = Path(str(context.node_config.get("state-dir", ".evenhand")))
+        session = records.whole(about, "session")
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
         node = Node(trained, data, seed, client)
         shared = share_of(context)
@@ -127,7 +144,9 @@ def client_app(
             memory.remember(round, counted, remembered)
         if seen is not None:
             reply = bundle.joined(reply, seen)
-        return records.reply_content(reply, {"client": client, "round": round, "work": kind.name}, limit)
+        return records.reply_content(
+            reply, {"client": client, "round": round, "work": kind.name}, limit
+        )
 
     app.query("census")(tell)
     app.query("survey")(work)
@@ -159,24 +178,31 @@ def server_app(
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
 
-    A run that was interrupted goes on from its last round when the app is started again with the same ``out``.
+    A run that was interrupted goes on from its last round when the app is started again with the
+    same ``out``.
 
     Args:
-        clients: nodes to wait for before the first round; who comes later joins from the next round on.
-        out: the run directory, with the checkpoint of every round, the history, and at the end model and scores; ``evenhand report``
-            reads it.
+        clients: nodes to wait for before the first round; who comes later joins from the next round
+            on.
+        out: the run directory, with the checkpoint of every round, the history, and at the end
+            model and scores; ``evenhand report`` reads it.
         deadline: seconds that clients have for an exchange; who takes longer is left out of it.
-        patience: seconds to wait for the nodes at the start, and for one of them where all are gone.
+        patience: seconds to wait for the nodes at the start, and for one of them where all are
+            gone.
         limit: bytes of a message.
-        by_client: ask how each client fares, for a row per client in the scores and for the clients' weights; their owners must allow it
-            with ``share="client"``. Otherwise evaluation sends nothing but sums over clients and groups.
-        track_weights: needs ``by_client``, and one more exchange with everyone for each evaluated round.
+        by_client: ask how each client fares, for a row per client in the scores and for the
+            clients' weights; their owners must allow it with ``share="client"``. Otherwise
+            evaluation sends nothing but sums over clients and groups.
+        track_weights: needs ``by_client``, and one more exchange with everyone for each evaluated
+            round.
         finished: called with the result.
 
     The other arguments are those of :func:`evenhand.fit`.
     """
     if track_weights and not by_client:
-        raise ValueError("track_weights needs by_client=True: weights come of the losses of single clients")
+        raise ValueError(
+            "track_weights needs by_client=True: weights come of the losses of single clients"
+        )
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     _require_model(model)
     for name, number in (("clients", clients), ("rounds", rounds), ("limit", limit)):
@@ -218,7 +244,13 @@ def server_app(
             algorithm.init(Model(module, loss).init(), roster.federation.census(weights))
 
         def progress(done: int, row: Mapping[str, Any]) -> None:
-            flowers_log.info("round %d of %d: %d of %d clients have answered", done, rounds, row["answered"], row["asked"])
+            flowers_log.info(
+                "round %d of %d: %d of %d clients have answered",
+                done,
+                rounds,
+                row["answered"],
+                row["asked"],
+            )
 
         directory.check()
         attendance = gather(link, clients, Path(out), suits)
@@ -236,7 +268,9 @@ def server_app(
                     local=local,
                     cohort=cohort,
                     seed=seed,
-                    engine=Remote(link, attendance, algorithm, run_name(Path(out)), loss, by_client),
+                    engine=Remote(
+                        link, attendance, algorithm, run_name(Path(out)), loss, by_client
+                    ),
                     weights=weights,
                     eval_every=eval_every,
                     evaluate=evaluate,
@@ -247,7 +281,10 @@ def server_app(
                     resume=True,
                 )
         if all(row["void"] for row in result.history_rows):
-            raise RunError("no client has answered in any round, for the reasons that are logged above; nothing was learned")
+            raise RunError(
+                "no client has answered in any round, for the reasons that are logged above;"
+                " nothing was learned"
+            )
         directory.finish(result, attendance.roster.federation, by_client)
         if finished is not None:
             finished(result)
@@ -257,11 +294,14 @@ def server_app(
 
 def _require_model(model: object) -> None:
     if not callable(model):  # a module is, too
-        raise TypeError(f"model must be a torch module, or a function that makes it, got {type(model).__name__}")
+        raise TypeError(
+            f"model must be a torch module, or a function that makes it, got {type(model).__name__}"
+        )
 
 
 def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module. One that starts at random starts at the same values on the server, on every node and when the run is resumed."""
+    """The module. One that starts at random starts at the same values on the server, on every node
+    and when the run is resumed."""
     if isinstance(model, nn.Module):
         return model
     with torch.random.fork_rng(devices=[]):
@@ -272,21 +312,36 @@ def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 
 
 def _tell_of_unheard(roster: Roster, algorithm: Algorithm, weights: str, by_client: bool) -> None:
-    """Warn of clients whose owners share less than the run will ask for; raise where no client would be left."""
+    """Warn of clients whose owners share less than the run will ask for; raise where no client
+    would be left."""
     seen = algorithm.seen(roster.federation.census(weights))
-    unscored, untrained = roster.sharing_less("client") if by_client else [], roster.sharing_less("method") if seen else []
+    unscored = roster.sharing_less("client") if by_client else []
+    untrained = roster.sharing_less("method") if seen else []
     for clients, what, remedy in (
-        (untrained, f"the method sees of each client: {', '.join(seen)}", 'share="method", or a method that needs sums alone'),
-        (unscored, "the run sees how each client fares (by_client=True)", 'share="client", or by_client=False'),
+        (
+            untrained,
+            f"the method sees of each client: {', '.join(seen)}",
+            'share="method", or a method that needs sums alone',
+        ),
+        (
+            unscored,
+            "the run sees how each client fares (by_client=True)",
+            'share="client", or by_client=False',
+        ),
     ):
         if len(clients) == len(roster.entries):
             raise RunError(f"{what}, and no client's owner shares that; it takes {remedy}")
         for client in clients:
-            log.warning("%s will be left out: %s, and its owner does not share that", label(client, roster.federation.name), what)
+            log.warning(
+                "%s will be left out: %s, and its owner does not share that",
+                label(client, roster.federation.name),
+                what,
+            )
 
 
 def run_name(out: Path) -> str:
-    """A name for the run that has its files in ``out``: made once, and found there again when the run is resumed."""
+    """A name for the run that has its files in ``out``: made once, and found there again when the
+    run is resumed."""
     import secrets
 
     from evenhand.files import write_atomic
@@ -313,7 +368,10 @@ def _require_leave(share: str, work: Work, reply: Reply) -> None:
     """Raise where a reply would show more of this client by itself than its owner shares."""
     if reply.each and (share == "sums" or (share == "method" and isinstance(work, Evaluate))):
         names = ", ".join(reply.each)
-        raise NotShared(f'its owner shares {SHARES[share]} (share="{share}"), and {work.name} would show of this client by itself: {names}')
+        raise NotShared(
+            f'its owner shares {SHARES[share]} (share="{share}"), and {work.name} would show of'
+            f" this client by itself: {names}"
+        )
 
 
 class _OwnersError(EvenhandError):
@@ -327,14 +385,20 @@ def _by_owner(name: str, function: Callable[[], T]) -> T:
         raise _OwnersError(f"{name} has failed on the node; its log says more") from error
 
 
-def _or_fault(answer: Callable[[RecordDict, Context], RecordDict], content: RecordDict, context: Context) -> RecordDict:
-    """A reply; where there is none, a reason: Flower itself would send the error's text, which may tell of data or paths."""
+def _or_fault(
+    answer: Callable[[RecordDict, Context], RecordDict], content: RecordDict, context: Context
+) -> RecordDict:
+    """A reply; where there is none, a reason: Flower itself would send the error's text, which may
+    tell of data or paths."""
     try:
         return answer(content, context)
     except (NotFinite, NotShared) as error:
         return fault_content(first_line(error))
     except Exception as error:
         log.exception("a task could not be done")
-        # of the others only these have words that are evenhand's alone: about the task, its size, or about memory without a path
+        # of the others only these have words that are evenhand's alone: about the task, its size,
+        # or about memory without a path
         told = isinstance(error, RunError | SpecError | records.TooLarge | _OwnersError)
-        return fault_content(first_line(error) if told else f"{type(error).__name__} on the node; its log says more")
+        return fault_content(
+            first_line(error) if told else f"{type(error).__name__} on the node; its log says more"
+        )

@@ -1,7 +1,8 @@
 """Who is there: the clients of a run, the node of each, and nodes that join while it goes on.
 
-Nodes are known by what they tell when they are asked for the census: a name and counts. A client keeps its number for the whole run, also
-when the server is started again: the roster is kept beside the checkpoint. Who comes later has the next number.
+Nodes are known by what they tell when they are asked for the census: a name and counts. A client
+keeps its number for the whole run, also when the server is started again: the roster is kept beside
+the checkpoint. Who comes later has the next number.
 """
 
 from __future__ import annotations
@@ -44,12 +45,19 @@ class Attendance:
     """
 
     def __init__(
-        self, link: Link, roster: Roster, nodes: Mapping[int, int], suits: Suits = bool, path: Path | None = None, session: int = 1
+        self,
+        link: Link,
+        roster: Roster,
+        nodes: Mapping[int, int],
+        suits: Suits = bool,
+        path: Path | None = None,
+        session: int = 1,
     ) -> None:
         self.roster, self.session = roster, session
         self.silent: set[int] = set()  # clients that did not answer when they were last asked
         self._link, self._node_of, self._suits, self._path = link, dict(nodes), suits, path
-        self._strangers: dict[int, Entry] = {}  # nodes that are no client's, and what they have told
+        # nodes that are no client's, and what they have told
+        self._strangers: dict[int, Entry] = {}
         self._mute: set[int] = set()  # nodes that were asked for it and did not tell
         self._refused: set[int] = set()  # strangers of whom it was said why they cannot join
 
@@ -61,19 +69,29 @@ class Attendance:
     def find(self, clients: list[int], look_around: bool = False) -> dict[int, int]:
         """Nodes that are there now, and the client of each; clients without a node are missing.
 
-        A node that restarts without a key comes back under another number. Where a client's node is gone, or did not answer when it was
-        last asked (Flower takes a minute to notice that a node is gone), nodes that are no client's are asked for the census. With
-        ``look_around`` all that have come are, and :class:`Joined` is raised where there are clients among them that nobody knew.
+        A node that restarts without a key comes back under another number. Where a client's node is
+        gone, or did not answer when it was last asked (Flower takes a minute to notice that a node
+        is gone), nodes that are no client's are asked for the census. With ``look_around`` all that
+        have come are, and :class:`Joined` is raised where there are clients among them that nobody
+        knew.
         """
         present = set(self._link.grid.get_node_ids())
-        lost = [client for client in clients if client in self.silent or self._node_of.get(client) not in present]
+        lost = [
+            client
+            for client in clients
+            if client in self.silent or self._node_of.get(client) not in present
+        ]
         self._mute &= present  # one that comes back is asked again
         fresh = present - {*self._node_of.values(), *self._strangers}
         if lost or look_around:
             self._ask(fresh if lost else fresh - self._mute)
         for client in lost:
             known = self.roster.entries[client]
-            found = [node for node, entry in self._strangers.items() if node in present and entry.is_again(known)]
+            found = [
+                node
+                for node, entry in self._strangers.items()
+                if node in present and entry.is_again(known)
+            ]
             if found:
                 log.warning("%s has a new node", label(client, self.roster.federation.name))
                 self._node_of[client] = found[-1]
@@ -81,23 +99,38 @@ class Attendance:
         if look_around and self._admit(present):
             self.save()
             raise Joined
-        return {self._node_of[client]: client for client in clients if self._node_of.get(client) in present}
+        return {
+            self._node_of[client]: client
+            for client in clients
+            if self._node_of.get(client) in present
+        }
 
     def wait_for_someone(self, round: int) -> None:
-        """Return when a client is there: rounds that nobody can take part in would only be used up."""
+        """Return when a client is there: rounds that nobody can take part in would only be used
+        up."""
         patience, clients = self._link.limits.patience, list(range(len(self.roster.entries)))
         end = time.monotonic() + patience
         told = False
-        while not set(self._node_of.values()) & set(self._link.grid.get_node_ids()) and not self.find(clients):
+        while not set(self._node_of.values()) & set(
+            self._link.grid.get_node_ids()
+        ) and not self.find(clients):
             if not told:
-                log.warning("no client has a node any more; round %d waits for one, for %g s at most", round + 1, patience)
+                log.warning(
+                    "no client has a node any more; round %d waits for one, for %g s at most",
+                    round + 1,
+                    patience,
+                )
                 told = True
             if time.monotonic() > end:
-                raise RunError(f"no client has come back within {patience:g} s; start the run again, it goes on from its last round")
+                raise RunError(
+                    f"no client has come back within {patience:g} s; start the run again, it goes"
+                    " on from its last round"
+                )
             time.sleep(self._link.limits.poll)
 
     def meet(self, told: Mapping[int, Entry]) -> None:
-        """At the start of the server: nodes of clients that it knows from the last time, and of new ones."""
+        """At the start of the server: nodes of clients that it knows from the last time, and of new
+        ones."""
         for node, entry in told.items():
             number = self.roster.number(entry.name)
             if number is None or number in self._node_of:
@@ -106,20 +139,32 @@ class Attendance:
                 self._node_of[number] = node
                 self.roster = self.roster.again(number, entry)
             else:
-                raise RunError(f"{entry.name} has other data than when this run began; give it those back, or the run another directory")
+                raise RunError(
+                    f"{entry.name} has other data than when this run began; give it those back, or"
+                    " the run another directory"
+                )
         self._admit(set(told))
 
     def _admit(self, present: set[int]) -> bool:
-        """Give the next numbers to clients that are new, as far as they fit and the method can have more; whether there is one."""
+        """Give the next numbers to clients that are new, as far as they fit and the method can have
+        more; whether there is one."""
         before = len(self.roster.entries)
-        node_of = {entry.name: node for node, entry in self._strangers.items() if node in present - self._refused}
+        node_of = {
+            entry.name: node
+            for node, entry in self._strangers.items()
+            if node in present - self._refused
+        }
         for name in in_order(list(node_of)):
             node, number = node_of[name], self.roster.number(name)
             entry = self._strangers[node]
             if number is None:
                 reason = self._reason_against(entry)
             else:
-                reason = "" if entry.is_again(self.roster.entries[number]) else f"client {number} has this name, and other data"
+                reason = (
+                    ""
+                    if entry.is_again(self.roster.entries[number])
+                    else f"client {number} has this name, and other data"
+                )
             if reason:
                 self._refused.add(node)
                 log.warning("node %s (%s) cannot join: %s", node, name, reason)
@@ -155,17 +200,21 @@ def gather(link: Link, clients: int, out: Path, suits: Suits) -> Attendance:
     attendance = None if kept is None else Attendance(link, kept[0], {}, suits, path, kept[1] + 1)
     end, refused = time.monotonic() + link.limits.patience, dict[int, str]()
     while (there := len(known) if attendance is None else attendance.present) < clients:
-        told = ask_census(link, [node for node in link.grid.get_node_ids() if node not in known], refused)
+        told = ask_census(
+            link, [node for node in link.grid.get_node_ids() if node not in known], refused
+        )
         known |= told
         if attendance is not None:
             attendance.meet(told)
         if (len(known) if attendance is None else attendance.present) >= clients:
             break
         if time.monotonic() > end:
-            others = f"{len(refused)} cannot take part, see above and their logs; " if refused else ""
+            others = (
+                f"{len(refused)} cannot take part, see above and their logs; " if refused else ""
+            )
             raise TimeoutError(
-                f"only {there} of {clients} nodes have told of their data within {link.limits.patience:g} s; {others}"
-                "start the others, or wait for fewer"
+                f"only {there} of {clients} nodes have told of their data within"
+                f" {link.limits.patience:g} s; {others}start the others, or wait for fewer"
             )
         time.sleep(link.limits.poll)
     if attendance is None:
@@ -178,10 +227,14 @@ def _first(link: Link, known: Mapping[int, Entry], suits: Suits, path: Path) -> 
     names = [entry.name for entry in known.values()]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
-        raise ValueError(f"two nodes are called {doubled}; give each its own name in its node config")
+        raise ValueError(
+            f"two nodes are called {doubled}; give each its own name in its node config"
+        )
     order = {name: number for number, name in enumerate(in_order(names))}
     roster = Roster.of(sorted(known.values(), key=lambda entry: order[entry.name]))
-    return Attendance(link, roster, {order[entry.name]: node for node, entry in known.items()}, suits, path)
+    return Attendance(
+        link, roster, {order[entry.name]: node for node, entry in known.items()}, suits, path
+    )
 
 
 def _read(path: Path) -> tuple[Roster, int]:
@@ -189,10 +242,15 @@ def _read(path: Path) -> tuple[Roster, int]:
         kept = json.loads(path.read_text())
         return Roster.from_plain(kept), int(kept["session"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RunError(f"{path} cannot be read: {first_line(error)}; put a copy of it back, or give the run another directory") from error
+        raise RunError(
+            f"{path} cannot be read: {first_line(error)}; put a copy of it back, or give the run"
+            " another directory"
+        ) from error
 
 
-def ask_census(link: Link, nodes: list[int], refused: dict[int, str] | None = None) -> dict[int, Entry]:
+def ask_census(
+    link: Link, nodes: list[int], refused: dict[int, str] | None = None
+) -> dict[int, Entry]:
     """What nodes tell of their data; those that do not, or not in a way that can be, are missing.
 
     ``refused`` keeps why, so that it is said once of a node that is asked again and again.

@@ -1,8 +1,9 @@
 """What is checked before a client's reply counts, and before a client sends one.
 
-Flower's own averaging takes what comes: one NaN, and the model is NaN from then on. Here a reply is compared with what the server expects
-(names and their order, shapes, types) and its values with what they can be. A reply with a fault is left out of the round. Reasons name
-the client, entries the server knows of, and what it expected; never a value, or a name that only the client knows.
+Flower's own averaging takes what comes: one NaN, and the model is NaN from then on. Here a reply is
+compared with what the server expects (names and their order, shapes, types) and its values with
+what they can be. A reply with a fault is left out of the round. Reasons name the client, entries
+the server knows of, and what it expected; never a value, or a name that only the client knows.
 """
 
 from __future__ import annotations
@@ -19,13 +20,26 @@ from evenhand.messages import Reply
 from evenhand.metrics.tally import COUNTS
 from evenhand.tree import Tree
 
-# Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32 (up to 3.4e38).
+# Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32
+# (up to 3.4e38).
 LARGEST = 1e30
 MOST = 2**53  # whole numbers up to here are added exactly in float64
 
-# Entries of a reply that are sums of counts or weights, by their names at the top of a compartment. Tensors of a model
-# lie deeper and may be called what they like.
-NOT_NEGATIVE = frozenset({*COUNTS, "weight", "share", "untilted", "above", "within", "team_weight", "team_heard", "group_share"})
+# Entries of a reply that are sums of counts or weights, by their names at the top of a compartment.
+# Tensors of a model lie deeper and may be called what they like.
+NOT_NEGATIVE = frozenset(
+    {
+        *COUNTS,
+        "weight",
+        "share",
+        "untilted",
+        "above",
+        "within",
+        "team_weight",
+        "team_heard",
+        "group_share",
+    }
+)
 
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
@@ -43,7 +57,8 @@ class NotFinite(EvenhandError):
 
 
 class RollCall:
-    """Who has answered in one exchange. A reply that is not an answer to what was asked is refused before its tensors are looked at.
+    """Who has answered in one exchange. A reply that is not an answer to what was asked is refused
+    before its tensors are looked at.
 
     Args:
         clients: those that were asked.
@@ -51,7 +66,13 @@ class RollCall:
         name: gives a client's name; None means its number.
     """
 
-    def __init__(self, clients: Collection[int], round: int, work: str, name: Callable[[int], str] | None = None) -> None:
+    def __init__(
+        self,
+        clients: Collection[int],
+        round: int,
+        work: str,
+        name: Callable[[int], str] | None = None,
+    ) -> None:
         self._missing, self._heard = set(clients), set[int]()
         self._round, self._work, self._name = round, work, name
 
@@ -61,7 +82,8 @@ class RollCall:
         return sorted(self._missing)
 
     def answer(self, client: int, about: Mapping[str, Any]) -> list[str]:
-        """What is wrong with the reply to the task that was sent to ``client``, from what goes with it: client, round and work.
+        """What is wrong with the reply to the task that was sent to ``client``, from what goes with
+        it: client, round and work.
 
         The first reply is the client's only one, whatever is wrong with it.
         """
@@ -76,7 +98,9 @@ class RollCall:
         if about.get("client") != client:
             reasons.append(f"{who} replies under another client's number")
         if about.get("round") != self._round:
-            reasons.append(f"{who} replies to another round than {self._round + 1}; the reply is late")
+            reasons.append(
+                f"{who} replies to another round than {self._round + 1}; the reply is late"
+            )
         if about.get("work") != self._work:
             reasons.append(f"{who} replies to other work than {self._work}")
         return reasons
@@ -98,13 +122,14 @@ def check_reply(
     not_negative: Collection[str] = NOT_NEGATIVE,
     known: Mapping[Path, Tensor] | None = None,
 ) -> list[str]:
-    """What is wrong with a reply, in one line for each kind of fault; nothing where it can be counted.
+    """What is wrong with a reply, in one line for each kind of fault; nothing where it can be
+    counted.
 
     Args:
         expected: a reply of the right names, shapes and types; its values do not matter.
         who: the client, see :func:`label`.
-        must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses of a model that has
-            diverged may be any of these when it is evaluated; counts never.
+        must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses
+            of a model that has diverged may be any of these when it is evaluated; counts never.
         not_negative: names at the top of a compartment whose values are at least zero.
         known: what entries must be equal to: sample counts that the census has told.
     """
@@ -121,7 +146,10 @@ def check_reply(
         for path, value in (known or {}).items():
             if path not in tensors or not _equal(tensors[path], value):
                 faults.setdefault("not what the server knows", []).append(path)
-    return [f"{who}: {fault}" + (f": {_listed(paths)}" if paths else "") for fault, paths in faults.items()]
+    return [
+        f"{who}: {fault}" + (f": {_listed(paths)}" if paths else "")
+        for fault, paths in faults.items()
+    ]
 
 
 def require_good(reasons: list[str]) -> None:
@@ -131,10 +159,18 @@ def require_good(reasons: list[str]) -> None:
 
 
 def require_finite(reply: Reply, memory: Tree | None = None) -> None:
-    """On a client: raise :class:`NotFinite` unless all it is about to send and remember is finite."""
-    bad = [path for path, leaf in _entries(reply, memory or {}).items() if leaf is not None and not all(map(math.isfinite, _ends(leaf)))]
+    """On a client: raise :class:`NotFinite` unless all it is about to send and remember is
+    finite."""
+    bad = [
+        path
+        for path, leaf in _entries(reply, memory or {}).items()
+        if leaf is not None and not all(map(math.isfinite, _ends(leaf)))
+    ]
     if bad:
-        raise NotFinite(f"nothing is sent, because it is not finite: {_listed(bad)}; is the learning rate too large?")
+        raise NotFinite(
+            f"nothing is sent, because it is not finite: {_listed(bad)}; is the learning rate too"
+            " large?"
+        )
 
 
 def _entries(reply: Reply, memory: Tree | None = None) -> dict[Path, Tensor | None]:
@@ -156,7 +192,9 @@ def _walk(branch: Tree, prefix: Path) -> Iterator[tuple[Path, Tensor | None]]:
             yield (*prefix, key), value
 
 
-def _structure(found: dict[Path, Tensor | None], wanted: dict[Path, Tensor | None]) -> dict[str, list[Path]]:
+def _structure(
+    found: dict[Path, Tensor | None], wanted: dict[Path, Tensor | None]
+) -> dict[str, list[Path]]:
     """Faults in names, order, shapes and types."""
     faults: dict[str, list[Path]] = {}
     lacking = [path for path in wanted if path not in found]
@@ -172,7 +210,9 @@ def _structure(found: dict[Path, Tensor | None], wanted: dict[Path, Tensor | Non
         given = found.get(path)
         if given is None or expected is None:
             if path in found and given is not expected:
-                faults.setdefault("a tensor on one side, an empty branch on the other", []).append(path)
+                faults.setdefault("a tensor on one side, an empty branch on the other", []).append(
+                    path
+                )
         elif given.shape != expected.shape:
             shapes.append(path)
         elif given.dtype != expected.dtype:

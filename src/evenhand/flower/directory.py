@@ -1,7 +1,8 @@
 """The run directory of a real federation: the simulator's, but for what stays with the nodes.
 
-There are no samples, no values of single samples and no personal models in it. The checkpoint stays when the run is done: an app that is
-started again with the same directory trains nothing, evaluates once more and gives the same result.
+There are no samples, no values of single samples and no personal models in it. The checkpoint stays
+when the run is done: an app that is started again with the same directory trains nothing, evaluates
+once more and gives the same result.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from evenhand.cohort import Cohort
 from evenhand.data.federation import Federation
 from evenhand.data.samples import PARTS, Part
 from evenhand.errors import RunError, SpecError
+from evenhand.local import LocalSGD
 from evenhand.studies import directories
 from evenhand.studies.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
-from evenhand.local import LocalSGD
 from evenhand.training.result import Result
 
 
@@ -41,13 +42,20 @@ class Directory:
         return self.path / self.spec.methods[0].label
 
     def check(self) -> None:
-        """Refuse a directory that was begun with other settings, before anything is written into it."""
+        """Refuse a directory that was begun with other settings, before anything is written into
+        it."""
         if not (self.path / "spec.toml").exists():
             return
-        then, now = (dataclasses.asdict(spec) for spec in (directories.load_spec(self.path), self.spec))
-        other = [name for name in now if name != "name" and then[name] != now[name]]  # the directory may have been moved
+        then, now = (
+            dataclasses.asdict(spec) for spec in (directories.load_spec(self.path), self.spec)
+        )
+        # the directory may have been moved
+        other = [name for name in now if name != "name" and then[name] != now[name]]
         if other:
-            raise RunError(f"{self.path} was begun with other settings ({', '.join(other)}); use another directory")
+            raise RunError(
+                f"{self.path} was begun with other settings ({', '.join(other)}); use another"
+                " directory"
+            )
 
     def begin(self, federation: Federation, by_client: bool) -> None:
         """Write what the run is about; a directory of a run that goes on stays as it is."""
@@ -64,13 +72,24 @@ class Directory:
 
     def _describe(self, federation: Federation, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
-        about = directories.about_run(self.spec, federation, methods, self.module, "cpu", (*directories.PACKAGES, "flwr"))
-        about["federation"] = {"by_client": by_client, "clients": [_told(federation, client) for client in range(federation.clients)]}
+        about = directories.about_run(
+            self.spec, federation, methods, self.module, "cpu", (*directories.PACKAGES, "flwr")
+        )
+        about["federation"] = {
+            "by_client": by_client,
+            "clients": [_told(federation, client) for client in range(federation.clients)],
+        }
         files.write_json(self.path / directories.ABOUT, about)
 
 
 def run_spec(
-    path: Path, algorithm: Algorithm, module: nn.Module, *, local: LocalSGD | None, cohort: Cohort | None, **settings: Any
+    path: Path,
+    algorithm: Algorithm,
+    module: nn.Module,
+    *,
+    local: LocalSGD | None,
+    cohort: Cohort | None,
+    **settings: Any,
 ) -> Spec:
     """What a server app was asked for, in the form of a spec; its data are with the nodes."""
     chosen = {key: value for key, value in settings.items() if value is not None}
@@ -84,7 +103,10 @@ def run_spec(
         device="cpu",
         checkpoint_every=1,
         data={"name": NODES},
-        model={"name": type(module).__name__, "parameters": sum(leaf.numel() for leaf in module.parameters())},
+        model={
+            "name": type(module).__name__,
+            "parameters": sum(leaf.numel() for leaf in module.parameters()),
+        },
         **chosen,
     )
     return spec.with_methods([_method(algorithm)])
@@ -102,7 +124,9 @@ def _given(settings: Any) -> dict[str, Any]:
     if not dataclasses.is_dataclass(settings):
         return {}
     found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
-    return {name: value for name, value in found.items() if isinstance(value, bool | int | float | str)}
+    return {
+        name: value for name, value in found.items() if isinstance(value, bool | int | float | str)
+    }
 
 
 def _told(federation: Federation, client: int) -> dict[str, Any]:
@@ -117,4 +141,6 @@ def _counts(part: Part, client: int, groups: tuple[str, ...]) -> dict[str, int]:
     rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
     if part.group is None:
         return {"": rows.stop - rows.start}
-    return dict(zip(groups, torch.bincount(part.group[rows], minlength=len(groups)).tolist(), strict=True))
+    return dict(
+        zip(groups, torch.bincount(part.group[rows], minlength=len(groups)).tolist(), strict=True)
+    )

@@ -1,18 +1,23 @@
 """What a client remembers between rounds, on its own disk.
 
-A node may execute a task twice, or one whose reply never counts: the server gave up and asked again, the node stopped between writing
-and replying, the server was resumed from an earlier round. So memory is a function of the run and of the last round whose reply of this
-client the server has **counted**. It says so in every task, and
+A node may execute a task twice, or one whose reply never counts: the server gave up and asked
+again, the node stopped between writing and replying, the server was resumed from an earlier round.
+So memory is a function of the run and of the last round whose reply of this client the server has
+**counted**. It says so in every task, and
 
-- training in round r starts from the memory after round ``counted``, and writes the memory after round r beside it;
+- training in round r starts from the memory after round ``counted``, and writes the memory after
+round r beside it;
 - questions and evaluation only read the memory after round ``counted``.
 
-To execute a task again then gives the same reply and the same memory, and a reply that was late leaves no trace in later rounds, as in
-the simulator. One file holds the memory after one round. Files are removed while a later round is trained, never while reading: of those
-before ``counted`` (a server that is resumed from its last checkpoint may ask for one again) and of those after it (late replies) the
-newest few stay. A server that goes back further than that gets an error which names the rounds.
+To execute a task again then gives the same reply and the same memory, and a reply that was late
+leaves no trace in later rounds, as in the simulator. One file holds the memory after one round.
+Files are removed while a later round is trained, never while reading: of those before ``counted``
+(a server that is resumed from its last checkpoint may ask for one again) and of those after it
+(late replies) the newest few stay. A server that goes back further than that gets an error which
+names the rounds.
 
-An error's text reaches the server with Flower's reply, so it names no path of the node; the cause, in the node's log, does.
+An error's text reaches the server with Flower's reply, so it names no path of the node; the cause,
+in the node's log, does.
 """
 
 from __future__ import annotations
@@ -33,30 +38,40 @@ from evenhand.tree import Tree
 
 FIRST = -1  # counted, where no reply of the client has been counted yet
 SPARE = 2  # memories kept on either side of the one that counts
-PATIENCE = 60.0  # seconds to wait for another process of this node; reading and writing take moments
+# seconds to wait for another process of this node; reading and writing take moments
+PATIENCE = 60.0
 
-_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # it names a folder, and comes from the server
+# it names a folder, and comes from the server
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE = re.compile(r"after-(\d+)\.safetensors")
 
 
 class MemoryLost(RunError):
-    """The server asks for a memory that the node does not have: it went back too far, or the node has lost its disk."""
+    """The server asks for a memory that the node does not have: it went back too far, or the node
+    has lost its disk."""
 
 
 class NodeMemory:
-    """One client's memory of one run. Other runs, and other clients with the same ``directory``, have their own folders.
+    """One client's memory of one run. Other runs, and other clients with the same ``directory``,
+    have their own folders.
 
     Args:
         directory: a folder of the node's own that outlasts its processes.
         run: names the run; a run that is resumed keeps its name.
         client: the client's number.
         spare: how many memories are kept before, and after, the one that counts.
-        session: counts how often the server was started; a task of an earlier session that comes after one of a later leaves no trace.
+        session: counts how often the server was started; a task of an earlier session that comes
+            after one of a later leaves no trace.
     """
 
-    def __init__(self, directory: Path, run: str, client: int, spare: int = SPARE, session: int = 0) -> None:
+    def __init__(
+        self, directory: Path, run: str, client: int, spare: int = SPARE, session: int = 0
+    ) -> None:
         if not _RUN.fullmatch(run):
-            raise ValueError(f"run must be a name of at most 100 letters, digits, '.', '_' and '-', got {run[:120]!r}")
+            raise ValueError(
+                "run must be a name of at most 100 letters, digits, '.', '_' and '-', got"
+                f" {run[:120]!r}"
+            )
         require_whole("client", client, 0)
         require_whole("spare", spare, 0)
         require_whole("session", session, 0)
@@ -64,9 +79,11 @@ class NodeMemory:
         self._run, self._client, self._session, self._spare = run, client, session, spare
 
     def recall(self, first: Tree, counted: int) -> Tree:
-        """The memory after round ``counted``; ``first``, which later ones must fit, where that is :data:`FIRST`."""
+        """The memory after round ``counted``; ``first``, which later ones must fit, where that is
+        :data:`FIRST`."""
         require_whole("counted", counted, FIRST)
-        if counted == FIRST or (not first and not self._folder.exists()):  # many methods remember nothing
+        # many methods remember nothing
+        if counted == FIRST or (not first and not self._folder.exists()):
             return first
         with self._alone():
             rounds = self._rounds()
@@ -75,8 +92,9 @@ class NodeMemory:
             if counted not in rounds:
                 held = ", ".join(map(str, rounds)) or "none"
                 raise MemoryLost(
-                    f"client {self._client} has no memory after round {counted} of run {self._run}; it has those after rounds: {held}. "
-                    "Start a new run, or resume from a checkpoint after one of these"
+                    f"client {self._client} has no memory after round {counted} of run {self._run};"
+                    f" it has those after rounds: {held}. Start a new run, or resume from a"
+                    " checkpoint after one of these"
                 )
             flat = self._read(counted)
         found = tree.unflatten(flat)
@@ -88,14 +106,17 @@ class NodeMemory:
         return _with_empty_branches(found, first)
 
     def remember(self, round: int, counted: int, memory: Tree) -> None:
-        """Keep the memory after training in ``round``, which started from that after round ``counted``."""
+        """Keep the memory after training in ``round``, which started from that after round
+        ``counted``."""
         require_whole("counted", counted, FIRST)
         require_whole("round", round, counted + 1)
         if not memory:
             return
         with self._alone():
             self._be_newest()
-            clear_partial(self._folder, (self._path(known).name for known in (*self._rounds(), round)))
+            clear_partial(
+                self._folder, (self._path(known).name for known in (*self._rounds(), round))
+            )
             about = {"run": self._run, "client": self._client, "round": round, "counted": counted}
             write_tensors(self._path(round), memory, about)
             self._remove_old(round, counted)
@@ -111,7 +132,10 @@ class NodeMemory:
         path = self._folder / "session"
         newest = int(path.read_text()) if path.exists() else 0
         if newest > self._session:
-            raise RunError(f"the task is of a time before the server was started again, and client {self._client} has had later ones")
+            raise RunError(
+                "the task is of a time before the server was started again, and client"
+                f" {self._client} has had later ones"
+            )
         if newest < self._session:
             write_atomic(path, str(self._session).encode())
 
@@ -136,19 +160,29 @@ class NodeMemory:
         try:
             flat, about = read_tensors(self._path(round))
         except RunError as error:
-            raise RunError(f"{who}: the file is damaged; put a copy of it back, or start a new run") from error
+            raise RunError(
+                f"{who}: the file is damaged; put a copy of it back, or start a new run"
+            ) from error
         owner = tuple(about.get(name) for name in ("run", "client", "round"))
         if owner != (self._run, self._client, round):
-            raise RunError(f"{who}: the file belongs to another run, client or round; put the right one back, or start a new run")
+            raise RunError(
+                f"{who}: the file belongs to another run, client or round; put the right one back,"
+                " or start a new run"
+            )
         return flat
 
     def _check_fits(self, flat: dict[str, Tensor], first: dict[str, Tensor], counted: int) -> None:
-        who = f"what client {self._client} remembers after round {counted} of run {self._run} does not fit the model"
+        who = (
+            f"what client {self._client} remembers after round {counted} of run {self._run} does"
+            " not fit the model"
+        )
         if flat.keys() != first.keys():
             raise RunError(f"{who}: it has other entries; start a new run")
         for key, leaf in first.items():
             if (flat[key].shape, flat[key].dtype) != (leaf.shape, leaf.dtype):
-                raise RunError(f"{who}: {key} is {_kind(flat[key])}, expected {_kind(leaf)}; start a new run")
+                raise RunError(
+                    f"{who}: {key} is {_kind(flat[key])}, expected {_kind(leaf)}; start a new run"
+                )
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -160,10 +194,20 @@ class NodeMemory:
             with FileLock(self._folder / ".lock", timeout=PATIENCE):
                 yield
         except Timeout as error:
-            raise RunError(f"another process of client {self._client} has held its memory for {PATIENCE:g} s; stop one of them") from error
+            raise RunError(
+                f"another process of client {self._client} has held its memory for {PATIENCE:g} s;"
+                " stop one of them"
+            ) from error
         except OSError as error:
-            way_out = "make room on its disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see its log"
-            raise RunError(f"client {self._client} cannot use the folder of its memory, nothing there is lost; {way_out}") from error
+            way_out = (
+                "make room on its disk"
+                if error.errno in (errno.ENOSPC, errno.EDQUOT)
+                else "see its log"
+            )
+            raise RunError(
+                f"client {self._client} cannot use the folder of its memory, nothing there is lost;"
+                f" {way_out}"
+            ) from error
 
 
 def _kind(leaf: Tensor) -> str:

@@ -1,15 +1,18 @@
 """Messages as Flower records, exactly and without pickle.
 
-A tree travels as one Flower array, not as one per tensor: each array costs two more requests in either direction. Its bytes are
+A tree travels as one Flower array, not as one per tensor: each array costs two more requests in
+either direction. Its bytes are
 
-    8 bytes        length of the header, little-endian
-    header         JSON: a branch is an object, a tensor is [type, shape], keys in the order of the tree
-    the tensors    one after another in the order of the header, as they lie in memory
+    8 bytes        length of the header, little-endian header         JSON: a branch is an object, a
+    tensor is [type, shape], keys in the order of the tree the tensors    one after another in the
+    order of the header, as they lie in memory
 
-so structure, order and bits come back as they were, and nothing is decoded that could run code. A message is a record "trees" with
-two such arrays, the compartments of a task or a reply, and a record "about" with a few plain values (round, work, client ...).
+so structure, order and bits come back as they were, and nothing is decoded that could run code. A
+message is a record "trees" with two such arrays, the compartments of a task or a reply, and a
+record "about" with a few plain values (round, work, client ...).
 
-Whoever reads a message has not made it: all that can be wrong with it raises a ValueError of one line.
+Whoever reads a message has not made it: all that can be wrong with it raises a ValueError of one
+line.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ About = Mapping[str, Scalar | list[bool] | list[int] | list[float] | list[str] |
 
 FORMAT = 1  # of messages; another one is refused
 LIMIT = 1 << 30  # bytes of a message: 256 million float32 values, half of what Flower can carry
-STYPE = f"evenhand.tree.{sys.byteorder}"  # a machine that orders bytes the other way refuses the array instead of misreading it
+# a machine that orders bytes the other way refuses the array instead of misreading it
+STYPE = f"evenhand.tree.{sys.byteorder}"
 
 _TYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -61,7 +65,10 @@ def pack(tree: Tree) -> Array:
     parts: list[memoryview] = []
     header = json.dumps(_describe(tree, parts, 0), separators=(",", ":")).encode()
     if len(header) > _HEADER_LIMIT:
-        raise ValueError(f"a tree of {len(parts)} tensors cannot be sent: the names take {_bytes(len(header))}; use fewer or shorter keys")
+        raise ValueError(
+            f"a tree of {len(parts)} tensors cannot be sent: the names take {_bytes(len(header))};"
+            " use fewer or shorter keys"
+        )
     data = b"".join([len(header).to_bytes(_PREFIX, "little"), header, *parts])
     return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
 
@@ -77,7 +84,10 @@ def unpack(array: Array) -> Tree:
     if len(data) < body:
         raise ValueError("an array ends before its header does")
     if body - _PREFIX > _HEADER_LIMIT:
-        raise ValueError(f"the header of an array has {_bytes(body - _PREFIX)}, the limit is {_bytes(_HEADER_LIMIT)}")
+        raise ValueError(
+            f"the header of an array has {_bytes(body - _PREFIX)}, the limit is"
+            f" {_bytes(_HEADER_LIMIT)}"
+        )
     leaves: list[_Leaf] = []
     outline = _outline(_parsed(data[_PREFIX:body]), leaves, 0)
     told, there = sum(leaf.size for leaf in leaves), len(data) - body
@@ -95,10 +105,21 @@ class _Leaf:
     def __init__(self, name: Any, shape: Any) -> None:
         dtype = _TYPES.get(name) if isinstance(name, str) else None
         if dtype is None:
-            raise ValueError(f"the header of an array names the type {_shown(name)}; known are {', '.join(_TYPES)}")
-        if not isinstance(shape, list) or len(shape) > _DEPTH_LIMIT or not all(type(length) is int and length >= 0 for length in shape):
-            raise ValueError("the header of an array gives a shape that is not a short list of whole numbers >= 0")
-        if math.prod(length for length in shape if length) * dtype.itemsize >= 2**62:  # also where another length is zero
+            raise ValueError(
+                f"the header of an array names the type {_shown(name)}; known are"
+                f" {', '.join(_TYPES)}"
+            )
+        if (
+            not isinstance(shape, list)
+            or len(shape) > _DEPTH_LIMIT
+            or not all(type(length) is int and length >= 0 for length in shape)
+        ):
+            raise ValueError(
+                "the header of an array gives a shape that is not a short list of whole numbers"
+                " >= 0"
+            )
+        # also where another length is zero
+        if math.prod(length for length in shape if length) * dtype.itemsize >= 2**62:
             raise ValueError("the header of an array gives a shape that no machine can hold")
         self.dtype, self.shape = dtype, shape
         self.size = math.prod(shape) * dtype.itemsize
@@ -115,7 +136,9 @@ class _Leaf:
 def _describe(tree: Tree, parts: list[memoryview], depth: int) -> dict[str, Any]:
     """What the header says of a tree; the bytes of its tensors are added to ``parts``."""
     if depth > _DEPTH_LIMIT:
-        raise ValueError(f"a tree with more than {_DEPTH_LIMIT} branches inside each other cannot be sent")
+        raise ValueError(
+            f"a tree with more than {_DEPTH_LIMIT} branches inside each other cannot be sent"
+        )
     told: dict[str, Any] = {}
     for key, value in tree.items():
         if not isinstance(key, str):
@@ -124,9 +147,15 @@ def _describe(tree: Tree, parts: list[memoryview], depth: int) -> dict[str, Any]
             told[key] = _describe(value, parts, depth + 1)
             continue
         if not isinstance(value, Tensor):
-            raise ValueError(f"a tree holds tensors, got {type(value).__name__} in {key!r}; wrap it with torch.tensor")
+            raise ValueError(
+                f"a tree holds tensors, got {type(value).__name__} in {key!r}; wrap it with"
+                " torch.tensor"
+            )
         if value.dtype not in _NAMES or value.layout is not torch.strided:
-            raise ValueError(f"{key!r} is a tensor of {value.dtype}, {value.layout}; only dense ones of {', '.join(_TYPES)} can be sent")
+            raise ValueError(
+                f"{key!r} is a tensor of {value.dtype}, {value.layout}; only dense ones of"
+                f" {', '.join(_TYPES)} can be sent"
+            )
         told[key] = [_NAMES[value.dtype], list(value.shape)]
         parts.append(_as_bytes(value.detach().cpu().contiguous()).data)
     return told
@@ -169,21 +198,31 @@ def _outline(told: Any, leaves: list[_Leaf], depth: int) -> dict[str, Any]:
 
 
 def _filled(outline: dict[str, Any]) -> Tree:
-    return {key: value.tensor if isinstance(value, _Leaf) else _filled(value) for key, value in outline.items()}
+    return {
+        key: value.tensor if isinstance(value, _Leaf) else _filled(value)
+        for key, value in outline.items()
+    }
 
 
 # ---- messages
 
 
-def task_content(task: Task, about: About, shared: Array | None = None, limit: int = LIMIT) -> RecordDict:
+def task_content(
+    task: Task, about: About, shared: Array | None = None, limit: int = LIMIT
+) -> RecordDict:
     """A task for one client.
 
     Args:
         about: plain values that go with it.
-        shared: ``pack(task.shared)``, where the same goes to many clients: it is then packed, hashed and uploaded once.
+        shared: ``pack(task.shared)``, where the same goes to many clients: it is then packed,
+            hashed and uploaded once.
         limit: bytes of the whole message.
     """
-    return _content({"shared": pack(task.shared) if shared is None else shared, "own": pack(task.own)}, about, limit)
+    return _content(
+        {"shared": pack(task.shared) if shared is None else shared, "own": pack(task.own)},
+        about,
+        limit,
+    )
 
 
 def read_task(content: RecordDict, limit: int = LIMIT) -> tuple[Task, dict[str, Any]]:
@@ -221,14 +260,20 @@ def text(about: Mapping[str, Any], name: str) -> str:
 
 def size_of(content: RecordDict) -> int:
     """Bytes of all names and values of a message; what Flower puts around them is not counted."""
-    return sum(_length(name) + sum(_length(key) + _length(value) for key, value in record.items()) for name, record in content.items())
+    return sum(
+        _length(name) + sum(_length(key) + _length(value) for key, value in record.items())
+        for name, record in content.items()
+    )
 
 
 def check_size(content: RecordDict, limit: int) -> None:
     """Raise where a message has more bytes than ``limit``."""
     size = size_of(content)
     if size > limit:
-        raise TooLarge(f"a message has {_bytes(size)}, the limit is {_bytes(limit)}; make the model smaller or raise the limit")
+        raise TooLarge(
+            f"a message has {_bytes(size)}, the limit is {_bytes(limit)}; make the model smaller or"
+            " raise the limit"
+        )
 
 
 def _content(trees: dict[str, Array], about: About, limit: int) -> RecordDict:
@@ -236,30 +281,44 @@ def _content(trees: dict[str, Array], about: About, limit: int) -> RecordDict:
         raise ValueError('"format" goes with every message by itself; use another name')
     values = ConfigRecord({"format": FORMAT})
     for key, value in about.items():
-        if any(type(number) is int and number not in _WHOLE for number in (value if isinstance(value, list) else [value])):
-            raise ValueError(f"{key} has a whole number of more than 64 bits, which Flower cannot carry; send it as text")
+        if any(
+            type(number) is int and number not in _WHOLE
+            for number in (value if isinstance(value, list) else [value])
+        ):
+            raise ValueError(
+                f"{key} has a whole number of more than 64 bits, which Flower cannot carry; send it"
+                " as text"
+            )
         values[key] = value
     record = ArrayRecord()
     for key, array in trees.items():
-        record[key] = array  # the constructor would copy the Array, and forget what Flower has hashed already
+        # the constructor would copy the Array, and forget what Flower has hashed already
+        record[key] = array
     content = RecordDict({"trees": record, "about": values})
     check_size(content, limit)
     return content
 
 
-def _read(content: RecordDict, names: tuple[str, ...], limit: int) -> tuple[list[Tree], dict[str, Any]]:
+def _read(
+    content: RecordDict, names: tuple[str, ...], limit: int
+) -> tuple[list[Tree], dict[str, Any]]:
     about = content.get("about")
     if not isinstance(about, ConfigRecord):
         raise ValueError("a message is not one of evenhand's: it has no values about itself")
     found = about.get("format")
     if found != FORMAT or type(found) is not int:
         shown = found if type(found) is int else "no number"
-        raise ValueError(f"a message has format {shown}, this evenhand reads format {FORMAT}; install the same version on all sides")
+        raise ValueError(
+            f"a message has format {shown}, this evenhand reads format {FORMAT}; install the same"
+            " version on all sides"
+        )
     check_size(content, limit)
     trees = content.get("trees")
     if not isinstance(trees, ArrayRecord) or trees.keys() != set(names) or len(content) != 2:
         raise ValueError(f"a message must hold the trees {' and '.join(names)}, and nothing else")
-    return [unpack(trees[name]) for name in names], {key: value for key, value in about.items() if key != "format"}
+    return [unpack(trees[name]) for name in names], {
+        key: value for key, value in about.items() if key != "format"
+    }
 
 
 def _length(value: Any) -> int:

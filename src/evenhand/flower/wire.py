@@ -1,7 +1,8 @@
-"""What a client is asked to do, in words that travel: plain values from which the node makes the same work again.
+"""What a client is asked to do, in words that travel: plain values from which the node makes the
+same work again.
 
-A method travels by its name and settings, never as code: a node carries out nothing but evenhand's own methods, and those that its
-owner has given to :func:`evenhand.flower.client_app`.
+A method travels by its name and settings, never as code: a node carries out nothing but evenhand's
+own methods, and those that its owner has given to :func:`evenhand.flower.client_app`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
-from evenhand.studies.spec import algorithm_table, build_algorithm
 from evenhand.local import LocalSGD
+from evenhand.studies.spec import algorithm_table, build_algorithm
 
 OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
 MOST = 1 << 31  # clients, and groups
@@ -28,7 +29,13 @@ def described(work: Work, method: Algorithm) -> str:
     if isinstance(work, Train):
         told: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
     elif isinstance(work, Evaluate):
-        told = {"kind": work.name, "groups": work.groups, "full": work.full, "clients": work.clients, "by_client": work.by_client}
+        told = {
+            "kind": work.name,
+            "groups": work.groups,
+            "full": work.full,
+            "clients": work.clients,
+            "by_client": work.by_client,
+        }
     elif isinstance(work, Ask):
         told = {"kind": work.name}
     else:
@@ -37,7 +44,8 @@ def described(work: Work, method: Algorithm) -> str:
 
 
 def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
-    """The method whose functions the work uses: the run's own, the one that follows its last round, or none in particular."""
+    """The method whose functions the work uses: the run's own, the one that follows its last round,
+    or none in particular."""
     if type(algorithm) is Algorithm:
         return {"plain": True}
     last = algorithm != method and algorithm == method.finish()
@@ -49,7 +57,8 @@ def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
 
 
 def made(text: str, own: Algorithm | None = None) -> Work:
-    """The work that :func:`described` has put into words; raises a SpecError of one line where a node should not do it.
+    """The work that :func:`described` has put into words; raises a SpecError of one line where a
+    node should not do it.
 
     ``own``: the method that the node's owner has given.
     """
@@ -63,7 +72,14 @@ def made(text: str, own: Algorithm | None = None) -> Work:
         full, by_client = told.get("full"), told.get("by_client")
         if type(full) is not bool or type(by_client) is not bool:
             raise SpecError(f"full and by_client must be true or false; {SAME}")
-        return Evaluate(algorithm, _number(told, "groups", 0), part, full, _number(told, "clients", 1), by_client)
+        return Evaluate(
+            algorithm,
+            _number(told, "groups", 0),
+            part,
+            full,
+            _number(told, "clients", 1),
+            by_client,
+        )
     if kind == Ask.name:
         return Ask(algorithm, part)
     raise SpecError(f"the server asks for a kind of work that this evenhand does not know; {SAME}")
@@ -108,7 +124,10 @@ def _algorithm(told: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
         raise SpecError(f"last must be true or false; {SAME}")
     if method == OWN:
         if own is None:
-            raise SpecError("the run's method is not one of evenhand's; give it to client_app(algorithm=...) on every node")
+            raise SpecError(
+                "the run's method is not one of evenhand's; give it to client_app(algorithm=...) on"
+                " every node"
+            )
         algorithm = own
     else:
         algorithm = _built(method)

@@ -1,8 +1,8 @@
 """Choices by measurement, remembered in the process and in a small file.
 
-What is fastest depends on the machine, so it is found out by trying, once for each question. The file lies in the user's cache
-directory, or in the directory that the environment variable EVENHAND_CACHE names. A file that cannot be read or written is as good
-as none.
+What is fastest depends on the machine, so it is found out by trying, once for each question. The
+file lies in the user's cache directory, or in the directory that the environment variable
+EVENHAND_CACHE names. A file that cannot be read or written is as good as none.
 """
 
 from __future__ import annotations
@@ -21,24 +21,30 @@ import torch
 
 from evenhand.files import write_atomic
 
-REPETITIONS = 7  # at most; the best of them counts, since everything that disturbs makes a trial longer
+# at most; the best of them counts, since everything that disturbs makes a trial longer
+REPETITIONS = 7
 PATIENCE = 0.3  # seconds for all trials of one question, after which the best so far is taken
 
-_locks: dict[str, threading.Lock] = {}  # by question: who asks while another finds out waits for the answer
+# by question: who asks while another finds out waits for the answer
+_locks: dict[str, threading.Lock] = {}
 
 
 def fastest(question: str, device: torch.device, ways: Mapping[str, Callable[[], object]]) -> str:
-    """The name of the way that takes the least time on this device; one that raises an error is out.
+    """The name of the way that takes the least time on this device; one that raises an error is
+    out.
 
-    Asked again, the same question gets the same answer, also by another process: see :func:`remembered`.
+    Asked again, the same question gets the same answer, also by another process: see
+    :func:`remembered`.
     """
     return remembered(question, device, lambda: race(device, ways))
 
 
 def remembered(question: str, device: torch.device, find: Callable[[], str]) -> str:
-    """The answer that was found before to a question about this machine; else the one that ``find`` gives, in a thread of its own.
+    """The answer that was found before to a question about this machine; else the one that ``find``
+    gives, in a thread of its own.
 
-    That thread knows nothing of transforms and traces that may be under way here, so it computes with plain tensors.
+    That thread knows nothing of transforms and traces that may be under way here, so it computes
+    with plain tensors.
     """
     with _locks.setdefault(f"{device} {question}", threading.Lock()):
         path, machine = home() / "choices.json", _machine(device)
@@ -74,7 +80,9 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
     try:
         content = json.loads(path.read_text())
         return {
-            str(machine): {question: answer for question, answer in answers.items() if isinstance(answer, str)}
+            str(machine): {
+                question: answer for question, answer in answers.items() if isinstance(answer, str)
+            }
             for machine, answers in content.items()
         }
     except (OSError, ValueError, AttributeError):
@@ -91,8 +99,12 @@ def _processor() -> str:
     with suppress(OSError), open("/proc/cpuinfo") as lines:
         for line in lines:
             if line.startswith("model name"):
-                return f"{line.partition(':')[2].strip()}, {torch.backends.cpu.get_cpu_capability()}"
-    return f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+                return (
+                    f"{line.partition(':')[2].strip()}, {torch.backends.cpu.get_cpu_capability()}"
+                )
+    return (
+        f"{platform.processor() or platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
+    )
 
 
 def _elsewhere(find: Callable[[], str]) -> str:
@@ -113,8 +125,13 @@ def _elsewhere(find: Callable[[], str]) -> str:
     return found[0]
 
 
-def race(device: torch.device, ways: Mapping[str, Callable[[], object]], handicaps: Mapping[str, float] | None = None) -> str:
-    """Every way in turn, several times: what disturbs one trial disturbs its neighbours as well. Handicaps multiply times."""
+def race(
+    device: torch.device,
+    ways: Mapping[str, Callable[[], object]],
+    handicaps: Mapping[str, float] | None = None,
+) -> str:
+    """Every way in turn, several times: what disturbs one trial disturbs its neighbours as well.
+    Handicaps multiply times."""
     best: dict[str, float] = {}
     problem: Exception | None = None
     for name, way in ways.items():
@@ -135,7 +152,8 @@ def race(device: torch.device, ways: Mapping[str, Callable[[], object]], handica
 
 
 def _seconds(device: torch.device, way: Callable[[], object]) -> float:
-    """How long it takes: on a CPU the time of its one thread, whatever else the machine is doing."""
+    """How long it takes: on a CPU the time of its one thread, whatever else the machine is
+    doing."""
     if device.type == "cuda":
         return _kernel_seconds(way)
     begin = time.thread_time()
@@ -144,8 +162,11 @@ def _seconds(device: torch.device, way: Callable[[], object]) -> float:
 
 
 def _kernel_seconds(way: Callable[[], object], replays: int = 5) -> float:
-    """How long its kernels take on a GPU, as part of a CUDA graph: engines replay them so, and the host does not count."""
-    graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    """How long its kernels take on a GPU, as part of a CUDA graph: engines replay them so, and the
+    host does not count."""
+    graph = torch.cuda.CUDAGraph()
+    begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         way()
     graph.replay()

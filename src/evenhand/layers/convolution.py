@@ -1,9 +1,11 @@
-"""Convolutions of stacked clients, each with filters of its own, in several forms that are the same function up to rounding.
+"""Convolutions of stacked clients, each with filters of its own, in several forms that are the same
+function up to rounding.
 
     grouped        one convolution with a group for every client: what ``torch.vmap`` does
-    grouped_last   the same with the channels of all clients last in memory; on a CPU in blocks of a few clients
-    im2col         patches of the images as rows of a matrix, and a batched product; channels last
-    im2col_turned  the same, but the slope of the images is a convolution of the output's slope with the filters turned around,
+    grouped_last   the same with the channels of all clients last in memory; on a CPU in blocks of a
+    few clients im2col         patches of the images as rows of a matrix, and a batched product;
+    channels last im2col_turned  the same, but the slope of the images is a convolution of the
+    output's slope with the filters turned around,
                    not a sum of shifted patches
     loop           one client after another
 
@@ -23,7 +25,8 @@ Sides = tuple[int, ...]
 
 
 class Geometry(NamedTuple):
-    """How filters move over an image. All forms but the loop take two dimensions and filters that are not transposed."""
+    """How filters move over an image. All forms but the loop take two dimensions and filters that
+    are not transposed."""
 
     stride: Sides = (1, 1)
     padding: Sides = (0, 0)
@@ -38,23 +41,48 @@ Slopes = tuple[Tensor | None, Tensor | None, Tensor | None]
 
 
 class Form(NamedTuple):
-    """One way to convolve images x (K, N, C, H, W) with filters w (K, O, C / groups, kh, kw) and to add a bias (K, O)."""
+    """One way to convolve images x (K, N, C, H, W) with filters w (K, O, C / groups, kh, kw) and to
+    add a bias (K, O)."""
 
-    forward: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]  # (x, w, bias, how) -> (K, N, O, OH, OW)
-    backward: Callable[[Tensor, Tensor, Tensor, Geometry, Wanted], Slopes]  # (slope of the output, x, w, how, wanted)
+    # (x, w, bias, how) -> (K, N, O, OH, OW)
+    forward: Callable[[Tensor, Tensor, Tensor | None, Geometry], Tensor]
+    # (slope of the output, x, w, how, wanted)
+    backward: Callable[[Tensor, Tensor, Tensor, Geometry, Wanted], Slopes]
 
 
 def convolution(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
     """One client's convolution, as torch does it."""
-    return torch.convolution(x, w, bias, how.stride, how.padding, how.dilation, how.transposed, how.output_padding, how.groups)
+    return torch.convolution(
+        x,
+        w,
+        bias,
+        how.stride,
+        how.padding,
+        how.dilation,
+        how.transposed,
+        how.output_padding,
+        how.groups,
+    )
 
 
-def convolution_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
+def convolution_backward(
+    slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
+) -> Slopes:
     """The slopes of one client's images, filters and bias."""
     channels = w.shape[1] * how.groups if how.transposed else w.shape[0]
-    sides = (list(how.stride), list(how.padding), list(how.dilation), how.transposed, list(how.output_padding))
-    slopes = torch.ops.aten.convolution_backward(slope, x, w, [channels], *sides, how.groups, list(wanted))
-    of_x, of_w, of_bias = (value if want else None for value, want in zip(slopes, wanted, strict=True))
+    sides = (
+        list(how.stride),
+        list(how.padding),
+        list(how.dilation),
+        how.transposed,
+        list(how.output_padding),
+    )
+    slopes = torch.ops.aten.convolution_backward(
+        slope, x, w, [channels], *sides, how.groups, list(wanted)
+    )
+    of_x, of_w, of_bias = (
+        value if want else None for value, want in zip(slopes, wanted, strict=True)
+    )
     return of_x, of_w, of_bias
 
 
@@ -63,21 +91,31 @@ def convolution_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wan
 
 def _loop(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
     biases: Sequence[Tensor | None] = [None] * len(x) if bias is None else bias.unbind(0)
-    return _stack([convolution(images, filters, own, how) for images, filters, own in zip(_each(x), w.unbind(0), biases, strict=True)])
+    return _stack(
+        [
+            convolution(images, filters, own, how)
+            for images, filters, own in zip(_each(x), w.unbind(0), biases, strict=True)
+        ]
+    )
 
 
 def _loop_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
     clients = zip(_each(slope), _each(x), w.unbind(0), strict=True)
     slopes = [convolution_backward(*client, how, wanted) for client in clients]
-    of_x, of_w, of_bias = (_stack(each) if want else None for each, want in zip(zip(*slopes, strict=True), wanted, strict=True))
+    of_x, of_w, of_bias = (
+        _stack(each) if want else None
+        for each, want in zip(zip(*slopes, strict=True), wanted, strict=True)
+    )
     return of_x, of_w, of_bias
 
 
 def _each(x: Tensor) -> list[Tensor]:
-    """Every client's images; on a CPU always in the same order in memory, so that the order before changes no bit."""
+    """Every client's images; on a CPU always in the same order in memory, so that the order before
+    changes no bit."""
     if x.is_cuda or x.ndim != 5:
         return list(x.unbind(0))
-    order = torch.contiguous_format if x.dtype is torch.float64 else torch.channels_last  # oneDNN has no float64
+    # oneDNN has no float64
+    order = torch.contiguous_format if x.dtype is torch.float64 else torch.channels_last
     return [images.contiguous(memory_format=order) for images in x.unbind(0)]
 
 
@@ -102,7 +140,8 @@ def apart(x: Tensor, clients: int) -> Tensor:
 
 
 def side_by_side_last(x: Tensor) -> Tensor:
-    """(N, K C, H, W) from (K, N, C, H, W), with the channels of all clients next to each other in memory."""
+    """(N, K C, H, W) from (K, N, C, H, W), with the channels of all clients next to each other in
+    memory."""
     return x.permute(1, 3, 4, 0, 2).contiguous().flatten(3).permute(0, 3, 1, 2)
 
 
@@ -113,12 +152,21 @@ def _filters_last(w: Tensor) -> Tensor:
 def _together(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
     """Convolution of clients that are side by side."""
     flat = None if bias is None else bias.flatten()
-    return apart(convolution(side_by_side_last(x), _filters_last(w), flat, how._replace(groups=len(x) * how.groups)), len(x))
+    return apart(
+        convolution(
+            side_by_side_last(x), _filters_last(w), flat, how._replace(groups=len(x) * how.groups)
+        ),
+        len(x),
+    )
 
 
-def _together_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
+def _together_backward(
+    slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
+) -> Slopes:
     beside = (side_by_side_last(slope), side_by_side_last(x), _filters_last(w))
-    return _separated(convolution_backward(*beside, how._replace(groups=len(x) * how.groups), wanted), w)
+    return _separated(
+        convolution_backward(*beside, how._replace(groups=len(x) * how.groups), wanted), w
+    )
 
 
 def _separated(slopes: Slopes, w: Tensor) -> Slopes:
@@ -132,15 +180,23 @@ def _separated(slopes: Slopes, w: Tensor) -> Slopes:
 
 def _grouped(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
     flat = None if bias is None else bias.flatten()
-    return apart(convolution(side_by_side(x), w.flatten(0, 1), flat, how._replace(groups=len(x) * how.groups)), len(x))
+    return apart(
+        convolution(
+            side_by_side(x), w.flatten(0, 1), flat, how._replace(groups=len(x) * how.groups)
+        ),
+        len(x),
+    )
 
 
 def _grouped_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
     beside = (side_by_side(slope), side_by_side(x), w.flatten(0, 1))
-    return _separated(convolution_backward(*beside, how._replace(groups=len(x) * how.groups), wanted), w)
+    return _separated(
+        convolution_backward(*beside, how._replace(groups=len(x) * how.groups), wanted), w
+    )
 
 
-# ---- the same in blocks: on a CPU a group's rounding may depend on how many there are, so there are always two, three or four
+# ---- the same in blocks: on a CPU a group's rounding may depend on how many there are, so there
+# are always two, three or four
 
 
 BLOCK = 4
@@ -157,7 +213,9 @@ def _grouped_last(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> T
     return _joined([_together(images, filters, own, how) for images, filters, own in blocks])
 
 
-def _grouped_last_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
+def _grouped_last_backward(
+    slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
+) -> Slopes:
     if x.is_cuda or 2 <= len(x) <= BLOCK:
         return _together_backward(slope, x, w, how, wanted)
     if len(x) == 1:
@@ -165,8 +223,14 @@ def _grouped_last_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, w
         of_x, of_w, of_bias = (None if value is None else value[:1] for value in both)
         return of_x, of_w, of_bias
     blocks = zip(*(value.tensor_split(-(-len(x) // BLOCK)) for value in (slope, x, w)), strict=True)
-    slopes = [_together_backward(slopes, images, filters, how, wanted) for slopes, images, filters in blocks]
-    of_x, of_w, of_bias = (_joined(each) if want else None for each, want in zip(zip(*slopes, strict=True), wanted, strict=True))
+    slopes = [
+        _together_backward(slopes, images, filters, how, wanted)
+        for slopes, images, filters in blocks
+    ]
+    of_x, of_w, of_bias = (
+        _joined(each) if want else None
+        for each, want in zip(zip(*slopes, strict=True), wanted, strict=True)
+    )
     return of_x, of_w, of_bias
 
 
@@ -175,7 +239,8 @@ def _twice(value: Tensor) -> Tensor:
 
 
 def _joined(blocks: Sequence[Tensor]) -> Tensor:
-    """Blocks of clients (k, ...) one after the other; images with channels last, client by client."""
+    """Blocks of clients (k, ...) one after the other; images with channels last, client by
+    client."""
     if blocks[0].ndim != 5:
         return torch.cat(list(blocks))
     return torch.cat([block.permute(0, 1, 3, 4, 2) for block in blocks]).permute(0, 1, 4, 2, 3)
@@ -185,7 +250,8 @@ def _joined(blocks: Sequence[Tensor]) -> Tensor:
 
 
 def _patches(x: Tensor, kernel: Sides, how: Geometry) -> Tensor:
-    """(K, g, N OH OW, kh kw C/g) from (K, N, C, H, W): what a filter sees at each place, one copy on any device."""
+    """(K, g, N OH OW, kh kw C/g) from (K, N, C, H, W): what a filter sees at each place, one copy
+    on any device."""
     (top, left), groups = how.padding, how.groups
     last = x.permute(0, 1, 3, 4, 2)  # (K, N, H, W, C)
     if top or left:
@@ -208,7 +274,8 @@ def _rows(slope: Tensor, groups: int) -> Tensor:
 
 
 def _images(rows: Tensor, n: int, height: int, width: int) -> Tensor:
-    """(K, N, O, OH, OW) from (K, g, N OH OW, O/g): the inverse, channels last in memory where there is one group."""
+    """(K, N, O, OH, OW) from (K, g, N OH OW, O/g): the inverse, channels last in memory where there
+    is one group."""
     split = torch.unflatten(rows, 2, (n, height, width))  # (K, g, N, OH, OW, O/g)
     return split.permute(0, 2, 1, 5, 3, 4).flatten(2, 3)
 
@@ -221,7 +288,9 @@ def _products(a: Tensor, b: Tensor) -> Tensor:
 def _out_size(x: Tensor, kernel: Sides, how: Geometry) -> Sides:
     sizes = [
         (side + 2 * padding - dilation * (length - 1) - 1) // stride + 1
-        for side, padding, dilation, length, stride in zip(x.shape[3:], how.padding, how.dilation, kernel, how.stride, strict=True)
+        for side, padding, dilation, length, stride in zip(
+            x.shape[3:], how.padding, how.dilation, kernel, how.stride, strict=True
+        )
     ]
     return sizes[0], sizes[1]
 
@@ -236,53 +305,83 @@ def _im2col(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
 def _slope_of_filters(rows: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tensor:
     kernel = (w.shape[3], w.shape[4])
     product = _products(rows.transpose(2, 3), _patches(x, kernel, how))  # (K, g, O/g, kh kw C/g)
-    return torch.unflatten(product, 3, (*kernel, w.shape[2])).permute(0, 1, 2, 5, 3, 4).flatten(1, 2)
+    return (
+        torch.unflatten(product, 3, (*kernel, w.shape[2])).permute(0, 1, 2, 5, 3, 4).flatten(1, 2)
+    )
 
 
 def _im2col_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
     rows = _rows(slope, how.groups)
     of_w = _slope_of_filters(rows, x, w, how) if wanted[1] else None
-    return _shifted_sum(rows, x, w, how) if wanted[0] else None, of_w, slope.sum((1, 3, 4)) if wanted[2] else None
+    return (
+        _shifted_sum(rows, x, w, how) if wanted[0] else None,
+        of_w,
+        slope.sum((1, 3, 4)) if wanted[2] else None,
+    )
 
 
 def _shifted_sum(rows: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tensor:
     """The slope of the images: every place's share in each patch, added up."""
     (clients, n, channels, height, width), kernel, groups = x.shape, w.shape[3:], how.groups
     out = _out_size(x, (kernel[0], kernel[1]), how)
-    shares = _products(rows, _filter_matrix(w, groups).transpose(2, 3))  # (K, g, N OH OW, kh kw C/g)
+    # (K, g, N OH OW, kh kw C/g)
+    shares = _products(rows, _filter_matrix(w, groups).transpose(2, 3))
     shares = shares.reshape(clients, groups, n, *out, *kernel, channels // groups)
     top, left = how.padding
     padded = x.new_zeros(clients, n, height + 2 * top, width + 2 * left, groups, channels // groups)
     for i in range(kernel[0]):
         for j in range(kernel[1]):
             down, right = i * how.dilation[0], j * how.dilation[1]
-            ends = (down + (out[0] - 1) * how.stride[0] + 1, right + (out[1] - 1) * how.stride[1] + 1)
+            ends = (
+                down + (out[0] - 1) * how.stride[0] + 1,
+                right + (out[1] - 1) * how.stride[1] + 1,
+            )
             place = padded[:, :, down : ends[0] : how.stride[0], right : ends[1] : how.stride[1]]
             place.add_(shares[:, :, :, :, :, i, j].permute(0, 2, 3, 4, 1, 5))
     inner = padded[:, :, top : top + height, left : left + width].flatten(4, 5)
     return inner.permute(0, 1, 4, 2, 3)
 
 
-def _im2col_turned_backward(slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted) -> Slopes:
+def _im2col_turned_backward(
+    slope: Tensor, x: Tensor, w: Tensor, how: Geometry, wanted: Wanted
+) -> Slopes:
     of_w = _slope_of_filters(_rows(slope, how.groups), x, w, how) if wanted[1] else None
-    return _turned(slope, x, w, how) if wanted[0] else None, of_w, slope.sum((1, 3, 4)) if wanted[2] else None
+    return (
+        _turned(slope, x, w, how) if wanted[0] else None,
+        of_w,
+        slope.sum((1, 3, 4)) if wanted[2] else None,
+    )
 
 
 def _turned(slope: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tensor:
-    """The slope of the images: the output's slope, with zeros where the filters skipped places, convolved with turned filters."""
+    """The slope of the images: the output's slope, with zeros where the filters skipped places,
+    convolved with turned filters."""
     kernel, (height, width) = w.shape[3:], x.shape[3:]
     last = slope.permute(0, 1, 3, 4, 2)  # (K, N, OH, OW, O)
     if how.stride != (1, 1):
-        rows, columns = ((length - 1) * step + 1 for length, step in zip(last.shape[2:4], how.stride, strict=True))
+        rows, columns = (
+            (length - 1) * step + 1
+            for length, step in zip(last.shape[2:4], how.stride, strict=True)
+        )
         spread = slope.new_zeros(*last.shape[:2], rows, columns, last.shape[4])
         spread[:, :, :: how.stride[0], :: how.stride[1]] = last
         last = spread
     reach = [dilation * (length - 1) for dilation, length in zip(how.dilation, kernel, strict=True)]
     before = [r - p for r, p in zip(reach, how.padding, strict=True)]
-    after = [size + p - length for size, p, length in zip((height, width), how.padding, last.shape[2:4], strict=True)]
-    last = F.pad(last, (0, 0, before[1], after[1], before[0], after[0]))  # a negative amount cuts off
-    turned = torch.unflatten(w.flip(3, 4), 1, (how.groups, -1)).transpose(2, 3).flatten(1, 2)  # (K, C, O/g, kh, kw)
-    return _im2col(last.permute(0, 1, 4, 2, 3), turned, None, Geometry(dilation=how.dilation, groups=how.groups))
+    after = [
+        size + p - length
+        for size, p, length in zip((height, width), how.padding, last.shape[2:4], strict=True)
+    ]
+    # a negative amount cuts off
+    last = F.pad(last, (0, 0, before[1], after[1], before[0], after[0]))
+    # (K, C, O/g, kh, kw)
+    turned = torch.unflatten(w.flip(3, 4), 1, (how.groups, -1)).transpose(2, 3).flatten(1, 2)
+    return _im2col(
+        last.permute(0, 1, 4, 2, 3),
+        turned,
+        None,
+        Geometry(dilation=how.dilation, groups=how.groups),
+    )
 
 
 FORMS = {

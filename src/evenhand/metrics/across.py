@@ -1,19 +1,24 @@
-"""Intervals of numbers across clients (mean, worst 10 %, standard deviation, ...) from one test set of each client.
+"""Intervals of numbers across clients (mean, worst 10 %, standard deviation, ...) from one test set
+of each client.
 
-With over="samples" an interval is about these clients: what the number would be if every client had endless test samples. With "clients" or
-"both" it is about clients like these: what the number would be for endlessly many of them, each with endless samples. A test set of a few
-samples makes clients look more different than they are, so the number that was seen may lie outside of its own interval: the worst of a
-hundred clients with ten samples each is mostly unlucky.
+With over="samples" an interval is about these clients: what the number would be if every client had
+endless test samples. With "clients" or "both" it is about clients like these: what the number would
+be for endlessly many of them, each with endless samples. A test set of a few samples makes clients
+look more different than they are, so the number that was seen may lie outside of its own interval:
+the worst of a hundred clients with ten samples each is mostly unlucky.
 
-=====================  =============================================================================================
-mean, pooled           Wilson's score interval with as many samples as would give the mean its variance (of clients: Student's)
-min, max               bounds for single clients: the worst client is not below the lowest lower bound, nor above the lowest upper bound
-                       when all upper bounds hold at once
-all others             quantiles of what is plausible (:mod:`evenhand.metrics.plausible`)
-=====================  =============================================================================================
+=====================
+============================================================================================= mean,
+pooled           Wilson's score interval with as many samples as would give the mean its variance
+(of clients: Student's) min, max               bounds for single clients: the worst client is not
+below the lowest lower bound, nor above the lowest upper bound
+                       when all upper bounds hold at once all others             quantiles of what
+is plausible (:mod:`evenhand.metrics.plausible`) =====================
+=============================================================================================
 
-Where all clients may be equal (a test of equality does not reject at half of 1 - level), intervals reach that: a standard deviation of 0,
-a worst 10 % like the mean. Such intervals hold the truth somewhat more often than they say.
+Where all clients may be equal (a test of equality does not reject at half of 1 - level), intervals
+reach that: a standard deviation of 0, a worst 10 % like the mean. Such intervals hold the truth
+somewhat more often than they say.
 """
 
 from __future__ import annotations
@@ -36,25 +41,53 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ends = tuple[float, float]
 
-OF_SHARES = ("variation", "jain", "gini", "entropy", "cosine")  # for values that are not negative: of errors, not of merits
-WHERE_EQUAL = {"variance": 0.0, "std": 0.0, "variation": 0.0, "gini": 0.0, "jain": 1.0, "entropy": 1.0, "cosine": 1.0}
-LEANING = 8  # samples by which a client's variance leans on that of all clients, and all clients' on that of normal errors
+# for values that are not negative: of errors, not of merits
+OF_SHARES = ("variation", "jain", "gini", "entropy", "cosine")
+WHERE_EQUAL = {
+    "variance": 0.0,
+    "std": 0.0,
+    "variation": 0.0,
+    "gini": 0.0,
+    "jain": 1.0,
+    "entropy": 1.0,
+    "cosine": 1.0,
+}
+# samples by which a client's variance leans on that of all clients, and all clients' on that of
+# normal errors
+LEANING = 8
 POPULATION = 1000  # clients that stand for endlessly many
 
 
 def accuracy_intervals(
-    right: Ints, samples: Ints, over: str = "samples", draws: int = 1000, level: float = 0.95, seed: int = 0
+    right: Ints,
+    samples: Ints,
+    over: str = "samples",
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
 ) -> dict[str, Interval]:
-    """Numbers across clients of accuracies, from how many of each client's samples (n,) were predicted right (n,).
+    """Numbers across clients of accuracies, from how many of each client's samples (n,) were
+    predicted right (n,).
 
     >>> found = accuracy_intervals(np.array([45, 40, 30]), np.array([50, 50, 50]))
     >>> value, low, high = found["min"]
     >>> print(f"{value:.2f} {low:.2f} {high:.2f}")
     0.60 0.46 0.75
     """
-    require(right.shape == samples.shape and right.ndim == 1, "right and samples must be (n,), got {} and {}", right.shape, samples.shape)
+    require(
+        right.shape == samples.shape and right.ndim == 1,
+        "right and samples must be (n,), got {} and {}",
+        right.shape,
+        samples.shape,
+    )
     kept = samples > 0
-    return _intervals(_Accuracies(right[kept].astype(np.int64), samples[kept].astype(np.int64)), over, draws, level, seed)
+    return _intervals(
+        _Accuracies(right[kept].astype(np.int64), samples[kept].astype(np.int64)),
+        over,
+        draws,
+        level,
+        seed,
+    )
 
 
 def merit_intervals(
@@ -70,22 +103,35 @@ def merit_intervals(
     """Numbers across clients from the value (N,) and the client (N,) of each sample.
 
     Args:
-        squared: False: values are 1 or 0 for right or wrong, and a client's merit is its accuracy. True: they are squared errors, and its
-            merit is minus the root of their mean. Their relative variance is taken from all clients together, and with few samples it
-            leans on that of normal errors.
+        squared: False: values are 1 or 0 for right or wrong, and a client's merit is its accuracy.
+            True: they are squared errors, and its merit is minus the root of their mean. Their
+            relative variance is taken from all clients together, and with few samples it leans on
+            that of normal errors.
     """
-    require(values.shape == client.shape and values.ndim == 1, "values and client must be (N,), got {} and {}", values.shape, client.shape)
-    samples, total = np.bincount(client, minlength=clients), np.bincount(client, weights=values, minlength=clients)
+    require(
+        values.shape == client.shape and values.ndim == 1,
+        "values and client must be (N,), got {} and {}",
+        values.shape,
+        client.shape,
+    )
+    samples = np.bincount(client, minlength=clients)
+    total = np.bincount(client, weights=values, minlength=clients)
     if not squared:
-        require(bool(np.isin(values, (0, 1)).all()), "values must be 0 or 1 for wrong and right; of squared errors say squared=True")
+        require(
+            bool(np.isin(values, (0, 1)).all()),
+            "values must be 0 or 1 for wrong and right; of squared errors say squared=True",
+        )
         return accuracy_intervals(total.round().astype(np.int64), samples, over, draws, level, seed)
     require(bool((values >= 0).all()), "squared errors must not be negative")
     kept = samples > 0
     m = samples[kept].astype(np.int64)
     square = np.maximum(total[kept] / m, 1e-30)  # a model without errors has a logarithm, too
-    spread = np.bincount(client, weights=(values - (total / np.maximum(samples, 1))[client]) ** 2, minlength=clients)[kept]
+    spread = np.bincount(
+        client, weights=(values - (total / np.maximum(samples, 1))[client]) ** 2, minlength=clients
+    )[kept]
     of_mean = spread / np.maximum(m - 1, 1) / m  # by which the squares of means are too large
-    below, lean = float((m - 1) @ np.maximum(square**2 - of_mean, 0.0)), LEANING * float(square @ square) / max(1, len(m))
+    below = float((m - 1) @ np.maximum(square**2 - of_mean, 0.0))
+    lean = LEANING * float(square @ square) / max(1, len(m))
     relative = (float(spread.sum()) + 2 * lean) / (below + lean) if len(m) else math.nan
     return _intervals(_Errors(square, m, relative), over, draws, level, seed)
 
@@ -154,7 +200,9 @@ class _Accuracies:
 
         wrong = self.samples - self.right
         low = np.where(self.right > 0, betaincinv(np.maximum(self.right, 1), wrong + 1, miss), 0.0)
-        return low, np.where(wrong > 0, betaincinv(self.right + 1, np.maximum(wrong, 1), 1 - miss), 1.0)
+        return low, np.where(
+            wrong > 0, betaincinv(self.right + 1, np.maximum(wrong, 1), 1 - miss), 1.0
+        )
 
     def mean(self, level: float) -> Ends:
         return self._weighted(np.full(len(self.samples), 1 / len(self.samples)), level)
@@ -164,9 +212,15 @@ class _Accuracies:
 
     def _weighted(self, weight: Floats, level: float) -> Ends:
         mean, everyone = float(weight @ self.merit), self.total * (1 - self.total)
-        own = (self.samples * self.merit * (1 - self.merit) + LEANING * everyone) / (self.samples - 1 + LEANING)
+        own = (self.samples * self.merit * (1 - self.merit) + LEANING * everyone) / (
+            self.samples - 1 + LEANING
+        )
         variance = float((weight**2 * own / self.samples).sum())
-        size = mean * (1 - mean) / variance if variance > 0 else 1 / float((weight**2 / self.samples).sum())
+        size = (
+            mean * (1 - mean) / variance
+            if variance > 0
+            else 1 / float((weight**2 / self.samples).sum())
+        )
         low, high = wilson(mean * size, size, level)
         return float(low), float(high)
 
@@ -184,7 +238,8 @@ class _Accuracies:
 
 @dataclass(frozen=True)
 class _Errors:
-    """Mean squared errors, as if they had gamma distributions with the same relative variance for all clients."""
+    """Mean squared errors, as if they had gamma distributions with the same relative variance for
+    all clients."""
 
     square: Floats  # (n,) mean of each client's squared errors
     samples: Ints
@@ -216,15 +271,23 @@ class _Errors:
     def bounds(self, miss: float) -> tuple[Floats, Floats]:
         from scipy.special import gammaincinv
 
-        low, high = (-np.sqrt(self.square * self.shape / gammaincinv(self.shape, share)) for share in (miss, 1 - miss))
+        low, high = (
+            -np.sqrt(self.square * self.shape / gammaincinv(self.shape, share))
+            for share in (miss, 1 - miss)
+        )
         return low, high
 
     def mean(self, level: float) -> Ends:
         from scipy.special import gammaln
 
-        short = np.exp(gammaln(self.shape + 0.5) - gammaln(self.shape)) / np.sqrt(self.shape)  # the root of a mean is too small by this
+        # the root of a mean is too small by this
+        short = np.exp(gammaln(self.shape + 0.5) - gammaln(self.shape)) / np.sqrt(self.shape)
         root = np.sqrt(self.square) / short
-        half = NormalDist().inv_cdf((1 + level) / 2) * math.sqrt(float((root**2 * (1 / short**2 - 1)).sum())) / len(root)
+        half = (
+            NormalDist().inv_cdf((1 + level) / 2)
+            * math.sqrt(float((root**2 * (1 / short**2 - 1)).sum()))
+            / len(root)
+        )
         return -float(root.mean()) - half, -float(root.mean()) + half
 
     def together(self, level: float) -> Ends:
@@ -232,7 +295,10 @@ class _Errors:
 
         part = self.samples * self.square / (self.samples @ self.square)
         shape = 1 / float((part**2 / self.shape).sum())
-        low, high = (self.total * math.sqrt(shape / gammaincinv(shape, share)) for share in ((1 - level) / 2, (1 + level) / 2))
+        low, high = (
+            self.total * math.sqrt(shape / gammaincinv(shape, share))
+            for share in ((1 - level) / 2, (1 + level) / 2)
+        )
         return low, high
 
     def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
@@ -246,45 +312,74 @@ class _Errors:
         return bool((spread(equal) >= spread(self.square)).mean() >= miss)
 
 
-def _intervals(clients: _Clients, over: str, draws: int, level: float, seed: int) -> dict[str, Interval]:
+def _intervals(
+    clients: _Clients, over: str, draws: int, level: float, seed: int
+) -> dict[str, Interval]:
     require_choice("over", over, OVER)
     require_number("level", level, "(0, 1)")
     require_whole("draws", draws, 1)
     merit = clients.merit
-    values = {name: float(number(merit)) for name, number in _numbers(len(merit)).items()} | {"pooled": math.nan}
+    values = {name: float(number(merit)) for name, number in _numbers(len(merit)).items()} | {
+        "pooled": math.nan
+    }
     if not len(merit):
         return {name: Interval(math.nan, math.nan, math.nan) for name in values}
     values["pooled"] = clients.total
-    ends = (_of_these if over == "samples" else _of_such)(clients, draws, level, np.random.default_rng([seed, 13]))
-    return {name: Interval(value, *ends.get(name, (math.nan, math.nan))) for name, value in values.items()}
+    ends = (_of_these if over == "samples" else _of_such)(
+        clients, draws, level, np.random.default_rng([seed, 13])
+    )
+    return {
+        name: Interval(value, *ends.get(name, (math.nan, math.nan)))
+        for name, value in values.items()
+    }
 
 
 def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
-    """Numbers across (..., n) merits. The entropy of other than ``clients`` clients is brought to what as many would have."""
+    """Numbers across (..., n) merits. The entropy of other than ``clients`` clients is brought to
+    what as many would have."""
 
     def of(name: str) -> Callable[[Floats], Floats]:
         number = SPREAD[name]
         if name == "entropy":
-            return lambda merit: 1 - (1 - number(np.abs(merit))) * math.log(max(2, merit.shape[-1])) / math.log(max(2, clients))
+            return lambda merit: (
+                1
+                - (1 - number(np.abs(merit)))
+                * math.log(max(2, merit.shape[-1]))
+                / math.log(max(2, clients))
+            )
         return (lambda merit: number(np.abs(merit))) if name in OF_SHARES else number
 
     return {name: of(name) for name in SPREAD}
 
 
-def _of_these(clients: _Clients, draws: int, level: float, rng: np.random.Generator) -> dict[str, Ends]:
+def _of_these(
+    clients: _Clients, draws: int, level: float, rng: np.random.Generator
+) -> dict[str, Ends]:
     """The clients at hand."""
     n, mean = len(clients.samples), clients.mean(level)
     direct = {"mean": mean, "pooled": clients.together(level)}
     if n == 1:
-        return direct | dict.fromkeys(("worst10", "best10", "min", "max"), mean) | {name: (end, end) for name, end in WHERE_EQUAL.items()}
+        return (
+            direct
+            | dict.fromkeys(("worst10", "best10", "min", "max"), mean)
+            | {name: (end, end) for name, end in WHERE_EQUAL.items()}
+        )
     direct["min"], direct["max"] = _extremes(clients, level)
     if tenth(n) == 1:
         direct["worst10"], direct["best10"] = direct["min"], direct["max"]
-    return _plausible_ends(clients, clients.of_truth(plausible(clients.seen, draws, rng).clients), mean, level, rng) | direct
+    return (
+        _plausible_ends(
+            clients, clients.of_truth(plausible(clients.seen, draws, rng).clients), mean, level, rng
+        )
+        | direct
+    )
 
 
-def _of_such(clients: _Clients, draws: int, level: float, rng: np.random.Generator) -> dict[str, Ends]:
-    """Clients like these. The smallest and largest of endlessly many cannot be told, and nothing from one client."""
+def _of_such(
+    clients: _Clients, draws: int, level: float, rng: np.random.Generator
+) -> dict[str, Ends]:
+    """Clients like these. The smallest and largest of endlessly many cannot be told, and nothing
+    from one client."""
     from scipy import stats
 
     n = len(clients.samples)
@@ -295,7 +390,8 @@ def _of_such(clients: _Clients, draws: int, level: float, rng: np.random.Generat
         ("mean", np.full(n, 1 / n), clients.merit.mean()),
         ("pooled", clients.samples / clients.samples.sum(), clients.total),
     ):
-        # a client with a large weight draws the mean towards itself, and leaves few others to tell how clients differ
+        # a client with a large weight draws the mean towards itself, and leaves few others to tell
+        # how clients differ
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
         half = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1))) * error
         direct[name] = (max(least, float(value) - half), min(most, float(value) + half))
@@ -304,24 +400,35 @@ def _of_such(clients: _Clients, draws: int, level: float, rng: np.random.Generat
     return {name: ends for name, ends in found.items() if name not in ("min", "max")}
 
 
-def _plausible_ends(clients: _Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator) -> dict[str, Ends]:
-    """Quantiles of numbers across (draws, clients) plausible merits; where clients may be equal, they reach that."""
+def _plausible_ends(
+    clients: _Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator
+) -> dict[str, Ends]:
+    """Quantiles of numbers across (draws, clients) plausible merits; where clients may be equal,
+    they reach that."""
     found = {}
     for name, number in _numbers(len(clients.samples)).items():
         low, high = np.quantile(number(drawn), [(1 - level) / 2, (1 + level) / 2]).tolist()
         found[name] = (low, high)
     if clients.maybe_equal((1 - level) / 2, rng):
-        reach = dict.fromkeys(("worst10", "min"), mean[1]) | dict.fromkeys(("best10", "max"), mean[0]) | WHERE_EQUAL
-        found |= {name: (min(found[name][0], end), max(found[name][1], end)) for name, end in reach.items()}
+        reach = (
+            dict.fromkeys(("worst10", "min"), mean[1])
+            | dict.fromkeys(("best10", "max"), mean[0])
+            | WHERE_EQUAL
+        )
+        found |= {
+            name: (min(found[name][0], end), max(found[name][1], end))
+            for name, end in reach.items()
+        }
     return found
 
 
 def _extremes(clients: _Clients, level: float) -> tuple[Ends, Ends]:
     """The smallest and the largest merit, each with a chance of at most 1 - level to be outside.
 
-    If the smallest is one client's, far below the others, it is below that client's lower bound, or above its upper one, with the chances
-    that these have. If many are smallest, it is above the lowest upper bound unless all of their bounds hold, and below the lowest lower
-    bound hardly ever. The two chances are such that both cases come to 1 - level.
+    If the smallest is one client's, far below the others, it is below that client's lower bound, or
+    above its upper one, with the chances that these have. If many are smallest, it is above the
+    lowest upper bound unless all of their bounds hold, and below the lowest lower bound hardly
+    ever. The two chances are such that both cases come to 1 - level.
     """
     n, miss = len(clients.samples), 1 - level
     far = min(miss / 2, 1 - level ** (1 / n))

@@ -1,8 +1,10 @@
-"""How well scores order samples, and how far they are from frequencies: from histograms of scores, which add.
+"""How well scores order samples, and how far they are from frequencies: from histograms of scores,
+which add.
 
-A histogram (..., 2, BINS) counts samples by outcome and score. Of two classes the score is the probability of class 1 and the outcome
-the label; of more it is the confidence in the predicted class, and the outcome whether that is right. Leading axes stay: every client or
-group comes from one call. Samples without a score (NaN outputs) are in no bin.
+A histogram (..., 2, BINS) counts samples by outcome and score. Of two classes the score is the
+probability of class 1 and the outcome the label; of more it is the confidence in the predicted
+class, and the outcome whether that is right. Leading axes stay: every client or group comes from
+one call. Samples without a score (NaN outputs) are in no bin.
 """
 
 from __future__ import annotations
@@ -16,17 +18,22 @@ from evenhand.metrics import parity
 Floats = NDArray[np.float64]
 
 TENTHS = 10  # coarse bins of the calibration error
-FINE = 100  # equally wide bins; the first and the last are cut further, since the scores of rare classes crowd there
+# equally wide bins; the first and the last are cut further, since the scores of rare classes crowd
+# there
+FINE = 100
 TAIL = (1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3)
-EDGES = tuple(sorted({*TAIL, *(place / FINE for place in range(1, FINE)), *(1 - place for place in TAIL)}))
+EDGES = tuple(
+    sorted({*TAIL, *(place / FINE for place in range(1, FINE)), *(1 - place for place in TAIL)})
+)
 BINS = len(EDGES) + 1  # bin b holds scores from EDGES[b - 1] up to, but not including, EDGES[b]
 
 
 def auc(histogram: ArrayLike) -> Floats:
-    """(...) chance that a sample with outcome 1 has a higher score than one with outcome 0; equal scores count half.
+    """(...) chance that a sample with outcome 1 has a higher score than one with outcome 0; equal
+    scores count half.
 
-    Scores in one bin count as equal, so this differs from the area under the curve of the scores themselves by at most
-    :func:`auc_error`. NaN where one of the outcomes has no samples.
+    Scores in one bin count as equal, so this differs from the area under the curve of the scores
+    themselves by at most :func:`auc_error`. NaN where one of the outcomes has no samples.
 
     >>> float(auc([[1, 1, 0], [0, 1, 2]]))  # 6 pairs: 5 in order, 1 in the same bin
     0.9166666666666666
@@ -37,7 +44,8 @@ def auc(histogram: ArrayLike) -> Floats:
 
 
 def auc_error(histogram: ArrayLike) -> Floats:
-    """(...) the most by which bins can change :func:`auc`: half of the chance that two samples with different outcomes share a bin.
+    """(...) the most by which bins can change :func:`auc`: half of the chance that two samples with
+    different outcomes share a bin.
 
     >>> float(auc_error([[1, 1, 0], [0, 1, 2]]))  # 1 of 6 pairs
     0.08333333333333333
@@ -47,20 +55,27 @@ def auc_error(histogram: ArrayLike) -> Floats:
 
 
 def calibration_error(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTHS) -> Floats:
-    """(...) expected calibration error: |mean score - share of outcome 1| over equally wide bins, weighted by their samples.
+    """(...) expected calibration error: |mean score - share of outcome 1| over equally wide bins,
+    weighted by their samples.
 
-    The mean score of a bin comes from the summed ``scores`` (..., 2, BINS), not from its middle, so the bins of the histogram add no
-    error to that of the ``bins`` coarse ones, a divisor of 100. NaN without samples.
+    The mean score of a bin comes from the summed ``scores`` (..., 2, BINS), not from its middle, so
+    the bins of the histogram add no error to that of the ``bins`` coarse ones, a divisor of 100.
+    NaN without samples.
     """
     require_whole("bins", bins, 1)
     require(FINE % bins == 0, "bins must divide {}, got {}", FINE, bins)
-    starts = np.searchsorted(EDGES, np.arange(bins) / bins, side="right")  # the fine bin that each coarse one begins with
-    histogram, summed = (np.add.reduceat(np.asarray(values, np.float64), starts, axis=-1) for values in (histogram, scores))
+    # the fine bin that each coarse one begins with
+    starts = np.searchsorted(EDGES, np.arange(bins) / bins, side="right")
+    histogram, summed = (
+        np.add.reduceat(np.asarray(values, np.float64), starts, axis=-1)
+        for values in (histogram, scores)
+    )
     return _ratio(np.abs(summed.sum(-2) - histogram[..., 1, :]).sum(-1), histogram.sum((-2, -1)))
 
 
 def calibration_gap(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTHS) -> Floats:
-    """(...) largest minus smallest calibration error over the groups of histograms (..., A, 2, BINS)."""
+    """(...) largest minus smallest calibration error over the groups of histograms (..., A, 2,
+    BINS)."""
     return parity.gap(calibration_error(histogram, scores, bins))
 
 

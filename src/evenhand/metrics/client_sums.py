@@ -1,8 +1,9 @@
 """How clients fare, from sums over them alone: no number of a single client is needed.
 
-Each client adds its accuracy, its square and a one in the cell of a histogram; mean and standard deviation follow exactly, the worst and
-best tenths to half a cell. Whoever has the sums knows which accuracies there are, to half a cell, but is not told whose they are; of
-few clients whose numbers of samples are known, that can be guessed: 0.729 is 35 of 48.
+Each client adds its accuracy, its square and a one in the cell of a histogram; mean and standard
+deviation follow exactly, the worst and best tenths to half a cell. Whoever has the sums knows which
+accuracies there are, to half a cell, but is not told whose they are; of few clients whose numbers
+of samples are known, that can be guessed: 0.729 is 35 of 48.
 """
 
 from __future__ import annotations
@@ -17,7 +18,13 @@ from evenhand.metrics.scores import summaries
 from evenhand.tree import Tree
 
 CELLS = 1000  # of the histogram: half a cell is a twentieth of a point
-NAMES = ("clients", "client_loss", "client_accuracy", "client_accuracy_squared", "client_accuracies")
+NAMES = (
+    "clients",
+    "client_loss",
+    "client_accuracy",
+    "client_accuracy_squared",
+    "client_accuracies",
+)
 
 
 def client_sums(tally: Tree) -> Tree:
@@ -27,17 +34,27 @@ def client_sums(tally: Tree) -> Tree:
     if "correct" in tally:
         accuracy = tally["correct"].sum() / count
         cell = torch.arange(CELLS + 1, device=count.device) == (accuracy * CELLS).round()
-        found |= {"client_accuracy": accuracy, "client_accuracy_squared": accuracy**2, "client_accuracies": cell.to(count.dtype)}
+        found |= {
+            "client_accuracy": accuracy,
+            "client_accuracy_squared": accuracy**2,
+            "client_accuracies": cell.to(count.dtype),
+        }
     return found
 
 
 def from_client_sums(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean loss over clients and, for classifiers, mean, worst and best 10 %, worst client and spread of their accuracies."""
+    """The mean loss over clients and, for classifiers, mean, worst and best 10 %, worst client and
+    spread of their accuracies."""
     clients = float(sums["clients"])
     found = {"loss": float(sums["client_loss"]) / clients}
     if "client_accuracy" in sums:
         mean = float(sums["client_accuracy"]) / clients
-        cells = np.repeat(np.arange(CELLS + 1) / CELLS, sums["client_accuracies"].numpy().astype(np.int64))
+        cells = np.repeat(
+            np.arange(CELLS + 1) / CELLS, sums["client_accuracies"].numpy().astype(np.int64)
+        )
         variance = max(0.0, float(sums["client_accuracy_squared"]) / clients - mean**2)
-        found |= {name: float(value) for name, value in summaries(cells).items()} | {"mean": mean, "std": variance**0.5}
+        found |= {name: float(value) for name, value in summaries(cells).items()} | {
+            "mean": mean,
+            "std": variance**0.5,
+        }
     return found

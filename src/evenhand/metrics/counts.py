@@ -1,4 +1,5 @@
-"""How often each prediction met each label, for every client and group. Counts add, and rates are made of them at the end."""
+"""How often each prediction met each label, for every client and group. Counts add, and rates are
+made of them at the end."""
 
 from __future__ import annotations
 
@@ -18,8 +19,9 @@ Ints = NDArray[np.int64]
 class Counts:
     """Predictions of a classifier, counted.
 
-    ``table[i, a, y, p]`` is how many samples client i has of group a with label y that were predicted as p; the last p, one more than
-    there are labels, stands for no prediction at all (a missing or NaN one), which is never right.
+    ``table[i, a, y, p]`` is how many samples client i has of group a with label y that were
+    predicted as p; the last p, one more than there are labels, stands for no prediction at all (a
+    missing or NaN one), which is never right.
     """
 
     table: Ints  # (n, A, C, C + 1)
@@ -29,8 +31,15 @@ class Counts:
 
     def __post_init__(self) -> None:
         shape = (len(self.clients), len(self.groups), len(self.labels), len(self.labels) + 1)
-        require(self.table.shape == shape, "counts must have shape {} (client, group, label, prediction), got {}", shape, self.table.shape)
-        require(self.table.dtype.kind in "iu", "counts must be whole numbers, got {}", self.table.dtype)
+        require(
+            self.table.shape == shape,
+            "counts must have shape {} (client, group, label, prediction), got {}",
+            shape,
+            self.table.shape,
+        )
+        require(
+            self.table.dtype.kind in "iu", "counts must be whole numbers, got {}", self.table.dtype
+        )
         require(bool((self.table >= 0).all()), "counts must not be negative")
 
     @classmethod
@@ -45,19 +54,29 @@ class Counts:
         labels: Sequence[str],
         times: Ints | None = None,
     ) -> Counts:
-        """Count (N,) codes; a prediction of -1 is none. ``times``: how many samples each entry stands for, by default one."""
+        """Count (N,) codes; a prediction of -1 is none. ``times``: how many samples each entry
+        stands for, by default one."""
         shape = (len(clients), len(groups), len(labels), len(labels) + 1)
-        cell = np.ravel_multi_index((client, group, label, np.where(prediction < 0, len(labels), prediction)), shape)
-        table = np.bincount(cell, weights=times, minlength=int(np.prod(shape))).round().astype(np.int64)
+        cell = np.ravel_multi_index(
+            (client, group, label, np.where(prediction < 0, len(labels), prediction)), shape
+        )
+        table = (
+            np.bincount(cell, weights=times, minlength=int(np.prod(shape))).round().astype(np.int64)
+        )
         return cls(table.reshape(shape), tuple(clients), tuple(groups), tuple(labels))
 
     def __add__(self, other: Counts) -> Counts:
-        same = (self.clients, self.groups, self.labels) == (other.clients, other.groups, other.labels)
+        same = (self.clients, self.groups, self.labels) == (
+            other.clients,
+            other.groups,
+            other.labels,
+        )
         require(same, "counts can be added for the same clients, groups and labels")
         return replace(self, table=self.table + other.table)
 
     def with_groups(self, names: Sequence[str], of_client: Ints) -> Counts:
-        """The same counts with groups of clients, such as teams, in place of the samples': ``of_client`` (n,) codes, -1 for none."""
+        """The same counts with groups of clients, such as teams, in place of the samples':
+        ``of_client`` (n,) codes, -1 for none."""
         table = np.zeros((len(self.clients), len(names), *self.table.shape[2:]), np.int64)
         member = np.flatnonzero(of_client >= 0)
         table[member, of_client[member]] = self.by_client[member]
@@ -74,7 +93,8 @@ class Counts:
         return np.asarray(self.table.sum(0))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each cell that is not empty: client, group, label, prediction ("" for none), count."""
+        """A row for each cell that is not empty: client, group, label, prediction ("" for none),
+        count."""
         predictions = (*self.labels, "")
         return [
             {

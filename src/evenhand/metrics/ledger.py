@@ -1,7 +1,9 @@
-"""Who gains and who pays: what each client, group or team gains on its samples with one model in place of another.
+"""Who gains and who pays: what each client, group or team gains on its samples with one model in
+place of another.
 
-Both models are judged on the same samples, so what counts is the gain of each sample: for a classifier 1 where only the new model is
-right, -1 where only the other one is, and else 0. :class:`Gains` holds sums of them, which add.
+Both models are judged on the same samples, so what counts is the gain of each sample: for a
+classifier 1 where only the new model is right, -1 where only the other one is, and else 0.
+:class:`Gains` holds sums of them, which add.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Gains:
-    """Sums of the gains of the samples in each of K cells (clients, groups or teams), with S seeds. Sums of disjoint samples add."""
+    """Sums of the gains of the samples in each of K cells (clients, groups or teams), with S seeds.
+    Sums of disjoint samples add."""
 
     count: Floats  # (K,) samples
     total: Floats  # (S, K) summed gains, for each seed
@@ -41,27 +44,42 @@ class Gains:
     def of(cls, gain: Floats, cell: Ints, cells: int) -> Gains:
         """From the gain of each sample with each seed (N, S) and the cell of each sample (N,)."""
         fits = gain.ndim == 2 and len(gain) == len(cell)
-        require(fits, "gains must be (samples, seeds) with a cell for each sample, got {} and {}", gain.shape, cell.shape)
+        require(
+            fits,
+            "gains must be (samples, seeds) with a cell for each sample, got {} and {}",
+            gain.shape,
+            cell.shape,
+        )
 
         def summed(values: Floats) -> Floats:
             return np.bincount(cell, weights=values, minlength=cells).astype(np.float64)
 
-        return cls(summed(np.ones(len(cell))), np.stack([summed(column) for column in gain.T]), summed(gain.mean(1) ** 2))
+        return cls(
+            summed(np.ones(len(cell))),
+            np.stack([summed(column) for column in gain.T]),
+            summed(gain.mean(1) ** 2),
+        )
 
     def __add__(self, other: Gains) -> Gains:
-        require(self.total.shape == other.total.shape, "gains can be added for the same cells and seeds")
+        require(
+            self.total.shape == other.total.shape, "gains can be added for the same cells and seeds"
+        )
         return Gains(self.count + other.count, self.total + other.total, self.square + other.square)
 
     def judged(self, level: float = 0.95, bounded: bool = True) -> Judged:
-        """Mean gains with intervals over other samples of the same kind and, where there are several seeds, over other seeds.
+        """Mean gains with intervals over other samples of the same kind and, where there are
+        several seeds, over other seeds.
 
-        The variance of a mean over m samples and S seeds is taken to be that of the samples' mean gains over m, plus that of the seeds'
-        mean gains over S, with Satterthwaite's degrees of freedom. What is neither the sample's nor the seed's counts in both, so
-        intervals are rather too wide than too narrow. With one seed they are about the two models at hand, not about their methods.
+        The variance of a mean over m samples and S seeds is taken to be that of the samples' mean
+        gains over m, plus that of the seeds' mean gains over S, with Satterthwaite's degrees of
+        freedom. What is neither the sample's nor the seed's counts in both, so intervals are rather
+        too wide than too narrow. With one seed they are about the two models at hand, not about
+        their methods.
 
         Args:
-            bounded: gains lie in [-1, 1]. One sample that gains and one that loses are then added in thought, so that intervals of small
-                cells hold what they promise, also where no sample gains or loses (Bonett and Price, 2012).
+            bounded: gains lie in [-1, 1]. One sample that gains and one that loses are then added
+                in thought, so that intervals of small cells hold what they promise, also where no
+                sample gains or loses (Bonett and Price, 2012).
         """
         from scipy import stats
 
@@ -69,7 +87,10 @@ class Gains:
         seeds, added = len(self.total), 2.0 if bounded else 0.0
         enough = self.count >= (1 if bounded else 2)
         m = np.where(enough, self.count, 2.0)
-        mean, centre = (self.total.sum(0) / (seeds * samples) for samples in (np.maximum(self.count, 1.0), m + added))
+        mean, centre = (
+            self.total.sum(0) / (seeds * samples)
+            for samples in (np.maximum(self.count, 1.0), m + added)
+        )
         # means over seeds of the two added samples are smaller by the root of S
         spread = np.maximum(0.0, (self.square + added / seeds) / (m + added) - centre**2)
         of_samples = spread / (m + added if bounded else m - 1)
@@ -79,8 +100,16 @@ class Gains:
         freedom = np.where(uncertain > 0, error**4 / np.where(uncertain > 0, uncertain, 1.0), MANY)
         half = stats.t.ppf((1 + level) / 2, freedom) * error
         certain = error == 0
-        p = np.where(certain, centre == 0, 2 * stats.t.sf(np.abs(centre) / np.where(certain, 1.0, error), freedom))
+        p = np.where(
+            certain,
+            centre == 0,
+            2 * stats.t.sf(np.abs(centre) / np.where(certain, 1.0, error), freedom),
+        )
         bound = 1.0 if bounded else np.inf
-        low, high = np.maximum(-bound, np.minimum(centre - half, mean)), np.minimum(bound, np.maximum(centre + half, mean))
+        low = np.maximum(-bound, np.minimum(centre - half, mean))
+        high = np.minimum(bound, np.maximum(centre + half, mean))
         none = np.full(len(m), np.nan)
-        return Judged(np.where(self.count > 0, mean, none), *(np.where(enough, values, none) for values in (low, high, p)))
+        return Judged(
+            np.where(self.count > 0, mean, none),
+            *(np.where(enough, values, none) for values in (low, high, p)),
+        )

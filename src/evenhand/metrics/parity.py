@@ -1,7 +1,9 @@
-"""Differences between groups, from counts (..., A, C, C + 1) by group: gaps (0 is parity) and ratios (1 is parity).
+"""Differences between groups, from counts (..., A, C, C + 1) by group: gaps (0 is parity) and
+ratios (1 is parity).
 
-A group without samples to take a rate over is left out; with fewer than two groups left there is nothing to compare: NaN. For two
-classes name the ``positive`` one; None takes the class whose difference is largest.
+A group without samples to take a rate over is left out; with fewer than two groups left there is
+nothing to compare: NaN. For two classes name the ``positive`` one; None takes the class whose
+difference is largest.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ def ratio(values: ArrayLike) -> Floats:
     enough = (~np.isnan(given)).sum(-1) >= 2
     low, high = (fill(given, worst) for fill, worst in ((_least, np.inf), (_most, -np.inf)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(enough, np.where(high > 0, low / np.where(high > 0, high, 1.0), 1.0), np.nan)
+        return np.where(
+            enough, np.where(high > 0, low / np.where(high > 0, high, 1.0), 1.0), np.nan
+        )
 
 
 def worst_group(values: ArrayLike) -> Floats:
@@ -40,28 +44,43 @@ def worst_group(values: ArrayLike) -> Floats:
     return np.where((~np.isnan(given)).any(-1), _least(given, np.inf), np.nan)
 
 
-def demographic_parity(table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
+def demographic_parity(
+    table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
+) -> Floats:
     """Groups are predicted to be positive equally often."""
     return _of_class(rates.selection_rate(table), positive, compare)
 
 
-def equal_opportunity(table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
+def equal_opportunity(
+    table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
+) -> Floats:
     """Positive samples of all groups are found equally often: true-positive rates."""
     return _of_class(rates.recall(table), positive, compare)
 
 
-def false_positive_parity(table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
+def false_positive_parity(
+    table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
+) -> Floats:
     """Negative samples of all groups are taken for positive ones equally often."""
     return _of_class(rates.false_positive_rate(table), positive, compare)
 
 
-def equalised_odds(table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
+def equalised_odds(
+    table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
+) -> Floats:
     """Both: the worse of the differences in true-positive and in false-positive rates."""
-    both = np.stack([equal_opportunity(table, positive, compare), false_positive_parity(table, positive, compare)])
+    both = np.stack(
+        [
+            equal_opportunity(table, positive, compare),
+            false_positive_parity(table, positive, compare),
+        ]
+    )
     return np.asarray(both.max(0) if compare is gap else both.min(0))
 
 
-def predictive_parity(table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
+def predictive_parity(
+    table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
+) -> Floats:
     """A positive prediction is right equally often in all groups."""
     return _of_class(rates.precision(table), positive, compare)
 
@@ -71,7 +90,9 @@ def accuracy_parity(table: ArrayLike, compare: Callable[[ArrayLike], Floats] = g
     return compare(rates.accuracy(table))
 
 
-def _of_class(values: Floats, positive: int | None, compare: Callable[[ArrayLike], Floats]) -> Floats:
+def _of_class(
+    values: Floats, positive: int | None, compare: Callable[[ArrayLike], Floats]
+) -> Floats:
     """Compare (..., A, C) over groups, for one class or for the one that differs most."""
     by_class = compare(np.moveaxis(values, -1, -2))  # (..., C)
     if positive is not None:

@@ -1,11 +1,15 @@
-"""What the clients' true values may be, given what a test set shows of each: draws from a posterior distribution.
+"""What the clients' true values may be, given what a test set shows of each: draws from a posterior
+distribution.
 
-What is seen of many clients is more spread than the truth: the client that looks worst is partly unlucky. How much of it is luck can be
-told from all clients together. The true values are taken to come from up to three kinds of clients, each kind with a centre and a width of
-its own (one kind may have no width at all: its clients are equal); which kinds there are, how wide, and which client is of which kind is
-drawn again and again in proportion to how well it explains what was seen, and then each client's true value given its kind and its own
-samples. This is a mixture model with a Gibbs sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a
-client's truth is near what was seen, with few it leans on clients like it. Whether a client is large says nothing about its kind.
+What is seen of many clients is more spread than the truth: the client that looks worst is partly
+unlucky. How much of it is luck can be told from all clients together. The true values are taken to
+come from up to three kinds of clients, each kind with a centre and a width of its own (one kind may
+have no width at all: its clients are equal); which kinds there are, how wide, and which client is
+of which kind is drawn again and again in proportion to how well it explains what was seen, and then
+each client's true value given its kind and its own samples. This is a mixture model with a Gibbs
+sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a client's
+truth is near what was seen, with few it leans on clients like it. Whether a client is large says
+nothing about its kind.
 """
 
 from __future__ import annotations
@@ -27,7 +31,8 @@ CHAINS, WARM_UP = 25, 16
 
 
 class Seen(Protocol):
-    """What is known of each client, on a scale where its error is about the same whatever the truth."""
+    """What is known of each client, on a scale where its error is about the same whatever the
+    truth."""
 
     @property
     def place(self) -> Floats: ...  # (n,)
@@ -39,7 +44,8 @@ class Seen(Protocol):
     def widest(self) -> float: ...  # width of a kind
 
     @property
-    def alike(self) -> Ints: ...  # (n,) clients of which the same was seen have the same number, 0, 1, ...
+    # (n,) clients of which the same was seen have the same number, 0, 1, ...
+    def alike(self) -> Ints: ...
 
     def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:
         """(u, G) log-likelihood of kinds for the clients ``first`` (u,)."""
@@ -53,10 +59,11 @@ class Seen(Protocol):
 
 @dataclass(frozen=True)
 class Shares:
-    """``right`` (n,) of ``samples`` (n,) of each client: binomial counts. A kind's shares have a beta distribution.
+    """``right`` (n,) of ``samples`` (n,) of each client: binomial counts. A kind's shares have a
+    beta distribution.
 
-    Places are arcsines of roots, where a share of m samples has an error of about 1 / (2 sqrt m) and a beta distribution a width of
-    about 1 / (2 sqrt(a + b + 1)).
+    Places are arcsines of roots, where a share of m samples has an error of about 1 / (2 sqrt m)
+    and a beta distribution a width of about 1 / (2 sqrt(a + b + 1)).
     """
 
     right: Ints
@@ -76,7 +83,9 @@ class Shares:
 
     @property
     def alike(self) -> Ints:
-        return np.unique(np.stack([self.right, self.samples]), axis=1, return_inverse=True)[1].reshape(-1)
+        return np.unique(np.stack([self.right, self.samples]), axis=1, return_inverse=True)[
+            1
+        ].reshape(-1)
 
     def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:
         right, wrong = self.right[first, None], (self.samples - self.right)[first, None]
@@ -87,7 +96,9 @@ class Shares:
 
     def truth(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
         a, b = _beta(_share(centre), np.where(width == 0, 0.1, width))
-        return np.where(width == 0, _share(centre), rng.beta(self.right + a, self.samples - self.right + b))
+        return np.where(
+            width == 0, _share(centre), rng.beta(self.right + a, self.samples - self.right + b)
+        )
 
     def member(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
         a, b = _beta(_share(centre), np.where(width == 0, 0.1, width))
@@ -96,7 +107,8 @@ class Shares:
 
 @dataclass(frozen=True)
 class Squares:
-    """``mean`` (n,) of each client's squared errors, with gamma distributions of ``shape`` (n,): half the samples for normal errors.
+    """``mean`` (n,) of each client's squared errors, with gamma distributions of ``shape`` (n,):
+    half the samples for normal errors.
 
     A kind's true means have an inverse gamma distribution. Places are logarithms.
     """
@@ -106,7 +118,8 @@ class Squares:
 
     @property
     def place(self) -> Floats:
-        from scipy.special import digamma  # here and below: takes longer to load than all of evenhand, which seldom needs it
+        # here and below: takes longer to load than all of evenhand, which seldom needs it
+        from scipy.special import digamma
 
         return np.asarray(np.log(self.mean) + np.log(self.shape) - digamma(self.shape))
 
@@ -129,17 +142,27 @@ class Squares:
 
         mean, shape = self.mean[first, None], self.shape[first, None]
         size = 1 / np.where(width == 0, 0.1, width) ** 2
-        spread = size * (np.log(size) + centre) - (shape + size) * np.log(shape * mean + size * np.exp(centre))
-        return np.where(width == 0, -shape * (centre + mean * np.exp(-centre)), spread + gammaln(shape + size) - gammaln(size))
+        spread = size * (np.log(size) + centre) - (shape + size) * np.log(
+            shape * mean + size * np.exp(centre)
+        )
+        return np.where(
+            width == 0,
+            -shape * (centre + mean * np.exp(-centre)),
+            spread + gammaln(shape + size) - gammaln(size),
+        )
 
     def truth(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
         size = 1 / np.where(width == 0, 0.1, width) ** 2
-        drawn = (self.shape * self.mean + size * np.exp(centre)) / rng.standard_gamma(self.shape + size)
+        drawn = (self.shape * self.mean + size * np.exp(centre)) / rng.standard_gamma(
+            self.shape + size
+        )
         return np.where(width == 0, np.exp(centre), drawn)
 
     def member(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
         size = 1 / np.where(width == 0, 0.1, width) ** 2
-        return np.where(width == 0, np.exp(centre), size * np.exp(centre) / rng.standard_gamma(size))
+        return np.where(
+            width == 0, np.exp(centre), size * np.exp(centre) / rng.standard_gamma(size)
+        )
 
 
 class Drawn(NamedTuple):
@@ -150,17 +173,21 @@ class Drawn(NamedTuple):
 
 
 def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -> Drawn:
-    """Draw true values of the clients, and of ``size`` new clients like them, given what was seen."""
+    """Draw true values of the clients, and of ``size`` new clients like them, given what was
+    seen."""
     alike = seen.alike
     first, times = np.unique(alike, return_index=True)[1], np.bincount(alike)
     edges = _edges(seen.place[first], seen.error[first], times)
     middles, cells = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
     # the smallest spread between clients that these samples could show
     finest = float((2 / (1 / seen.error**4).sum()) ** 0.25)
-    steps = np.concatenate([[0.0], np.geomspace(min(0.25 * finest, 0.5 * seen.widest), seen.widest, WIDTHS - 1)])
+    steps = np.concatenate(
+        [[0.0], np.geomspace(min(0.25 * finest, 0.5 * seen.widest), seen.widest, WIDTHS - 1)]
+    )
     widths = np.concatenate([[0.0], (steps[1:] + steps[:-1]) / 2])
     chance = np.concatenate([[EQUAL], (1 - EQUAL) * np.diff(steps) / steps[-1]])
-    centre, width, cell = np.repeat(middles, WIDTHS), np.tile(widths, CENTRES), np.repeat(cells, WIDTHS)
+    centre, width = np.repeat(middles, WIDTHS), np.tile(widths, CENTRES)
+    cell = np.repeat(cells, WIDTHS)
     prior = (np.log(cells / cells.sum())[:, None] + np.log(chance)).ravel()  # (G,)
     fit = seen.fit(first, centre, width)  # (u, G)
     fit -= fit.max(1, keepdims=True)
@@ -168,17 +195,22 @@ def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -
     def one_of(log_chance: Floats) -> Ints:
         """A column for each row, by its chance."""
         cumulated = np.cumsum(np.exp(log_chance - log_chance.max(-1, keepdims=True)), -1)
-        return np.asarray((cumulated < rng.random(cumulated.shape[:-1])[..., None] * cumulated[..., -1:]).sum(-1))
+        return np.asarray(
+            (cumulated < rng.random(cumulated.shape[:-1])[..., None] * cumulated[..., -1:]).sum(-1)
+        )
 
     chains = min(CHAINS, draws)
     kinds = one_of(np.broadcast_to(prior, (chains, KINDS, len(prior))))
-    kinds[:, 0] = one_of(np.broadcast_to(times @ fit + prior, (chains, len(prior))))  # a start with everyone of one kind
+    # a start with everyone of one kind
+    kinds[:, 0] = one_of(np.broadcast_to(times @ fit + prior, (chains, len(prior))))
     share = np.log(rng.dirichlet(np.ones(KINDS), chains))  # (chains, K)
     rows, clients, population = np.arange(chains)[:, None], [], []
     for step in range(WARM_UP + -(-draws // chains)):
         kind = one_of((fit[:, kinds].transpose(1, 0, 2) + share[:, None])[:, alike])  # (chains, n)
         place = (rows * KINDS + kind) * len(first) + alike
-        members = np.bincount(place.ravel(), minlength=chains * KINDS * len(first)).reshape(-1, len(first))
+        members = np.bincount(place.ravel(), minlength=chains * KINDS * len(first)).reshape(
+            -1, len(first)
+        )
         kinds = one_of(members.astype(np.float64) @ fit + prior).reshape(chains, KINDS)
         weight = rng.standard_gamma(SPARSE + members.sum(1)).reshape(chains, KINDS)
         share = np.log(np.maximum(weight, 1e-300) / weight.sum(1, keepdims=True))
@@ -186,19 +218,33 @@ def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -
             continue
         shift = (rng.random(kinds.shape) - 0.5) * cell[kinds]  # anywhere in a centre's cell
         new = one_of(np.broadcast_to(share[:, None], (chains, size, KINDS)))
-        clients.append(seen.truth((centre[kinds] + shift)[rows, kind], width[kinds][rows, kind], rng))
-        population.append(seen.member((centre[kinds] + shift)[rows, new], width[kinds][rows, new], rng))
+        clients.append(
+            seen.truth((centre[kinds] + shift)[rows, kind], width[kinds][rows, kind], rng)
+        )
+        population.append(
+            seen.member((centre[kinds] + shift)[rows, new], width[kinds][rows, new], rng)
+        )
     return Drawn(np.concatenate(clients)[:draws], np.concatenate(population)[:draws])
 
 
 def _edges(place: Floats, error: Floats, times: Ints) -> Floats:
-    """Edges of cells for centres of kinds: narrow where clients are, in steps of a fraction of their errors."""
+    """Edges of cells for centres of kinds: narrow where clients are, in steps of a fraction of
+    their errors."""
     from scipy.special import ndtr
 
     low, high = (place - 4 * error).min(), (place + 4 * error).max()
     some = slice(None, None, max(1, len(place) // 200))
-    fine = np.unique(np.concatenate([np.linspace(low, high, 101), (place[some, None] + error[some, None] * np.linspace(-4, 4, 9)).ravel()]))
-    crowd = times[some] @ ndtr((fine - place[some, None]) / (2 * error[some, None])) / times[some].sum()
+    fine = np.unique(
+        np.concatenate(
+            [
+                np.linspace(low, high, 101),
+                (place[some, None] + error[some, None] * np.linspace(-4, 4, 9)).ravel(),
+            ]
+        )
+    )
+    crowd = (
+        times[some] @ ndtr((fine - place[some, None]) / (2 * error[some, None])) / times[some].sum()
+    )
     crowd = 0.8 * (crowd - crowd[0]) / (crowd[-1] - crowd[0]) + 0.2 * (fine - low) / (high - low)
     return np.asarray(np.interp(np.linspace(0, 1, CENTRES + 1), crowd, fine))
 

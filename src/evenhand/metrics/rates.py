@@ -1,6 +1,8 @@
-"""Rates of a classifier from counts (..., C, C + 1) of label and prediction, the last prediction being none.
+"""Rates of a classifier from counts (..., C, C + 1) of label and prediction, the last prediction
+being none.
 
-Leading axes stay: rates of every client, group or resampled table come from one call. A rate without samples to take it over is NaN.
+Leading axes stay: rates of every client, group or resampled table come from one call. A rate
+without samples to take it over is NaN.
 """
 
 from __future__ import annotations
@@ -23,13 +25,15 @@ def accuracy(table: ArrayLike) -> Floats:
 
 
 def recall(table: ArrayLike) -> Floats:
-    """(..., C) of the samples of each label, the share that is predicted so: the true-positive rate of each class."""
+    """(..., C) of the samples of each label, the share that is predicted so: the true-positive rate
+    of each class."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given.sum(-1))
 
 
 def precision(table: ArrayLike) -> Floats:
-    """(..., C) of the samples predicted as each class, the share that is one: its positive predictive value."""
+    """(..., C) of the samples predicted as each class, the share that is one: its positive
+    predictive value."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given[..., :-1].sum(-2))
 
@@ -67,7 +71,8 @@ def false_positive_rate(table: ArrayLike) -> Floats:
 
 
 def false_negative_rate(table: ArrayLike) -> Floats:
-    """(..., C) of the samples of each label, the share that is predicted as another class or as none."""
+    """(..., C) of the samples of each label, the share that is predicted as another class or as
+    none."""
     return 1 - recall(table)
 
 

@@ -20,27 +20,40 @@ Floats = NDArray[np.float64]
 
 
 def score_columns(tally: Tally, federation: Federation) -> Columns:
-    """Columns of a table with a row per client, then one per group and one per team, from the tallies of all clients.
+    """Columns of a table with a row per client, then one per group and one per team, from the
+    tallies of all clients.
 
-    Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one adds, for a classifier, balanced
-    accuracy, precision and recall (of class 1; with more classes their mean over the classes that have samples, where one that is never
-    predicted has precision 0), auc for two classes, brier and calibration_error (NaN where the model has no probabilities); and for a
-    regression rmse and mae. A client without samples has a count of 0 and NaN scores; a team pools the samples of its clients.
-    Where tallies are known in sum alone, one row for everyone takes the place of those of clients and teams.
+    Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one
+    adds, for a classifier, balanced accuracy, precision and recall (of class 1; with more classes
+    their mean over the classes that have samples, where one that is never predicted has precision
+    0), auc for two classes, brier and calibration_error (NaN where the model has no probabilities);
+    and for a regression rmse and mae. A client without samples has a count of 0 and NaN scores; a
+    team pools the samples of its clients. Where tallies are known in sum alone, one row for
+    everyone takes the place of those of clients and teams.
     """
     seen = len(tally["count"]) == federation.clients
     levels = {name: _by_level(values, federation, seen) for name, values in tally.items()}
 
     def score(function: Callable[..., Floats], *names: str) -> Floats:
-        """One number for every row; NaN where a table is not there, or was not kept client by client."""
+        """One number for every row; NaN where a table is not there, or was not kept client by
+        client."""
         kept = zip(*(levels.get(name, [None] * 3) for name in names), strict=True)
-        rows = [np.full(n, np.nan) if any(t is None for t in tables) else function(*tables) for n, tables in zip(sizes, kept, strict=True)]
+        rows = [
+            np.full(n, np.nan) if any(t is None for t in tables) else function(*tables)
+            for n, tables in zip(sizes, kept, strict=True)
+        ]
         return np.concatenate(rows)
 
     team_names = federation.team_names if seen else ()
     sizes = (federation.clients if seen else 1, federation.groups, len(team_names))
-    by = [kind for kind, n in zip(("client" if seen else "everyone", "group", "team"), sizes, strict=True) for _ in range(n)]
-    names = [federation.name(client) for client in range(federation.clients)] if seen else ["everyone"]
+    by = [
+        kind
+        for kind, n in zip(("client" if seen else "everyone", "group", "team"), sizes, strict=True)
+        for _ in range(n)
+    ]
+    names = (
+        [federation.name(client) for client in range(federation.clients)] if seen else ["everyone"]
+    )
     teams = [""] * sizes[0]
     if seen and federation.teams is not None:
         teams = [federation.team_names[code] for code in federation.teams.tolist()]
@@ -60,8 +73,11 @@ def score_columns(tally: Tally, federation: Federation) -> Columns:
         if tally["confusion"].shape[-2] == 2:
             columns["auc"] = score(calibration.auc, "scored")
         columns["brier"] = score(_mean, "brier", "count")
-        needed = ("scored", "score", "brier")  # scores of a model without a Brier score are no probabilities
-        columns["calibration_error"] = score(lambda counts, sums, _: calibration.calibration_error(counts, sums), *needed)
+        # scores of a model without a Brier score are no probabilities
+        needed = ("scored", "score", "brier")
+        columns["calibration_error"] = score(
+            lambda counts, sums, _: calibration.calibration_error(counts, sums), *needed
+        )
     if "absolute" in tally:
         columns["rmse"] = np.sqrt(columns["loss"])
         columns["mae"] = score(_mean, "absolute", "count")
@@ -69,26 +85,35 @@ def score_columns(tally: Tally, federation: Federation) -> Columns:
 
 
 def counts_of(tally: Tally, federation: Federation) -> Counts | None:
-    """The confusion counts of a full tally by client and group; None where there are none, or too many to be kept by client."""
+    """The confusion counts of a full tally by client and group; None where there are none, or too
+    many to be kept by client."""
     table = tally.get("confusion")
     if table is None or len(table) != federation.clients:
         return None
     clients = tuple(federation.name(client) for client in range(federation.clients))
-    labels = tuple(dict(enumerate(federation.label_names)).get(label, str(label)) for label in range(table.shape[2]))
-    return Counts(table.astype(np.int64, copy=False), clients, federation.group_names or ("",), labels)
+    labels = tuple(
+        dict(enumerate(federation.label_names)).get(label, str(label))
+        for label in range(table.shape[2])
+    )
+    return Counts(
+        table.astype(np.int64, copy=False), clients, federation.group_names or ("",), labels
+    )
 
 
 def rows_of(columns: Columns) -> list[Row]:
     """A table as one mapping per row, with plain Python values."""
-    plain = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()]
+    plain = [
+        values.tolist() if isinstance(values, np.ndarray) else values for values in columns.values()
+    ]
     return [dict(zip(columns, values, strict=True)) for values in zip(*plain, strict=True)]
 
 
 def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """Mean, worst and best 10 %, worst client and standard deviation of one value per client (larger is better).
+    """Mean, worst and best 10 %, worst client and standard deviation of one value per client
+    (larger is better).
 
-    Worst and best 10 % are means over floor(n/10) clients, at least one; the standard deviation is the population's. Clients
-    without a value (NaN) are left out.
+    Worst and best 10 % are means over floor(n/10) clients, at least one; the standard deviation is
+    the population's. Clients without a value (NaN) are left out.
 
     >>> summary([0.5, 1.0, 0.75, 0.75])
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}
@@ -98,12 +123,21 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
 
 def summaries(values: ArrayLike) -> dict[str, Floats]:
     """:func:`summary` of (..., n) values: (...) by name."""
-    kinds = {"mean": spread.mean, "worst10": spread.worst, "best10": spread.best, "worst": spread.smallest, "std": spread.std}
+    kinds = {
+        "mean": spread.mean,
+        "worst10": spread.worst,
+        "best10": spread.best,
+        "worst": spread.smallest,
+        "std": spread.std,
+    }
     return {name: function(values) for name, function in kinds.items()}
 
 
-def _by_level(values: NDArray[Any], federation: Federation, seen: bool) -> list[NDArray[Any] | None]:
-    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table (1, A, ...) kept by group alone.
+def _by_level(
+    values: NDArray[Any], federation: Federation, seen: bool
+) -> list[NDArray[Any] | None]:
+    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table
+    (1, A, ...) kept by group alone.
 
     Where clients are not ``seen``, everyone is the only client, and there are no teams.
     """
@@ -113,21 +147,29 @@ def _by_level(values: NDArray[Any], federation: Federation, seen: bool) -> list[
     if len(values) != federation.clients:
         return [None, by_group, None]
     by_client = values.sum(1)
-    by_team = torch.zeros(len(federation.team_names), *by_client.shape[1:], dtype=torch.from_numpy(by_client).dtype)
+    by_team = torch.zeros(
+        len(federation.team_names), *by_client.shape[1:], dtype=torch.from_numpy(by_client).dtype
+    )
     if federation.teams is not None:
         by_team.index_add_(0, federation.teams, torch.from_numpy(by_client))
     return [by_client, by_group, by_team.numpy()]
 
 
 def _train_counts(federation: Federation, seen: bool) -> NDArray[np.int64]:
-    """Training samples of every client, group and team; of everyone and every group where clients are not ``seen``."""
+    """Training samples of every client, group and team; of everyone and every group where clients
+    are not ``seen``."""
     train = federation.train
-    groups, teams = (torch.zeros(len(names), dtype=torch.int64) for names in (federation.group_names, federation.team_names))
+    groups, teams = (
+        torch.zeros(len(names), dtype=torch.int64)
+        for names in (federation.group_names, federation.team_names)
+    )
     if train.group is not None:
         groups.index_add_(0, train.group, torch.ones_like(train.group))
     if federation.teams is not None:
         teams.index_add_(0, federation.teams, train.sizes)
-    return torch.cat([train.sizes, groups, teams] if seen else [train.sizes.sum()[None], groups]).numpy()
+    return torch.cat(
+        [train.sizes, groups, teams] if seen else [train.sizes.sum()[None], groups]
+    ).numpy()
 
 
 def _mean(total: Floats, count: Floats) -> Floats:

@@ -1,8 +1,8 @@
 """How a value is spread over clients: plain functions of one value per client, larger being better.
 
-Clients without a value (NaN) are left out; where none is left, everything is NaN. With leading axes, the last one is that of the
-clients. Shares of a total (Jain, Gini, entropy, cosine) are for values that are not negative; where all are 0, they are as even as can
-be.
+Clients without a value (NaN) are left out; where none is left, everything is NaN. With leading
+axes, the last one is that of the clients. Shares of a total (Jain, Gini, entropy, cosine) are for
+values that are not negative; where all are 0, they are as even as can be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ def pooled(values: ArrayLike, counts: ArrayLike) -> Floats:
     given = np.asarray(values, np.float64)
     weight = np.where(np.isnan(given), 0.0, np.asarray(counts, np.float64))
     total = weight.sum(-1)
-    return np.where(total > 0, (np.nan_to_num(given) * weight).sum(-1) / np.where(total > 0, total, 1.0), np.nan)
+    return np.where(
+        total > 0, (np.nan_to_num(given) * weight).sum(-1) / np.where(total > 0, total, 1.0), np.nan
+    )
 
 
 def worst(values: ArrayLike, share: float = 0.1) -> Floats:
@@ -77,7 +79,9 @@ def variation(values: ArrayLike) -> Floats:
 
 def jain(values: ArrayLike) -> Floats:
     """Jain's index (sum a)^2 / (n sum a^2): 1 where all are equal, 1/n where one has everything."""
-    return _over_clients(lambda a: _ratio(a.sum(-1) ** 2, a.shape[-1] * (a**2).sum(-1), 1.0), values)
+    return _over_clients(
+        lambda a: _ratio(a.sum(-1) ** 2, a.shape[-1] * (a**2).sum(-1), 1.0), values
+    )
 
 
 def cosine(values: ArrayLike) -> Floats:
@@ -86,23 +90,30 @@ def cosine(values: ArrayLike) -> Floats:
 
 
 def gini(values: ArrayLike) -> Floats:
-    """Gini coefficient: the mean difference of two clients over twice the mean; 0 where all are equal, 1 - 1/n at most."""
+    """Gini coefficient: the mean difference of two clients over twice the mean; 0 where all are
+    equal, 1 - 1/n at most."""
 
     def of(a: Floats) -> Floats:
         n = a.shape[-1]
-        return np.asarray(_ratio(2 * (np.arange(1, n + 1) * np.sort(a)).sum(-1), n * a.sum(-1), (n + 1) / n) - (n + 1) / n)
+        return np.asarray(
+            _ratio(2 * (np.arange(1, n + 1) * np.sort(a)).sum(-1), n * a.sum(-1), (n + 1) / n)
+            - (n + 1) / n
+        )
 
     return _over_clients(of, values)
 
 
 def entropy(values: ArrayLike) -> Floats:
-    """Entropy of the shares a_i / sum a, over its largest value log n: 1 where all are equal, 0 where one has everything."""
+    """Entropy of the shares a_i / sum a, over its largest value log n: 1 where all are equal, 0
+    where one has everything."""
 
     def of(a: Floats) -> Floats:
         n = a.shape[-1]
         share = _ratio(a, a.sum(-1, keepdims=True), 1 / n)
         surprise = -np.log(np.where(share > 0, share, 1.0))
-        return np.asarray((share * surprise).sum(-1) / math.log(n)) if n > 1 else np.ones(a.shape[:-1])
+        return (
+            np.asarray((share * surprise).sum(-1) / math.log(n)) if n > 1 else np.ones(a.shape[:-1])
+        )
 
     return _over_clients(of, values)
 
@@ -131,7 +142,8 @@ SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
 
 
 def _over_clients(function: Callable[[Floats], Floats], values: ArrayLike) -> Floats:
-    """Apply a function of (rows, clients) to rows without NaN; all rows that lack the same clients at once."""
+    """Apply a function of (rows, clients) to rows without NaN; all rows that lack the same clients
+    at once."""
     given = np.asarray(values, np.float64)
     rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
     there = ~np.isnan(rows)

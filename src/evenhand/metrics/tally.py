@@ -1,14 +1,16 @@
 """Counts and sums per client and group. Tallies add; ratios are taken once, at the end.
 
-A plain tally has a number for each of count, correct (where the model classifies) and loss. A full one adds, for C classes,
+A plain tally has a number for each of count, correct (where the model classifies) and loss. A full
+one adds, for C classes,
 
     brier      summed sum_c (p_c - 1[y = c])^2, where the loss makes probabilities of the outputs
-    confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see :class:`evenhand.metrics.counts.Counts`
-    scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
-    score      (2, BINS) their summed scores
+    confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see
+    :class:`evenhand.metrics.counts.Counts` scored     (2, BINS) samples by outcome and score, see
+    :mod:`evenhand.metrics.calibration` score      (2, BINS) their summed scores
 
-and absolute, the summed absolute error, where the loss is the mean squared error. A table that would have more than MOST_CELLS cells
-over all clients and groups is summed over clients: it is then known by group, and no longer by client.
+and absolute, the summed absolute error, where the loss is the mean squared error. A table that
+would have more than MOST_CELLS cells over all clients and groups is summed over clients: it is then
+known by group, and no longer by client.
 """
 
 from __future__ import annotations
@@ -28,24 +30,29 @@ from evenhand.metrics.calibration import BINS, EDGES
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-COUNTS = ("count", "correct", "confusion", "scored")  # whole numbers; the others are sums of real ones
-PROBABLE = (losses.cross_entropy, losses.brier)  # what softmax or sigmoid makes of outputs trained with these is a probability
+# whole numbers; the others are sums of real ones
+COUNTS = ("count", "correct", "confusion", "scored")
+# what softmax or sigmoid makes of outputs trained with these is a probability
+PROBABLE = (losses.cross_entropy, losses.brier)
 MOST_CELLS = 1 << 25  # 256 MB
 BLOCK = 1024  # samples judged at once: fills a core, and stays small for deep networks
-FINEST = 1 << 24  # scores are summed as multiples of 1 / FINEST: the sums are then exact, whatever their order
+# scores are summed as multiples of 1 / FINEST: the sums are then exact, whatever their order
+FINEST = 1 << 24
 
 Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by name
 
 
 class Addend(NamedTuple):
-    """What each sample of a batch adds to a table of this shape, and where: to a single number, or to one place of several."""
+    """What each sample of a batch adds to a table of this shape, and where: to a single number, or
+    to one place of several."""
 
     value: Tensor  # (B,) float64
     place: Tensor | None = None  # (B,) int64 into the flattened table
     shape: tuple[int, ...] = ()
 
     def add_to(self, sums: Tensor, cell: Tensor) -> None:
-        """Add to stacked tables (..., *shape) on the CPU; ``cell`` (B,) says which of them each sample belongs to."""
+        """Add to stacked tables (..., *shape) on the CPU; ``cell`` (B,) says which of them each
+        sample belongs to."""
         index = cell if self.place is None else cell * self.size + self.place.cpu()
         sums.view(-1).index_add_(0, index, self.value.cpu())
 
@@ -75,24 +82,30 @@ def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = Fal
     """One client's tally by group, in float64: (max(groups, 1), ...) for each name."""
     cells = max(groups, 1)
     real = data.weight > 0
-    member = (data.group[:, None] == torch.arange(cells, device=data.group.device)) & real[:, None]  # (B, A)
+    # (B, A)
+    member = (data.group[:, None] == torch.arange(cells, device=data.group.device)) & real[:, None]
 
     def summed(addend: Addend) -> Tensor:
         if addend.place is None:
             return torch.where(member, addend.value[:, None], 0.0).sum(0)
         table = torch.zeros(cells * addend.size, dtype=torch.float64, device=real.device)
         # out of place: tables of stacked clients are made of this one
-        table = table.scatter_add(0, data.group * addend.size + addend.place, torch.where(real, addend.value, 0.0))
+        table = table.scatter_add(
+            0, data.group * addend.size + addend.place, torch.where(real, addend.value, 0.0)
+        )
         return table.reshape(cells, *addend.shape)
 
     return {name: summed(addend) for name, addend in judge(model, params, data, full).items()}
 
 
 def dense(replies: Replies, clients: int) -> Tally:
-    """Tallies of all clients, zero for those that did not reply: (n, A, ...) by name, (1, A, ...) for what is known in sum alone."""
+    """Tallies of all clients, zero for those that did not reply: (n, A, ...) by name, (1, A, ...)
+    for what is known in sum alone."""
     found = {}
     for name, values in replies.each.items():
-        found[name] = np.zeros((clients, *values.shape[1:]), np.int64 if name in COUNTS else np.float64)
+        found[name] = np.zeros(
+            (clients, *values.shape[1:]), np.int64 if name in COUNTS else np.float64
+        )
         found[name][replies.ids.numpy()] = values.numpy()
     for name, values in replies.total.items():
         found[name] = values[None].numpy().astype(np.int64 if name in COUNTS else np.float64)
@@ -100,35 +113,48 @@ def dense(replies: Replies, clients: int) -> Tally:
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
-    """(B,) whether the predicted class is the label; False throughout for outputs and labels that are no classification.
+    """(B,) whether the predicted class is the label; False throughout for outputs and labels that
+    are no classification.
 
-    The class of several outputs is the largest; a single output is a score that is positive for the positive class. An output with a NaN
-    is no prediction, and never right.
+    The class of several outputs is the largest; a single output is a score that is positive for the
+    positive class. An output with a NaN is no prediction, and never right.
     """
     if y.ndim != 1 or not (single_output(output) or output.ndim == 2):
         return torch.zeros(len(y), dtype=torch.bool, device=y.device)
     return _predictions(output) == _labels(output, y)
 
 
-def sample_values(model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None) -> NDArray[np.float64]:
-    """(N,) how each sample of a part is served: 1 or 0 for a right or wrong class, else its loss (the squared error of a regression).
+def sample_values(
+    model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
+) -> NDArray[np.float64]:
+    """(N,) how each sample of a part is served: 1 or 0 for a right or wrong class, else its loss
+    (the squared error of a regression).
 
     Args:
-        params: the model that all clients use; constants may be among its entries, as in ``result.params``.
+        params: the model that all clients use; constants may be among its entries, as in
+            ``result.params``.
         personal: each client's own model, which then takes its place, as in ``result.personal``.
     """
     names, samples = list(model.init()), part.samples(model.dtype, model.device)
     owned = [(params, torch.arange(len(part.x)))]
     if personal is not None:
-        owned = list(zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True))
+        owned = list(
+            zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True)
+        )
     found = [torch.zeros(0, dtype=torch.float64)]
     with torch.no_grad():
         for whole, rows in owned:
             chosen = tree.to({name: whole[name] for name in names}, model.device)
             for index in torch.split(rows.to(model.device), BLOCK) if len(rows) else ():
-                batch = Batch(samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device))
+                batch = Batch(
+                    samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
+                )
                 output = model.output(chosen, batch.x)
-                value = correct(output, batch.y) if model.classifies else model.loss_function(output, batch.y)
+                value = (
+                    correct(output, batch.y)
+                    if model.classifies
+                    else model.loss_function(output, batch.y)
+                )
                 found.append(value.double().cpu())
     return torch.cat(found).numpy()
 
@@ -148,8 +174,10 @@ def _labels(output: Tensor, y: Tensor) -> Tensor:
 
 
 def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
-    """Where each sample is in the tables of a classifier. A label that is no class of the model (a user's loss may allow it) is in none."""
-    label, prediction, classes = _labels(output, y), _predictions(output), 2 if single_output(output) else output.shape[1]
+    """Where each sample is in the tables of a classifier. A label that is no class of the model (a
+    user's loss may allow it) is in none."""
+    label, prediction = _labels(output, y), _predictions(output)
+    classes = 2 if single_output(output) else output.shape[1]
     known = (label >= 0) & (label < classes)
     label = label.clamp(0, classes - 1)
     if single_output(output):
@@ -160,9 +188,13 @@ def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
         score, outcome = output.softmax(-1).amax(-1), (prediction == label).long()
     scored = known & ~score.isnan()
     score = torch.where(scored, score, 0.0)
-    place = outcome * BINS + torch.bucketize(score, torch.tensor(EDGES, dtype=torch.float64, device=score.device), right=True)
+    place = outcome * BINS + torch.bucketize(
+        score, torch.tensor(EDGES, dtype=torch.float64, device=score.device), right=True
+    )
     return {
-        "confusion": Addend(known.double(), label * (classes + 1) + prediction, (classes, classes + 1)),
+        "confusion": Addend(
+            known.double(), label * (classes + 1) + prediction, (classes, classes + 1)
+        ),
         "scored": Addend(scored.double(), place, (2, BINS)),
         "score": Addend((score * FINEST).round() / FINEST, place, (2, BINS)),
     }

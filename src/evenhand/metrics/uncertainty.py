@@ -1,4 +1,5 @@
-"""Intervals and tests: how far a number could be from what it would be with other samples, other clients or other seeds."""
+"""Intervals and tests: how far a number could be from what it would be with other samples, other
+clients or other seeds."""
 
 from __future__ import annotations
 
@@ -40,42 +41,59 @@ def wilson(right: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[F
     n = np.where(there, n, 1.0)
     middle = (k + z**2 / 2) / (n + z**2)
     half = z / (n + z**2) * np.sqrt(k * (n - k) / n + z**2 / 4)
-    return np.where(there, np.clip(middle - half, 0, 1), np.nan), np.where(there, np.clip(middle + half, 0, 1), np.nan)
+    return np.where(there, np.clip(middle - half, 0, 1), np.nan), np.where(
+        there, np.clip(middle + half, 0, 1), np.nan
+    )
 
 
 def resampled_sums(table: Ints, over: str, draws: int, seed: int) -> Ints:
     """(draws, ...) sums over clients of tables that might have come instead of ``table`` (n, ...).
 
-    "samples" draws each client's samples anew from its own, "clients" draws clients from those there are, "both" does one after the other.
-    Samples that fall into one cell are alike, so counts are all that is needed; and what a client that is drawn twice has is one draw of
-    twice as many samples.
+    "samples" draws each client's samples anew from its own, "clients" draws clients from those
+    there are, "both" does one after the other. Samples that fall into one cell are alike, so counts
+    are all that is needed; and what a client that is drawn twice has is one draw of twice as many
+    samples.
     """
     require_choice("over", over, OVER)
     require_whole("draws", draws, 1)
     rng, n = np.random.default_rng([seed, 11]), len(table)
     cells = table.reshape(n, -1)
-    times = np.ones((draws, n), np.int64) if over == "samples" else rng.multinomial(n, np.full(n, 1 / n), draws)
+    times = (
+        np.ones((draws, n), np.int64)
+        if over == "samples"
+        else rng.multinomial(n, np.full(n, 1 / n), draws)
+    )
     if over == "clients":
         return np.asarray((times @ cells).reshape(draws, *table.shape[1:]))
     sizes, most = cells.sum(1), max(1, int((cells > 0).sum(1).max()))
-    kept = np.argsort(cells == 0, axis=1, kind="stable")[:, :most]  # most clients have few cells that are not empty
+    # most clients have few cells that are not empty
+    kept = np.argsort(cells == 0, axis=1, kind="stable")[:, :most]
     share = np.take_along_axis(cells, kept, 1) / np.maximum(sizes, 1)[:, None]
     share[sizes == 0, 0] = 1.0  # a client without samples draws none, whatever its chances
     found = np.empty((draws, cells.shape[1]), np.int64)
     at_once = max(1, AT_ONCE // (8 * kept.size))
     for start in range(0, draws, at_once):
-        some = rng.multinomial(times[start : start + at_once] * sizes, share / share.sum(1, keepdims=True))  # (k, n, most)
+        # (k, n, most)
+        some = rng.multinomial(
+            times[start : start + at_once] * sizes, share / share.sum(1, keepdims=True)
+        )
         place = np.arange(len(some))[:, None, None] * cells.shape[1] + kept
-        summed = np.bincount(place.ravel(), weights=some.ravel(), minlength=len(some) * cells.shape[1])
+        summed = np.bincount(
+            place.ravel(), weights=some.ravel(), minlength=len(some) * cells.shape[1]
+        )
         found[start : start + at_once] = summed.reshape(len(some), -1).round()
     return found.reshape(draws, *table.shape[1:])
 
 
-def gap_interval(rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike], level: float = 0.95) -> Interval:
-    """The largest gap between groups, of one rate or of several, with an interval from bands around all differences at once.
+def gap_interval(
+    rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike], level: float = 0.95
+) -> Interval:
+    """The largest gap between groups, of one rate or of several, with an interval from bands around
+    all differences at once.
 
-    A gap is never negative, so resampled gaps are all above a gap of 0. Differences of two groups have no such end: with c such that a
-    share ``level`` of the resampled tables has every difference within c of what it is, the gap lies within c, too.
+    A gap is never negative, so resampled gaps are all above a gap of 0. Differences of two groups
+    have no such end: with c such that a share ``level`` of the resampled tables has every
+    difference within c of what it is, the gap lies within c, too.
 
     Args:
         rates: one (A,) for each rate; NaN where a group has none.
@@ -108,11 +126,19 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
     return Interval(float(given.mean()), float(given.mean() - half), float(given.mean() + half))
 
 
-def paired(values: Sequence[float], reference: Sequence[float], level: float = 0.95) -> tuple[Interval, float]:
-    """The mean difference to a reference on the same seeds with Student's interval, and the p-value of no difference."""
+def paired(
+    values: Sequence[float], reference: Sequence[float], level: float = 0.95
+) -> tuple[Interval, float]:
+    """The mean difference to a reference on the same seeds with Student's interval, and the p-value
+    of no difference."""
     from scipy import stats
 
-    require(len(values) == len(reference), "paired values need one for each seed of both, got {} and {}", len(values), len(reference))
+    require(
+        len(values) == len(reference),
+        "paired values need one for each seed of both, got {} and {}",
+        len(values),
+        len(reference),
+    )
     differences = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
     interval = over_seeds(list(differences), level)
     if len(differences) < 2:
@@ -125,7 +151,8 @@ def paired(values: Sequence[float], reference: Sequence[float], level: float = 0
 
 
 def holm(p: Sequence[float]) -> Floats:
-    """Holm's adjusted p-values: reject those below the level, and the chance of any false rejection stays below it.
+    """Holm's adjusted p-values: reject those below the level, and the chance of any false rejection
+    stays below it.
 
     >>> [round(float(value), 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -134,12 +161,17 @@ def holm(p: Sequence[float]) -> Floats:
     there = np.flatnonzero(~np.isnan(given))
     order = there[np.argsort(given[there], kind="stable")]
     adjusted = np.full(len(given), np.nan)
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1)))
+    adjusted[order] = np.minimum(
+        1.0, np.maximum.accumulate(given[order] * np.arange(len(order), 0, -1))
+    )
     return adjusted
 
 
-def client_means(values: Floats, client: Ints, clients: int, over: str, draws: int, seed: int) -> Iterator[Floats]:
-    """Clients' means of several trials on the same samples, with samples or clients drawn anew; a few draws at a time.
+def client_means(
+    values: Floats, client: Ints, clients: int, over: str, draws: int, seed: int
+) -> Iterator[Floats]:
+    """Clients' means of several trials on the same samples, with samples or clients drawn anew; a
+    few draws at a time.
 
     All trials see the same drawn samples, so differences between trials are paired.
 
@@ -147,10 +179,12 @@ def client_means(values: Floats, client: Ints, clients: int, over: str, draws: i
         values: (N, R) one value for each sample in each of R trials.
         client: (N,) whose each sample is, in any order.
         clients: how many there are.
-        over: "samples" draws each client's samples anew from its own, "clients" draws clients, "both" one after the other.
+        over: "samples" draws each client's samples anew from its own, "clients" draws clients,
+            "both" one after the other.
 
     Yields:
-        (k, n, R), ``draws`` in all; NaN for a client without samples. Of n samples n - 1 are drawn, so that the variance of a drawn mean
+        (k, n, R), ``draws`` in all; NaN for a client without samples. Of n samples n - 1 are drawn,
+            so that the variance of a drawn mean
         is that of the mean, s^2 / n, and not (n - 1)/n of it.
     """
     from scipy import sparse
@@ -177,7 +211,10 @@ def client_means(values: Floats, client: Ints, clients: int, over: str, draws: i
             places = np.arange(ends[-1]) - np.repeat(ends[:-1], taken)
         else:
             places = (rng.random(ends[-1]) * np.repeat(held, taken)).astype(np.int64)
-        rows = sparse.csr_matrix((np.ones(ends[-1]), np.repeat(starts[chosen], taken) + places, ends), (clients, len(ordered)))
+        rows = sparse.csr_matrix(
+            (np.ones(ends[-1]), np.repeat(starts[chosen], taken) + places, ends),
+            (clients, len(ordered)),
+        )
         with np.errstate(invalid="ignore"):
             return np.asarray((rows @ ordered) / np.where(taken > 0, taken, np.nan)[:, None])
 

@@ -1,7 +1,7 @@
 """Networks of the papers' experiments, all of which can be stacked over clients.
 
-Each is an ``nn.Module`` with plain arguments; ``MODELS`` maps the names that specs use to functions that build one for given
-data. Any other module without running statistics can be trained as well.
+Each is an ``nn.Module`` with plain arguments; ``MODELS`` maps the names that specs use to functions
+that build one for given data. Any other module without running statistics can be trained as well.
 """
 
 from evenhand.models.cnn import CNN

@@ -24,14 +24,17 @@ class CNN(nn.Sequential):
 
     The names that :data:`VARIANTS` gives to some of its settings, and their parameters:
 
-        femnist   5x5 conv 32, pool, 5x5 conv 64, pool, dense 128: the defaults, a middle-sized CNN for 28 x 28 images.
-                  461 630 for 62 classes
-        ditto     5x5 conv 16, pool, 5x5 conv 32, pool, dropout 0.25, dense 128, dropout 0.5: FEMNIST in Ditto's code (Li et
-                  al., ICML 2021), the "two convolution + two fully connected" layers of GIFAIR-FL. 222 078 for 62 classes
-        leaf      5x5 conv 32, pool, 5x5 conv 64, pool, dense 2048: FEMNIST in LEAF (Caldas et al., 2018). 6 603 710 for 62
-                  classes
-        pfl       3x3 conv 32, 3x3 conv 64, both without padding, pool, dropout 0.25, dense 128, dropout 0.5: CIFAR-10 and
-                  FEMNIST in the benchmarks of pfl-research (Granqvist et al., 2024). 1 626 442 for CIFAR-10
+        femnist   5x5 conv 32, pool, 5x5 conv 64, pool, dense 128: the defaults, a middle-sized CNN
+        for 28 x 28 images.
+                  461 630 for 62 classes ditto     5x5 conv 16, pool, 5x5 conv 32, pool, dropout
+        0.25, dense 128, dropout 0.5: FEMNIST in Ditto's code (Li et
+                  al., ICML 2021), the "two convolution + two fully connected" layers of GIFAIR-FL.
+        222 078 for 62 classes leaf      5x5 conv 32, pool, 5x5 conv 64, pool, dense 2048: FEMNIST
+        in LEAF (Caldas et al., 2018). 6 603 710 for 62
+                  classes pfl       3x3 conv 32, 3x3 conv 64, both without padding, pool, dropout
+        0.25, dense 128, dropout 0.5: CIFAR-10 and
+                  FEMNIST in the benchmarks of pfl-research (Granqvist et al., 2024). 1 626 442 for
+                  CIFAR-10
 
     All but the first come from code that starts as TensorFlow does, init="glorot".
 
@@ -40,10 +43,12 @@ class CNN(nn.Sequential):
         outputs: classes.
         channels: of the convolutions, one number each.
         kernel: side of the filters.
-        padded: whether a convolution keeps the size of its image (kernel odd), or drops what its filters do not fit into.
+        padded: whether a convolution keeps the size of its image (kernel odd), or drops what its
+            filters do not fit into.
         pool: max-pooling after "each" convolution, or only after the "last" one.
         hidden: widths of the hidden dense layers.
-        dropout: after the convolutions, and after each hidden dense layer; one number stands for both.
+        dropout: after the convolutions, and after each hidden dense layer; one number stands for
+            both.
         init: "torch" or "glorot", see :func:`evenhand.models.linear.initialise`.
     """
 
@@ -62,24 +67,41 @@ class CNN(nn.Sequential):
         depth, *size = image_shape("CNN", shape)
         require_whole("outputs", outputs, 1)
         require_whole("kernel", kernel, 1)
-        require(kernel % 2 == 1 or not padded, "kernel must be odd where padded, got {}; use an odd one, or padded=False", kernel)
+        require(
+            kernel % 2 == 1 or not padded,
+            "kernel must be odd where padded, got {}; use an odd one, or padded=False",
+            kernel,
+        )
         require_choice("pool", pool, ("each", "last"))
         require_choice("init", init, ("torch", "glorot"))
-        require(len(channels) > 0, "channels must have a number for each convolution, got {}; MLP has none", channels)
+        require(
+            len(channels) > 0,
+            "channels must have a number for each convolution, got {}; MLP has none",
+            channels,
+        )
         for width in (*channels, *hidden):
             require_whole("every entry of channels and hidden", width, 1)
-        after_convolutions, after_dense = (dropout, dropout) if isinstance(dropout, int | float) else dropout
+        after_convolutions, after_dense = (
+            (dropout, dropout) if isinstance(dropout, int | float) else dropout
+        )
         for chance in (after_convolutions, after_dense):
             require_number("dropout", chance, "[0, 1)", "0 drops nothing")
 
         layers: list[nn.Module] = [] if len(shape) == 3 else [nn.Unflatten(1, (1, shape[0]))]
         for number, (narrow, wide) in enumerate(itertools.pairwise((depth, *channels)), 1):
-            layers += [nn.Conv2d(narrow, wide, kernel, padding=kernel // 2 if padded else 0), nn.ReLU()]
+            layers += [
+                nn.Conv2d(narrow, wide, kernel, padding=kernel // 2 if padded else 0),
+                nn.ReLU(),
+            ]
             size = size if padded else [side - kernel + 1 for side in size]
             if pool == "each" or number == len(channels):
                 layers.append(nn.MaxPool2d(2))
                 size = [side // 2 for side in size]
-        require(min(size) > 0, "images of {} are too small for these convolutions; nothing of them is left", list(shape))
+        require(
+            min(size) > 0,
+            "images of {} are too small for these convolutions; nothing of them is left",
+            list(shape),
+        )
         layers += [*_dropout(after_convolutions), nn.Flatten()]
         widths = (channels[-1] * size[0] * size[1], *hidden, outputs)
         for narrow, wide in itertools.pairwise(widths[:-1]):
@@ -89,18 +111,26 @@ class CNN(nn.Sequential):
 
 
 def image_shape(model: str, shape: Sequence[int]) -> list[int]:
-    """Channels, height and width; raises a ValueError where samples of ``shape`` are no images with channels first."""
+    """Channels, height and width; raises a ValueError where samples of ``shape`` are no images with
+    channels first."""
     numbers = [int(side) for side in shape]
     if len(numbers) == 2:
         numbers = [1, *numbers]
     if len(numbers) != 3 or min(numbers) < 1:
         way_out = 'reshape x, or use the model "mlp"'
-        raise ValueError(f"{model} needs images of shape (channels, height, width), got samples of shape {list(shape)}; {way_out}")
+        raise ValueError(
+            f"{model} needs images of shape (channels, height, width), got samples of shape"
+            f" {list(shape)}; {way_out}"
+        )
     if numbers[2] in (1, 3) and numbers[0] not in (1, 3):
-        raise ValueError(f"{model} needs channels first, got samples of shape {list(shape)}; use x.permute(0, 3, 1, 2)")
+        raise ValueError(
+            f"{model} needs channels first, got samples of shape {list(shape)}; use x.permute(0, 3,"
+            " 1, 2)"
+        )
     return numbers
 
 
 def _dropout(chance: float) -> list[nn.Module]:
-    # none where nothing is dropped: the layer would draw numbers all the same, and clients could not be spread over threads
+    # none where nothing is dropped: the layer would draw numbers all the same, and clients could
+    # not be spread over threads
     return [nn.Dropout(chance)] if chance else []

@@ -1,4 +1,5 @@
-"""Modules that a spec can name: functions of a sample's shape, the number of outputs, a seed and options.
+"""Modules that a spec can name: functions of a sample's shape, the number of outputs, a seed and
+options.
 
 Initial parameters depend on the seed alone; torch's generators are left as they were.
 """
@@ -26,17 +27,21 @@ Shape = Sequence[int]
 def seeded(seed: int) -> Iterator[None]:
     """Inside, torch draws from ``seed`` on the CPU; afterwards its generators are as they were."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        torch.default_generator.manual_seed(seed)  # not torch.manual_seed, which sets the GPUs' as well
+        # not torch.manual_seed, which sets the GPUs' as well
+        torch.default_generator.manual_seed(seed)
         yield
 
 
 def linear(shape: Shape, outputs: int, seed: int, init: str = "torch") -> nn.Module:
-    """Logistic regression on flattened samples, or with outputs = 1 a linear score; see :class:`Linear`."""
+    """Logistic regression on flattened samples, or with outputs = 1 a linear score; see
+    :class:`Linear`."""
     with seeded(seed):
         return Linear(math.prod(shape), outputs, init)
 
 
-def mlp(shape: Shape, outputs: int, seed: int, hidden: Sequence[int] = (64,), init: str = "torch") -> nn.Module:
+def mlp(
+    shape: Shape, outputs: int, seed: int, hidden: Sequence[int] = (64,), init: str = "torch"
+) -> nn.Module:
     """Dense layers with ReLU between them; see :class:`MLP`."""
     with seeded(seed):
         return MLP(math.prod(shape), outputs, hidden, init)
@@ -56,16 +61,46 @@ def cnn(
     init: str | None = None,
 ) -> nn.Module:
     """Convolutions and dense layers; see :class:`CNN`. What is None is as in the variant."""
-    require(variant in VARIANTS, "variant must be one of {}, got {!r}", ", ".join(VARIANTS), variant)
-    given = {"channels": channels, "kernel": kernel, "padded": padded, "pool": pool, "hidden": hidden, "dropout": dropout, "init": init}
+    require(
+        variant in VARIANTS, "variant must be one of {}, got {!r}", ", ".join(VARIANTS), variant
+    )
+    given = {
+        "channels": channels,
+        "kernel": kernel,
+        "padded": padded,
+        "pool": pool,
+        "hidden": hidden,
+        "dropout": dropout,
+        "init": init,
+    }
     with seeded(seed):
-        return CNN(shape, outputs, **{**VARIANTS[variant], **{key: value for key, value in given.items() if value is not None}})
+        return CNN(
+            shape,
+            outputs,
+            **{
+                **VARIANTS[variant],
+                **{key: value for key, value in given.items() if value is not None},
+            },
+        )
 
 
-def char_lstm(shape: Shape, outputs: int, seed: int, symbols: int = 80, embedding: int = 8, units: int = 256, layers: int = 2) -> nn.Module:
+def char_lstm(
+    shape: Shape,
+    outputs: int,
+    seed: int,
+    symbols: int = 80,
+    embedding: int = 8,
+    units: int = 256,
+    layers: int = 2,
+) -> nn.Module:
     """The next of ``symbols`` characters; see :class:`CharLSTM`."""
     _require_tokens("char_lstm", shape, "characters")
-    require(outputs <= symbols, "symbols must be at least {}, the number of labels, got {}", outputs, symbols)
+    require(
+        outputs <= symbols,
+        "symbols must be at least {}, the number of labels, got {}",
+        outputs,
+        symbols,
+    )
     with seeded(seed):
         return CharLSTM(symbols, embedding, units, layers)
 
@@ -85,27 +120,38 @@ def text_lstm(
     """A class from word codes; see :class:`TextLSTM`.
 
     Args:
-        vectors: "glove" reads them from the data root, as the data set did; or a tensor (words, dimensions).
-        dimensions, most, root: of :func:`evenhand.datasets.text.glove`; must be those of the data set.
+        vectors: "glove" reads them from the data root, as the data set did; or a tensor (words,
+            dimensions).
+        dimensions, most, root: of :func:`evenhand.datasets.text.glove`; must be those of the data
+            set.
     """
     _require_tokens("text_lstm", shape, "words")
     if isinstance(vectors, str):
         from evenhand.datasets.text import glove
 
-        require(vectors == "glove", 'vectors must be "glove" or a tensor (words, dimensions), got {!r}', vectors)
+        require(
+            vectors == "glove",
+            'vectors must be "glove" or a tensor (words, dimensions), got {!r}',
+            vectors,
+        )
         vectors = glove(root, dimensions, most).vectors
     with seeded(seed):
         return TextLSTM(vectors, outputs, units, layers, dense)
 
 
-def resnet18(shape: Shape, outputs: int, seed: int, stem: str = "cifar", groups: int = 2) -> nn.Module:
+def resnet18(
+    shape: Shape, outputs: int, seed: int, stem: str = "cifar", groups: int = 2
+) -> nn.Module:
     """ResNet-18 with group normalisation; see :class:`ResNet18`."""
     with seeded(seed):
         return ResNet18(shape, outputs, stem, groups)
 
 
 def _require_tokens(model: str, shape: Shape, what: str) -> None:
-    message = '{} needs samples that are sequences of {} as whole numbers, shape [length], got shape {}; for numbers use "mlp"'
+    message = (
+        "{} needs samples that are sequences of {} as whole numbers, shape [length], got shape {};"
+        ' for numbers use "mlp"'
+    )
     require(len(shape) == 1, message, model, what, list(shape))
 
 

@@ -15,11 +15,13 @@ from evenhand.errors import require, require_whole
 class LSTM(nn.Module):
     """Long short-term memory: (B, T, inputs) to the states of the last layer, (B, T, units).
 
-    ``torch.func`` cannot stack torch.nn.LSTM over clients, so this one is written as matrix products and a loop over time. Where
-    nothing is stacked, it calls the same kernel as torch.nn.LSTM, which is faster. Parameters have the names, shapes, order and
-    initial values of ``torch.nn.LSTM(inputs, units, layers, batch_first=True)``: state_dicts fit both.
+    ``torch.func`` cannot stack torch.nn.LSTM over clients, so this one is written as matrix
+    products and a loop over time. Where nothing is stacked, it calls the same kernel as
+    torch.nn.LSTM, which is faster. Parameters have the names, shapes, order and initial values of
+    ``torch.nn.LSTM(inputs, units, layers, batch_first=True)``: state_dicts fit both.
 
-        c_t = f c_{t-1} + i g,  h_t = o tanh c_t;   i, f, o = sigmoid and g = tanh of parts of W_ih x_t + b_ih + W_hh h_{t-1} + b_hh
+        c_t = f c_{t-1} + i g,  h_t = o tanh c_t;   i, f, o = sigmoid and g = tanh of parts of W_ih
+        x_t + b_ih + W_hh h_{t-1} + b_hh
 
     Parameters of a layer: 4 units (inputs + units + 2).
     """
@@ -30,20 +32,30 @@ class LSTM(nn.Module):
             require_whole(name, value, 1)
         self.inputs, self.units, self.layers = inputs, units, layers
         for layer in range(layers):
-            shapes = {"weight_ih": (4 * units, units if layer else inputs), "weight_hh": (4 * units, units)}
+            shapes = {
+                "weight_ih": (4 * units, units if layer else inputs),
+                "weight_hh": (4 * units, units),
+            }
             for name, shape in {**shapes, "bias_ih": (4 * units,), "bias_hh": (4 * units,)}.items():
                 self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
         for parameter in self.parameters():
             nn.init.uniform_(parameter, -1 / math.sqrt(units), 1 / math.sqrt(units))
 
     def forward(self, x: Tensor) -> Tensor:
-        weights = [getattr(self, f"{name}_l{n}") for n in range(self.layers) for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+        weights = [
+            getattr(self, f"{name}_l{n}")
+            for n in range(self.layers)
+            for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        ]
         if not torch._C._are_functorch_transforms_active():
             return self._kernel(x, weights)
         x = x.transpose(0, 1)  # time first: a step is then contiguous
-        for weight_ih, weight_hh, bias_ih, bias_hh in zip(*(weights[kind::4] for kind in range(4)), strict=True):
+        for weight_ih, weight_hh, bias_ih, bias_hh in zip(
+            *(weights[kind::4] for kind in range(4)), strict=True
+        ):
             shares = F.linear(x, weight_ih, bias_ih + bias_hh)  # of all steps at once
-            weight_hh = weight_hh.to(shares.dtype)  # with precision="bf16" the product has that of the shares
+            # with precision="bf16" the product has that of the shares
+            weight_hh = weight_hh.to(shares.dtype)
             recurrence = _FusedRecurrence if x.is_cuda else _Recurrence
             x = recurrence.apply(shares, weight_hh)[0]  # type: ignore[no-untyped-call]
         return x.transpose(0, 1)
@@ -51,8 +63,11 @@ class LSTM(nn.Module):
     def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         zero = x.new_zeros(self.layers, len(x), self.units)
         packed = _in_one_piece(weights) if x.is_cuda else weights
-        kept = torch.is_grad_enabled()  # what backpropagation needs; there is no dropout that "train" could switch on
-        states: Tensor = torch._VF.lstm(x, (zero, zero), packed, True, self.layers, 0.0, kept, False, True)[0]
+        # what backpropagation needs; there is no dropout that "train" could switch on
+        kept = torch.is_grad_enabled()
+        states: Tensor = torch._VF.lstm(
+            x, (zero, zero), packed, True, self.layers, 0.0, kept, False, True
+        )[0]
         return states
 
     def extra_repr(self) -> str:
@@ -60,10 +75,12 @@ class LSTM(nn.Module):
 
 
 class _Recurrence(torch.autograd.Function):
-    """States (T, B, H) from the input's shares (T, B, 4H) of the gates and the recurrent weights (4H, H).
+    """States (T, B, H) from the input's shares (T, B, 4H) of the gates and the recurrent weights
+    (4H, H).
 
-    With a derivative of its own, since autograd would add up the gradient of the weights step by step; here it is one product
-    over all steps. Only inputs and states are kept, the rest is computed again. It can be differentiated twice.
+    With a derivative of its own, since autograd would add up the gradient of the weights step by
+    step; here it is one product over all steps. Only inputs and states are kept, the rest is
+    computed again. It can be differentiated twice.
     """
 
     generate_vmap_rule = True
@@ -92,25 +109,37 @@ class _Recurrence(torch.autograd.Function):
         for new, kept in zip(fresh.unbind(0), f.unbind(0), strict=True):
             cells.append(new + kept * cells[-1])
         bent = torch.stack(cells[1:]).tanh()
-        # how a gate's input moves the cell (i, f, g) or the state (o), and how the cell moves the state
-        by_cell = torch.stack([fresh * (1 - i), torch.stack(cells[:-1]) * f * (1 - f), i * (1 - g * g)], -2)  # (T, B, 3, H)
+        # how a gate's input moves the cell (i, f, g) or the state (o), and how the cell moves the
+        # state
+        # (T, B, 3, H)
+        by_cell = torch.stack(
+            [fresh * (1 - i), torch.stack(cells[:-1]) * f * (1 - f), i * (1 - g * g)], -2
+        )
         by_state, through = bent * o * (1 - o), o * (1 - bent * bent)
-        of_state = of_cell = torch.zeros_like(states[0])  # the slopes that come back from later steps
+        # the slopes that come back from later steps
+        of_state = of_cell = torch.zeros_like(states[0])
         of_gates = []
-        steps = zip(*(values.unbind(0) for values in (slopes[0], by_cell, by_state, through, f)), strict=True)
+        steps = zip(
+            *(values.unbind(0) for values in (slopes[0], by_cell, by_state, through, f)),
+            strict=True,
+        )
         for slope, to_cell, to_state, passed, kept in reversed(list(steps)):
             of_state = slope + of_state
             of_cell = of_cell + of_state * passed
-            of_gates.append(torch.cat([(of_cell.unsqueeze(-2) * to_cell).flatten(-2), of_state * to_state], -1))
+            of_gates.append(
+                torch.cat([(of_cell.unsqueeze(-2) * to_cell).flatten(-2), of_state * to_state], -1)
+            )
             of_state, of_cell = of_gates[-1] @ weight, of_cell * kept
         of_shares = torch.stack(of_gates[::-1])
         return of_shares, of_shares.flatten(0, 1).t() @ before.flatten(0, 1)
 
 
 class _FusedRecurrence(torch.autograd.Function):
-    """The same on a GPU, where a step is one product and one kernel of torch's own LSTM cell: its time is that of starting kernels.
+    """The same on a GPU, where a step is one product and one kernel of torch's own LSTM cell: its
+    time is that of starting kernels.
 
-    Gives states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the derivative, which exists once.
+    Gives states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the
+    derivative, which exists once.
     """
 
     @staticmethod
@@ -128,8 +157,11 @@ class _FusedRecurrence(torch.autograd.Function):
         return of_shares, of_weight
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], shares: Tensor, weight: Tensor) -> tuple[Any, Any]:
-        shares, weight = _stacked(shares, in_dims[0], info.batch_size, 1), _stacked(weight, in_dims[1], info.batch_size, 0)
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], shares: Tensor, weight: Tensor
+    ) -> tuple[Any, Any]:
+        shares = _stacked(shares, in_dims[0], info.batch_size, 1)
+        weight = _stacked(weight, in_dims[1], info.batch_size, 0)
         return _run_cells(shares, weight), (1, 1, 1)
 
 
@@ -137,8 +169,12 @@ class _FusedBackward(torch.autograd.Function):
     """Slopes of the shares and of the weights, from those of the states."""
 
     @staticmethod
-    def forward(slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
-        of_shares, of_weight = _run_cells_back(slopes[:, None], weight[None], states[:, None], cells[:, None], gates[:, None])
+    def forward(
+        slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        of_shares, of_weight = _run_cells_back(
+            slopes[:, None], weight[None], states[:, None], cells[:, None], gates[:, None]
+        )
         return of_shares[:, 0], of_weight[0]
 
     @staticmethod
@@ -148,17 +184,25 @@ class _FusedBackward(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *values: Tensor) -> tuple[Any, Any]:
         places = (1, 0, 1, 1, 1)
-        stacked = [_stacked(value, dim, info.batch_size, at) for value, dim, at in zip(values, in_dims, places, strict=True)]
+        stacked = [
+            _stacked(value, dim, info.batch_size, at)
+            for value, dim, at in zip(values, in_dims, places, strict=True)
+        ]
         return _run_cells_back(*stacked), (1, 0)
 
 
 def _stacked(value: Tensor, dim: int | None, clients: int, place: int) -> Tensor:
     """With the dimension of the clients in this place."""
-    return value.unsqueeze(place).expand(*value.shape[:place], clients, *value.shape[place:]) if dim is None else value.movedim(dim, place)
+    return (
+        value.unsqueeze(place).expand(*value.shape[:place], clients, *value.shape[place:])
+        if dim is None
+        else value.movedim(dim, place)
+    )
 
 
 def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """States and cells (T, K, B, H) and gates (T, K, B, 4H) from shares (T, K, B, 4H) and weights (K, 4H, H) of K clients.
+    """States and cells (T, K, B, H) and gates (T, K, B, 4H) from shares (T, K, B, 4H) and weights
+    (K, 4H, H) of K clients.
 
     Where weights are of low precision, products are; what is added up over time is not.
     """
@@ -166,16 +210,25 @@ def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     turned, exact = weight.transpose(1, 2).contiguous(), _exact(weight.dtype)
     state = cell = shares.new_zeros(clients * batch, width // 4, dtype=exact)
     found = []
-    with torch.autocast(shares.device.type, enabled=False):  # which would make the cells' numbers those of the products
+    # which would make the cells' numbers those of the products
+    with torch.autocast(shares.device.type, enabled=False):
         for share in shares.to(exact).contiguous().flatten(1, 2).unbind(0):
-            product = torch.bmm(state.view(clients, batch, -1).to(weight.dtype), turned).to(exact).flatten(0, 1)
+            product = (
+                torch.bmm(state.view(clients, batch, -1).to(weight.dtype), turned)
+                .to(exact)
+                .flatten(0, 1)
+            )
             state, cell, gates = torch.ops.aten._thnn_fused_lstm_cell(share, product, cell)
             found.append((state, cell, gates))
-    states, cells, kept = (torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True))
+    states, cells, kept = (
+        torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True)
+    )
     return states.to(shares.dtype), cells, kept
 
 
-def _run_cells_back(slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor) -> tuple[Tensor, Tensor]:
+def _run_cells_back(
+    slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor
+) -> tuple[Tensor, Tensor]:
     """Slopes of shares (T, K, B, 4H) and weights (K, 4H, H) from those of the states."""
     steps, clients, batch, units = states.shape
     weight, exact = weight.contiguous(), _exact(weight.dtype)
@@ -183,12 +236,18 @@ def _run_cells_back(slopes: Tensor, weight: Tensor, states: Tensor, cells: Tenso
     before = _delayed(cells)
     for t in reversed(range(steps)):
         pieces = (value.reshape(clients * batch, -1) for value in (before[t], cells[t], gates[t]))
-        slope, of_cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(of_state.reshape(-1, units), of_cell, *pieces, False)
+        slope, of_cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(
+            of_state.reshape(-1, units), of_cell, *pieces, False
+        )
         of_gates.append(slope.view(clients, batch, -1).to(weight.dtype))
         if t:
             of_state = torch.baddbmm(slopes[t - 1].to(weight.dtype), of_gates[-1], weight).to(exact)
     of_shares = torch.stack(of_gates[::-1])  # (T, K, B, 4H)
-    rows, past = (value.transpose(0, 1).flatten(1, 2) for value in (of_shares, _delayed(states).to(weight.dtype)))  # (K, T B, .)
+    # (K, T B, .)
+    rows, past = (
+        value.transpose(0, 1).flatten(1, 2)
+        for value in (of_shares, _delayed(states).to(weight.dtype))
+    )
     return of_shares, torch.bmm(rows.transpose(1, 2), past)
 
 
@@ -199,12 +258,14 @@ def _exact(dtype: torch.dtype) -> torch.dtype:
 
 def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Input gate, forget gate, candidate and output gate, (..., H) each, from (..., 4H)."""
-    i, f, _, o = _sigmoid(values).chunk(4, -1)  # one call for three, and an idle one: calls are what takes time
+    # one call for three, and an idle one: calls are what takes time
+    i, f, _, o = _sigmoid(values).chunk(4, -1)
     return i, f, values.chunk(4, -1)[2].tanh(), o
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    # on a CPU, torch's sigmoid rounds by the place in memory, and a client's bits would depend on its neighbours; tanh does not
+    # on a CPU, torch's sigmoid rounds by the place in memory, and a client's bits would depend on
+    # its neighbours; tanh does not
     return x.sigmoid() if x.is_cuda else ((x / 2).tanh() + 1) / 2
 
 
@@ -214,22 +275,29 @@ def _delayed(states: Tensor) -> Tensor:
 
 
 def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
-    """The same weights as views of one buffer, laid out as cuDNN wants it: it would otherwise warn and copy them itself."""
+    """The same weights as views of one buffer, laid out as cuDNN wants it: it would otherwise warn
+    and copy them itself."""
     kinds = ((0, 1), (2, 3))  # matrices of all layers, then biases
-    order = [4 * layer + kind for pair in kinds for layer in range(len(weights) // 4) for kind in pair]
+    order = [
+        4 * layer + kind for pair in kinds for layer in range(len(weights) // 4) for kind in pair
+    ]
     buffer = torch.cat([weights[k].flatten() for k in order])
     pieces = dict(zip(order, torch.split(buffer, [weights[k].numel() for k in order]), strict=True))
     return [pieces[k].view_as(weight) for k, weight in enumerate(weights)]
 
 
 class CharLSTM(nn.Module):
-    """The next character from the characters before it: embedding, LSTM layers, a dense layer on the last state.
+    """The next character from the characters before it: embedding, LSTM layers, a dense layer on
+    the last state.
 
-    The network for Shakespeare in LEAF (Caldas et al., 2018), q-FFL, GIFAIR-FL and PropFair: 80 symbols, embedding 8, two
-    layers of 256: 819 920 parameters. Starts as PyTorch's layers do (LEAF and q-FFL: TensorFlow's, with a forget bias of 1).
+    The network for Shakespeare in LEAF (Caldas et al., 2018), q-FFL, GIFAIR-FL and PropFair: 80
+    symbols, embedding 8, two layers of 256: 819 920 parameters. Starts as PyTorch's layers do (LEAF
+    and q-FFL: TensorFlow's, with a forget bias of 1).
     """
 
-    def __init__(self, symbols: int = 80, embedding: int = 8, units: int = 256, layers: int = 2) -> None:
+    def __init__(
+        self, symbols: int = 80, embedding: int = 8, units: int = 256, layers: int = 2
+    ) -> None:
         super().__init__()
         require_whole("symbols", symbols, 2)
         require_whole("embedding", embedding, 1)
@@ -243,22 +311,31 @@ class CharLSTM(nn.Module):
 
 
 class TextLSTM(nn.Module):
-    """A class from a text's word codes: frozen word vectors, LSTM layers, two dense layers on the last state.
+    """A class from a text's word codes: frozen word vectors, LSTM layers, two dense layers on the
+    last state.
 
-    The network for Sent140 in q-FFL's code (Li et al., ICLR 2020): two layers of 100 units, a dense layer of 30 without
-    activation, one of 2. Like there, the last state is that after the last position, padding included. Trained parameters:
-    164 692 for vectors of length 100, 244 692 for 300. Starts as PyTorch's layers do.
+    The network for Sent140 in q-FFL's code (Li et al., ICLR 2020): two layers of 100 units, a dense
+    layer of 30 without activation, one of 2. Like there, the last state is that after the last
+    position, padding included. Trained parameters: 164 692 for vectors of length 100, 244 692 for
+    300. Starts as PyTorch's layers do.
 
     Args:
-        vectors: (V, d), row = code of a word. They are not trained, do not travel, and are not in the state_dict.
+        vectors: (V, d), row = code of a word. They are not trained, do not travel, and are not in
+            the state_dict.
         outputs: classes.
         units, layers: of the LSTM.
         dense: width of the first dense layer.
     """
 
-    def __init__(self, vectors: Tensor, outputs: int = 2, units: int = 100, layers: int = 2, dense: int = 30) -> None:
+    def __init__(
+        self, vectors: Tensor, outputs: int = 2, units: int = 100, layers: int = 2, dense: int = 30
+    ) -> None:
         super().__init__()
-        require(isinstance(vectors, Tensor) and vectors.ndim == 2, "vectors must be a tensor (words, dimensions), got {}", _kind(vectors))
+        require(
+            isinstance(vectors, Tensor) and vectors.ndim == 2,
+            "vectors must be a tensor (words, dimensions), got {}",
+            _kind(vectors),
+        )
         for name, value in (("outputs", outputs), ("dense", dense)):
             require_whole(name, value, 1)
         self.words = FrozenVectors(vectors)
@@ -271,7 +348,8 @@ class TextLSTM(nn.Module):
 
 
 class FrozenVectors(nn.Module):
-    """Rows of a constant matrix by their number. Copies share the matrix: it may have hundreds of megabytes."""
+    """Rows of a constant matrix by their number. Copies share the matrix: it may have hundreds of
+    megabytes."""
 
     vectors: Tensor
 

@@ -1,7 +1,8 @@
-"""The figures of a study, each a plotly Figure: in a notebook, ``sorted_clients(Study.load(["runs/digits"])).show()``.
+"""The figures of a study, each a plotly Figure: in a notebook,
+``sorted_clients(Study.load(["runs/digits"])).show()``.
 
-Every method looks the same in all of them; what belongs to a method says so in its ``meta``, which is what the page goes by when methods
-are hidden.
+Every method looks the same in all of them; what belongs to a method says so in its ``meta``, which
+is what the page goes by when methods are hidden.
 """
 
 from __future__ import annotations
@@ -12,27 +13,41 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.data.plots import Look, graph_objects, looks, shortened
+from evenhand.metrics.uncertainty import Interval
+from evenhand.report.series import Floats, client_merits, curve, learning, shown, thinned, weights
 from evenhand.studies.analysis import HEADINGS, SMALLER_IS_BETTER, Comparison, Entry, Point
 from evenhand.studies.study import Study
-from evenhand.metrics.uncertainty import Interval
-from evenhand.data.plots import Look, graph_objects, looks, shortened
-from evenhand.report.series import Floats, client_merits, curve, learning, shown, thinned, weights
 
 Json = dict[str, Any]
 
 WIDTH = 900
 MOST_NAMED = 60  # clients that are drawn as points with names
-OF_MERITS = ("mean", "pooled", "worst10", "best10", "min", "max")  # statistics in the unit of a merit
+# statistics in the unit of a merit
+OF_MERITS = ("mean", "pooled", "worst10", "best10", "min", "max")
 FEW = 8  # with fewer clients than these, a density would say what is not known
-VERDICTS = {"gains": ("#009E73", ""), "unclear": ("#C4C4C4", "."), "harmed": ("#D55E00", "x"), "few": ("#8C8C8C", "/")}
-VERDICT_WORDS = {"gains": "gain", "unclear": "unclear", "harmed": "are harmed", "few": "too few samples"}
-APART: Json = {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}  # a distance between numbers and the figure
+VERDICTS = {
+    "gains": ("#009E73", ""),
+    "unclear": ("#C4C4C4", "."),
+    "harmed": ("#D55E00", "x"),
+    "few": ("#8C8C8C", "/"),
+}
+VERDICT_WORDS = {
+    "gains": "gain",
+    "unclear": "unclear",
+    "harmed": "are harmed",
+    "few": "too few samples",
+}
+# a distance between numbers and the figure
+APART: Json = {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
 LEGEND: Json = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
 LESS, EVEN, MORE = "#0072B2", "#F2F2F2", "#D55E00"
 TEMPLATE: Json = {
     "layout": {
         "font": {
-            "family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+            "family": (
+                "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+            ),
             "size": 13,
             "color": "#22262b",
         },
@@ -55,7 +70,8 @@ TEMPLATE: Json = {
 
 
 def distribution(study: Study) -> Any:
-    """How well clients are served by each method: a density and a box for each, and the clients themselves where there are few."""
+    """How well clients are served by each method: a density and a box for each, and the clients
+    themselves where there are few."""
     measure, seen = study.measure, _looks(study)
     names = study.names("client") if study.same_data else ()
     data = []
@@ -64,7 +80,11 @@ def distribution(study: Study) -> Any:
         kept = np.flatnonzero(~np.isnan(merits))
         named = bool(names) and len(kept) <= MOST_NAMED
         if not named:
-            kept = kept[np.argsort(merits[kept], kind="stable")][thinned(len(kept), 400)] if len(kept) else kept
+            kept = (
+                kept[np.argsort(merits[kept], kind="stable")][thinned(len(kept), 400)]
+                if len(kept)
+                else kept
+            )
         look = seen[label]
         trace: Json = {
             "x": _plain(merits[kept], 3),
@@ -78,12 +98,31 @@ def distribution(study: Study) -> Any:
             "showlegend": False,
         }
         if named:
-            trace |= {"text": [_safe(names[i]) for i in kept], "hovertemplate": f"%{{text}}: %{{x}}<extra>{_extra(label)}</extra>"}
+            trace |= {
+                "text": [_safe(names[i]) for i in kept],
+                "hovertemplate": f"%{{text}}: %{{x}}<extra>{_extra(label)}</extra>",
+            }
         if len(kept) < FEW:
-            trace |= {"type": "box", "boxpoints": "all", "jitter": 0.5, "pointpos": 0, "width": 0.5, "hoveron": "points"}
+            trace |= {
+                "type": "box",
+                "boxpoints": "all",
+                "jitter": 0.5,
+                "pointpos": 0,
+                "width": 0.5,
+                "hoveron": "points",
+            }
         else:
-            points: Json = {"points": "all", "jitter": 0.35, "pointpos": 0.45} if named else {"points": False}
-            trace |= {"type": "violin", "side": "negative", "width": 0.8, "spanmode": "hard", "meanline": {"visible": True}, **points}
+            points: Json = (
+                {"points": "all", "jitter": 0.35, "pointpos": 0.45} if named else {"points": False}
+            )
+            trace |= {
+                "type": "violin",
+                "side": "negative",
+                "width": 0.8,
+                "spanmode": "hard",
+                "meanline": {"visible": True},
+                **points,
+            }
             trace |= {
                 "box": {"visible": True, "width": 0.3, "fillcolor": _faint(look.colour, 0.45)},
                 "hoveron": "points" if named else "violins",
@@ -91,7 +130,12 @@ def distribution(study: Study) -> Any:
         data.append(trace)
     layout = {
         "xaxis": {"title": {"text": _merit_title(study)}},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False, "tickfont": {"size": 13}},
+        "yaxis": {
+            "type": "category",
+            "autorange": "reversed",
+            "showgrid": False,
+            "tickfont": {"size": 13},
+        },
         "height": max(240, 110 + 84 * len(study.labels)),
     }
     return _figure(data, layout, f"{merit_words(study)} of the clients, by method")
@@ -108,11 +152,16 @@ def sorted_clients(study: Study) -> Any:
                 **_line(label, seen[label], "lines+markers" if few else "lines"),
                 "x": _plain(percent, 2),
                 "y": _plain(shown(study.measure, merits), 3),
-                "hovertemplate": f"%{{y}} at %{{x:.0f}} % of the clients<extra>{_extra(label)}</extra>",
+                "hovertemplate": (
+                    f"%{{y}} at %{{x:.0f}} % of the clients<extra>{_extra(label)}</extra>"
+                ),
             }
         )
     layout = {
-        "xaxis": {"title": {"text": "clients from the worst to the best served, %"}, "range": [-1, 101]},
+        "xaxis": {
+            "title": {"text": "clients from the worst to the best served, %"},
+            "range": [-1, 101],
+        },
         "yaxis": {"title": {"text": _merit_title(study)}},
         "shapes": [
             {
@@ -148,11 +197,14 @@ def sorted_clients(study: Study) -> Any:
 
 
 def front(study: Study, points: Sequence[Point], comparison: Comparison, fairness: str) -> Any:
-    """Methods by their mean and a number about fairness; dominated ones are hollow, the others joined by a line."""
+    """Methods by their mean and a number about fairness; dominated ones are hollow, the others
+    joined by a line."""
     seen, named = _looks(study), len(points) <= 10
     x = {point.label: written(study, "mean", point.x) for point in points}
     y = {point.label: written(study, fairness, point.y) for point in points}
-    edge = sorted((point.label for point in points if not point.dominated), key=lambda label: x[label])
+    edge = sorted(
+        (point.label for point in points if not point.dominated), key=lambda label: x[label]
+    )
     data: list[Json] = [
         {
             "type": "scatter",
@@ -188,31 +240,58 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
                     "symbol": f"{look.symbol}-open" if point.dominated else look.symbol,
                     "color": look.colour,
                     "size": 12,
-                    "line": {"width": 2.2, "color": look.colour} if point.dominated else {"width": 0},
+                    "line": (
+                        {"width": 2.2, "color": look.colour} if point.dominated else {"width": 0}
+                    ),
                 },
-                "hovertemplate": f"mean %{{x}}<br>{HEADINGS[fairness]} %{{y}}{beaten}<extra>{_extra(point.label)}</extra>",
+                "hovertemplate": (
+                    f"mean %{{x}}<br>{HEADINGS[fairness]}"
+                    f" %{{y}}{beaten}<extra>{_extra(point.label)}</extra>"
+                ),
                 **bars,
             }
         )
-    up_is_better = (fairness in SMALLER_IS_BETTER) == (study.measure.column != "accuracy" and fairness not in SMALLER_IS_BETTER)
+    up_is_better = (fairness in SMALLER_IS_BETTER) == (
+        study.measure.column != "accuracy" and fairness not in SMALLER_IS_BETTER
+    )
     layout = {
         "xaxis": {
-            "title": {"text": f"{_statistic_title(study, 'mean')} ({'→' if study.measure.column == 'accuracy' else '←'}\u00a0better)"}
+            "title": {
+                "text": (
+                    f"{_statistic_title(study, 'mean')}"
+                    f" ({'→' if study.measure.column == 'accuracy' else '←'}\u00a0better)"
+                )
+            }
         },
-        "yaxis": {"title": {"text": f"{_statistic_title(study, fairness)} ({'↑' if up_is_better else '↓'}\u00a0better)"}},
+        "yaxis": {
+            "title": {
+                "text": (
+                    f"{_statistic_title(study, fairness)}"
+                    f" ({'↑' if up_is_better else '↓'}\u00a0better)"
+                )
+            }
+        },
         "height": 480,
         "showlegend": not named,
     }
     return _figure(data, layout, f"Mean against {HEADINGS[fairness]}")
 
 
-def gaps(study: Study, found: Mapping[str, Mapping[str, Interval]], by: str, kinds: Sequence[str]) -> Any:
-    """The gap between groups (or teams) in each kind of rate, with its interval, for each method."""
+def gaps(
+    study: Study, found: Mapping[str, Mapping[str, Interval]], by: str, kinds: Sequence[str]
+) -> Any:
+    """The gap between groups (or teams) in each kind of rate, with its interval, for each
+    method."""
     seen = _looks(study)
     data = []
     for label, row in found.items():
-        rows = [(kind, row[kind]) for kind in kinds if kind in row and not np.isnan(row[kind].value)]
-        value, low, high = (100 * np.array([getattr(interval, end) for _, interval in rows]) for end in ("value", "low", "high"))
+        rows = [
+            (kind, row[kind]) for kind in kinds if kind in row and not np.isnan(row[kind].value)
+        ]
+        value, low, high = (
+            100 * np.array([getattr(interval, end) for _, interval in rows])
+            for end in ("value", "low", "high")
+        )
         data.append(
             {
                 **_dots(label, seen[label]),
@@ -235,9 +314,13 @@ def gaps(study: Study, found: Mapping[str, Mapping[str, Interval]], by: str, kin
 
 
 def members(study: Study, by: str, most: int = 30) -> Any:
-    """How well each group (or team) is served by each method; of many, those that the first method serves worst."""
+    """How well each group (or team) is served by each method; of many, those that the first method
+    serves worst."""
     seen, names = _looks(study), study.names(by)
-    merits = {label: np.mean([study.merits(label, seed, by) for seed in study.seeds], 0) for label in study.labels}
+    merits = {
+        label: np.mean([study.merits(label, seed, by) for seed in study.seeds], 0)
+        for label in study.labels
+    }
     order = np.argsort(merits[study.reference or study.labels[0]], kind="stable")[:most]
     data = [
         {
@@ -260,11 +343,15 @@ LEARNING = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
 
 
 def learning_curves(study: Study) -> Any:
-    """Mean and worst 10 % over rounds (of a regression, the mean loss); bands reach from the lowest to the highest seed."""
+    """Mean and worst 10 % over rounds (of a regression, the mean loss); bands reach from the lowest
+    to the highest seed."""
     seen, data = _looks(study), []
     columns = learning_columns(study)
     for place, column in enumerate(columns, start=1):
-        axes = {"xaxis": "x" if place == 1 else f"x{place}", "yaxis": "y" if place == 1 else f"y{place}"}
+        axes = {
+            "xaxis": "x" if place == 1 else f"x{place}",
+            "yaxis": "y" if place == 1 else f"y{place}",
+        }
         scale, digits = (study.measure.scale, 3) if column in LEARNING else (1.0, 5)
         for label in study.labels:
             found = learning(study, label, column)
@@ -291,7 +378,8 @@ def learning_curves(study: Study) -> Any:
                 )
             data.append(
                 {
-                    **_line(label, seen[label], "lines" if len(rounds) > 1 else "markers"),  # one point makes no line
+                    # one point makes no line
+                    **_line(label, seen[label], "lines" if len(rounds) > 1 else "markers"),
                     "x": rounds,
                     "y": _plain(scale * found.mean, digits),
                     "legendgroup": label,
@@ -305,7 +393,11 @@ def learning_curves(study: Study) -> Any:
         number, bottom = "" if place == 1 else str(place), place == len(columns)
         top = 1 - (place - 1) * 0.53
         layout[f"yaxis{number}"] = {
-            "title": {"text": f"{LEARNING[column]}{study.measure.unit}" if column in LEARNING else "mean loss"},
+            "title": {
+                "text": (
+                    f"{LEARNING[column]}{study.measure.unit}" if column in LEARNING else "mean loss"
+                )
+            },
             "domain": [max(0.0, top - 0.47), top] if len(columns) > 1 else [0, 1],
             "anchor": f"x{number}",
         }
@@ -321,11 +413,16 @@ def learning_curves(study: Study) -> Any:
 
 def learning_columns(study: Study) -> list[str]:
     """Which numbers of the history are drawn."""
-    return [column for column in LEARNING if any(learning(study, label, column) for label in study.labels)] or ["loss"]
+    return [
+        column
+        for column in LEARNING
+        if any(learning(study, label, column) for label in study.labels)
+    ] or ["loss"]
 
 
 def client_weights(study: Study, label: str) -> Any:
-    """How much clients counted over rounds with one method, the worst served on top; None where its runs have no weights."""
+    """How much clients counted over rounds with one method, the worst served on top; None where its
+    runs have no weights."""
     found = weights(study, label)
     if found is None:
         return None
@@ -340,7 +437,11 @@ def client_weights(study: Study, label: str) -> Any:
             "colorscale": [[0, LESS], [1 / most, EVEN], [1, MORE]],
             "zmin": 0,
             "zmax": most,
-            "colorbar": {"title": {"text": "times an equal share", "side": "right"}, "thickness": 14, "outlinewidth": 0},
+            "colorbar": {
+                "title": {"text": "times an equal share", "side": "right"},
+                "thickness": 14,
+                "outlinewidth": 0,
+            },
             "hovertemplate": "%{y}<br>round %{x}: %{z:.2f} times an equal share<extra></extra>",
             "meta": {"method": label},
         }
@@ -359,12 +460,16 @@ def client_weights(study: Study, label: str) -> Any:
 
 
 def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "client") -> Any:
-    """How many clients (or groups, or teams) gain, are harmed, or cannot be told, for each method against a reference."""
+    """How many clients (or groups, or teams) gain, are harmed, or cannot be told, for each method
+    against a reference."""
     kept = [entry for entry in entries if entry.against == against and entry.by == by]
     methods = list(dict.fromkeys(entry.method for entry in kept))
     data = []
     for verdict, (colour, hatch) in VERDICTS.items():
-        counts = [sum(entry.method == label and entry.verdict == verdict for entry in kept) for label in methods]
+        counts = [
+            sum(entry.method == label and entry.verdict == verdict for entry in kept)
+            for label in methods
+        ]
         if any(counts):
             data.append(
                 {
@@ -380,7 +485,13 @@ def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "cl
                     "textfont": {"color": "#000000"},
                     "marker": {
                         "color": colour,
-                        "pattern": {"shape": hatch, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.3)", "solidity": 0.2, "size": 7},
+                        "pattern": {
+                            "shape": hatch,
+                            "fillmode": "overlay",
+                            "fgcolor": "rgba(0,0,0,0.3)",
+                            "solidity": 0.2,
+                            "size": 7,
+                        },
                         "line": {"width": 0},
                     },
                     "hovertemplate": f"%{{x}} {VERDICT_WORDS[verdict]}<extra>%{{y}}</extra>",
@@ -404,7 +515,15 @@ def _looks(study: Study) -> dict[str, Look]:
 def _figure(data: list[Json], layout: Json, title: str) -> Any:
     whole = {
         "template": TEMPLATE,
-        "title": {"text": title, "x": 0, "xref": "paper", "y": 0.98, "yref": "container", "yanchor": "top", "font": {"size": 17}},
+        "title": {
+            "text": title,
+            "x": 0,
+            "xref": "paper",
+            "y": 0.98,
+            "yref": "container",
+            "yanchor": "top",
+            "font": {"size": 17},
+        },
         "legend": LEGEND,
         "hovermode": "closest",
         "margin": {"l": 20, "r": 20, "t": 90 if _has_legend(data, layout) else 56, "b": 50},
@@ -415,7 +534,12 @@ def _figure(data: list[Json], layout: Json, title: str) -> Any:
 
 
 def _has_legend(data: list[Json], layout: Json) -> bool:
-    return bool(layout.get("showlegend", sum(trace.get("showlegend", trace["type"] != "heatmap") for trace in data) > 1))
+    return bool(
+        layout.get(
+            "showlegend",
+            sum(trace.get("showlegend", trace["type"] != "heatmap") for trace in data) > 1,
+        )
+    )
 
 
 def _line(label: str, look: Look, mode: str) -> Json:
@@ -444,7 +568,13 @@ def _dodged(title: str, rows: int, methods: int) -> Json:
         "scattermode": "group",
         "scattergap": 0.25,
         "xaxis": {"title": {"text": title}, "rangemode": "tozero"},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": True, "tickson": "boundaries", "ticklabelstandoff": 6},
+        "yaxis": {
+            "type": "category",
+            "autorange": "reversed",
+            "showgrid": True,
+            "tickson": "boundaries",
+            "ticklabelstandoff": 6,
+        },
         "height": 150 + rows * max(40, 12 * methods + 12),
     }
 
@@ -474,7 +604,11 @@ def written(study: Study, name: str, value: float) -> float:
 def _statistic_title(study: Study, name: str) -> str:
     unit = study.measure.unit if name in OF_MERITS else ""
     what = {"std": f", {study.measure.points}" if study.measure.points else ""}.get(name, unit)
-    return f"{HEADINGS[name]}: {study.measure.part} {study.measure.name}{what}" if name == "mean" else f"{HEADINGS[name]}{what}"
+    return (
+        f"{HEADINGS[name]}: {study.measure.part} {study.measure.name}{what}"
+        if name == "mean"
+        else f"{HEADINGS[name]}{what}"
+    )
 
 
 def merit_words(study: Study) -> str:
@@ -496,8 +630,16 @@ def _text_places(points: Sequence[tuple[float, float]]) -> list[str]:
     taken: list[Floats] = []
     for point in where:
         # the middle of the name, in parts of the figure, for each place it can have
-        options = {"top center": (0.0, 0.05), "bottom center": (0.0, -0.05), "middle right": (0.09, 0.0), "middle left": (-0.09, 0.0)}
-        room = {place: min((_room(point + offset, other) for other in (*taken, *where)), default=1.0) for place, offset in options.items()}
+        options = {
+            "top center": (0.0, 0.05),
+            "bottom center": (0.0, -0.05),
+            "middle right": (0.09, 0.0),
+            "middle left": (-0.09, 0.0),
+        }
+        room = {
+            place: min((_room(point + offset, other) for other in (*taken, *where)), default=1.0)
+            for place, offset in options.items()
+        }
         best = max(room, key=lambda place: (round(room[place], 3), -list(room).index(place)))
         places.append(best)
         taken.append(point + options[best])

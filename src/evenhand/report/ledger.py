@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenhand.studies.analysis import Entry
-from evenhand.studies.findings import Findings
 from evenhand.report import figures
 from evenhand.report.markup import text
+from evenhand.studies.analysis import Entry
+from evenhand.studies.findings import Findings
 
 WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
 
@@ -17,49 +17,101 @@ WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that a
 def ledger(findings: Findings) -> str:
     study, entries = findings.study, findings.entries
     if not entries:
-        why = "Only one method took part." if len(study.labels) < 2 else "Neither FedAvg nor training alone took part."
+        why = (
+            "Only one method took part."
+            if len(study.labels) < 2
+            else "Neither FedAvg nor training alone took part."
+        )
         if any(trial.values is None for trial in study.trials.values()):
-            why = "How single samples are predicted was not shared, and without it nobody can say which gains are chance."
-        return f"<p>There is no ledger: gains and losses are counted against FedAvg and against staying alone. {why}</p>"
-    unit = "points of accuracy" if study.measure.percent else "decrease (+) or increase (-) of the error"
-    seeds = " and over seeds" if len(study.judged_seeds) > 1 else f" with seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
+            why = (
+                "How single samples are predicted was not shared, and without it nobody can say"
+                " which gains are chance."
+            )
+        return (
+            "<p>There is no ledger: gains and losses are counted against FedAvg and against"
+            f" staying alone. {why}</p>"
+        )
+    unit = (
+        "points of accuracy"
+        if study.measure.percent
+        else "decrease (+) or increase (-) of the error"
+    )
+    seeds = (
+        " and over seeds"
+        if len(study.judged_seeds) > 1
+        else f" with seed {study.seeds[0]}"
+        if len(study.seeds) > 1
+        else ""
+    )
     caption = (
-        f"Gain or loss of everyone, {unit}, with {findings.comparison.level:.0%} intervals over their samples{seeds}. "
-        f"Harmed and gains: significant after Holm's "
-        f"correction over all clients (or groups, or teams) of a method. Few: fewer than {findings.least} samples."
+        f"Gain or loss of everyone, {unit}, with {findings.comparison.level:.0%} intervals over"
+        f" their samples{seeds}. Harmed and gains: significant after Holm's correction over all"
+        f" clients (or groups, or teams) of a method. Few: fewer than {findings.least} samples."
     )
     options: dict[str, Sequence[str]] = {
         "method": list(dict.fromkeys(entry.method for entry in entries)),
         "against": list(dict.fromkeys(entry.against for entry in entries)),
         "by": list(dict.fromkeys(entry.by for entry in entries)),
-        "verdict": [verdict for verdict in figures.VERDICTS if any(entry.verdict == verdict for entry in entries)],
+        "verdict": [
+            verdict
+            for verdict in figures.VERDICTS
+            if any(entry.verdict == verdict for entry in entries)
+        ],
     }
-    every = {"method": "all methods", "against": "both references", "by": "everyone", "verdict": "all verdicts"}
+    every = {
+        "method": "all methods",
+        "against": "both references",
+        "by": "everyone",
+        "verdict": "all verdicts",
+    }
     labels = {"method": "Method", "against": "Against", "by": "Whom", "verdict": "Verdict"}
     plural = {"client": "clients", "group": "groups", "team": "teams"}
     controls = ""
     for key, values in options.items():
-        shown = "".join(f'<option value="{text(value)}">{text(plural.get(value, value))}</option>' for value in values)
+        shown = "".join(
+            f'<option value="{text(value)}">{text(plural.get(value, value))}</option>'
+            for value in values
+        )
         whole = f'<option value="">{every[key]}</option>' if len(values) > 1 else ""
         select = f'<select id="ledger-{key}" data-filter="{key}">{whole}{shown}</select>'
         controls += f'<div><label for="ledger-{key}">{labels[key]}</label>{select}</div>'
-    controls += '<div><label for="ledger-name">Name contains</label><input type="search" id="ledger-name" autocomplete="off"></div>'
-    headings = {"name": "name", "team": "team", "method": "method", "against": "against", "gain": "gain", "verdict": "verdict"}
-    headings |= {"merit": study.measure.words[0], "reference": "reference", "samples": "samples", "adjusted": "p (Holm)"}
+    controls += (
+        '<div><label for="ledger-name">Name contains</label><input type="search" id="ledger-name"'
+        ' autocomplete="off"></div>'
+    )
+    headings = {
+        "name": "name",
+        "team": "team",
+        "method": "method",
+        "against": "against",
+        "gain": "gain",
+        "verdict": "verdict",
+    }
+    headings |= {
+        "merit": study.measure.words[0],
+        "reference": "reference",
+        "samples": "samples",
+        "adjusted": "p (Holm)",
+    }
     if not any(entry.team for entry in entries):
         del headings["team"]
     head = ""
     for key, heading in headings.items():
         kind = ' class="words"' if key in WORDS else ""
-        head += f'<th scope="col" data-key="{key}"{kind}><button type="button">{text(heading)}</button></th>'
+        head += (
+            f'<th scope="col" data-key="{key}"{kind}><button'
+            f' type="button">{text(heading)}</button></th>'
+        )
     return (
-        f'<div class="filters" role="group" aria-label="Filter the ledger">{controls}</div>'
-        '<p id="ledger-state" role="status"></p>'
-        '<div class="wide" role="group" tabindex="0" aria-label="Harm ledger"><table id="ledger-table">'
-        f"<caption><span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody></tbody></table></div>"
-        '<div class="pages"><button type="button" id="ledger-back">Previous</button><button type="button" id="ledger-on">Next</button>'
-        '<button type="button" id="ledger-all">Show all</button></div>'
-        "<noscript><p>The ledger needs JavaScript; evenhand compare writes it as ledger.csv, too.</p></noscript>"
+        f'<div class="filters" role="group" aria-label="Filter the ledger">{controls}</div><p'
+        ' id="ledger-state" role="status"></p><div class="wide" role="group" tabindex="0"'
+        ' aria-label="Harm ledger"><table'
+        f' id="ledger-table"><caption><span>{text(caption)}</span></caption><thead><tr>{head}'
+        "</tr></thead><tbody></tbody></table></div><div"
+        ' class="pages"><button type="button" id="ledger-back">Previous</button><button'
+        ' type="button" id="ledger-on">Next</button><button type="button" id="ledger-all">Show'
+        " all</button></div><noscript><p>The ledger needs JavaScript; evenhand compare writes it"
+        " as ledger.csv, too.</p></noscript>"
     )
 
 
@@ -85,7 +137,10 @@ def ledger_data(findings: Findings) -> dict[str, Any]:
     return {
         "digits": measure.digits,
         "columns": {
-            **{key: coded([getattr(entry, key) for entry in entries]) for key in ("by", "name", "team", "method", "against", "verdict")},
+            **{
+                key: coded([getattr(entry, key) for entry in entries])
+                for key in ("by", "name", "team", "method", "against", "verdict")
+            },
             "samples": [entry.samples for entry in entries],
             "merit": merits(lambda entry: entry.merit),
             "reference": merits(lambda entry: entry.reference),

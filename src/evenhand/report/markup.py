@@ -51,11 +51,13 @@ def table(
         cells = [cell if isinstance(cell, Cell) else Cell(text(cell), cell) for cell in row]
         mark = f' data-method="{text(methods[place])}"' if methods else ""
         first = f'<th scope="row"{_sorted_by(cells[0], sortable)}>{cells[0].content}</th>'
-        body.append(f"<tr{mark}>{first}{''.join(f'<td{_sorted_by(cell, sortable)}>{cell.content}</td>' for cell in cells[1:])}</tr>")
+        others = [f"<td{_sorted_by(cell, sortable)}>{cell.content}</td>" for cell in cells[1:]]
+        body.append(f"<tr{mark}>{first}{''.join(others)}</tr>")
     name = f' id="{identity}"' if identity else ""
     kind = ' class="sortable"' if sortable else ""
     return (
-        f'<div class="wide" role="group" tabindex="0" aria-label="{text(plain(caption))}"><table{name}{kind}>'
+        '<div class="wide" role="group" tabindex="0"'
+        f' aria-label="{text(plain(caption))}"><table{name}{kind}>'
         f"<caption><span>{caption}</span></caption><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table></div>"
     )
 
@@ -83,12 +85,17 @@ def plain(markup: str, most: int = 80) -> str:
 
 
 def script_json(identity: str, content: Any) -> str:
-    """Data for the page's script. Nothing in them can end the element: < and > are written as escapes.
+    """Data for the page's script. Nothing in them can end the element: < and > are written as
+    escapes.
 
-    >>> script_json("x", {"name": "</script><!--"})
-    '<script type="application/json" id="x">{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--"}</script>'
+    >>> script_json("x", {"n": "</script><!--"})
+    '<script type="application/json" id="x">{"n":"\\\\u003c/script\\\\u003e\\\\u003c!--"}</script>'
     """
-    encoded = content if isinstance(content, str) else json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    encoded = (
+        content
+        if isinstance(content, str)
+        else json.dumps(content, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    )
     for character in "<>&\u2028\u2029":
         encoded = encoded.replace(character, f"\\u{ord(character):04x}")
     return f'<script type="application/json" id="{identity}">{encoded}</script>'

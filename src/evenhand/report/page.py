@@ -11,18 +11,18 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
-from evenhand.errors import require_choice
-from evenhand.studies.findings import Findings, analyse
-from evenhand.studies.directories import load_spec
-from evenhand.studies.study import Study
-from evenhand.studies.sweeping import Sweep
-from evenhand.files import write_atomic
 from evenhand.data.plots import graph_objects, looks, save_figures
+from evenhand.errors import require_choice
+from evenhand.files import write_atomic
 from evenhand.report import figures, panels
 from evenhand.report.ledger import ledger_data
 from evenhand.report.markup import script_json, text
 from evenhand.report.panels import Panel
 from evenhand.report.sections import chooser, facts, sections
+from evenhand.studies.directories import load_spec
+from evenhand.studies.findings import Findings, analyse
+from evenhand.studies.study import Study
+from evenhand.studies.sweeping import Sweep
 
 
 def write_report(
@@ -36,7 +36,8 @@ def write_report(
     pictures: Path | str | None = None,
     picture_format: str = "png",
 ) -> tuple[Findings, list[Path]]:
-    """Write the page about run, comparison or sweep directories, and each of its figures as a file if ``pictures`` names a directory.
+    """Write the page about run, comparison or sweep directories, and each of its figures as a file
+    if ``pictures`` names a directory.
 
     The findings, and the paths that were written, the page first.
     """
@@ -47,12 +48,20 @@ def write_report(
     findings = analyse(study, over, level, least, positive)
     if len(given) == 1 and (spec := load_spec(given[0])).select:
         chosen = Sweep.of(study, spec)
-        of_choice = analyse(chosen.final, over, level, least, positive).sentences  # the others are not to be chosen by test data
-        warning = "Below, all points are shown on test data; to choose one of them by these numbers would make it look better than it is."
-        findings = dataclasses.replace(findings, sentences=[f"Chosen on validation data: {chosen.reason}", *of_choice, warning])
+        # the others are not to be chosen by test data
+        of_choice = analyse(chosen.final, over, level, least, positive).sentences
+        warning = (
+            "Below, all points are shown on test data; to choose one of them by these numbers would"
+            " make it look better than it is."
+        )
+        findings = dataclasses.replace(
+            findings, sentences=[f"Chosen on validation data: {chosen.reason}", *of_choice, warning]
+        )
     drawn = list(panels.all_panels(findings))
     written = [Path(out)]
-    write_atomic(written[0], page(findings, drawn, title, _command(given, over, level, least)).encode())
+    write_atomic(
+        written[0], page(findings, drawn, title, _command(given, over, level, least)).encode()
+    )
     if pictures is not None:
         written += save_pictures(drawn, Path(pictures), picture_format)
     return findings, written
@@ -73,20 +82,30 @@ def save_pictures(drawn: Sequence[Panel], directory: Path, picture_format: str) 
     return save_figures(pictures)
 
 
-def page(findings: Findings, drawn: Sequence[Panel] | None = None, title: str | None = None, command: str = "") -> str:
+def page(
+    findings: Findings,
+    drawn: Sequence[Panel] | None = None,
+    title: str | None = None,
+    command: str = "",
+) -> str:
     """The whole page as text."""
     study = findings.study
-    found = {panel.key: panel for panel in (panels.all_panels(findings) if drawn is None else drawn)}
+    found = {
+        panel.key: panel for panel in (panels.all_panels(findings) if drawn is None else drawn)
+    }
     title = title or f"Who gains and who pays: {study.name}"
     parted = sections(findings, found, command)
     parts = {
         "title": text(title),
         "facts": facts(findings),
         "sentences": "".join(f"<li>{text(sentence)}</li>" for sentence in findings.sentences),
-        "links": "".join(f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading, _ in parted),
+        "links": "".join(
+            f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading, _ in parted
+        ),
         "methods": chooser(study),
         "sections": "".join(
-            f'<section id="{key}" aria-labelledby="{key}-h"><h2 id="{key}-h">{text(heading)}</h2>{body}</section>'
+            f'<section id="{key}" aria-labelledby="{key}-h"><h2'
+            f' id="{key}-h">{text(heading)}</h2>{body}</section>'
             for key, heading, body in parted
         ),
         "style": _asset("style.css"),
@@ -105,10 +124,13 @@ def _asset(name: str) -> str:
 def _data(findings: Findings, found: Mapping[str, Panel]) -> str:
     """The figures and the ledger for the page's script."""
     shown = ",".join(
-        f"{json.dumps(key)}:[{','.join(_figure_json(v.figure, v.finding) for v in panel.variants)}]" for key, panel in found.items()
+        f"{json.dumps(key)}:[{','.join(_figure_json(v.figure, v.finding) for v in panel.variants)}]"
+        for key, panel in found.items()
     )
     themes = {
-        look.colour: look.dark for look in looks(findings.study.labels, findings.study.reference).values() if look.colour != look.dark
+        look.colour: look.dark
+        for look in looks(findings.study.labels, findings.study.reference).values()
+        if look.colour != look.dark
     }
     themes |= {figures.EVEN: "#2A2F37", figures.VERDICTS["unclear"][0]: "#9AA0A8"}
     parts = [script_json("figures-data", "{" + shown + "}"), script_json("themes-data", themes)]
@@ -122,6 +144,12 @@ def _figure_json(figure: Any, finding: str) -> str:
 
 
 def _command(paths: Sequence[Path], over: str, level: float, least: int) -> str:
-    options = {"--over": (over, "auto"), "--level": (f"{level:g}", "0.95"), "--least": (str(least), "10")}
-    given = [part for name, (value, usual) in options.items() if value != usual for part in (name, value)]
+    options = {
+        "--over": (over, "auto"),
+        "--level": (f"{level:g}", "0.95"),
+        "--least": (str(least), "10"),
+    }
+    given = [
+        part for name, (value, usual) in options.items() if value != usual for part in (name, value)
+    ]
     return shlex.join(["evenhand", "report", *map(str, paths), *given])

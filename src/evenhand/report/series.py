@@ -1,4 +1,5 @@
-"""The numbers behind the figures: few enough to be drawn, whatever the number of clients and rounds."""
+"""The numbers behind the figures: few enough to be drawn, whatever the number of clients and
+rounds."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ MOST_ROWS, MOST_ROUNDS = 50, 100  # of the picture of weights
 
 def shown(measure: Measure, merits: Floats | float) -> Floats:
     """Merits as they are written: accuracy in percent, or errors, which are merits with a minus."""
-    return np.asarray(measure.scale * np.asarray(merits, np.float64) * (1 if measure.column == "accuracy" else -1))
+    return np.asarray(
+        measure.scale * np.asarray(merits, np.float64) * (1 if measure.column == "accuracy" else -1)
+    )
 
 
 def thinned(count: int, most: int) -> Ints:
@@ -33,7 +36,8 @@ def thinned(count: int, most: int) -> Ints:
 
 
 def client_merits(study: Study, label: str) -> Floats:
-    """A merit per client, averaged over seeds; where each seed deals other data, those of all seeds one after the other."""
+    """A merit per client, averaged over seeds; where each seed deals other data, those of all seeds
+    one after the other."""
     merits = [study.merits(label, seed) for seed in study.seeds]
     return np.mean(merits, axis=0) if study.same_data else np.concatenate(merits)
 
@@ -46,8 +50,11 @@ class Curve(NamedTuple):
 
 
 def curve(study: Study, label: str, most: int = MOST_POINTS) -> Curve:
-    """Clients are sorted for each seed, and the clients of one rank averaged: the lowest tenth of the curve is the mean worst 10 %."""
-    rows = [merits[~np.isnan(merits)] for merits in (study.merits(label, seed) for seed in study.seeds)]
+    """Clients are sorted for each seed, and the clients of one rank averaged: the lowest tenth of
+    the curve is the mean worst 10 %."""
+    rows = [
+        merits[~np.isnan(merits)] for merits in (study.merits(label, seed) for seed in study.seeds)
+    ]
     clients = max((len(row) for row in rows), default=0)
     percent = np.linspace(0, 100, min(clients, most)) if clients > 1 else np.zeros(clients)
     there = [np.percentile(row, percent) for row in rows if len(row)]
@@ -69,19 +76,22 @@ def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> 
     if not histories or any(column not in history for history in histories):
         return None
     length = min(len(history["round"]) for history in histories)
-    values = np.stack([np.asarray(history[column], np.float64)[:length] for history in histories])  # (S, T)
+    # (S, T)
+    values = np.stack([np.asarray(history[column], np.float64)[:length] for history in histories])
     at = np.flatnonzero(~np.isnan(values).any(0))
     if not len(at):
         return None
     at = at[thinned(len(at), most)]
     values = values[:, at]
-    after = histories[0].get("scores_after", histories[0]["round"])  # scores may be of the model that a round starts from
+    # scores may be of the model that a round starts from
+    after = histories[0].get("scores_after", histories[0]["round"])
     rounds = np.asarray(after)[at].astype(np.int64)
     return Learning(rounds, values.mean(0), values.min(0), values.max(0))
 
 
 class Weights(NamedTuple):
-    """How much clients counted over rounds, in multiples of an equal share, the worst served first."""
+    """How much clients counted over rounds, in multiples of an equal share, the worst served
+    first."""
 
     rounds: Ints  # (T,)
     rows: tuple[str, ...]  # a client, or a number of clients that are served alike
@@ -89,15 +99,22 @@ class Weights(NamedTuple):
     served_by: str  # the method whose merits sort the clients
 
 
-def weights(study: Study, label: str, most_rows: int = MOST_ROWS, most_rounds: int = MOST_ROUNDS) -> Weights | None:
-    """Mean over seeds. Clients are sorted by how FedAvg serves them (without it, the method itself); many are averaged in bins."""
+def weights(
+    study: Study, label: str, most_rows: int = MOST_ROWS, most_rounds: int = MOST_ROUNDS
+) -> Weights | None:
+    """Mean over seeds. Clients are sorted by how FedAvg serves them (without it, the method
+    itself); many are averaged in bins."""
     trials = [study.trials[label, seed] for seed in study.seeds]
     if not study.same_data:
         trials = trials[:1]  # the clients of other seeds are other ones
     if not trials or any(trial.weights is None or trial.weight_rounds is None for trial in trials):
         return None
     rounds = np.asarray(trials[0].weight_rounds)
-    same = [np.asarray(trial.weights) for trial in trials if np.array_equal(np.asarray(trial.weight_rounds), rounds)]
+    same = [
+        np.asarray(trial.weights)
+        for trial in trials
+        if np.array_equal(np.asarray(trial.weight_rounds), rounds)
+    ]
     at = thinned(len(rounds), most_rounds)
     share = np.mean([found[at] for found in same], axis=0).T  # (n, T)
     clients = len(share)
@@ -110,4 +127,6 @@ def weights(study: Study, label: str, most_rows: int = MOST_ROWS, most_rounds: i
     if clients > most_rows:
         ends = np.cumsum([0, *map(len, bins)])
         rows = tuple(f"clients {first + 1} to {last}" for first, last in pairwise(ends.tolist()))
-    return Weights(rounds[at], rows, np.stack([clients * share[found].mean(0) for found in bins]), served_by)
+    return Weights(
+        rounds[at], rows, np.stack([clients * share[found].mean(0) for found in bins]), served_by
+    )

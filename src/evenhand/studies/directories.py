@@ -1,4 +1,5 @@
-"""A run on disk: its spec, and for each method the tables, the models and, while it runs, a checkpoint.
+"""A run on disk: its spec, and for each method the tables, the models and, while it runs, a
+checkpoint.
 
 runs/digits/
   spec.toml            what was asked for
@@ -7,17 +8,15 @@ runs/digits/
   samples.safetensors  whose each test sample is, and of which group
   comparison.csv       numbers of every method with intervals, and other tables like it
   fedavg/
-    history.csv        a row per round
-    scores.csv         a row per client, group and team
-    validation.csv     the same on validation data, where there are any
-    over_clients.json  numbers over clients, where the server of a real federation saw sums alone
-    tally.safetensors  what the scores are made of: counts and sums by client and group
-    values.safetensors     of each test sample, whether it was predicted right, or its squared error
-    weights.json       which weight each client effectively had at the end, for methods with an objective
-    weights.safetensors    the same at every evaluated round
-    model.safetensors  the model handed out
-    personal.safetensors   each client's own model, for methods that have them
-    checkpoint.safetensors     only until the method is done
+    history.csv        a row per round scores.csv         a row per client, group and team
+    validation.csv     the same on validation data, where there are any over_clients.json  numbers
+    over clients, where the server of a real federation saw sums alone tally.safetensors  what the
+    scores are made of: counts and sums by client and group values.safetensors     of each test
+    sample, whether it was predicted right, or its squared error weights.json       which weight
+    each client effectively had at the end, for methods with an objective weights.safetensors    the
+    same at every evaluated round model.safetensors  the model handed out personal.safetensors
+    each client's own model, for methods that have them checkpoint.safetensors     only until the
+    method is done
 """
 
 from __future__ import annotations
@@ -37,33 +36,51 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm
-from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.data.federation import Federation
 from evenhand.engines import Vmap, choose, processes
 from evenhand.errors import RunError, SpecError
+from evenhand.metrics.scores import rows_of
 from evenhand.studies.measure import Measure, measure_of
 from evenhand.studies.spec import NODES, RESERVED, Method, Spec
-from evenhand.training.stacks import Run, fit_each
-from evenhand.metrics.scores import rows_of
+from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.result import Result
 from evenhand.training.rounds import Progress, check_arguments, fit, prepare
+from evenhand.training.stacks import Run, fit_each
 
-SCORES, MODEL, PERSONAL, WEIGHTS = "scores.csv", "model.safetensors", "personal.safetensors", "weights.json"
-VALIDATION, TALLY, VALUES, WEIGHT_HISTORY = "validation.csv", "tally.safetensors", "values.safetensors", "weights.safetensors"
+SCORES, MODEL, PERSONAL = "scores.csv", "model.safetensors", "personal.safetensors"
+WEIGHTS = "weights.json"
+VALIDATION, TALLY, VALUES = "validation.csv", "tally.safetensors", "values.safetensors"
+WEIGHT_HISTORY = "weights.safetensors"
 ABOUT, ENCODING, SAMPLES = "about.json", "encoding.json", "samples.safetensors"
 OVER_CLIENTS = "over_clients.json"
 PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
-SMALL = 1_000_000  # parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
-METHOD_FILES = (HISTORY, MODEL, PERSONAL, SCORES, WEIGHTS, VALIDATION, TALLY, VALUES, WEIGHT_HISTORY, OVER_CLIENTS)
+# parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
+SMALL = 1_000_000
+METHOD_FILES = (
+    HISTORY,
+    MODEL,
+    PERSONAL,
+    SCORES,
+    WEIGHTS,
+    VALIDATION,
+    TALLY,
+    VALUES,
+    WEIGHT_HISTORY,
+    OVER_CLIENTS,
+)
 
 
 @processes.on_first
 def new_directory(wanted: Path, numbered: bool) -> Path:
-    """A directory for a new run; never one that holds something. ``numbered``: append -2, -3, ... to a name that is taken."""
+    """A directory for a new run; never one that holds something. ``numbered``: append -2, -3, ...
+    to a name that is taken."""
     path, count = wanted, 1
     while path.exists() and any(path.iterdir()):
         if not numbered:
-            raise RunError(f"{wanted} is not empty; give another --out, or continue it with: evenhand resume {shlex.quote(str(wanted))}")
+            raise RunError(
+                f"{wanted} is not empty; give another --out, or continue it with: evenhand resume"
+                f" {shlex.quote(str(wanted))}"
+            )
         count += 1
         path = wanted.with_name(f"{wanted.name}-{count}")
     path.mkdir(parents=True, exist_ok=True)
@@ -88,28 +105,45 @@ class Ready(NamedTuple):
 
 
 def check(spec: Spec, federation: Federation | None = None) -> Ready:
-    """Build data and model and check every method against them; raises before anything is written or trained.
+    """Build data and model and check every method against them; raises before anything is written
+    or trained.
 
     ``federation``: the spec's data, where they have been built already.
     """
     if spec.data.get("name") == NODES:
-        raise SpecError("the data of this run are with the nodes of a federation; start its Flower app to run it, or to go on with it")
+        raise SpecError(
+            "the data of this run are with the nodes of a federation; start its Flower app to run"
+            " it, or to go on with it"
+        )
     if not spec.methods:
         raise SpecError("the spec names no method; add a [[methods]] entry")
     check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
     cohort = spec.build_cohort()
     for method in spec.methods:
         if method.name != "auto":
-            method.algorithm(), spec.build_local(method)  # a slip in a setting shows before data are read
+            # a slip in a setting shows before data are read
+            method.algorithm(), spec.build_local(method)
     federation = federation or spec.build_data()
     spec = spec.settled(federation)
     methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
     module = spec.build_model(federation)
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
+    device = (
+        ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training will say it again
         for algorithm, local in methods:
-            model = prepare(module, federation, algorithm, spec.loss, local, cohort, spec.weights, device, spec.precision).model
+            model = prepare(
+                module,
+                federation,
+                algorithm,
+                spec.loss,
+                local,
+                cohort,
+                spec.weights,
+                device,
+                spec.precision,
+            ).model
         choose(spec.engine, model, federation)
     return Ready(spec, federation, module, device)
 
@@ -145,19 +179,29 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
 
 
 def pays(ready: Ready) -> bool:
-    """Whether runs that are alike are better trained together than one after another: on a GPU, and on a CPU for small models."""
+    """Whether runs that are alike are better trained together than one after another: on a GPU, and
+    on a CPU for small models."""
     spec, federation, module, device = ready
     method = spec.methods[0]
     local, cohort = spec.build_local(method), spec.build_cohort()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training will say it again
-        model = prepare(module, federation, method.algorithm(), spec.loss, local, cohort, spec.weights, device).model
-        stacks = isinstance(choose(spec.engine, model, federation), Vmap) and not model.stochastic and not processes.several()
+        model = prepare(
+            module, federation, method.algorithm(), spec.loss, local, cohort, spec.weights, device
+        ).model
+        stacks = (
+            isinstance(choose(spec.engine, model, federation), Vmap)
+            and not model.stochastic
+            and not processes.several()
+        )
     return stacks and (model.device.type != "cpu" or model.size <= SMALL)
 
 
-def execute_together(places: Sequence[tuple[Ready, Path]], watch: Callable[..., Progress], finished: int = 0) -> None:
-    """Run, or go on with, every method of several specs that share their data, each in its directory; see :func:`evenhand.fit_many`."""
+def execute_together(
+    places: Sequence[tuple[Ready, Path]], watch: Callable[..., Progress], finished: int = 0
+) -> None:
+    """Run, or go on with, every method of several specs that share their data, each in its
+    directory; see :func:`evenhand.fit_many`."""
     first = places[0][0]
     pairs: list[tuple[int, Method, Path]] = []
     runs: list[Run] = []
@@ -183,17 +227,34 @@ def execute_together(places: Sequence[tuple[Ready, Path]], watch: Callable[..., 
         watched[numbers[0]](rounds, {})
 
     common = {
-        name: getattr(first.spec, name) for name in ("loss", "rounds", "engine", "precision", "weights", "eval_every", "checkpoint_every")
+        name: getattr(first.spec, name)
+        for name in (
+            "loss",
+            "rounds",
+            "engine",
+            "precision",
+            "weights",
+            "eval_every",
+            "checkpoint_every",
+        )
     }
-    common |= {"cohort": first.spec.build_cohort(), "device": first.device, "track_weights": first.spec.track_weights}
-    for number, result in fit_each(first.module, first.federation, runs, beside=done, progress=progress, resume=True, **common):
+    common |= {
+        "cohort": first.spec.build_cohort(),
+        "device": first.device,
+        "track_weights": first.spec.track_weights,
+    }
+    for number, result in fit_each(
+        first.module, first.federation, runs, beside=done, progress=progress, resume=True, **common
+    ):
         save(result, pairs[number][2])
         finished += 1
 
 
 def read_measure(about: Mapping[str, Any], spec: Spec) -> Measure:
     """What the methods of a run are compared by, from what it says about itself."""
-    return measure_of(spec.loss, about.get("label_scale", 1.0), about.get("judged_on", "test") == "test")
+    return measure_of(
+        spec.loss, about.get("label_scale", 1.0), about.get("judged_on", "test") == "test"
+    )
 
 
 @processes.on_first
@@ -208,16 +269,23 @@ def _finished(folder: Path) -> bool:
 
 @processes.on_first
 def _claim(ready: Ready, directory: Path) -> None:
-    """Write what the run is about; refuse a directory whose results belong to another spec or to other data."""
+    """Write what the run is about; refuse a directory whose results belong to another spec or to
+    other data."""
     files.clear_partial(directory, RESERVED)
     spec, federation, module, device = ready
     identity, data = spec_identity(spec), federation.fingerprint()
     path = directory / ABOUT
     begun = json.loads(path.read_text()) if path.exists() else {}
     if begun.get("spec", identity) != identity:
-        raise RunError(f"{directory} was begun with other settings; run the changed spec.toml in a directory of its own")
+        raise RunError(
+            f"{directory} was begun with other settings; run the changed spec.toml in a directory"
+            " of its own"
+        )
     if begun.get("data", data) != data:
-        raise RunError(f"the data have changed since {directory} was begun; run them in a directory of their own")
+        raise RunError(
+            f"the data have changed since {directory} was begun; run them in a directory of"
+            " their own"
+        )
     files.write_atomic(directory / "spec.toml", spec.to_toml().encode())
     methods = {method.label: method.algorithm() for method in spec.methods}
     files.write_json(path, about_run(spec, federation, methods, module, device))
@@ -226,7 +294,9 @@ def _claim(ready: Ready, directory: Path) -> None:
     if not (directory / SAMPLES).exists():
         part = federation.judged
         group = torch.zeros_like(part.owners) if part.group is None else part.group
-        files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
+        files.write_tensors(
+            directory / SAMPLES, {"client": part.owners.int(), "group": group.int()}
+        )
 
 
 def spec_identity(spec: Spec) -> str:
@@ -242,7 +312,8 @@ def about_run(
     device: str,
     packages: Sequence[str] = PACKAGES,
 ) -> dict[str, Any]:
-    """What a run says about itself: data, machine, versions, and what a server learns of a single client with each method, by label."""
+    """What a run says about itself: data, machine, versions, and what a server learns of a single
+    client with each method, by label."""
     census, params = federation.census(spec.weights), dict(module.named_parameters())
     return {
         "spec": spec_identity(spec),
@@ -253,9 +324,15 @@ def about_run(
         "seed": spec.seed,
         "device": device,
         "machine": platform.platform(),
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
         "server": {
-            label: {"sees": list(method.seen(census)), "stays": list(method.memory(params)) or ["model"] * method.personal}
+            label: {
+                "sees": list(method.seen(census)),
+                "stays": list(method.memory(params)) or ["model"] * method.personal,
+            }
             for label, method in methods.items()
         },
     }
@@ -267,19 +344,32 @@ def save(result: Result, folder: Path, keep_checkpoint: bool = False) -> None:
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:
-        files.write_tensors(folder / PERSONAL, {str(client): dict(params) for client, params in enumerate(result.personal)})
+        files.write_tensors(
+            folder / PERSONAL,
+            {str(client): dict(params) for client, params in enumerate(result.personal)},
+        )
     if result.certificate is not None:
         value, gap = float(result.certificate.value), float(result.certificate.gap)
-        files.write_json(folder / WEIGHTS, {"objective": value, "gap": gap, "clients": result.weight_rows})
+        files.write_json(
+            folder / WEIGHTS, {"objective": value, "gap": gap, "clients": result.weight_rows}
+        )
     if result.weight_history is not None:
-        history = {"round": torch.tensor(result.weight_rounds), "weight": torch.from_numpy(result.weight_history).float()}
+        history = {
+            "round": torch.tensor(result.weight_rounds),
+            "weight": torch.from_numpy(result.weight_history).float(),
+        }
         files.write_tensors(folder / WEIGHT_HISTORY, history)
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
-    files.write_tensors(folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()})
+    files.write_tensors(
+        folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()}
+    )
     if len(result.values):  # of a real federation, samples are with its nodes
         values = torch.from_numpy(result.values)
-        files.write_tensors(folder / VALUES, {"value": values.to(torch.uint8) if "correct" in result.tally else values})
+        files.write_tensors(
+            folder / VALUES,
+            {"value": values.to(torch.uint8) if "correct" in result.tally else values},
+        )
     if result.over_clients is not None:
         files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)

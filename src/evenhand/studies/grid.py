@@ -19,22 +19,32 @@ MOST_POINTS = 1000  # a slip in a range asks for more
 class Axis(NamedTuple):
     """Values of one hyper-parameter."""
 
-    key: str  # q, local.lr, inner.q; with a method's name in front it is for that method alone: qffl.q
+    # q, local.lr, inner.q; with a method's name in front it is for that method alone: qffl.q
+    key: str
     values: tuple[Any, ...]
     text: str  # as it was given
 
 
 def parse_axis(text: str) -> Axis:
-    """An axis from a command line: KEY=VALUE,VALUE,... or KEY=lin:FROM:TO:COUNT or KEY=log:FROM:TO:COUNT.
+    """An axis from a command line: KEY=VALUE,VALUE,... or KEY=lin:FROM:TO:COUNT or
+    KEY=log:FROM:TO:COUNT.
 
-    >>> parse_axis("q=0.1,1,5").values, parse_axis("q=log:0.01:10:4").values, parse_axis("local.epochs=lin:1:3:3").values
-    ((0.1, 1, 5), (0.01, 0.1, 1, 10), (1, 2, 3))
+    >>> axes = ("q=0.1,1,5", "q=log:0.01:10:4", "local.epochs=lin:1:3:3")
+    >>> [parse_axis(axis).values for axis in axes]
+    [(0.1, 1, 5), (0.01, 0.1, 1, 10), (1, 2, 3)]
     """
     key, equals, rest = (part.strip() for part in text.partition("="))
     if not key or not equals:
-        raise SpecError(f"cannot read the grid {text!r}; write KEY=VALUE,VALUE, KEY=lin:FROM:TO:COUNT or KEY=log:FROM:TO:COUNT")
+        raise SpecError(
+            f"cannot read the grid {text!r}; write KEY=VALUE,VALUE, KEY=lin:FROM:TO:COUNT or"
+            " KEY=log:FROM:TO:COUNT"
+        )
     kind, _, span = rest.partition(":")
-    values = _range(kind, span, text) if kind in ("lin", "log") else tuple(parse_value(value) for value in split_commas(rest))
+    values = (
+        _range(kind, span, text)
+        if kind in ("lin", "log")
+        else tuple(parse_value(value) for value in split_commas(rest))
+    )
     if not values:
         raise SpecError(f"the grid {text!r} has no values")
     for place, value in enumerate(values):
@@ -44,10 +54,16 @@ def parse_axis(text: str) -> Axis:
 
 
 def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
-    """Values at even distances, or at even ratios; rounded to what a label can show, so that the label says what was run."""
+    """Values at even distances, or at even ratios; rounded to what a label can show, so that the
+    label says what was run."""
     ends = [parse_value(part) for part in span.split(":")]
-    if len(ends) != 3 or any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
-        raise SpecError(f"cannot read the range in {text!r}; write {kind}:FROM:TO:COUNT, such as {kind}:0.1:10:5")
+    if len(ends) != 3 or any(
+        isinstance(end, bool) or not isinstance(end, int | float) for end in ends
+    ):
+        raise SpecError(
+            f"cannot read the range in {text!r}; write {kind}:FROM:TO:COUNT, such as"
+            f" {kind}:0.1:10:5"
+        )
     low, high, count = ends
     if not isinstance(count, int) or not 2 <= count <= MOST_POINTS:
         raise SpecError(f"the range in {text!r} must have 2 to {MOST_POINTS} values, got {count}")
@@ -60,9 +76,11 @@ def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
 
 
 def grid_points(methods: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Table]:
-    """[[methods]] entries: each of ``methods`` with every combination of the values on its axes, labelled by them.
+    """[[methods]] entries: each of ``methods`` with every combination of the values on its axes,
+    labelled by them.
 
-    >>> [point["label"] for point in grid_points([{"name": "qffl"}], [parse_axis("q=0.1,1"), parse_axis("local.lr=0.5")])]
+    >>> axes = [parse_axis("q=0.1,1"), parse_axis("local.lr=0.5")]
+    >>> [point["label"] for point in grid_points([{"name": "qffl"}], axes)]
     ['qffl q=0.1 local.lr=0.5', 'qffl q=1 local.lr=0.5']
     """
     methods = list(methods)
@@ -71,16 +89,27 @@ def grid_points(methods: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> l
         first = axis.key.partition(".")[0]
         if first != axis.key and first not in names | {"local", "inner"}:
             given = f"a method of the sweep ({', '.join(sorted(names))})"
-            raise SpecError(f"the key in the grid {axis.text!r} begins with {first!r}; it may begin with local, inner or {given}")
+            raise SpecError(
+                f"the key in the grid {axis.text!r} begins with {first!r}; it may begin with local,"
+                f" inner or {given}"
+            )
     points = []
     for method in methods:
-        own = [axis._replace(key=axis.key.removeprefix(f"{method['name']}.")) for axis in axes if _concerns(axis, method["name"], names)]
+        own = [
+            axis._replace(key=axis.key.removeprefix(f"{method['name']}."))
+            for axis in axes
+            if _concerns(axis, method["name"], names)
+        ]
         for values in product(*(axis.values for axis in own)):
             point: Table = copy.deepcopy(dict(method))
             for axis, value in zip(own, values, strict=True):
                 put(point, axis.key, value, axis.text)
-            chosen = [f"{axis.key}={_shown(value)}" for axis, value in zip(own, values, strict=True)]
-            points.append(point | {"label": " ".join([str(method.get("label", method["name"])), *chosen])})
+            chosen = [
+                f"{axis.key}={_shown(value)}" for axis, value in zip(own, values, strict=True)
+            ]
+            points.append(
+                point | {"label": " ".join([str(method.get("label", method["name"])), *chosen])}
+            )
             if len(points) > MOST_POINTS:
                 raise SpecError(f"the grid has more than {MOST_POINTS} points; take fewer values")
     return points

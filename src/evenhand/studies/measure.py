@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True)
 class Measure:
-    """What methods are compared by, and how it is written. A *merit* is larger where a model is better."""
+    """What methods are compared by, and how it is written. A *merit* is larger where a model is
+    better."""
 
     name: str
     unit: str
@@ -26,23 +27,34 @@ class Measure:
 
     @property
     def points(self) -> str:
-        """What differences are called: points of accuracy, or nothing where the label's unit is not known."""
+        """What differences are called: points of accuracy, or nothing where the label's unit is not
+        known."""
         return "points" if self.percent else ""
 
 
 ACCURACY = Measure(
-    "accuracy", ", %", 100.0, 1, " %", "Gain or loss of each {} against FedAvg, points of accuracy", ("accuracy", "lifts", "lowers")
+    "accuracy",
+    ", %",
+    100.0,
+    1,
+    " %",
+    "Gain or loss of each {} against FedAvg, points of accuracy",
+    ("accuracy", "lifts", "lowers"),
 )
 
 
 def error_measure(scale: float) -> Measure:
-    """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the model's output."""
+    """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the
+    model's output."""
     digits = max(0, 3 - math.floor(math.log10(scale))) if scale < 1000 else 0
     title = "Decrease (+) or increase (-) of each {}'s error against FedAvg"
-    return Measure("error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"), column="loss")
+    return Measure(
+        "error (RMSE)", "", scale, digits, "", title, ("error", "lowers", "raises"), column="loss"
+    )
 
 
 def measure_of(loss: str, label_scale: float, tested: bool) -> Measure:
-    """What a run with this loss is judged by: accuracy, or the error of a regression; on test data, or else on those trained with."""
+    """What a run with this loss is judged by: accuracy, or the error of a regression; on test data,
+    or else on those trained with."""
     measure = ACCURACY if loss != "mse" else error_measure(label_scale)
     return measure if tested else replace(measure, part="training")

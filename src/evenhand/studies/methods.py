@@ -1,4 +1,5 @@
-"""What the library says about its methods: a line for each, a page, and what a server learns of a single client."""
+"""What the library says about its methods: a line for each, a page, and what a server learns of a
+single client."""
 
 from __future__ import annotations
 
@@ -13,9 +14,13 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing: sums only"
 INNER = "what the inner method shows"
-# settings that change what the server sees, where a method has any: words, and a setting of that kind
+# settings that change what the server sees, where a method has any: words, and a setting of that
+# kind
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
-    "term": {'`t` from -20 to 20, or `level="team"`': {}, "other `t`, or `exact=true`": {"t": 21.0}},
+    "term": {
+        '`t` from -20 to 20, or `level="team"`': {},
+        "other `t`, or `exact=true`": {"t": 21.0},
+    },
     "fafl": {"": {}, '`eta0="quantile"`': {"eta0": "quantile"}},
 }
 
@@ -48,7 +53,8 @@ class Learned(NamedTuple):
 
 
 def learned() -> list[Learned]:
-    """A row for each method and each case in which it differs, from what methods say of their messages."""
+    """A row for each method and each case in which it differs, from what methods say of their
+    messages."""
     from evenhand.algorithms import ALGORITHMS
     from evenhand.algorithms.wrapper import Wrapper
 
@@ -60,25 +66,48 @@ def learned() -> list[Learned]:
         for setting, values in SETTINGS.get(name, {"": {}}).items():
             method = kind(**values)
             with_teams, without = (method.seen(_census(teams)) for teams in (True, False))
-            cases = {"": without} if with_teams == without else {"with teams": with_teams, "without teams": without}
+            cases = (
+                {"": without}
+                if with_teams == without
+                else {"with teams": with_teams, "without teams": without}
+            )
             for federation, seen in cases.items():
                 when = ", ".join(filter(None, (setting, federation)))
-                rows.append(Learned(name, when, ", ".join(seen) or NOTHING, "no" if seen else "yes"))
+                rows.append(
+                    Learned(name, when, ", ".join(seen) or NOTHING, "no" if seen else "yes")
+                )
     return rows
 
 
 def kinds() -> dict[str, str]:
-    """In a word, what the server of each method sees: "sums", "single" clients, or "either", as settings or the inner method have it."""
+    """In a word, what the server of each method sees: "sums", "single" clients, or "either", as
+    settings or the inner method have it."""
     found: dict[str, set[str]] = {}
     for row in learned():
-        found.setdefault(row.method, set()).add({"yes": "sums", "no": "single"}.get(row.secure, "either"))
+        found.setdefault(row.method, set()).add(
+            {"yes": "sums", "no": "single"}.get(row.secure, "either")
+        )
     return {name: kinds.pop() if len(kinds) == 1 else "either" for name, kinds in found.items()}
 
 
 def learned_table() -> str:
     """:func:`learned` as the Markdown table of docs/methods.md."""
-    lines = ["| method | when | the server learns of one client | fit for secure sums |", "|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| [{row.method}][] | {row.when} | {row.seen} | {row.secure} |" for row in learned())]) + "\n"
+    lines = [
+        "| method | when | the server learns of one client | fit for secure sums |",
+        "|---|---|---|---|",
+    ]
+    return (
+        "\n".join(
+            [
+                *lines,
+                *(
+                    f"| [{row.method}][] | {row.when} | {row.seen} | {row.secure} |"
+                    for row in learned()
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def _census(teams: bool) -> Census:
@@ -88,4 +117,6 @@ def _census(teams: bool) -> Census:
     from evenhand.data.population import Census
 
     codes = torch.arange(2)
-    return Census(torch.ones(2, dtype=torch.int64), torch.full((2,), 0.5), None, codes if teams else None)
+    return Census(
+        torch.ones(2, dtype=torch.int64), torch.full((2,), 0.5), None, codes if teams else None
+    )

@@ -1,4 +1,5 @@
-"""Choosing one point of a sweep by what it does on validation data, by a rule that is stated beforehand.
+"""Choosing one point of a sweep by what it does on validation data, by a rule that is stated
+beforehand.
 
 Pure functions of merits: one number per client, larger is better (an accuracy, or minus an error).
 """
@@ -13,12 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require, require_choice, require_number
-from evenhand.studies.measure import ACCURACY, Measure
 from evenhand.metrics import spread
+from evenhand.studies.measure import ACCURACY, Measure
 
 Numbers = dict[str, float]  # over clients, by the names in NUMBERS
 
-NUMBERS = {"mean": spread.mean, "worst10": spread.worst, "min": spread.smallest, "std": spread.std, "variance": spread.variance}
+NUMBERS = {
+    "mean": spread.mean,
+    "worst10": spread.worst,
+    "min": spread.smallest,
+    "std": spread.std,
+    "variance": spread.variance,
+}
 RULES = {
     "qffl": "the largest drop of the variance over clients",
     "worst10": "the best worst 10 % of clients",
@@ -26,7 +33,8 @@ RULES = {
     "std": "the smallest standard deviation over clients",
     "mean": "the best mean over clients",
 }
-FAIRNESS = {"qffl": "std", "worst10": "worst10", "min": "min", "std": "std", "mean": "worst10"}  # what a rule trades against the mean
+# what a rule trades against the mean
+FAIRNESS = {"qffl": "std", "worst10": "worst10", "min": "min", "std": "std", "mean": "worst10"}
 
 
 class Choice(NamedTuple):
@@ -40,13 +48,15 @@ class Choice(NamedTuple):
 class Selection:
     """How a point is chosen.
 
-    rule: "qffl" is how the GIFAIR paper chose q for q-FFL: the largest drop of the variance over clients among points whose mean is not
-    below FedAvg's; where there is none, FedAvg is kept. "worst10", "min", "std" and "mean" take the point that is best in that number.
+    rule: "qffl" is how the GIFAIR paper chose q for q-FFL: the largest drop of the variance over
+    clients among points whose mean is not below FedAvg's; where there is none, FedAvg is kept.
+    "worst10", "min", "std" and "mean" take the point that is best in that number.
 
-    tolerance: how far a point's mean may lie below FedAvg's, in the unit that results are written in: points of accuracy, or the
-    label's unit. None: 0 for "qffl", no limit for the others.
+    tolerance: how far a point's mean may lie below FedAvg's, in the unit that results are written
+    in: points of accuracy, or the label's unit. None: 0 for "qffl", no limit for the others.
 
-    Numbers are means over seeds. Where two points are equal, the larger mean decides, then the one that stands first.
+    Numbers are means over seeds. Where two points are equal, the larger mean decides, then the one
+    that stands first.
     """
 
     rule: str = "qffl"
@@ -55,27 +65,54 @@ class Selection:
     def __post_init__(self) -> None:
         require_choice("rule", self.rule, tuple(RULES))
         if self.tolerance is not None:
-            require_number("tolerance", self.tolerance, "[0, inf)", "it is how far the mean may lie below FedAvg's")
-            require(self.rule != "mean", 'the rule "mean" takes the largest mean; leave out tolerance = {:g}', self.tolerance)
+            require_number(
+                "tolerance",
+                self.tolerance,
+                "[0, inf)",
+                "it is how far the mean may lie below FedAvg's",
+            )
+            require(
+                self.rule != "mean",
+                'the rule "mean" takes the largest mean; leave out tolerance = {:g}',
+                self.tolerance,
+            )
 
-    def choose(self, points: Mapping[str, Numbers], reference: str, measure: Measure = ACCURACY) -> Choice:
-        """One of ``points`` (see :func:`numbers`); ``reference`` is the label of FedAvg, which is one of them."""
+    def choose(
+        self, points: Mapping[str, Numbers], reference: str, measure: Measure = ACCURACY
+    ) -> Choice:
+        """One of ``points`` (see :func:`numbers`); ``reference`` is the label of FedAvg, which is
+        one of them."""
         sound = [label for label, point in points.items() if all(np.isfinite(list(point.values())))]
-        require(reference in sound, "{} has no finite scores on validation data; is the step size too large?", reference)
+        require(
+            reference in sound,
+            "{} has no finite scores on validation data; is the step size too large?",
+            reference,
+        )
         least = -np.inf
         if self.limit is not None:
-            least = points[reference]["mean"] - self.limit / measure.scale - 1e-12  # equal means may differ in the last bit
+            # equal means may differ in the last bit
+            least = points[reference]["mean"] - self.limit / measure.scale - 1e-12
         qualified = [label for label in sound if points[label]["mean"] >= least]
         if self.rule == "qffl":
-            qualified = [label for label in qualified if _rounded(points[label]["variance"]) < _rounded(points[reference]["variance"])]
-        return Choice(max(qualified, key=lambda label: self._rank(points[label]), default=reference), tuple(qualified))
+            qualified = [
+                label
+                for label in qualified
+                if _rounded(points[label]["variance"]) < _rounded(points[reference]["variance"])
+            ]
+        return Choice(
+            max(qualified, key=lambda label: self._rank(points[label]), default=reference),
+            tuple(qualified),
+        )
 
     @property
     def stated(self) -> str:
         """The rule in words."""
         if self.limit is None:
             return RULES[self.rule]
-        return f"{RULES[self.rule]}, with a mean {f'at most {self.limit:g}' if self.limit else 'not'} worse than FedAvg's"
+        return (
+            f"{RULES[self.rule]}, with a mean {f'at most {self.limit:g}' if self.limit else 'not'}"
+            " worse than FedAvg's"
+        )
 
     @property
     def limit(self) -> float | None:
@@ -83,10 +120,18 @@ class Selection:
         return 0.0 if self.rule == "qffl" and self.tolerance is None else self.tolerance
 
     def _rank(self, point: Numbers) -> tuple[float, float]:
-        score = {"qffl": -point["variance"], "std": -point["std"]}.get(self.rule, point.get(self.rule, 0.0))
+        score = {"qffl": -point["variance"], "std": -point["std"]}.get(
+            self.rule, point.get(self.rule, 0.0)
+        )
         return _rounded(score), _rounded(point["mean"])
 
-    def reason(self, choice: Choice, points: Mapping[str, Numbers], reference: str, measure: Measure = ACCURACY) -> str:
+    def reason(
+        self,
+        choice: Choice,
+        points: Mapping[str, Numbers],
+        reference: str,
+        measure: Measure = ACCURACY,
+    ) -> str:
         """Why it is this one, in plain words."""
         what, below = measure.words[0], "below" if measure.percent else "above"
         mean = f"{measure.show(points[reference]['mean'])}{measure.percent}"
@@ -95,7 +140,10 @@ class Selection:
         limited = f" whose mean {what} is not {slack}{below} FedAvg's ({mean})"
         if self.rule == "qffl" and not choice.qualified:
             variance = _variance(points[reference], measure)
-            return f"{reference} is kept: no point{limited} has a smaller variance over clients than FedAvg ({variance})."
+            return (
+                f"{reference} is kept: no point{limited} has a smaller variance over clients than"
+                f" FedAvg ({variance})."
+            )
         best = {
             "qffl": "the smallest variance over clients",
             "worst10": f"the best mean {what} of the worst 10 % of clients",
@@ -105,7 +153,9 @@ class Selection:
         }[self.rule]
         count = len(choice.qualified)
         smaller = " and whose variance is below FedAvg's" if self.rule == "qffl" else ""
-        among = f"{count} point{'s' * (count != 1)}{limited if self.limit is not None else ''}{smaller}"
+        among = (
+            f"{count} point{'s' * (count != 1)}{limited if self.limit is not None else ''}{smaller}"
+        )
         new, old = (self._shown(points[label], measure) for label in (choice.label, reference))
         against = "" if choice.label == reference else f" (FedAvg: {old})"
         return f"{choice.label} is chosen: of {among}, it has {best}: {new}{against}."
@@ -119,23 +169,31 @@ class Selection:
 def numbers(merits: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
     """Of each point's merits (seeds, clients): numbers over clients, then their means over seeds.
 
-    A client without a merit (NaN) in all points has no validation data and is left out. A point that lacks the merit of a client
-    that others have, or whose training diverged, has NaN for all its numbers.
+    A client without a merit (NaN) in all points has no validation data and is left out. A point
+    that lacks the merit of a client that others have, or whose training diverged, has NaN for all
+    its numbers.
 
     >>> numbers({"a": [[0.5, 1.0]], "b": [[0.75, float("nan")]]})["a"]["mean"]
     0.75
     """
     given = {label: np.asarray(values, np.float64) for label, values in merits.items()}
-    judged = np.any([~np.isnan(values) for values in given.values()], axis=0) if given else np.zeros(0, bool)
+    judged = (
+        np.any([~np.isnan(values) for values in given.values()], axis=0)
+        if given
+        else np.zeros(0, bool)
+    )
     found = {}
     for label, values in given.items():
         sound = bool(np.isfinite(values[judged]).all())
-        found[label] = {name: float(np.mean(of(values))) if sound else np.nan for name, of in NUMBERS.items()}
+        found[label] = {
+            name: float(np.mean(of(values))) if sound else np.nan for name, of in NUMBERS.items()
+        }
     return found
 
 
 def dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
-    """(n,) whether another point is at least as good in both numbers and better in one; larger is better in both.
+    """(n,) whether another point is at least as good in both numbers and better in one; larger is
+    better in both.
 
     Equal points do not dominate each other. A point with a NaN neither dominates nor is dominated.
 
@@ -143,15 +201,20 @@ def dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
     ([False, False, False, False], [True, False])
     """
     a, b = (np.asarray(values, np.float64) for values in (x, y))
-    as_good = (a[None, :] >= a[:, None]) & (b[None, :] >= b[:, None])  # [i, j]: j is at least as good as i
+    # [i, j]: j is at least as good as i
+    as_good = (a[None, :] >= a[:, None]) & (b[None, :] >= b[:, None])
     better = (a[None, :] > a[:, None]) | (b[None, :] > b[:, None])
     return np.asarray((as_good & better).any(1))
 
 
 def off_the_front(points: Mapping[str, Numbers], fairness: str) -> set[str]:
-    """The labels of dominated points, by their mean and a fairness number ("worst10", "min" or "std")."""
+    """The labels of dominated points, by their mean and a fairness number ("worst10", "min" or
+    "std")."""
     side = -1.0 if fairness in ("std", "variance") else 1.0
-    flags = dominated([point["mean"] for point in points.values()], [side * point[fairness] for point in points.values()])
+    flags = dominated(
+        [point["mean"] for point in points.values()],
+        [side * point[fairness] for point in points.values()],
+    )
     return {label for label, flag in zip(points, flags, strict=True) if flag}
 
 

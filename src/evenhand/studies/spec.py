@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from evenhand.algorithm import Algorithm
     from evenhand.cohort import Cohort
     from evenhand.data.federation import Federation
-    from evenhand.studies.selection import Selection
     from evenhand.local import LocalSGD
+    from evenhand.studies.selection import Selection
 
 Table = dict[str, Any]
 
@@ -37,13 +37,20 @@ KINDS: dict[str, type] = {
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 RESERVED = ("spec.toml", "about.json", "encoding.json", "samples.safetensors")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
-KIND_NAMES = {dict: "a table", int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+KIND_NAMES = {
+    dict: "a table",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method of a run: its name, a label that is unique in the run, hyper-parameters, and changes to the local solver."""
+    """One method of a run: its name, a label that is unique in the run, hyper-parameters, and
+    changes to the local solver."""
 
     name: str
     label: str
@@ -51,20 +58,28 @@ class Method:
     local: Table = field(default_factory=dict)
 
     def algorithm(self) -> Algorithm:
-        """The configured method; raises a SpecError for an unknown name or keyword and for a bad value."""
+        """The configured method; raises a SpecError for an unknown name or keyword and for a bad
+        value."""
         return build_algorithm({"name": self.name, **self.parameters})
 
     def table(self) -> Table:
         """The [[methods]] entry of a spec."""
         label = {"label": self.label} if self.label != self.name else {}
-        return {"name": self.name, **label, **self.parameters, **({"local": self.local} if self.local else {})}
+        return {
+            "name": self.name,
+            **label,
+            **self.parameters,
+            **({"local": self.local} if self.local else {}),
+        }
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: one federation, one model, several methods. With ``seeds`` a comparison: such a run for each of them.
+    """A run: one federation, one model, several methods. With ``seeds`` a comparison: such a run
+    for each of them.
 
-    A comparison with ``select`` is a sweep: its methods are points to choose from by validation data.
+    A comparison with ``select`` is a sweep: its methods are points to choose from by validation
+    data.
     """
 
     name: str = "run"
@@ -79,7 +94,9 @@ class Spec:
     weights: str = "data"
     eval_every: int | None = None
     checkpoint_every: int | None = None
-    validation: float = 0.0  # share of each client's training samples to validate with, where the data have no validation part
+    # share of each client's training samples to validate with, where the data have no validation
+    # part
+    validation: float = 0.0
     track_weights: bool = True  # whether each client's effective weight is kept at every evaluation
     data: Table = field(default_factory=lambda: {"name": "digits"})
     model: Table = field(default_factory=lambda: {"name": "mlp"})
@@ -91,13 +108,21 @@ class Spec:
     @classmethod
     def default(cls) -> Spec:
         """What runs without arguments."""
-        return cls.from_toml((resources.files("evenhand.studies") / "default.toml").read_text(), "the default spec")
+        return cls.from_toml(
+            (resources.files("evenhand.studies") / "default.toml").read_text(), "the default spec"
+        )
 
     @classmethod
     def for_data(cls, name: str) -> Spec:
         """A run that leaves to be settled what depends on the data."""
         local = {"lr": 0.1, "epochs": 1, "batch_size": "auto"}
-        return cls(name=plain_name(name), loss="auto", model={"name": "auto"}, local=local, methods=(Method("auto", "auto"),))
+        return cls(
+            name=plain_name(name),
+            loss="auto",
+            model={"name": "auto"},
+            local=local,
+            methods=(Method("auto", "auto"),),
+        )
 
     @classmethod
     def load(cls, path: Path) -> Spec:
@@ -105,7 +130,10 @@ class Spec:
         try:
             text = path.read_text()
         except (OSError, UnicodeDecodeError) as error:
-            raise SpecError(f"cannot read {path}: {error.strerror if isinstance(error, OSError) else 'it is not text'}") from error
+            raise SpecError(
+                f"cannot read {path}:"
+                f" {error.strerror if isinstance(error, OSError) else 'it is not text'}"
+            ) from error
         return cls.from_toml(text, str(path))
 
     @classmethod
@@ -118,23 +146,34 @@ class Spec:
         for key, value in table.items():
             check_name(f"key in {source}:", key, KINDS)
             if not _is_a(value, KINDS[key]):
-                raise SpecError(f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got {value!r}")
+                raise SpecError(
+                    f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got"
+                    f" {value!r}"
+                )
         if "seeds" in table:
             table["seeds"] = tuple(table["seeds"])
         methods = table.pop("methods", [])
         for entry in methods:
             if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-                raise SpecError(f'{source}: every [[methods]] entry needs a name, such as name = "qffl"')
+                raise SpecError(
+                    f'{source}: every [[methods]] entry needs a name, such as name = "qffl"'
+                )
         return cls(**table).with_methods(methods)
 
     def with_methods(self, entries: Iterable[Mapping[str, Any]]) -> Spec:
-        """The same run with other methods, each a table with "name", hyper-parameters and optionally "label" and "local"."""
+        """The same run with other methods, each a table with "name", hyper-parameters and
+        optionally "label" and "local"."""
         methods: list[Method] = []
         taken: set[str] = set()
         for entry in entries:
-            rest = {key: value for key, value in entry.items() if key not in ("name", "label", "local")}
+            rest = {
+                key: value for key, value in entry.items() if key not in ("name", "label", "local")
+            }
             if not isinstance(entry.get("local", {}), dict):
-                raise SpecError(f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got {entry['local']!r}")
+                raise SpecError(
+                    f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got"
+                    f" {entry['local']!r}"
+                )
             label, count = str(entry.get("label", entry["name"])), 1
             while label in taken:
                 count += 1
@@ -144,28 +183,35 @@ class Spec:
         return dataclasses.replace(self, methods=tuple(methods))
 
     def settled(self, federation: Federation) -> Spec:
-        """The same run with what it leaves open ("auto") chosen to suit these data: loss, model, batch size, methods."""
+        """The same run with what it leaves open ("auto") chosen to suit these data: loss, model,
+        batch size, methods."""
         loss, model, local, methods = self.loss, self.model, self.local, self.methods
         if loss == "auto":
             loss = "mse" if federation.train.y.is_floating_point() else "cross_entropy"
         if model.get("name") == "auto":
             model = {"name": suitable_model(federation)}
         if local.get("batch_size") == "auto":
-            large = len(federation.train.x) > 2000 * federation.clients  # one pass is steps enough; larger batches make it shorter
+            # one pass is steps enough; larger batches make it shorter
+            large = len(federation.train.x) > 2000 * federation.clients
             local = {**local, "batch_size": 512 if large else 32}
         if any(method.name == "auto" for method in methods):
-            chosen = [{"name": name, **settings} for name, settings in suitable_methods(federation).items()]
+            chosen = [
+                {"name": name, **settings}
+                for name, settings in suitable_methods(federation).items()
+            ]
             methods = Spec().with_methods(chosen).methods
         return dataclasses.replace(self, loss=loss, model=model, local=local, methods=methods)
 
     def with_reference(self, *names: str) -> Spec:
-        """The same run with these methods in front, unless they are there already: gains and losses are counted against them."""
+        """The same run with these methods in front, unless they are there already: gains and losses
+        are counted against them."""
         present = {method.name for method in self.methods}
         added = (Method(name, name) for name in names if name not in present)
         return dataclasses.replace(self, methods=(*added, *self.methods))
 
     def for_seed(self, seed: int) -> Spec:
-        """The run of one seed of a comparison. Clients and their samples are those of the first seed, unless it deals them anew."""
+        """The run of one seed of a comparison. Clients and their samples are those of the first
+        seed, unless it deals them anew."""
         data = dict(self.data)
         if self.seeds and not self.resplit:
             data.setdefault("seed", self.seeds[0])
@@ -177,43 +223,75 @@ class Spec:
         """TOML text that parses to an equal spec."""
         import tomli_w
 
-        table = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "methods"}
-        unset = {"seeds": (), "resplit": False, "validation": 0, "track_weights": True, "select": {}}
-        table = {key: value for key, value in table.items() if value is not None and not (key in unset and value == unset[key])}
+        table = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "methods"
+        }
+        unset = {
+            "seeds": (),
+            "resplit": False,
+            "validation": 0,
+            "track_weights": True,
+            "select": {},
+        }
+        table = {
+            key: value
+            for key, value in table.items()
+            if value is not None and not (key in unset and value == unset[key])
+        }
         table["methods"] = [method.table() for method in self.methods]
         return tomli_w.dumps(table)
 
     def __post_init__(self) -> None:
         if not FILE_NAME.fullmatch(self.name):
             raise SpecError(f"name must be a plain file name, got {self.name!r}")
-        if not all(_is_a(seed, int) and seed >= 0 for seed in self.seeds) or len(set(self.seeds)) < len(self.seeds):
+        if not all(_is_a(seed, int) and seed >= 0 for seed in self.seeds) or len(
+            set(self.seeds)
+        ) < len(self.seeds):
             raise SpecError(f"seeds must be different whole numbers >= 0, got {list(self.seeds)}")
         if self.resplit and "seed" in self.data:
-            raise SpecError(f"resplit deals the data anew with each seed; leave out seed = {self.data['seed']!r} of the data")
+            raise SpecError(
+                "resplit deals the data anew with each seed; leave out seed ="
+                f" {self.data['seed']!r} of the data"
+            )
         if not 0 <= self.validation < 1:
-            raise SpecError(f"validation must be in [0, 1), got {self.validation!r}; it is a share of each client's training samples")
+            raise SpecError(
+                f"validation must be in [0, 1), got {self.validation!r}; it is a share of each"
+                " client's training samples"
+            )
         if self.select:
             self.build_selection()
         labels = [method.label for method in self.methods]
         for label in labels:
             if labels.count(label) > 1:
-                raise SpecError(f"labels must differ; {label!r} is used {labels.count(label)} times")
+                raise SpecError(
+                    f"labels must differ; {label!r} is used {labels.count(label)} times"
+                )
         for label in (method.label for method in self.methods if method.label != method.name):
             if not FILE_NAME.fullmatch(label) or label in RESERVED:
-                raise SpecError(f"label must be a plain file name other than {', '.join(RESERVED)}, got {label!r}")
+                raise SpecError(
+                    f"label must be a plain file name other than {', '.join(RESERVED)}, got"
+                    f" {label!r}"
+                )
 
     def build_data(self) -> Federation:
         """The federation."""
         from evenhand.datasets import DATASETS, FORMATS, loader
 
         check_name("data set", self.data.get("name", ""), (*DATASETS, *FORMATS))
-        arguments = {"seed": self.data_seed, **{key: value for key, value in self.data.items() if key not in ("name", "shift")}}
+        arguments = {
+            "seed": self.data_seed,
+            **{key: value for key, value in self.data.items() if key not in ("name", "shift")},
+        }
         what = Path(str(self.data.get("path", ""))).name if self.data["name"] in FORMATS else ""
-        federation: Federation = _build(what or f"data set {self.data['name']}", loader(self.data["name"]), arguments)
+        federation: Federation = _build(
+            what or f"data set {self.data['name']}", loader(self.data["name"]), arguments
+        )
         if "shift" in self.data:
             from evenhand.data.shifts import shifted
 
-            federation = _build("shift", partial(shifted, federation), {"seed": self.seed, **self.data["shift"]})
+            federation = _build(
+                "shift", partial(shifted, federation), {"seed": self.seed, **self.data["shift"]}
+            )
         return federation.with_validation(self.validation, self.data_seed)
 
     @property
@@ -237,11 +315,20 @@ class Spec:
         factory = MODELS[self.model["name"]]
         arguments = {key: value for key, value in self.model.items() if key != "name"}
         y = federation.train.y
-        scores = y.is_floating_point() or int(y.min()) < 0  # a number to predict, or labels -1 and 1
+        # a number to predict, or labels -1 and 1
+        scores = y.is_floating_point() or int(y.min()) < 0
         outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
-        known: Table = {"shape": tuple(federation.train.x.shape[1:]), "outputs": outputs, "seed": self.seed}
+        known: Table = {
+            "shape": tuple(federation.train.x.shape[1:]),
+            "outputs": outputs,
+            "seed": self.seed,
+        }
         # word vectors must be those that the data set took its codes from
-        vectors = [key for key in ("root", "dimensions", "most") if key in self.data and key in inspect.signature(factory).parameters]
+        vectors = [
+            key
+            for key in ("root", "dimensions", "most")
+            if key in self.data and key in inspect.signature(factory).parameters
+        ]
         known |= {key: self.data[key] for key in vectors}
         module: nn.Module = _build(f"model {self.model['name']}", factory, {**known, **arguments})
         return module
@@ -250,7 +337,9 @@ class Spec:
         """The local solver of one method."""
         from evenhand.local import LocalSGD
 
-        settings = {key: value for key, value in {**self.local, **method.local}.items() if value != "auto"}
+        settings = {
+            key: value for key, value in {**self.local, **method.local}.items() if value != "auto"
+        }
         local: LocalSGD = _build("local solver", LocalSGD, settings)
         return local
 
@@ -258,7 +347,11 @@ class Spec:
         """Who takes part."""
         from evenhand.cohort import Full, Proportional, Uniform
 
-        kinds: dict[str, type[Cohort]] = {"full": Full, "uniform": Uniform, "proportional": Proportional}
+        kinds: dict[str, type[Cohort]] = {
+            "full": Full,
+            "uniform": Uniform,
+            "proportional": Proportional,
+        }
         check_name("cohort", self.cohort.get("name", ""), kinds)
         arguments = {key: value for key, value in self.cohort.items() if key != "name"}
         cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
@@ -271,7 +364,8 @@ def plain_name(name: str) -> str:
 
 
 def suitable_model(federation: Federation) -> str:
-    """The name of a model to begin with: by the kind of samples, and for tables by how many there are to learn from."""
+    """The name of a model to begin with: by the kind of samples, and for tables by how many there
+    are to learn from."""
     x = federation.train.x
     if not x.is_floating_point():
         return "char_lstm" if x.dtype.itemsize == 1 else "text_lstm"
@@ -279,8 +373,14 @@ def suitable_model(federation: Federation) -> str:
 
 
 def suitable_methods(federation: Federation) -> dict[str, Table]:
-    """Methods to begin with: the two references, then one of each kind of fairness that these data know."""
-    methods: dict[str, Table] = {"fedavg": {}, "localonly": {}, "qffl": {"q": 1.0}, "afl": {"lr_lambda": 0.1}}
+    """Methods to begin with: the two references, then one of each kind of fairness that these data
+    know."""
+    methods: dict[str, Table] = {
+        "fedavg": {},
+        "localonly": {},
+        "qffl": {"q": 1.0},
+        "afl": {"lr_lambda": 0.1},
+    }
     if federation.groups:
         methods["fedminmax"] = {"lr_mu": 0.05}
     if federation.teams is not None:
@@ -289,24 +389,36 @@ def suitable_methods(federation: Federation) -> dict[str, Table]:
 
 
 def build_algorithm(table: Any) -> Algorithm:
-    """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table, is the method it changes."""
+    """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
+    is the method it changes."""
     from evenhand.algorithms import ALGORITHMS
 
-    parameters = {"name": table} if isinstance(table, str) else dict(table) if isinstance(table, Mapping) else {}
+    parameters = (
+        {"name": table}
+        if isinstance(table, str)
+        else dict(table)
+        if isinstance(table, Mapping)
+        else {}
+    )
     name = parameters.pop("name", None)
     if name is None:
-        way_out = 'inner=qffl,inner.q=2 on the command line, inner = { name = "qffl", q = 2 } in a spec'
+        way_out = (
+            'inner=qffl,inner.q=2 on the command line, inner = { name = "qffl", q = 2 } in a spec'
+        )
         raise SpecError(f"inner needs the name of a method: {way_out}; got {table!r}")
     check_name("algorithm", name, ALGORITHMS)
     if "inner" in parameters:
-        check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(ALGORITHMS[name]).parameters)
+        check_name(
+            f"keyword of algorithm {name}:", "inner", inspect.signature(ALGORITHMS[name]).parameters
+        )
         parameters["inner"] = build_algorithm(parameters["inner"])
     algorithm: Algorithm = _build(f"algorithm {name}", ALGORITHMS[name], parameters)
     return algorithm
 
 
 def algorithm_table(algorithm: Algorithm) -> Table:
-    """The table that :func:`build_algorithm` makes ``algorithm`` from again; settings at their defaults are left out."""
+    """The table that :func:`build_algorithm` makes ``algorithm`` from again; settings at their
+    defaults are left out."""
     from evenhand.algorithms import ALGORITHMS
 
     name = next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
@@ -316,14 +428,21 @@ def algorithm_table(algorithm: Algorithm) -> Table:
     for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         value = getattr(algorithm, entry.name)
         if value != entry.default:
-            table[entry.name] = algorithm_table(value) if entry.name == "inner" else list(value) if isinstance(value, tuple) else value
+            table[entry.name] = (
+                algorithm_table(value)
+                if entry.name == "inner"
+                else list(value)
+                if isinstance(value, tuple)
+                else value
+            )
     return table
 
 
 def parse_method(text: str) -> Table:
     """A method from a command line: NAME or NAME:key=value,key=value.
 
-    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper changes.
+    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper
+    changes.
 
     >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
     {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
@@ -338,7 +457,8 @@ def parse_method(text: str) -> Table:
 
 
 def put(entry: Table, path: str, value: Any, text: str) -> None:
-    """Set a hyper-parameter of a method's table: q, local.lr, inner.q; ``text`` is named in errors."""
+    """Set a hyper-parameter of a method's table: q, local.lr, inner.q; ``text`` is named in
+    errors."""
     *tables, key = path.split(".")
     if key == "inner":
         tables, key = [*tables, "inner"], "name"
@@ -347,7 +467,9 @@ def put(entry: Table, path: str, value: Any, text: str) -> None:
     target = entry
     for step in tables:
         if step not in ("local", "inner"):
-            raise SpecError(f"unknown keyword {path!r} in {text!r}; only local. and inner. have parts")
+            raise SpecError(
+                f"unknown keyword {path!r} in {text!r}; only local. and inner. have parts"
+            )
         target = target.setdefault(step, {})
     if key in target:
         raise SpecError(f"{path!r} is given twice in {text!r}")
@@ -355,7 +477,8 @@ def put(entry: Table, path: str, value: Any, text: str) -> None:
 
 
 def parse_table(text: str) -> Table:
-    """A data set, partition or model from a command line: NAME or NAME:key=value,key=value; or key=value,key=value alone.
+    """A data set, partition or model from a command line: NAME or NAME:key=value,key=value; or
+    key=value,key=value alone.
 
     >>> parse_table("dirichlet:clients=10,alpha=0.5")
     {'name': 'dirichlet', 'clients': 10, 'alpha': 0.5}
@@ -369,7 +492,8 @@ def parse_table(text: str) -> Table:
 
 
 def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
-    """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in errors."""
+    """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in
+    errors."""
     found = []
     for pair in split_commas(pairs):
         key, equals, value = pair.partition("=")
@@ -407,7 +531,8 @@ def check_name(what: str, name: Any, known: Collection[str]) -> None:
 
 
 def _is_a(value: Any, kind: type) -> bool:
-    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a point."""
+    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a
+    point."""
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     return isinstance(value, (int, float) if kind is float else kind)

@@ -9,16 +9,26 @@ from typing import Any
 import numpy as np
 
 from evenhand.studies.measure import Measure
-from evenhand.studies.selection import FAIRNESS, NUMBERS, Choice, Numbers, Selection, numbers, off_the_front
+from evenhand.studies.selection import (
+    FAIRNESS,
+    NUMBERS,
+    Choice,
+    Numbers,
+    Selection,
+    numbers,
+    off_the_front,
+)
 from evenhand.studies.spec import Method, Spec
 from evenhand.studies.study import Study
 
-REFERENCES = ("fedavg", "localonly")  # in front of the points of a sweep; training alone is there to compare with, not to choose
+# in front of the points of a sweep; training alone is there to compare with, not to choose
+REFERENCES = ("fedavg", "localonly")
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a sweep, numbers over clients and means over seeds, and the choice between them."""
+    """The points of a sweep, numbers over clients and means over seeds, and the choice between
+    them."""
 
     study: Study
     selection: Selection
@@ -35,12 +45,25 @@ class Sweep:
         if reference is None:
             raise ValueError("a sweep needs FedAvg to compare with; add it to the methods")
         validation, test = (
-            numbers({label: np.stack([study.merits(label, seed, part=part) for seed in study.seeds]) for label in study.labels})
+            numbers(
+                {
+                    label: np.stack([study.merits(label, seed, part=part) for seed in study.seeds])
+                    for label in study.labels
+                }
+            )
             for part in ("validation", "test")
         )
         points = {label: point for label, point in validation.items() if label != study.alone}
         choice = selection.choose(points, reference, study.measure)
-        return cls(study, selection, reference, validation, test, choice, frozenset(off_the_front(points, FAIRNESS[selection.rule])))
+        return cls(
+            study,
+            selection,
+            reference,
+            validation,
+            test,
+            choice,
+            frozenset(off_the_front(points, FAIRNESS[selection.rule])),
+        )
 
     @property
     def measure(self) -> Measure:
@@ -53,12 +76,17 @@ class Sweep:
 
     @property
     def final(self) -> Study:
-        """The study of the chosen point and the references alone: one test against FedAvg, not one for each point."""
+        """The study of the chosen point and the references alone: one test against FedAvg, not one
+        for each point."""
         kept = {self.choice.label, self.reference, self.study.alone}
-        return replace(self.study, trials={key: trial for key, trial in self.study.trials.items() if key[0] in kept})
+        return replace(
+            self.study,
+            trials={key: trial for key, trial in self.study.trials.items() if key[0] in kept},
+        )
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per point: its settings, its numbers on validation and test data, whether it was chosen and whether it is dominated."""
+        """A row per point: its settings, its numbers on validation and test data, whether it was
+        chosen and whether it is dominated."""
         methods = {label: trial.method for (label, _), trial in self.study.trials.items()}
         settings = {label: _settings(method) for label, method in methods.items()}
         keys = dict.fromkeys(key for found in settings.values() for key in found)
@@ -82,7 +110,11 @@ def _settings(method: Method) -> dict[str, Any]:
     def flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in table.items():
-            found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+            found |= (
+                flat(value, f"{prefix}{key}.")
+                if isinstance(value, Mapping)
+                else {f"{prefix}{key}": value}
+            )
         return found
 
     return flat(method.parameters, "") | flat(method.local, "local.")

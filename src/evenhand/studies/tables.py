@@ -12,16 +12,22 @@ from rich.markup import escape
 from rich.table import Table
 
 from evenhand.data.encoding import Encoding
-from evenhand.studies.analysis import Comparison, Entry
-from evenhand.studies.findings import Findings
-from evenhand.studies.directories import Ready
-from evenhand.studies.study import Study
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis import Comparison, Entry
+from evenhand.studies.directories import Ready
+from evenhand.studies.findings import Findings
+from evenhand.studies.study import Study
 
 TO = "\N{EN DASH}"
 MOST_ROWS = 40  # a table of more is no longer read
 
-COLUMNS = {"mean": "mean", "worst10": "worst 10 %", "best10": "best 10 %", "min": "worst", "std": "std"}
+COLUMNS = {
+    "mean": "mean",
+    "worst10": "worst 10 %",
+    "best10": "best 10 %",
+    "min": "worst",
+    "std": "std",
+}
 COLOURS = {"gains": "bold green", "harmed": "bold red", "unclear": "dim", "few": "dim"}
 MARKS = {"gains": "↑", "harmed": "↓", "unclear": " ", "few": " "}
 OF_ALL_LABELS = ("accuracy parity", "calibration")
@@ -36,7 +42,8 @@ SHORT = {
 
 
 def show_study(console: Console, findings: Findings) -> None:
-    """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted for how much, and all that in words."""
+    """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted
+    for how much, and all that in words."""
     study, comparison, entries = findings.study, findings.comparison, findings.entries
     _show(console, comparison_table(study, comparison))
     legend = _legend(comparison)
@@ -46,7 +53,9 @@ def show_study(console: Console, findings: Findings) -> None:
     for by in shown:
         count = len(study.names(by))
         if count > MOST_ROWS:
-            console.print(f"{count} {by}s are too many for a table; ledger.csv has them all.", highlight=False)
+            console.print(
+                f"{count} {by}s are too many for a table; ledger.csv has them all.", highlight=False
+            )
         elif count:
             _show(console, ledger_table(study, entries, by, findings.least))
     for by, found in findings.gaps.items():
@@ -54,7 +63,10 @@ def show_study(console: Console, findings: Findings) -> None:
             _show(console, gap_table(findings, by))
             few = findings.left_out(by)
             if few:
-                text = f"Gaps leave out {by}s with fewer than {findings.least} samples: {', '.join(few)}."
+                text = (
+                    f"Gaps leave out {by}s with fewer than {findings.least} samples:"
+                    f" {', '.join(few)}."
+                )
                 console.print(text, style="dim", highlight=False, markup=False)
     weights = weight_table(study)
     if weights.row_count:
@@ -69,24 +81,47 @@ def show_data(console: Console, ready: Ready) -> None:
     if federation.encoding is None:
         return
     show_encoding(console, federation.encoding)
-    sizes = [0 if part is None else len(part.x) for part in (federation.train, federation.val, federation.test)]
-    split = f"{sizes[0]} samples to train with" + (f", {sizes[1]} to validate" if sizes[1] else "") + f", {sizes[2]} to test"
+    sizes = [
+        0 if part is None else len(part.x)
+        for part in (federation.train, federation.val, federation.test)
+    ]
+    split = (
+        f"{sizes[0]} samples to train with"
+        + (f", {sizes[1]} to validate" if sizes[1] else "")
+        + f", {sizes[2]} to test"
+    )
     groups = f", {federation.groups} groups" if federation.groups else ""
-    model = f"model {spec.model['name']} with {sum(p.numel() for p in ready.module.parameters())} parameters, loss {spec.loss}"
+    model = (
+        f"model {spec.model['name']} with {sum(p.numel() for p in ready.module.parameters())}"
+        f" parameters, loss {spec.loss}"
+    )
     console.print(f"{federation.clients} clients{groups}; {split}; {model}", highlight=False)
 
 
 def comparison_table(study: Study, comparison: Comparison) -> Table:
-    """A row per method: numbers across clients of test accuracy, in percent, or of the error of a regression, with intervals."""
+    """A row per method: numbers across clients of test accuracy, in percent, or of the error of a
+    regression, with intervals."""
     measure = study.measure
     seeds = f", {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
-    table = _table(f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}", ("method",), COLUMNS.values())
+    table = _table(
+        f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}",
+        ("method",),
+        COLUMNS.values(),
+    )
     for label in study.labels:
         cells = []
         for name in COLUMNS:
             interval = comparison.rows[label][name]
             difference = comparison.differences.get(label, {}).get(name)
-            mark = "" if difference is None else "↑" if difference.better else "↓" if difference.worse else ""
+            mark = (
+                ""
+                if difference is None
+                else "↑"
+                if difference.better
+                else "↓"
+                if difference.worse
+                else ""
+            )
             value = f"{measure.show(interval.value)}{mark}"
             value = f"[bold]{value}*[/]" if comparison.best.get(name) == label else value
             cells.append(f"{value} {_ends(study, interval, name)}")
@@ -95,32 +130,63 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
 
 
 def _legend(comparison: Comparison) -> list[str]:
-    marked = any(one.better or one.worse for row in comparison.differences.values() for name, one in row.items() if name in COLUMNS)
+    marked = any(
+        one.better or one.worse
+        for row in comparison.differences.values()
+        for name, one in row.items()
+        if name in COLUMNS
+    )
     bold = any(name in COLUMNS for name in comparison.best)
     lines = ["↑ ↓: significantly better or worse than FedAvg."] if marked else []
     lines += ["*: significantly better than every other method."] if bold else []
-    extremes = [row[name] for row in comparison.rows.values() for name in ("worst10", "best10", "min")]
-    if any(interval.low > interval.value or interval.high < interval.value for interval in extremes):
-        lines.append("An interval may lie beside its number: with few samples, the worst and the best look more extreme than they are.")
+    extremes = [
+        row[name] for row in comparison.rows.values() for name in ("worst10", "best10", "min")
+    ]
+    if any(
+        interval.low > interval.value or interval.high < interval.value for interval in extremes
+    ):
+        lines.append(
+            "An interval may lie beside its number: with few samples, the worst and the best look"
+            " more extreme than they are."
+        )
     return lines
 
 
 def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) -> Table:
-    """A row per client, group or team: how FedAvg serves it, and what it gains or loses under each other method."""
+    """A row per client, group or team: how FedAvg serves it, and what it gains or loses under each
+    other method."""
     measure, names, reference = study.measure, study.names(by), study.reference
     teams = by == "client" and any(study.teams)
-    others = [label for label in study.labels if label != reference] if reference is not None else []
-    title = measure.gain.format(by) if others else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
+    others = (
+        [label for label in study.labels if label != reference] if reference is not None else []
+    )
+    title = (
+        measure.gain.format(by)
+        if others
+        else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
+    )
     title += "" if study.same_data else f", seed {study.seeds[0]}"
-    found = {(entry.name, entry.method): entry for entry in entries if entry.by == by and entry.against == reference}
+    found = {
+        (entry.name, entry.method): entry
+        for entry in entries
+        if entry.by == by and entry.against == reference
+    }
     shown = (reference,) if reference is not None else study.labels
     table = _table(title, (by, *(["team"] if teams else [])), ("samples", *shown, *others))
-    merits = {label: np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0) for label in shown}
+    merits = {
+        label: np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
+        for label in shown
+    }
     for index, (name, count) in enumerate(zip(names, study.sizes(by).tolist(), strict=True)):
         texts = [escape(name), *([escape(study.teams[index])] if teams else [])]
         values = [measure.show(float(merits[label][index])) for label in shown]
         few = " (few)" if count < least else ""
-        table.add_row(*texts, f"{count}{few}", *values, *(_gain(study, found[name, label]) for label in others))
+        table.add_row(
+            *texts,
+            f"{count}{few}",
+            *values,
+            *(_gain(study, found[name, label]) for label in others),
+        )
     return table
 
 
@@ -133,22 +199,31 @@ def gap_table(findings: Findings, by: str) -> Table:
         kinds = [kind for kind in kinds if kind in OF_ALL_LABELS]
     elif any(kind not in OF_ALL_LABELS for kind in kinds):
         about = f"; rates of label {findings.positive}"
-    table = _table(f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds])
+    table = _table(
+        f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds]
+    )
     for label, row in found.items():
-        cells = (f"{100 * row[kind].value:.1f} [{100 * row[kind].low:.0f}{TO}{100 * row[kind].high:.0f}]" for kind in kinds)
+        cells = (
+            f"{100 * row[kind].value:.1f} [{100 * row[kind].low:.0f}{TO}{100 * row[kind].high:.0f}]"
+            for kind in kinds
+        )
         table.add_row(escape(label), *cells)
     return table
 
 
 def weight_table(study: Study) -> Table:
-    """A row per method with an objective: who counted most and least at the end, and how well these weights explain it.
+    """A row per method with an objective: who counted most and least at the end, and how well these
+    weights explain it.
 
-    Weights are what a change of each client's training loss counts for, scaled to sum one. The gap is what the objective has
-    more than the weights explain: zero where they are its gradient, positive where a dual variable has not caught up.
+    Weights are what a change of each client's training loss counts for, scaled to sum one. The gap
+    is what the objective has more than the weights explain: zero where they are its gradient,
+    positive where a dual variable has not caught up.
     """
     of_one = f", seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
     table = _table(
-        f"Effective weight of clients at the end{of_one}", ("method",), ("largest", "its base weight", "smallest", "objective", "gap")
+        f"Effective weight of clients at the end{of_one}",
+        ("method",),
+        ("largest", "its base weight", "smallest", "objective", "gap"),
     )
     for label in study.labels:
         certificate = study.trials[label, study.seeds[0]].certificate
@@ -157,9 +232,16 @@ def weight_table(study: Study) -> Table:
         rows = certificate["clients"]
         total = sum(row["weight"] for row in rows) or 1.0
         most, least = (choose(rows, key=lambda row: row["weight"]) for choose in (max, min))
-        largest, smallest = (f"{row['weight'] / total:.3f} ({escape(str(row['name']))})" for row in (most, least))
+        largest, smallest = (
+            f"{row['weight'] / total:.3f} ({escape(str(row['name']))})" for row in (most, least)
+        )
         table.add_row(
-            escape(label), largest, f"{most['base']:.3f}", smallest, f"{certificate['objective']:.4f}", f"{certificate['gap']:.1e}"
+            escape(label),
+            largest,
+            f"{most['base']:.3f}",
+            smallest,
+            f"{certificate['objective']:.4f}",
+            f"{certificate['gap']:.1e}",
         )
     return table
 
@@ -198,8 +280,13 @@ def _table(title: str, texts: Sequence[str], numbers: Iterable[str]) -> Table:
 def _ends(study: Study, interval: Interval, name: str) -> str:
     if math.isnan(interval.low):
         return ""
-    low, high = sorted((interval.low, interval.high), key=lambda end: abs(end)) if name != "std" else (interval.low, interval.high)
-    return f"[dim]\\[{study.measure.show(low)}{TO}{study.measure.show(high)}][/]"  # no space: lines break before it
+    low, high = (
+        sorted((interval.low, interval.high), key=lambda end: abs(end))
+        if name != "std"
+        else (interval.low, interval.high)
+    )
+    # no space: lines break before it
+    return f"[dim]\\[{study.measure.show(low)}{TO}{study.measure.show(high)}][/]"
 
 
 def _gain(study: Study, entry: Entry) -> str:

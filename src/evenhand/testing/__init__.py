@@ -1,14 +1,17 @@
-"""Checks that any federated method can be put through, as scikit-learn's ``check_estimator`` does with estimators.
+"""Checks that any federated method can be put through, as scikit-learn's ``check_estimator`` does
+with estimators.
 
     from evenhand.testing import check_algorithm
 
-    check_algorithm(MyMethod())                                  # raises at the first check that fails, and says what differed
+    check_algorithm(MyMethod())                                  # raises at the first check that
+    fails, and says what differed
 
     for outcome in check_algorithm(MyMethod(), collect=True):    # or look at all of them
         print(outcome.name, outcome.passed, outcome.message)
 
-Every check is a fact that holds for the methods of this library, and has it for a name; ``CHECKS`` has them all. They run on
-a federation of six small clients with groups and teams, or on one that is given, in a few seconds and without pytest.
+Every check is a fact that holds for the methods of this library, and has it for a name; ``CHECKS``
+has them all. They run on a federation of six small clients with groups and teams, or on one that is
+given, in a few seconds and without pytest.
 """
 
 from __future__ import annotations
@@ -27,11 +30,20 @@ from evenhand.losses import LossFunction
 from evenhand.testing import hooks, runs, settings
 from evenhand.testing.subject import Subject, quiet
 
-__all__ = ["CHECKS", "ConformanceError", "Outcome", "Subject", "algorithm_checks", "check_algorithm"]
+__all__ = [
+    "CHECKS",
+    "ConformanceError",
+    "Outcome",
+    "Subject",
+    "algorithm_checks",
+    "check_algorithm",
+]
 
 Check = Callable[[Subject], None]  # raises where the fact does not hold
 
-CHECKS: Mapping[str, Check] = {check.__name__: check for check in (*settings.CHECKS, *hooks.CHECKS, *runs.CHECKS)}
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check for check in (*settings.CHECKS, *hooks.CHECKS, *runs.CHECKS)
+}
 
 
 class ConformanceError(EvenhandError, AssertionError):
@@ -59,8 +71,8 @@ def check_algorithm(
     """Put a method through every check.
 
     Args:
-        federation, module, loss: what to try it on, if not the small ones of this module; small and without dropout. The module
-            is used in float64 and in float32.
+        federation, module, loss: what to try it on, if not the small ones of this module; small and
+            without dropout. The module is used in float64 and in float32.
         only: names of the checks to run, of those in ``CHECKS``.
         collect: go on after a failure. Otherwise the first one raises a ConformanceError.
 
@@ -69,7 +81,9 @@ def check_algorithm(
     [True]
     """
     outcomes = []
-    for name, check in algorithm_checks(algorithm, federation=federation, module=module, loss=loss, only=only):
+    for name, check in algorithm_checks(
+        algorithm, federation=federation, module=module, loss=loss, only=only
+    ):
         try:
             check()
         except unittest.SkipTest as reason:
@@ -91,9 +105,11 @@ def algorithm_checks(
     loss: str | LossFunction = "cross_entropy",
     only: Iterable[str] | None = None,
 ) -> list[tuple[str, Callable[[], None]]]:
-    """Pairs of a check's name and a function without arguments that runs it, for ``pytest.mark.parametrize``.
+    """Pairs of a check's name and a function without arguments that runs it, for
+    ``pytest.mark.parametrize``.
 
-    The function raises a ConformanceError where the check fails, and unittest.SkipTest where it does not apply.
+    The function raises a ConformanceError where the check fails, and unittest.SkipTest where it
+    does not apply.
 
     >>> from evenhand import FedAvg
     >>> name, check = algorithm_checks(FedAvg())[0]
@@ -105,7 +121,9 @@ def algorithm_checks(
     names = list(CHECKS) if only is None else [only] if isinstance(only, str) else list(only)
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        raise ValueError(f"there is no check called {unknown[0]!r}; evenhand.testing.CHECKS has their names")
+        raise ValueError(
+            f"there is no check called {unknown[0]!r}; evenhand.testing.CHECKS has their names"
+        )
     subject = Subject(algorithm, federation, module, loss)
     return [(name, partial(_run, name, subject)) for name in names]
 
@@ -119,4 +137,6 @@ def _run(name: str, subject: Subject) -> None:
         raise
     except Exception as error:
         kind = "" if isinstance(error, AssertionError) else f"{type(error).__name__}: "
-        raise ConformanceError(f"{subject.algorithm!r} fails {name}: {kind}{first_line(error)}") from error
+        raise ConformanceError(
+            f"{subject.algorithm!r} fails {name}: {kind}{first_line(error)}"
+        ) from error

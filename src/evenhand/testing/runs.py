@@ -1,4 +1,5 @@
-"""Checks that compare whole runs: again, elsewhere, in another order, and where data and cohorts are odd."""
+"""Checks that compare whole runs: again, elsewhere, in another order, and where data and cohorts
+are odd."""
 
 from __future__ import annotations
 
@@ -21,7 +22,6 @@ from evenhand.data.samples import Part
 from evenhand.engines import Loop, Vmap
 from evenhand.losses import resolve
 from evenhand.messages import Reply, Task
-from evenhand.training.result import Result
 from evenhand.testing.subject import (
     SEED,
     WHOLE,
@@ -38,6 +38,7 @@ from evenhand.testing.subject import (
     skip,
     watched,
 )
+from evenhand.training.result import Result
 from evenhand.tree import Tree
 
 CLOSE = 1e-9  # between runs that differ in the order of sums, in float64
@@ -55,11 +56,15 @@ def the_same_seed_gives_the_same_bits(subject: Subject) -> None:
 def another_seed_gives_another_run(subject: Subject) -> None:
     """With other cohorts and batches comes another model: nothing fixes its own random numbers."""
     other = subject.fit(cohort=subject.some, seed=SEED + 1)
-    expect(bool(difference(everything(other), everything(subject.partial))), "two seeds give the same models and state")
+    expect(
+        bool(difference(everything(other), everything(subject.partial))),
+        "two seeds give the same models and state",
+    )
 
 
 def a_resumed_run_ends_with_the_same_bits(subject: Subject) -> None:
-    """A run that stops after its first round and goes on from its checkpoint ends like one that did not stop."""
+    """A run that stops after its first round and goes on from its checkpoint ends like one that did
+    not stop."""
 
     def stop(done: int, row: dict[str, Any]) -> None:
         raise InterruptedError
@@ -79,7 +84,11 @@ def evaluating_more_often_changes_no_bit(subject: Subject) -> None:
 def a_shorter_run_is_the_beginning_of_a_longer_one(subject: Subject) -> None:
     """The first round does not depend on how many follow."""
     states = subject.observed.witness.answers("server")
-    expect_alike(subject.fit(local=WHOLE, rounds=1).state, states[0][0], what="the state after the first of one and of two rounds")
+    expect_alike(
+        subject.fit(local=WHOLE, rounds=1).state,
+        states[0][0],
+        what="the state after the first of one and of two rounds",
+    )
 
 
 def _expect_same_bits(found: Result, wanted: Result) -> None:
@@ -92,7 +101,8 @@ def _expect_same_bits(found: Result, wanted: Result) -> None:
 
 
 def loop_and_vmap_agree_in_float64(subject: Subject) -> None:
-    """Both engines end with the same models and state, to 1e-9: everyone, in batches, with momentum."""
+    """Both engines end with the same models and state, to 1e-9: everyone, in batches, with
+    momentum."""
     expect_alike(everything(subject.stacked), everything(subject.usual), CLOSE)
 
 
@@ -104,7 +114,11 @@ def loop_and_vmap_agree_in_float32(subject: Subject) -> None:
 
 def engines_agree_for_a_partial_cohort(subject: Subject) -> None:
     """Both engines agree where half of the clients take part, with normalised coefficients."""
-    expect_alike(everything(subject.fit(cohort=subject.some, engine="vmap")), everything(subject.partial), CLOSE)
+    expect_alike(
+        everything(subject.fit(cohort=subject.some, engine="vmap")),
+        everything(subject.partial),
+        CLOSE,
+    )
 
 
 def engines_agree_for_draws_with_replacement(subject: Subject) -> None:
@@ -114,7 +128,9 @@ def engines_agree_for_draws_with_replacement(subject: Subject) -> None:
 
 def engines_agree_for_draws_without_replacement(subject: Subject) -> None:
     """Both engines agree where clients are drawn by weight, each at most once."""
-    _expect_engines_agree(subject, cohort=Proportional(subject.clients - subject.clients // 3, replacement=False))
+    _expect_engines_agree(
+        subject, cohort=Proportional(subject.clients - subject.clients // 3, replacement=False)
+    )
 
 
 def engines_agree_for_unbiased_coefficients(subject: Subject) -> None:
@@ -124,7 +140,9 @@ def engines_agree_for_unbiased_coefficients(subject: Subject) -> None:
 
 def engines_agree_for_whole_batches(subject: Subject) -> None:
     """Both engines agree where clients take steps on all their data."""
-    expect_alike(everything(subject.fit(local=WHOLE, engine="vmap")), everything(subject.whole), CLOSE)
+    expect_alike(
+        everything(subject.fit(local=WHOLE, engine="vmap")), everything(subject.whole), CLOSE
+    )
 
 
 def engines_agree_for_uniform_base_weights(subject: Subject) -> None:
@@ -150,7 +168,9 @@ def the_number_of_workers_changes_no_bit(subject: Subject) -> None:
 
 
 def _expect_engines_agree(subject: Subject, **changes: Any) -> None:
-    loop, stacked = (everything(subject.fit(engine=engine, **changes)) for engine in ("loop", "vmap"))
+    loop, stacked = (
+        everything(subject.fit(engine=engine, **changes)) for engine in ("loop", "vmap")
+    )
     expect_alike(stacked, loop, CLOSE)
 
 
@@ -158,42 +178,67 @@ def _expect_engines_agree(subject: Subject, **changes: Any) -> None:
 
 
 def renumbering_clients_renumbers_the_answer(subject: Subject) -> None:
-    """With clients in another order come the same shared model, and personal models, scores and weights in that order."""
+    """With clients in another order come the same shared model, and personal models, scores and
+    weights in that order."""
     subject.skip_if_clients_differ()
     order = [*range(1, subject.clients, 2), *range(0, subject.clients, 2)]
-    other = subject.fit(federation=rearranged(subject.federation, ([i] for i in order)), local=WHOLE)
+    other = subject.fit(
+        federation=rearranged(subject.federation, ([i] for i in order)), local=WHOLE
+    )
     expect_alike(other.params, subject.whole.params, CLOSE, "the shared model")
-    expect_alike(_by_client(other, range(subject.clients)), _by_client(subject.whole, order), CLOSE, "what clients have")
+    expect_alike(
+        _by_client(other, range(subject.clients)),
+        _by_client(subject.whole, order),
+        CLOSE,
+        "what clients have",
+    )
 
 
 def the_order_of_samples_does_not_matter(subject: Subject) -> None:
     """With every client's samples backwards comes the same model, where steps are on whole data."""
-    other = subject.fit(federation=rearranged(subject.federation, _alone(subject), lambda rows: rows.flip(0)), local=WHOLE)
+    other = subject.fit(
+        federation=rearranged(subject.federation, _alone(subject), lambda rows: rows.flip(0)),
+        local=WHOLE,
+    )
     expect_alike(other.params, subject.whole.params, CLOSE, "the shared model")
     expect_alike(other.personal, subject.whole.personal, CLOSE, "personal models")
 
 
 def twins_are_treated_alike(subject: Subject) -> None:
-    """Two clients with the same data receive the same, and end with the same model, score and weight."""
+    """Two clients with the same data receive the same, and end with the same model, score and
+    weight."""
     subject.skip_if_clients_differ()
     sent: list[Sent] = []
     last = subject.clients - 1
-    result = subject.fit(federation=rearranged(subject.federation, [*_alone(subject), [last]]), local=WHOLE, engine=Recorder(sent))
+    result = subject.fit(
+        federation=rearranged(subject.federation, [*_alone(subject), [last]]),
+        local=WHOLE,
+        engine=Recorder(sent),
+    )
     twins = (last, last + 1)
     one, other = (_by_client(result, [twin]) for twin in twins)
     expect_alike(one, other, CLOSE, "what the twins have")
     for exchange in sent:
-        one, other = (tree.map(lambda leaf, here=exchange.ids == twin: leaf[here], exchange.task.own) for twin in twins)
+        one, other = (
+            tree.map(lambda leaf, here=exchange.ids == twin: leaf[here], exchange.task.own)
+            for twin in twins
+        )
         expect_alike(one, other, CLOSE, "what the twins receive")
 
 
 def clients_that_are_all_alike_stay_alike(subject: Subject) -> None:
-    """Where all losses are equal, which is a tie for every ranking, clients end alike and everything is finite."""
+    """Where all losses are equal, which is a tie for every ranking, clients end alike and
+    everything is finite."""
     subject.skip_if_clients_differ()
     result = subject.fit(federation=_all_alike(subject), local=WHOLE)
     _expect_sane(result)
     for client in range(1, subject.clients):
-        expect_alike(_by_client(result, [client]), _by_client(result, [0]), CLOSE, f"what clients {client} and 0 have")
+        expect_alike(
+            _by_client(result, [client]),
+            _by_client(result, [0]),
+            CLOSE,
+            f"what clients {client} and 0 have",
+        )
 
 
 def an_empty_group_or_team_changes_nothing(subject: Subject) -> None:
@@ -211,29 +256,44 @@ def _alone(subject: Subject) -> list[list[int]]:
 
 
 def _all_alike(subject: Subject) -> Federation:
-    """As many clients, each with everyone's data, in a team of its own: means over larger teams would break ties by rounding."""
+    """As many clients, each with everyone's data, in a team of its own: means over larger teams
+    would break ties by rounding."""
     federation, everyone = subject.federation, range(subject.clients)
     teams = None if federation.teams is None else torch.arange(subject.clients)
     return dataclasses.replace(
-        rearranged(federation, [everyone] * subject.clients), teams=teams, team_names=() if teams is None else tuple(map(str, everyone))
+        rearranged(federation, [everyone] * subject.clients),
+        teams=teams,
+        team_names=() if teams is None else tuple(map(str, everyone)),
     )
 
 
 def _by_client(result: Result, clients: Any) -> Tree:
     """What clients have at the end, in the order asked for."""
     rows = [row for row in result.score_rows if row["by"] == "client"]
-    scores = torch.tensor([[rows[i]["loss"], rows[i]["accuracy"]] for i in clients], dtype=torch.float64)
+    scores = torch.tensor(
+        [[rows[i]["loss"], rows[i]["accuracy"]] for i in clients], dtype=torch.float64
+    )
     certified = None if result.certificate is None else result.certificate.weights[list(clients)]
-    return {"score": scores, "weight": certified, "personal": [result.personal[i] for i in clients] if result.personal else None}
+    return {
+        "score": scores,
+        "weight": certified,
+        "personal": [result.personal[i] for i in clients] if result.personal else None,
+    }
 
 
 def _with_nobody(federation: Federation) -> Federation:
     """The federation with a first group and a first team that are empty."""
 
     def moved(part: Part | None) -> Part | None:
-        return part if part is None or part.group is None else dataclasses.replace(part, group=part.group + 1)
+        return (
+            part
+            if part is None or part.group is None
+            else dataclasses.replace(part, group=part.group + 1)
+        )
 
-    changes: dict[str, Any] = {name: moved(getattr(federation, name)) for name in ("train", "test", "val")}
+    changes: dict[str, Any] = {
+        name: moved(getattr(federation, name)) for name in ("train", "test", "val")
+    }
     if federation.group_names:
         changes["group_names"] = ("nobody", *federation.group_names)
     if federation.teams is not None:
@@ -283,14 +343,20 @@ def a_client_whose_reply_is_not_finite_is_left_out(subject: Subject) -> None:
     result = subject.fit(poisoned(subject.algorithm, factor))
     _expect_sane(result, lost=True)
     for row in result.history_rows:
-        expect(0 < row["answered"] < subject.clients, f"{row['answered']} of {subject.clients} clients answered in round {row['round']}")
-        named = row["left_out"] == subject.federation.name(1) or row["asked"] < subject.clients  # a survey may have shut it out already
+        expect(
+            0 < row["answered"] < subject.clients,
+            f"{row['answered']} of {subject.clients} clients answered in round {row['round']}",
+        )
+        # a survey may have shut it out already
+        named = row["left_out"] == subject.federation.name(1) or row["asked"] < subject.clients
         expect(named, f"round {row['round']} reports {row['left_out']!r} as left out")
 
 
 def a_round_without_replies_leaves_the_model_alone(subject: Subject) -> None:
     """NaN from every client voids the round: models stay as they were."""
-    result = subject.fit(poisoned(subject.algorithm, torch.full((subject.clients,), torch.nan, dtype=torch.float64)))
+    result = subject.fit(
+        poisoned(subject.algorithm, torch.full((subject.clients,), torch.nan, dtype=torch.float64))
+    )
     expect(all(row["void"] for row in result.history_rows), "somebody answered")
     initial = copy.deepcopy(subject.module).double().state_dict()
     expect_alike(dict(result.params), dict(initial), what="the model after rounds without replies")
@@ -302,7 +368,9 @@ def losses_in_the_hundreds_leave_nobody_out(subject: Subject) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.mul_(300)
-    _expect_sane(subject.fit(module=module, dtype=torch.float32, local=dataclasses.replace(WHOLE, lr=0.01)))
+    _expect_sane(
+        subject.fit(module=module, dtype=torch.float32, local=dataclasses.replace(WHOLE, lr=0.01))
+    )
 
 
 def losses_of_zero_leave_nobody_out(subject: Subject) -> None:
@@ -328,14 +396,23 @@ def _expect_sane(result: Result, lost: bool = False) -> None:
     for client, params in enumerate(result.personal or []):
         expect(finite(params), f"the model of client {client} is not finite")
     for row in result.history_rows:
-        expect(lost or not row["left_out"], f"round {row['round']} left out {row['left_out']}, whose replies were not finite")
+        expect(
+            lost or not row["left_out"],
+            f"round {row['round']} left out {row['left_out']}, whose replies were not finite",
+        )
 
 
 def poisoned(algorithm: Algorithm, factor: Tensor) -> Algorithm:
-    """The same method, with replies to training and surveys multiplied by a factor (n,) of the client, such as NaN."""
+    """The same method, with replies to training and surveys multiplied by a factor (n,) of the
+    client, such as NaN."""
 
     def spoil(values: Tree, task: Task) -> Tree:
-        return tree.map(lambda leaf: leaf * task.own["factor"].to(leaf.dtype) if leaf.is_floating_point() else leaf, values)
+        return tree.map(
+            lambda leaf: (
+                leaf * task.own["factor"].to(leaf.dtype) if leaf.is_floating_point() else leaf
+            ),
+            values,
+        )
 
     def watch(name: str, hook: Hook, arguments: tuple[Any, ...]) -> Any:
         answer = hook(*arguments)
@@ -346,7 +423,9 @@ def poisoned(algorithm: Algorithm, factor: Tensor) -> Algorithm:
         if name == "answer":
             return Reply(*(spoil(part, arguments[2]) for part in answer))
         if name == "reply":
-            return Reply(*(spoil(part, arguments[4]) for part in answer[0])), spoil(answer[1], arguments[4])
+            return Reply(*(spoil(part, arguments[4]) for part in answer[0])), spoil(
+                answer[1], arguments[4]
+            )
         return answer
 
     return watched(algorithm, watch)
@@ -359,7 +438,11 @@ def training_changes_a_model(subject: Subject) -> None:
     """After a round the shared model, or a client's own, is not what it was."""
     initial = dict(copy.deepcopy(subject.module).double().state_dict())
     result = subject.usual
-    moved = [params for params in (result.params, *(result.personal or [])) if difference(params, initial)]
+    moved = [
+        params
+        for params in (result.params, *(result.personal or []))
+        if difference(params, initial)
+    ]
     expect(bool(moved), "no model has changed")
 
 
@@ -367,7 +450,9 @@ def training_lowers_losses(subject: Subject) -> None:
     """Where clients are all alike, a few rounds with small steps on whole data lower their loss."""
     federation = _all_alike(subject)
     subject.skip_if_refused(federation)
-    result = subject.fit(federation=federation, local=dataclasses.replace(WHOLE, lr=0.05), rounds=5, engine="vmap")
+    result = subject.fit(
+        federation=federation, local=dataclasses.replace(WHOLE, lr=0.05), rounds=5, engine="vmap"
+    )
     initial = copy.deepcopy(subject.module).double()
     before = _loss(subject, initial, dict(initial.state_dict()))
     for params in result.personal or [result.params]:
@@ -378,7 +463,11 @@ def training_lowers_losses(subject: Subject) -> None:
 def _loss(subject: Subject, module: nn.Module, params: dict[str, Tensor]) -> float:
     """The mean loss of a model over everyone's training data."""
     data = subject.federation.train.samples(torch.float64, torch.device("cpu"))
-    return float(resolve(subject.loss)(torch.func.functional_call(module, params, (data.x,)), data.y).mean().detach())
+    return float(
+        resolve(subject.loss)(torch.func.functional_call(module, params, (data.x,)), data.y)
+        .mean()
+        .detach()
+    )
 
 
 CHECKS = (

@@ -28,10 +28,19 @@ def it_is_a_frozen_dataclass(subject: Subject) -> None:
 
 
 def its_settings_are_plain_values(subject: Subject) -> None:
-    """Settings are numbers, text, true or false, None, tuples of these, or methods: they can be saved and sent."""
+    """Settings are numbers, text, true or false, None, tuples of these, or methods: they can be
+    saved and sent."""
     for name, value in settings(subject.algorithm).items():
-        odd = [entry for entry in (value if isinstance(value, tuple) else (value,)) if not isinstance(entry, PLAIN)]
-        expect(not odd, f"{name} holds {type(odd[0] if odd else None).__name__}; a plain value could be saved to a spec")
+        odd = [
+            entry
+            for entry in (value if isinstance(value, tuple) else (value,))
+            if not isinstance(entry, PLAIN)
+        ]
+        expect(
+            not odd,
+            f"{name} holds {type(odd[0] if odd else None).__name__}; a plain value could be saved"
+            " to a spec",
+        )
 
 
 def every_setting_has_a_default(subject: Subject) -> None:
@@ -80,7 +89,10 @@ def it_survives_pickling(subject: Subject) -> None:
     """The method can be sent to another process."""
     twin = pickle.loads(pickle.dumps(subject.algorithm))
     expect(bool(twin == subject.algorithm), f"{subject.algorithm!r} comes back as {twin!r}")
-    expect_alike({name: getattr(twin, name) for name in FLAGS}, {name: getattr(subject.algorithm, name) for name in FLAGS})
+    expect_alike(
+        {name: getattr(twin, name) for name in FLAGS},
+        {name: getattr(subject.algorithm, name) for name in FLAGS},
+    )
 
 
 def equal_methods_have_equal_hashes(subject: Subject) -> None:
@@ -89,8 +101,13 @@ def equal_methods_have_equal_hashes(subject: Subject) -> None:
 
 
 def its_repr_shows_every_setting(subject: Subject) -> None:
-    """Checkpoints know a run by the text of its method: settings that do not show could not be told apart."""
-    hidden = [name for name, value in settings(subject.algorithm).items() if f"{name}={value!r}" not in repr(subject.algorithm)]
+    """Checkpoints know a run by the text of its method: settings that do not show could not be told
+    apart."""
+    hidden = [
+        name
+        for name, value in settings(subject.algorithm).items()
+        if f"{name}={value!r}" not in repr(subject.algorithm)
+    ]
     expect(not hidden, f"{subject.algorithm!r} does not show {', '.join(hidden)}")
 
 
@@ -99,7 +116,10 @@ def its_docstring_says_what_it_does(subject: Subject) -> None:
     kind = type(subject.algorithm)
     first = next(iter((kind.__doc__ or "").strip().splitlines()), "")
     made_up = first.startswith(f"{kind.__name__}(")  # what dataclass writes where there is none
-    expect(len(first.split()) > 2 and not made_up, f"{kind.__name__} needs a docstring; its first line is what a user would say")
+    expect(
+        len(first.split()) > 2 and not made_up,
+        f"{kind.__name__} needs a docstring; its first line is what a user would say",
+    )
 
 
 def a_spec_rebuilds_it(subject: Subject) -> None:
@@ -113,7 +133,10 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
     except SpecError as error:
         skip(first_line(error))
     twin = build_algorithm(tomllib.loads(tomli_w.dumps(table)))
-    expect(bool(twin == subject.algorithm), f"{subject.algorithm!r} comes back from {table} as {twin!r}")
+    expect(
+        bool(twin == subject.algorithm),
+        f"{subject.algorithm!r} comes back from {table} as {twin!r}",
+    )
 
 
 def settings(algorithm: Any) -> dict[str, Any]:

@@ -1,4 +1,5 @@
-"""What the checks share: a method with something to try it on, eyes on its hooks, and comparisons that say what differs."""
+"""What the checks share: a method with something to try it on, eyes on its hooks, and comparisons
+that say what differs."""
 
 from __future__ import annotations
 
@@ -39,11 +40,14 @@ SEED = 3
 BATCHES = LocalSGD(lr=0.05, epochs=1, batch_size=8, momentum=0.5, weight_decay=0.01, decay=0.9)
 WHOLE = LocalSGD(lr=0.1, steps=2)  # whole local data: nothing depends on a client's number
 
-HOOKS = tuple(name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_"))
+HOOKS = tuple(
+    name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")
+)
 FLAGS = tuple(name for name, value in vars(Algorithm).items() if isinstance(value, bool))
 
 Hook = Callable[..., Any]
-Watch = Callable[[str, Hook, tuple[Any, ...]], Any]  # (name of the hook, the hook, its arguments) -> what the run gets
+# (name of the hook, the hook, its arguments) -> what the run gets
+Watch = Callable[[str, Hook, tuple[Any, ...]], Any]
 
 
 # ---- what to say
@@ -67,18 +71,28 @@ def skip(reason: str) -> None:
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0, path: str = "") -> str:
-    """Where two nested values differ by more than ``tolerance``, in words; empty where they do not. NaN is like NaN."""
+    """Where two nested values differ by more than ``tolerance``, in words; empty where they do not.
+    NaN is like NaN."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _tensor_difference(a, b, tolerance, path)
     if isinstance(a, dict) and isinstance(b, dict):
         if list(a) != list(b):
             return f"{path or 'it'} has the keys {list(a)} against {list(b)}"
-        return next(filter(None, (difference(a[key], b[key], tolerance, f"{path}/{key}".strip("/")) for key in a)), "")
+        return next(
+            filter(
+                None,
+                (difference(a[key], b[key], tolerance, f"{path}/{key}".strip("/")) for key in a),
+            ),
+            "",
+        )
     if isinstance(a, tuple | list) and isinstance(b, tuple | list):
         if len(a) != len(b):
             return f"{path or 'it'} has {len(a)} entries against {len(b)}"
         names = getattr(a, "_fields", range(len(a)))
-        parts = (difference(x, y, tolerance, f"{path}/{name}".strip("/")) for name, x, y in zip(names, a, b, strict=True))
+        parts = (
+            difference(x, y, tolerance, f"{path}/{name}".strip("/"))
+            for name, x, y in zip(names, a, b, strict=True)
+        )
         return next(filter(None, parts), "")
     if isinstance(a, Batch) and isinstance(b, Batch):
         return difference(_columns(a), _columns(b), tolerance, path)
@@ -94,7 +108,9 @@ def _tensor_difference(a: Tensor, b: Tensor, tolerance: float, path: str) -> str
     room = tolerance * max(1.0, float(x.abs().nan_to_num(posinf=0.0).max())) if x.numel() else 0.0
     if torch.allclose(x, y, rtol=0.0, atol=room, equal_nan=True):
         return ""
-    return f"{path or 'it'} differs by {float((x - y).abs().max()):.3g}, where {room:.3g} is allowed"
+    return (
+        f"{path or 'it'} differs by {float((x - y).abs().max()):.3g}, where {room:.3g} is allowed"
+    )
 
 
 def _columns(batch: Batch) -> Tree:
@@ -103,7 +119,10 @@ def _columns(batch: Batch) -> Tree:
 
 def form(values: Tree, rows: bool = False) -> dict[str, str]:
     """Keys, dtypes and shapes of a tree; with ``rows``, of one row of it."""
-    return {"/".join(path): f"{leaf.dtype} {list(leaf.shape)[int(rows) :]}" for path, leaf in tree.items(values)}
+    return {
+        "/".join(path): f"{leaf.dtype} {list(leaf.shape)[int(rows) :]}"
+        for path, leaf in tree.items(values)
+    }
 
 
 def finite(values: Tree) -> bool:
@@ -114,7 +133,12 @@ def finite(values: Tree) -> bool:
 def everything(result: Result) -> Tree:
     """All numbers that a run leaves in models and state."""
     personal = {str(i): params for i, params in enumerate(result.personal or [])}
-    return {"params": result.params, "state": result.state, "personal": personal, "certificate": result.certificate}
+    return {
+        "params": result.params,
+        "state": result.state,
+        "personal": personal,
+        "certificate": result.certificate,
+    }
 
 
 @contextmanager
@@ -141,14 +165,21 @@ def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
         return lambda _, *arguments: watch(name, getattr(algorithm, name), arguments)
 
     flags = {name: getattr(algorithm, name) for name in FLAGS}
-    twin: Algorithm = type("Watched", (Algorithm,), {**{name: through(name) for name in HOOKS}, **flags})()
+    twin: Algorithm = type(
+        "Watched", (Algorithm,), {**{name: through(name) for name in HOOKS}, **flags}
+    )()
     return twin
 
 
 def rebuilt(algorithm: Any) -> Algorithm:
     """A new method with the same settings, and nothing else."""
-    values = ((entry.name, getattr(algorithm, entry.name)) for entry in dataclasses.fields(algorithm))
-    twin: Algorithm = dataclasses.replace(algorithm, **{name: rebuilt(value) for name, value in values if isinstance(value, Algorithm)})
+    values = (
+        (entry.name, getattr(algorithm, entry.name)) for entry in dataclasses.fields(algorithm)
+    )
+    twin: Algorithm = dataclasses.replace(
+        algorithm,
+        **{name: rebuilt(value) for name, value in values if isinstance(value, Algorithm)},
+    )
     return twin
 
 
@@ -172,7 +203,8 @@ class Call(NamedTuple):
 
 
 class Witness:
-    """Calls every hook twice on equal arguments; keeps what went in and out, and notes what should not have happened."""
+    """Calls every hook twice on equal arguments; keeps what went in and out, and notes what should
+    not have happened."""
 
     def __init__(self) -> None:
         self.calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
@@ -195,7 +227,11 @@ class Witness:
 
     def states(self) -> list[Tree]:
         """The server's states, in the order in which they arose within each hook."""
-        return [*self.answers("init"), *self.answers("learn"), *(state for state, _ in self.answers("server"))]
+        return [
+            *self.answers("init"),
+            *self.answers("learn"),
+            *(state for state, _ in self.answers("server")),
+        ]
 
 
 class Sent(NamedTuple):
@@ -255,7 +291,8 @@ class Observed(NamedTuple):
 
 
 def small_federation() -> Federation:
-    """Six clients with 1 to 14 samples, each with its own shift, in three teams and three groups; a little test data."""
+    """Six clients with 1 to 14 samples, each with its own shift, in three teams and three groups; a
+    little test data."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 4))
 
@@ -264,7 +301,10 @@ def small_federation() -> Federation:
         x = centres[y] + rng.normal(size=(size, 4)) + 0.3 * index
         return {"x": x, "y": y, "group": rng.choice(["a", "b", "c"], size)}
 
-    train = [{**client(index, size), "team": team} for index, (size, team) in enumerate(zip(SIZES, TEAMS, strict=True))]
+    train = [
+        {**client(index, size), "team": team}
+        for index, (size, team) in enumerate(zip(SIZES, TEAMS, strict=True))
+    ]
     return Federation.from_arrays(train, test=[client(index, 3) for index in range(len(SIZES))])
 
 
@@ -275,19 +315,33 @@ def small_module() -> nn.Module:
         return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
 
 
-def rearranged(federation: Federation, clients: Iterable[Sequence[int]], order: Callable[[Tensor], Tensor] = Tensor.clone) -> Federation:
-    """A federation of clients that each have the data of some of the old ones, the rows of each in ``order``."""
+def rearranged(
+    federation: Federation,
+    clients: Iterable[Sequence[int]],
+    order: Callable[[Tensor], Tensor] = Tensor.clone,
+) -> Federation:
+    """A federation of clients that each have the data of some of the old ones, the rows of each in
+    ``order``."""
     sources = list(clients)
 
     def part(old: Part) -> Part:
-        held = [order(torch.arange(int(old.offsets[i]), int(old.offsets[i + 1]))) for i in range(federation.clients)]
+        held = [
+            order(torch.arange(int(old.offsets[i]), int(old.offsets[i + 1])))
+            for i in range(federation.clients)
+        ]
         rows = [torch.cat([held[i] for i in source]) for source in sources]
         offsets, every = torch.tensor([0, *(len(r) for r in rows)]).cumsum(0), torch.cat(rows)
-        return Part(old.x[every], old.y[every], offsets, None if old.group is None else old.group[every])
+        return Part(
+            old.x[every], old.y[every], offsets, None if old.group is None else old.group[every]
+        )
 
     test = None if federation.test is None else part(federation.test)
-    teams = None if federation.teams is None else federation.teams[[source[0] for source in sources]]
-    return Federation(part(federation.train), test, None, teams, federation.team_names, federation.group_names)
+    teams = (
+        None if federation.teams is None else federation.teams[[source[0] for source in sources]]
+    )
+    return Federation(
+        part(federation.train), test, None, teams, federation.team_names, federation.group_names
+    )
 
 
 class Subject:
@@ -306,10 +360,24 @@ class Subject:
         self.clients = self.federation.clients
         self.some = Uniform(max(1, self.clients // 2))  # a partial cohort
 
-    def fit(self, algorithm: Algorithm | None = None, dtype: torch.dtype = torch.float64, **changes: Any) -> Result:
+    def fit(
+        self, algorithm: Algorithm | None = None, dtype: torch.dtype = torch.float64, **changes: Any
+    ) -> Result:
         """A short run."""
-        chosen: dict[str, Any] = {"module": self.module, "federation": self.federation, "loss": self.loss, "engine": "loop"}
-        chosen |= {"rounds": 2, "local": BATCHES, "cohort": Full(), "seed": SEED, "eval_every": 1000, **changes}
+        chosen: dict[str, Any] = {
+            "module": self.module,
+            "federation": self.federation,
+            "loss": self.loss,
+            "engine": "loop",
+        }
+        chosen |= {
+            "rounds": 2,
+            "local": BATCHES,
+            "cohort": Full(),
+            "seed": SEED,
+            "eval_every": 1000,
+            **changes,
+        }
         chosen["module"] = copy.deepcopy(chosen["module"]).to(dtype)
         return fit(algorithm=algorithm or self.algorithm, **chosen)
 
@@ -319,7 +387,9 @@ class Subject:
         result = self.fit(watched(self.algorithm, witness), engine=Recorder(sent), **changes)
         of = {name: [s for s in sent if s.work.name == name] for name in ("train", "survey")}
         finishing = self.algorithm.finish() is not None
-        return Observed(result, witness, of["train"][:-1] if finishing else of["train"], of["survey"])
+        return Observed(
+            result, witness, of["train"][:-1] if finishing else of["train"], of["survey"]
+        )
 
     @cached_property
     def usual(self) -> Result:
@@ -363,18 +433,29 @@ class Subject:
 
     @cached_property
     def largest_round(self) -> tuple[Sent, Tree]:
-        """The observed training exchange with the most clients, and the state that the server had when it came back."""
+        """The observed training exchange with the most clients, and the state that the server had
+        when it came back."""
         states = [call.arguments[0] for call in self.observed.witness.calls["server"]]
-        return max(zip(self.observed.training, states, strict=True), key=lambda pair: len(pair[0].ids))
+        return max(
+            zip(self.observed.training, states, strict=True), key=lambda pair: len(pair[0].ids)
+        )
 
     def model(self) -> Model:
         """The module in float64."""
         return Model(copy.deepcopy(self.module).double(), self.loss)
 
     def refusal(self, federation: Federation) -> str:
-        """Why the method does not take a federation: it may refuse one before training, with words. Empty where it does."""
+        """Why the method does not take a federation: it may refuse one before training, with words.
+        Empty where it does."""
         try:
-            prepare(copy.deepcopy(self.module).double(), federation, self.algorithm, self.loss, WHOLE, Full())
+            prepare(
+                copy.deepcopy(self.module).double(),
+                federation,
+                self.algorithm,
+                self.loss,
+                WHOLE,
+                Full(),
+            )
         except ValueError as error:
             return f"the method refuses: {first_line(error)}"
         return ""
@@ -385,20 +466,34 @@ class Subject:
             skip(reason)
 
     def skip_if_clients_differ(self) -> None:
-        """Skip the check where the method itself tells clients apart: by a setting, or by asking a few at random."""
-        values = [getattr(self.algorithm, entry.name) for entry in dataclasses.fields(self.algorithm)]  # type: ignore[arg-type]
+        """Skip the check where the method itself tells clients apart: by a setting, or by asking a
+        few at random."""
+        fields = dataclasses.fields(self.algorithm)  # type: ignore[arg-type]
+        values = [getattr(self.algorithm, entry.name) for entry in fields]
         if any(isinstance(value, tuple) and len(value) == self.clients for value in values):
             skip("a setting has one value for each client")
-        if any(survey is not None and isinstance(survey.who, int) for survey in self.observed.witness.answers("survey")):
+        if any(
+            survey is not None and isinstance(survey.who, int)
+            for survey in self.observed.witness.answers("survey")
+        ):
             skip("the method asks a random sample of clients")
 
     def replay(
-        self, sent: Sent, rows: Tensor | None = None, engine: Engine | None = None, federation: Federation | None = None
+        self,
+        sent: Sent,
+        rows: Tensor | None = None,
+        engine: Engine | None = None,
+        federation: Federation | None = None,
     ) -> tuple[Replies, dict[int, Tree]]:
-        """A training exchange once more, with some ``rows`` of its cohort or on another engine; also what clients then remember."""
-        exchange = (engine or Loop(workers=1)).attach(self.model(), federation or self.federation, SEED)
+        """A training exchange once more, with some ``rows`` of its cohort or on another engine;
+        also what clients then remember."""
+        exchange = (engine or Loop(workers=1)).attach(
+            self.model(), federation or self.federation, SEED
+        )
         exchange.memories = sent.memories
         rows = torch.arange(len(sent.ids)) if rows is None else rows
         task = Task(sent.task.shared, tree.map(lambda leaf: leaf[rows], sent.task.own))
-        replies = exchange.exchange(Train(self.algorithm, sent.work.local or WHOLE), task, sent.ids[rows], sent.round)
+        replies = exchange.exchange(
+            Train(self.algorithm, sent.work.local or WHOLE), task, sent.ids[rows], sent.round
+        )
         return replies, exchange.memories

@@ -1,8 +1,17 @@
-"""The theory behind the methods, as functions: what they minimise, which weights clients get, what the theorems promise."""
+"""The theory behind the methods, as functions: what they minimise, which weights clients get, what
+the theorems promise."""
 
 from __future__ import annotations
 
-from evenhand.theory.aggregates import Aggregate, LogMean, Maximum, Mean, PowerMean, RankSpread, TiltedMean
+from evenhand.theory.aggregates import (
+    Aggregate,
+    LogMean,
+    Maximum,
+    Mean,
+    PowerMean,
+    RankSpread,
+    TiltedMean,
+)
 from evenhand.theory.bounds import (
     fafl_bound,
     fafl_generalisation,
@@ -14,9 +23,19 @@ from evenhand.theory.bounds import (
     propfair_smoothness,
     propfair_step_size,
 )
-from evenhand.theory.checks import client_fairness_is_group_fairness, pareto_residual, proportionally_fairer
+from evenhand.theory.checks import (
+    client_fairness_is_group_fairness,
+    pareto_residual,
+    proportionally_fairer,
+)
 from evenhand.theory.hcvar import HCVaR, cvar, superquantile
-from evenhand.theory.rademacher import finite_class, linear_class, rademacher_linear, rademacher_monte_carlo, rademacher_vc
+from evenhand.theory.rademacher import (
+    finite_class,
+    linear_class,
+    rademacher_linear,
+    rademacher_monte_carlo,
+    rademacher_vc,
+)
 
 __all__ = [
     "Aggregate",

@@ -1,7 +1,9 @@
-"""What fair methods minimise, as functions of the clients' losses: values, dual weights, conjugates and certificates.
+"""What fair methods minimise, as functions of the clients' losses: values, dual weights, conjugates
+and certificates.
 
-A method that minimises A(f_1(theta), ..., f_n(theta)) descends sum_i lam_i grad f_i with the dual weights lam = grad A(f).
-They say what a method does to the clients; the Fenchel-Young gap says how far given weights are from being these.
+A method that minimises A(f_1(theta), ..., f_n(theta)) descends sum_i lam_i grad f_i with the dual
+weights lam = grad A(f). They say what a method does to the clients; the Fenchel-Young gap says how
+far given weights are from being these.
 """
 
 from __future__ import annotations
@@ -21,14 +23,15 @@ from evenhand.errors import require, require_number, require_whole
 
 Vector = Tensor | Sequence[float] | npt.NDArray[Any]
 
-ROUND_OFF = 1e-9  # weights that misplace at most this mass count as inside the domain of a conjugate
+# weights that misplace at most this mass count as inside the domain of a conjugate
+ROUND_OFF = 1e-9
 
 
 class Aggregate(ABC):
     """One number from the losses (n,) of n clients with ``base`` weights (n,) of sum 1.
 
-    Everything is computed in float64. A client of base weight 0 counts for nothing, whatever its loss. Losses that are not
-    finite, as after a run that diverged, give NaN.
+    Everything is computed in float64. A client of base weight 0 counts for nothing, whatever its
+    loss. Losses that are not finite, as after a run that diverged, give NaN.
     """
 
     def value(self, losses: Vector, base: Vector) -> Tensor:
@@ -37,12 +40,14 @@ class Aggregate(ABC):
         return self._value(f, w) if _finite(f) else torch.full_like(f.sum(), torch.nan)
 
     def weights(self, losses: Vector, base: Vector) -> Tensor:
-        """The dual weights (n,): the gradient of A at the losses; where there are several subgradients, an even-handed one."""
+        """The dual weights (n,): the gradient of A at the losses; where there are several
+        subgradients, an even-handed one."""
         f, w = loss_and_weight(losses, base)
         return self._weights(f, w) if _finite(f) else torch.full_like(f, torch.nan)
 
     def conjugate(self, lam: Vector, base: Vector) -> Tensor:
-        """A*(lam) = sup over f of <lam, f> - A(f), a number (); infinite where ``lam`` is no subgradient.
+        """A*(lam) = sup over f of <lam, f> - A(f), a number (); infinite where ``lam`` is no
+        subgradient.
 
         ``lam`` counts as inside the domain when it misplaces a mass of at most 1e-9.
         """
@@ -50,20 +55,24 @@ class Aggregate(ABC):
         return self._conjugate(lam, w)
 
     def gap(self, losses: Vector, base: Vector, lam: Vector) -> Tensor:
-        """How far ``lam`` is from the dual weights, in units of the loss: A(f) - (<lam, f> - A*(lam)), zero at these alone.
+        """How far ``lam`` is from the dual weights, in units of the loss: A(f) - (<lam, f> -
+        A*(lam)), zero at these alone.
 
-        A certificate of the weights a run really used. Their size is a matter of step sizes, so ``lam`` is first scaled to
-        the size that dual weights have: sum 1, for PowerMean dual norm 1, for LogMean geometric mean 1.
+        A certificate of the weights a run really used. Their size is a matter of step sizes, so
+        ``lam`` is first scaled to the size that dual weights have: sum 1, for PowerMean dual norm
+        1, for LogMean geometric mean 1.
         """
         f, w = loss_and_weight(losses, base)
         lam, _ = _multiplier_and_weight(lam, base)
         if not _finite(f):
             return torch.full_like(f.sum(), torch.nan)
         scaled = lam / self._size(lam, w)
-        return (self._value(f, w) - (scaled @ f - self._conjugate(scaled, w))).abs()  # below zero by rounding, or concave
+        # below zero by rounding, or concave
+        return (self._value(f, w) - (scaled @ f - self._conjugate(scaled, w))).abs()
 
     def normalised(self, losses: Vector, base: Vector) -> Tensor:
-        """The dual weights (n,) scaled to sum 1, for reports: their sum differs from 1 for PowerMean and LogMean."""
+        """The dual weights (n,) scaled to sum 1, for reports: their sum differs from 1 for
+        PowerMean and LogMean."""
         lam = self.weights(losses, base)
         return lam / lam.sum()
 
@@ -108,10 +117,12 @@ class Mean(Aggregate):
 class PowerMean(Aggregate):
     """The power mean of non-negative losses: q-FFL.
 
-    A(f) = (sum_i w_i f_i^(q+1))^(1/(q+1)),   lam_i = w_i (f_i / A)^q                 (Li et al., ICLR 2020)
+    A(f) = (sum_i w_i f_i^(q+1))^(1/(q+1)),   lam_i = w_i (f_i / A)^q                 (Li et al.,
+    ICLR 2020)
 
-    A* = 0 where the dual norm (sum_i w_i (lam_i / w_i)^p)^(1/p), p = (q+1)/q, is at most 1; it is 1 at dual weights, whose sum
-    is at most 1. Negative entries of lam count as 0 there, losses being >= 0. Where all losses are 0 the dual weights are w.
+    A* = 0 where the dual norm (sum_i w_i (lam_i / w_i)^p)^(1/p), p = (q+1)/q, is at most 1; it is 1
+    at dual weights, whose sum is at most 1. Negative entries of lam count as 0 there, losses being
+    >= 0. Where all losses are 0 the dual weights are w.
 
     Args:
         q: 0 gives the mean, large values the maximum.
@@ -137,11 +148,14 @@ class PowerMean(Aggregate):
         return w * (self.q * (log_f - log_mean)).exp()
 
     def _conjugate(self, lam: Tensor, w: Tensor) -> Tensor:
-        return zero_if((self._size(lam, w) <= 1 + ROUND_OFF) & (unweighted_mass(lam, w) <= ROUND_OFF))
+        return zero_if(
+            (self._size(lam, w) <= 1 + ROUND_OFF) & (unweighted_mass(lam, w) <= ROUND_OFF)
+        )
 
     def _size(self, lam: Tensor, w: Tensor) -> Tensor:
         ratio = torch.where(w > 0, lam.clamp(min=0) / w, 0.0)
-        norm = power_mean(ratio, w, 1 + 1 / max(self.q, 1e-300))  # q = 0: the maximum, in all digits
+        # q = 0: the maximum, in all digits
+        norm = power_mean(ratio, w, 1 + 1 / max(self.q, 1e-300))
         return torch.where(norm > 0, norm, 1.0)
 
 
@@ -149,10 +163,11 @@ class PowerMean(Aggregate):
 class TiltedMean(Aggregate):
     """The exponentially tilted mean: TERM.
 
-    A(f) = (1/t) log sum_i w_i e^(t f_i),   lam_i = w_i e^(t f_i) / sum_j w_j e^(t f_j)          (Li et al., ICLR 2021)
+    A(f) = (1/t) log sum_i w_i e^(t f_i),   lam_i = w_i e^(t f_i) / sum_j w_j e^(t f_j)          (Li
+    et al., ICLR 2021)
 
-    A* = KL(lam || w) / t on the simplex. For t < 0 the aggregate is concave, and A* is its concave conjugate, the infimum of
-    <lam, f> - A(f), -inf outside the simplex; the gap is still >= 0.
+    A* = KL(lam || w) / t on the simplex. For t < 0 the aggregate is concave, and A* is its concave
+    conjugate, the infimum of <lam, f> - A(f), -inf outside the simplex; the gap is still >= 0.
 
     Args:
         t: 0 gives the mean, large values the maximum; below 0 the clients of low loss count most.
@@ -169,7 +184,8 @@ class TiltedMean(Aggregate):
     def _value(self, f: Tensor, w: Tensor) -> Tensor:
         pivot = self._pivot(f)
         tilt = self.t * (f - pivot)
-        if -tilt.min() < torch.finfo(tilt.dtype).eps:  # also t = 0: the next term of the series is below rounding
+        # also t = 0: the next term of the series is below rounding
+        if -tilt.min() < torch.finfo(tilt.dtype).eps:
             return w @ f
         drop = w @ tilt.expm1()  # in (-1, 0]
         return pivot + (torch.log1p(drop) if drop > -0.5 else (w @ tilt.exp()).log()) / self.t
@@ -197,11 +213,13 @@ class TiltedMean(Aggregate):
 class LogMean(Aggregate):
     """The loss whose utility M - f is the clients' geometric mean utility: PropFair.
 
-    A(f) = M - G,  G = prod_i (M - f_i)^(w_i),   lam_i = w_i G / (M - f_i)                    (Zhang et al., 2022)
+    A(f) = M - G,  G = prod_i (M - f_i)^(w_i),   lam_i = w_i G / (M - f_i)                    (Zhang
+    et al., 2022)
 
-    A* = M (sum lam - 1) where lam >= 0 and prod_i (lam_i / w_i)^(w_i) >= 1; the product is 1 at dual weights, whose sum is at
-    least 1. Where a loss reaches M the value is infinite, and the weights are the limit of the normalised ones: all on the
-    clients at or above M, in proportion to their base weights.
+    A* = M (sum lam - 1) where lam >= 0 and prod_i (lam_i / w_i)^(w_i) >= 1; the product is 1 at
+    dual weights, whose sum is at least 1. Where a loss reaches M the value is infinite, and the
+    weights are the limit of the normalised ones: all on the clients at or above M, in proportion to
+    their base weights.
 
     Args:
         M: the utility baseline; large values tend to the mean.
@@ -248,9 +266,11 @@ class LogMean(Aggregate):
 class Maximum(Aggregate):
     """The loss of the worst client: AFL.
 
-    A(f) = max_i f_i,   lam on the worst clients,   A* = 0 on the simplex                 (Mohri et al., ICML 2019)
+    A(f) = max_i f_i,   lam on the worst clients,   A* = 0 on the simplex                 (Mohri et
+    al., ICML 2019)
 
-    Clients that tie share the weight in proportion to their base weights: the limit of PowerMean and TiltedMean.
+    Clients that tie share the weight in proportion to their base weights: the limit of PowerMean
+    and TiltedMean.
 
     >>> Maximum().weights([1.0, 7.0, 7.0], [0.5, 0.375, 0.125]).tolist()
     [0.0, 0.75, 0.25]
@@ -273,13 +293,15 @@ class Maximum(Aggregate):
 class RankSpread(Aggregate):
     """The average loss and the distances between the losses of teams: GIFAIR.
 
-    A(f) = sum_i w_i f_i + c sum_{a<b} |L_a - L_b|,   lam_i = w_i + c rho_a / |A_a|        (Yue, Nouiehed, Al Kontar, 2021)
+    A(f) = sum_i w_i f_i + c sum_{a<b} |L_a - L_b|,   lam_i = w_i + c rho_a / |A_a|        (Yue,
+    Nouiehed, Al Kontar, 2021)
 
-    L_a is the plain mean over the clients of team a, rho_a = (teams of lower loss) - (teams of higher loss), ties counting 0,
-    and c = strength * c_max with c_max = min_i w_i |A_a(i)| / (teams - 1), up to which no weight is negative.
+    L_a is the plain mean over the clients of team a, rho_a = (teams of lower loss) - (teams of
+    higher loss), ties counting 0, and c = strength * c_max with c_max = min_i w_i |A_a(i)| / (teams
+    - 1), up to which no weight is negative.
 
-    A* = 0 on the convex hull of the weights that the orders of the teams give: lam_i - w_i the same for all of a team, and any
-    k teams together at most c k (teams - k) above their base weights.
+    A* = 0 on the convex hull of the weights that the orders of the teams give: lam_i - w_i the same
+    for all of a team, and any k teams together at most c k (teams - k) above their base weights.
 
     Args:
         strength: c as a fraction of c_max, in [0, 1]; 0 gives the mean.
@@ -310,17 +332,29 @@ class RankSpread(Aggregate):
         raised = _team_sums(lam - w, team, members)  # (d,)
         uneven = (lam - w - (raised / members)[team]).abs().sum()
         first = torch.arange(1, len(members) + 1, dtype=w.dtype)
-        excess = raised.sort(descending=True).values.cumsum(0) - self._factor(w) * first * (len(members) - first)
-        return zero_if((uneven <= ROUND_OFF) & (excess.max() <= ROUND_OFF) & (raised.sum().abs() <= ROUND_OFF))
+        excess = raised.sort(descending=True).values.cumsum(0) - self._factor(w) * first * (
+            len(members) - first
+        )
+        return zero_if(
+            (uneven <= ROUND_OFF) & (excess.max() <= ROUND_OFF) & (raised.sum().abs() <= ROUND_OFF)
+        )
 
     def _size(self, lam: Tensor, w: Tensor) -> Tensor:
         return mass(lam)
 
     def _teams(self, clients: int) -> tuple[Tensor, Tensor]:
-        """(n,) number of each client's team, counted from 0 without gaps, and (d,) its number of clients."""
+        """(n,) number of each client's team, counted from 0 without gaps, and (d,) its number of
+        clients."""
         teams = range(clients) if self.teams is None else self.teams
-        require(len(teams) == clients, "teams names {} clients, there are {}; give one team for each", len(teams), clients)
-        _, team, members = torch.unique(torch.tensor(list(teams)), return_inverse=True, return_counts=True)
+        require(
+            len(teams) == clients,
+            "teams names {} clients, there are {}; give one team for each",
+            len(teams),
+            clients,
+        )
+        _, team, members = torch.unique(
+            torch.tensor(list(teams)), return_inverse=True, return_counts=True
+        )
         return team, members.double()
 
     def _factor(self, w: Tensor) -> Tensor:
@@ -333,23 +367,39 @@ class RankSpread(Aggregate):
 
 
 def loss_and_weight(losses: Vector, base: Vector) -> tuple[Tensor, Tensor]:
-    """Losses (n,) and base weights (n,) as float64; where a weight is 0, the smallest loss of the others, which changes nothing."""
+    """Losses (n,) and base weights (n,) as float64; where a weight is 0, the smallest loss of the
+    others, which changes nothing."""
     f, w = vector(losses), vector(base)
-    require(f.shape == w.shape, "{} losses do not match {} base weights; give one of each per client", len(f), len(w))
-    require(bool((w >= 0).all()) and abs(float(w.sum()) - 1) <= 1e-6, "base weights must be >= 0 and sum to 1, got {}", w.tolist()[:10])
+    require(
+        f.shape == w.shape,
+        "{} losses do not match {} base weights; give one of each per client",
+        len(f),
+        len(w),
+    )
+    require(
+        bool((w >= 0).all()) and abs(float(w.sum()) - 1) <= 1e-6,
+        "base weights must be >= 0 and sum to 1, got {}",
+        w.tolist()[:10],
+    )
     return torch.where(w > 0, f, f[w > 0].min()), w / w.sum()
 
 
 def vector(values: Vector) -> Tensor:
     """``values`` as a float64 tensor (n,) on the CPU."""
-    values = values.copy() if isinstance(values, np.ndarray) else values  # torch takes no reversed arrays
+    # torch takes no reversed arrays
+    values = values.copy() if isinstance(values, np.ndarray) else values
     x = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
-    require(x.dim() == 1, "expected one number for each client, got a tensor of shape {}", tuple(x.shape))
+    require(
+        x.dim() == 1,
+        "expected one number for each client, got a tensor of shape {}",
+        tuple(x.shape),
+    )
     return x
 
 
 def plain(values: Any) -> Any:
-    """A list, array or tensor as a tuple, so that settings can be compared and hashed; anything else as it is."""
+    """A list, array or tensor as a tuple, so that settings can be compared and hashed; anything
+    else as it is."""
     if isinstance(values, Tensor | np.ndarray):
         values = values.tolist()
     return tuple(values) if isinstance(values, list) else values
@@ -387,7 +437,8 @@ def share_out(w: Tensor, among: Tensor) -> Tensor:
 
 
 def log_ratio(x: Tensor, top: Tensor, difference: Tensor | None = None) -> Tensor:
-    """log(x / top) for 0 <= x <= top to full relative precision: near 1, and where the ratio itself would underflow.
+    """log(x / top) for 0 <= x <= top to full relative precision: near 1, and where the ratio itself
+    would underflow.
 
     ``difference`` is x - top where the caller knows it better.
     """
@@ -404,7 +455,8 @@ def power_mean(x: Tensor, w: Tensor, p: float) -> Tensor:
 
 
 def relative_entropy(lam: Tensor, w: Tensor) -> Tensor:
-    """KL(lam || w) of distributions, as a sum of terms that are >= 0: exact where the two are close."""
+    """KL(lam || w) of distributions, as a sum of terms that are >= 0: exact where the two are
+    close."""
     held = w > 0
     lam, w = lam[held], w[held]
     return (torch.xlogy(lam, lam / w) - lam + w).clamp(min=0).sum()
@@ -419,12 +471,17 @@ def _multiplier_and_weight(lam: Vector, base: Vector) -> tuple[Tensor, Tensor]:
 
 
 def _not_negative(f: Tensor) -> Tensor:
-    require(bool((f >= 0).all()), "PowerMean needs losses >= 0, got {}; TiltedMean takes any", f.min().item())
+    require(
+        bool((f >= 0).all()),
+        "PowerMean needs losses >= 0, got {}; TiltedMean takes any",
+        f.min().item(),
+    )
     return f
 
 
 def _team_sums(x: Tensor, team: Tensor, members: Tensor) -> Tensor:
-    """(d,) sums over teams. Added in increasing order, so that teams of the same numbers tie whatever the order of clients."""
+    """(d,) sums over teams. Added in increasing order, so that teams of the same numbers tie
+    whatever the order of clients."""
     order = x.argsort()
     return torch.zeros_like(members).index_add(0, team[order], x[order])
 

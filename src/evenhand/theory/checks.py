@@ -1,5 +1,5 @@
-"""Does a fairness claim hold here? Checks on data and models: client against group fairness, Pareto stationarity,
-proportional fairness."""
+"""Does a fairness claim hold here? Checks on data and models: client against group fairness, Pareto
+stationarity, proportional fairness."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Reach(NamedTuple):
     distance: float  # Euclidean, from the group weight to the nearest that clients can reach
     client_weight: tuple[float, ...]  # (n,) lam that comes nearest
     group_weight: tuple[float, ...]  # (A,) what it reaches
-    always: bool  # whether clients can reach every group weight: each group has a client all of its own
+    # whether clients can reach every group weight: each group has a client all of its own
+    always: bool
 
 
 def client_fairness_is_group_fairness(
@@ -44,24 +45,27 @@ def client_fairness_is_group_fairness(
 ) -> Reach:
     """Whether the worst-client model is also the worst-group model, from who holds which groups.
 
-    holds  iff  v in {P' lam : lam in the simplex},  P[i, a] = share of group a in client i's data     (FedMinMax, Lemma 1)
+    holds  iff  v in {P' lam : lam in the simplex},  P[i, a] = share of group a in client i's data
+    (FedMinMax, Lemma 1)
 
-    v is the weight of the groups at a minimax solution (the last dual variable of FedMinMax). Where the set contains it, AFL
-    over clients and FedMinMax over groups have a common solution. Being minimax over clients otherwise means being minimax
-    over the group weights in the set alone.
+    v is the weight of the groups at a minimax solution (the last dual variable of FedMinMax). Where
+    the set contains it, AFL over clients and FedMinMax over groups have a common solution. Being
+    minimax over clients otherwise means being minimax over the group weights in the set alone.
 
-    The lemma speaks of distributions and, without saying so, needs a group to look the same on every client: data given the
-    group do not depend on the client. Then sum_i lam_i f_i = sum_a (P' lam)_a r_a; on finite samples only nearly.
+    The lemma speaks of distributions and, without saying so, needs a group to look the same on
+    every client: data given the group do not depend on the client. Then sum_i lam_i f_i = sum_a (P'
+    lam)_a r_a; on finite samples only nearly.
 
     Args:
         group_counts: samples of each group on each client (n, A), or a census that has them.
         group_weight: v, (A,), not negative, summing to 1.
-        tolerance: the largest distance that counts as none. The distance is that of a quadratic programme's solution, good
-            to about 1e-8; estimated group shares are far coarser.
+        tolerance: the largest distance that counts as none. The distance is that of a quadratic
+            programme's solution, good to about 1e-8; estimated group shares are far coarser.
 
     >>> client_fairness_is_group_fairness(torch.tensor([[9, 1], [6, 4]]), [0.75, 0.25]).holds
     True
-    >>> round(client_fairness_is_group_fairness(torch.tensor([[9, 1], [6, 4]]), [0.5, 0.5]).distance, 4)
+    >>> counts = torch.tensor([[9, 1], [6, 4]])
+    >>> round(client_fairness_is_group_fairness(counts, [0.5, 0.5]).distance, 4)
     0.1414
     """
     share = _shares(group_counts)  # (n, A)
@@ -72,23 +76,33 @@ def client_fairness_is_group_fairness(
     nearest = lam @ share
     distance = float((nearest - v).norm())
     always = bool((share.amax(0) == 1).all())
-    return Reach(distance <= tolerance, distance, tuple(lam.tolist()), tuple(nearest.tolist()), always)
+    return Reach(
+        distance <= tolerance, distance, tuple(lam.tolist()), tuple(nearest.tolist()), always
+    )
 
 
 def _shares(group_counts: Census | Tensor | npt.NDArray[Any]) -> Tensor:
     """(n, A) share of each group in each client's data."""
     if isinstance(group_counts, Census):
         if group_counts.group_counts is None:
-            raise ValueError('the census counts no groups; give every sample a "group" in the federation')
+            raise ValueError(
+                'the census counts no groups; give every sample a "group" in the federation'
+            )
         group_counts = group_counts.group_counts
     counts = torch.as_tensor(group_counts, dtype=torch.float64, device="cpu")
     shape = list(counts.shape)
-    require(counts.ndim == 2 and counts.numel() > 0, "group_counts must be a matrix (clients, groups), got shape {}", shape)
+    require(
+        counts.ndim == 2 and counts.numel() > 0,
+        "group_counts must be a matrix (clients, groups), got shape {}",
+        shape,
+    )
     for end in (counts.min(), counts.max()):
         require_number("group_counts", float(end), "[0, inf)")
     size = counts.sum(1, keepdim=True)
     empty = torch.nonzero(size.flatten() == 0).flatten().tolist()
-    require(not empty, "client {} has no samples of any group in group_counts; leave it out", *empty[:1])
+    require(
+        not empty, "client {} has no samples of any group in group_counts; leave it out", *empty[:1]
+    )
     return counts / size
 
 
@@ -111,24 +125,28 @@ def pareto_residual(
     by: str = "client",
     normalised: bool = False,
 ) -> Stationarity:
-    """How far a model is from Pareto-stationary: 0 means that no direction lowers the losses of all at first order.
+    """How far a model is from Pareto-stationary: 0 means that no direction lowers the losses of all
+    at first order.
 
-    residual = min over lam in the simplex of |sum_i lam_i grad f_i(theta)|            (Desideri, 2012; FedMGDA+)
+    residual = min over lam in the simplex of |sum_i lam_i grad f_i(theta)|            (Desideri,
+    2012; FedMGDA+)
 
-    Every weighted optimum is Pareto-stationary, so fair methods differ in the weights, not in the residual of their limits.
-    For convex losses a residual of 0 with positive weights means that no model is better for one and worse for none.
-    Otherwise every loss falls along the negative combination, at first order by at least the residual per unit of length.
+    Every weighted optimum is Pareto-stationary, so fair methods differ in the weights, not in the
+    residual of their limits. For convex losses a residual of 0 with positive weights means that no
+    model is better for one and worse for none. Otherwise every loss falls along the negative
+    combination, at first order by at least the residual per unit of length.
 
-    Full-batch gradients on the training data, in evaluation mode (dropout off), one at a time; the products are taken in
-    float64.
+    Full-batch gradients on the training data, in evaluation mode (dropout off), one at a time; the
+    products are taken in float64.
 
     Args:
         module, loss: as in ``fit``.
-        params: the model to judge, such as ``result.params``; None takes the module's own parameters.
-        by: "client", "group" (mean loss over all samples of a group), or "team" (plain mean over the team's clients of their
-            mean losses, as in GIFAIR).
-        normalised: scale the gradients to norm 1 first, as FedMGDA+ does: the residual then lies in [0, 1] and does not
-            depend on the scale of the losses.
+        params: the model to judge, such as ``result.params``; None takes the module's own
+            parameters.
+        by: "client", "group" (mean loss over all samples of a group), or "team" (plain mean over
+            the team's clients of their mean losses, as in GIFAIR).
+        normalised: scale the gradients to norm 1 first, as FedMGDA+ does: the residual then lies in
+            [0, 1] and does not depend on the scale of the losses.
     """
     require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
     model = Model(module, loss)
@@ -139,11 +157,18 @@ def pareto_residual(
     losses, rows = torch.full((len(units),), math.nan, dtype=torch.float64), []
     for k in present:
         losses[k], gradient = _loss_and_gradient(model, chosen, samples, units[k])
-        require(bool(torch.isfinite(gradient).all()), "the gradient of {} {} is not finite; the model has diverged", by, k)
+        require(
+            bool(torch.isfinite(gradient).all()),
+            "the gradient of {} {} is not finite; the model has diverged",
+            by,
+            k,
+        )
         rows.append(gradient)
     gradients = torch.stack(rows)  # (U, P)
     if normalised:
-        gradients /= gradients.norm(dim=1, keepdim=True).clamp(min=torch.finfo(gradients.dtype).tiny)
+        gradients /= gradients.norm(dim=1, keepdim=True).clamp(
+            min=torch.finfo(gradients.dtype).tiny
+        )
     weight = torch.zeros(len(units), dtype=torch.float64)
     weight[present], residual = _shortest(gradients)
     return Stationarity(residual, tuple(weight.tolist()), tuple(losses.tolist()))
@@ -157,7 +182,8 @@ def _shortest(gradients: Tensor) -> tuple[Tensor, float]:
         gram += piece.double() @ piece.double().T
     lam = min_norm_weights(gram.cpu())
     combined = torch.cat([lam.to(piece.device) @ piece.double() for piece in pieces])
-    return lam, float(combined.norm())  # not from the Gram matrix: a square root would turn its rounding of 1e-16 into 1e-8
+    # not from the Gram matrix: a square root would turn its rounding of 1e-16 into 1e-8
+    return lam, float(combined.norm())
 
 
 class _Unit(NamedTuple):
@@ -174,17 +200,25 @@ def _units(federation: Federation, by: str) -> list[_Unit]:
         return _split(owner, federation.clients, torch.ones(len(owner)))
     if by == "group":
         if train.group is None:
-            raise ValueError('by="group" needs a group for every sample, the federation has none; use by="client"')
+            raise ValueError(
+                'by="group" needs a group for every sample, the federation has none; use'
+                ' by="client"'
+            )
         return _split(train.group, federation.groups, torch.ones(len(owner)))
     if by == "team":
         if federation.teams is None:
-            raise ValueError('by="team" needs a team for every client, the federation has none; use by="client"')
-        return _split(federation.teams[owner], len(federation.team_names), 1 / train.sizes[owner].double())
+            raise ValueError(
+                'by="team" needs a team for every client, the federation has none; use by="client"'
+            )
+        return _split(
+            federation.teams[owner], len(federation.team_names), 1 / train.sizes[owner].double()
+        )
     raise ValueError(f'by must be "client", "group" or "team", got {by!r}')
 
 
 def _split(label: Tensor, labels: int, weight: Tensor) -> list[_Unit]:
-    """A unit for every label, its weights scaled to sum 1; an empty one where nobody has the label."""
+    """A unit for every label, its weights scaled to sum 1; an empty one where nobody has the
+    label."""
     order = label.argsort(stable=True)
     parts = torch.split(order, torch.bincount(label, minlength=labels).tolist())
     return [_Unit(rows, weight[rows].double() / weight[rows].double().sum()) for rows in parts]
@@ -196,19 +230,30 @@ def _chosen(model: Model, params: Mapping[str, Tensor] | None) -> Tree:
     if params is None:
         return own
     for name, value in own.items():
-        require(name in params, "params lacks {!r}; give a state_dict of this module, such as result.params", name)
+        require(
+            name in params,
+            "params lacks {!r}; give a state_dict of this module, such as result.params",
+            name,
+        )
         got, wanted = list(params[name].shape), list(value.shape)
         require(got == wanted, "{!r} in params has shape {}, in the module {}", name, got, wanted)
     return {name: params[name].to(model.device, model.dtype) for name in own}
 
 
-def _loss_and_gradient(model: Model, params: Tree, samples: Samples, unit: _Unit) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(
+    model: Model, params: Tree, samples: Samples, unit: _Unit
+) -> tuple[Tensor, Tensor]:
     """() the unit's loss, and (P,) its gradient."""
     variables = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-    total, gradient = torch.zeros((), dtype=torch.float64), torch.zeros((), dtype=model.dtype, device=model.device)
-    for rows, share in zip(torch.split(unit.rows, PIECE), torch.split(unit.weight, PIECE), strict=True):
+    total = torch.zeros((), dtype=torch.float64)
+    gradient = torch.zeros((), dtype=model.dtype, device=model.device)
+    for rows, share in zip(
+        torch.split(unit.rows, PIECE), torch.split(unit.weight, PIECE), strict=True
+    ):
         weight = share.to(model.device, model.dtype)
-        value = (model.losses(variables, Batch(samples, rows.to(model.device), weight)) * weight).sum()
+        value = (
+            model.losses(variables, Batch(samples, rows.to(model.device), weight)) * weight
+        ).sum()
         slopes = torch.autograd.grad(value, list(variables.values()), materialize_grads=True)
         gradient = gradient + torch.cat([slope.flatten() for slope in slopes])
         total = total + value.detach().double().cpu()
@@ -221,19 +266,27 @@ def _loss_and_gradient(model: Model, params: Tree, samples: Samples, unit: _Unit
 class RelativeChange(NamedTuple):
     """How one model compares with another by relative changes of utility."""
 
-    total: float  # weighted sum of the relative changes; positive: the new model is proportionally better
+    # weighted sum of the relative changes; positive: the new model is proportionally better
+    total: float
     change: tuple[float, ...]  # (n,) relative change of each client's utility
     losers: tuple[int, ...]  # clients whose utility falls
-    log_gain: float  # weighted sum of log(new utility / old utility), never above total: the gain in PropFair's objective
+    # weighted sum of log(new utility / old utility), never above total: the gain in PropFair's
+    # objective
+    log_gain: float
 
 
-def proportionally_fairer(losses_new: Vector, losses_old: Vector, base: Vector | None = None, *, M: float) -> RelativeChange:
-    """Whether moving from an old to a new model gains some clients more, in proportion, than it costs others.
+def proportionally_fairer(
+    losses_new: Vector, losses_old: Vector, base: Vector | None = None, *, M: float
+) -> RelativeChange:
+    """Whether moving from an old to a new model gains some clients more, in proportion, than it
+    costs others.
 
-    total = sum_i w_i (u_i(new) - u_i(old)) / u_i(old),  u_i = M - loss_i          (Zhang et al., 2022, Definition 2.1)
+    total = sum_i w_i (u_i(new) - u_i(old)) / u_i(old),  u_i = M - loss_i          (Zhang et al.,
+    2022, Definition 2.1)
 
-    A model is proportionally fair if total <= 0 for every new model. That is a test of the old model, not an order: total can
-    be positive both ways, as for utilities (1, 2) and (2, 1). ``log_gain`` is an order; total <= 0 implies log_gain <= 0.
+    A model is proportionally fair if total <= 0 for every new model. That is a test of the old
+    model, not an order: total can be positive both ways, as for utilities (1, 2) and (2, 1).
+    ``log_gain`` is an order; total <= 0 implies log_gain <= 0.
 
     Args:
         losses_new, losses_old: one per client.
@@ -247,7 +300,9 @@ def proportionally_fairer(losses_new: Vector, losses_old: Vector, base: Vector |
     require_number("M", M, "(0, inf)", "take it above all losses")
     old = _utilities("losses_old", losses_old, M)
     new = _utilities("losses_new", losses_new, M, len(old))
-    weight = torch.full_like(old, 1 / len(old)) if base is None else read_weights("base", base, len(old))
+    weight = (
+        torch.full_like(old, 1 / len(old)) if base is None else read_weights("base", base, len(old))
+    )
     change = (new - old) / old
     losers = tuple(torch.nonzero(change < 0).flatten().tolist())
     log_gain = float((weight * (new / old).log()).sum())
@@ -258,5 +313,12 @@ def _utilities(name: str, losses: Vector, M: float, length: int | None = None) -
     """(n,) M - loss, all positive."""
     utility = M - read_vector(name, losses, "(-inf, inf)", length=length)
     worst = int(utility.argmin())
-    require(float(utility[worst]) > 0, "{} of client {} is {:g}, not below M = {:g}; take a larger M", name, worst, M - utility[worst], M)
+    require(
+        float(utility[worst]) > 0,
+        "{} of client {} is {:g}, not below M = {:g}; take a larger M",
+        name,
+        worst,
+        M - utility[worst],
+        M,
+    )
     return utility

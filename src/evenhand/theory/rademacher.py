@@ -1,6 +1,8 @@
-"""Rademacher complexities of a federation: how well a class of functions can fit random signs on the clients' samples.
+"""Rademacher complexities of a federation: how well a class of functions can fit random signs on
+the clients' samples.
 
-All are weighted by w_i / (alpha_i m_i), as FAFL's Theorem 3 has them; for its Theorem 4 ask for one client at a time.
+All are weighted by w_i / (alpha_i m_i), as FAFL's Theorem 3 has them; for its Theorem 4 ask for one
+client at a time.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from evenhand.errors import require, require_number, require_whole
 from evenhand.theory.aggregates import Vector
 from evenhand.theory.bounds import counts_and_caps
 
-Supremum = Callable[[Tensor], Tensor]  # (D, m) weighted signs to (D,) suprema over a class of functions
+# (D, m) weighted signs to (D,) suprema over a class of functions
+Supremum = Callable[[Tensor], Tensor]
 
 BLOCK = 2**22  # signs drawn at once: 32 MB of float64
 
@@ -29,14 +32,16 @@ def rademacher_linear(
     alpha: float | Vector = 1.0,
     lipschitz: float = 1.0,
 ) -> float:
-    """At most how well a linear model of bounded norm can fit random signs on these samples, in closed form.
+    """At most how well a linear model of bounded norm can fit random signs on these samples, in
+    closed form.
 
     lip radius sqrt(sum_i (w_i / (alpha_i m_i))^2 sum_j |x_ij|^2)
 
-    bounds the complexity R of FAFL's Theorem 3, given the samples, for losses that are ``lipschitz`` in the single output
-    <w, x>, |w| <= radius (Talagrand's contraction and Jensen's inequality; Mohri, Rostamizadeh and Talwalkar 2018, ch. 5).
-    For the linear functions themselves it is at most a factor sqrt(2) too large (Latala and Oleszkiewicz), and exact when the
-    samples are orthogonal. With all |x| <= r, samples of norm r give a bound for every sample.
+    bounds the complexity R of FAFL's Theorem 3, given the samples, for losses that are
+    ``lipschitz`` in the single output <w, x>, |w| <= radius (Talagrand's contraction and Jensen's
+    inequality; Mohri, Rostamizadeh and Talwalkar 2018, ch. 5). For the linear functions themselves
+    it is at most a factor sqrt(2) too large (Latala and Oleszkiewicz), and exact when the samples
+    are orthogonal. With all |x| <= r, samples of norm r give a bound for every sample.
 
     Theorem 4's R_i is the same for one client: ``rademacher_linear([x_i], radius, lipschitz=...)``.
 
@@ -58,21 +63,32 @@ def rademacher_linear(
     return lipschitz * radius * math.sqrt(float(((caps / counts) ** 2 * squares).sum()))
 
 
-def rademacher_vc(dimension: int, sizes: Vector, base: Vector | None = None, alpha: float | Vector = 1.0) -> float:
+def rademacher_vc(
+    dimension: int, sizes: Vector, base: Vector | None = None, alpha: float | Vector = 1.0
+) -> float:
     """At most how well classifiers of a VC dimension can fit random signs, whatever the samples.
 
-    sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i                    (FAFL, Remark 3)
+    sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i                    (FAFL,
+    Remark 3)
 
-    The remark takes losses in {-1, +1} while Theorem 3 wants them in [0, B]. The value is right for both; for losses in
-    {0, 1} half of it is, because shifting a class changes nothing and halving it halves its complexity. Needs m >= d.
+    The remark takes losses in {-1, +1} while Theorem 3 wants them in [0, B]. The value is right for
+    both; for losses in {0, 1} half of it is, because shifting a class changes nothing and halving
+    it halves its complexity. Needs m >= d.
 
     Theorem 4's R_i is the same for one client: ``rademacher_vc(d, [m_i])``.
     """
     require_whole("dimension", dimension, 1)
     counts, caps = counts_and_caps(sizes, base, alpha)
     total = float(counts.sum())
-    require(total >= dimension, "the formula needs at least as many samples ({:g}) as the VC dimension, got {}", total, dimension)
-    return math.sqrt(2 * dimension * (1 + math.log(total / dimension)) * float((caps**2 / counts).sum()))
+    require(
+        total >= dimension,
+        "the formula needs at least as many samples ({:g}) as the VC dimension, got {}",
+        total,
+        dimension,
+    )
+    return math.sqrt(
+        2 * dimension * (1 + math.log(total / dimension)) * float((caps**2 / counts).sum())
+    )
 
 
 class Estimate(NamedTuple):
@@ -92,14 +108,16 @@ def rademacher_monte_carlo(
 ) -> Estimate:
     """How well a class of functions fits random signs on these samples, by drawing signs.
 
-    the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)       (FAFL, before Theorem 3)
+    the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)       (FAFL,
+    before Theorem 3)
 
-    It is the complexity given the samples; :func:`fafl_generalisation` takes it with ``measured=True``. A complexity is never
-    negative, so a mean below 0 is given as 0. Theorem 4's R_i is the same for one client alone.
+    It is the complexity given the samples; :func:`fafl_generalisation` takes it with
+    ``measured=True``. A complexity is never negative, so a mean below 0 is given as 0. Theorem 4's
+    R_i is the same for one client alone.
 
     Args:
-        supremum: for (D, m) weighted signs, client after client, the (D,) largest weighted sums over the class:
-            :func:`linear_class`, :func:`finite_class`, or one of your own.
+        supremum: for (D, m) weighted signs, client after client, the (D,) largest weighted sums
+            over the class: :func:`linear_class`, :func:`finite_class`, or one of your own.
         sizes: m_i, samples of each client.
         base: w_i, summing to 1; None for the clients' data shares.
         alpha: levels in (0, 1], one number or one per client.
@@ -116,7 +134,12 @@ def rademacher_monte_carlo(
         shape = (min(rows, draws - first), len(weight))
         signs = torch.randint(0, 2, shape, generator=generator) * 2 - 1
         values = supremum(signs * weight)
-        require(values.shape == shape[:1], "supremum must give one value per row, {}, got shape {}", shape[0], list(values.shape))
+        require(
+            values.shape == shape[:1],
+            "supremum must give one value per row, {}, got shape {}",
+            shape[0],
+            list(values.shape),
+        )
         found.append(values.double())
     all_values = torch.cat(found)
     return Estimate(max(0.0, float(all_values.mean())), float(all_values.std()) / math.sqrt(draws))
@@ -133,9 +156,14 @@ def linear_class(x: Sequence[Tensor | npt.NDArray[Any]], radius: float) -> Supre
 
 
 def finite_class(values: Tensor | npt.NDArray[Any]) -> Supremum:
-    """The functions with these values, one row (m,) of the matrix for each: the supremum is the largest row sum."""
+    """The functions with these values, one row (m,) of the matrix for each: the supremum is the
+    largest row sum."""
     table = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
-    require(table.ndim == 2 and len(table) > 0, "values must be a matrix (functions, samples), got shape {}", list(table.shape))
+    require(
+        table.ndim == 2 and len(table) > 0,
+        "values must be a matrix (functions, samples), got shape {}",
+        list(table.shape),
+    )
     return lambda weighted: (weighted @ table.T).amax(1)
 
 
@@ -144,5 +172,10 @@ def _samples(x: Sequence[Tensor | npt.NDArray[Any]]) -> list[Tensor]:
     arrays = [torch.as_tensor(rows, dtype=torch.float64, device="cpu").detach() for rows in x]
     require(len(arrays) > 0, "x must hold an array for each client, got none")
     for client, rows in enumerate(arrays):
-        require(rows.ndim >= 2 and len(rows) > 0, "x of client {} must be (samples, features), got {}", client, list(rows.shape))
+        require(
+            rows.ndim >= 2 and len(rows) > 0,
+            "x of client {} must be (samples, features), got {}",
+            client,
+            list(rows.shape),
+        )
     return [rows.reshape(len(rows), -1) for rows in arrays]

@@ -24,7 +24,8 @@ HISTORY = "history.csv"
 
 
 class Checkpoints:
-    """State, client memories, history and tracked weights of a run, in a directory; enough to go on as if nothing had happened."""
+    """State, client memories, history and tracked weights of a run, in a directory; enough to go on
+    as if nothing had happened."""
 
     def __init__(self, directory: Path, settings: str, every: int, extent: Extent) -> None:
         self.directory, self.every, self.extent = directory, every, extent
@@ -33,7 +34,8 @@ class Checkpoints:
 
     @processes.on_first
     def _open(self) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)  # a directory that cannot be written to shows now, not after hours
+        # a directory that cannot be written to shows now, not after hours
+        self.directory.mkdir(parents=True, exist_ok=True)
         files.clear_partial(self.directory, (CHECKPOINT, HISTORY))
 
     @processes.on_first
@@ -42,43 +44,79 @@ class Checkpoints:
         found = (self.directory / CHECKPOINT).exists()
         if found and not resume:
             raise RunError(
-                f"{self.directory} holds the checkpoint of an earlier run; continue it with resume=True, or use another directory"
+                f"{self.directory} holds the checkpoint of an earlier run; continue it with"
+                " resume=True, or use another directory"
             )
         return found
 
     @processes.on_first
-    def save(self, state: State, memories: dict[int, Tree], history: list[Row], tracked: dict[int, Tensor]) -> None:
-        files.write_rows(self.directory / HISTORY, history)  # to look at; resuming reads the checkpoint alone
-        kept = {"state": tree.to(state, "cpu"), "memory": {str(i): memories[i] for i in sorted(memories)}}
+    def save(
+        self,
+        state: State,
+        memories: dict[int, Tree],
+        history: list[Row],
+        tracked: dict[int, Tensor],
+    ) -> None:
+        # to look at; resuming reads the checkpoint alone
+        files.write_rows(self.directory / HISTORY, history)
+        kept = {
+            "state": tree.to(state, "cpu"),
+            "memory": {str(i): memories[i] for i in sorted(memories)},
+        }
         kept["weights"] = {str(round): weights for round, weights in tracked.items()}
-        about = {"rounds": len(history), "settings": self.settings, "extent": self.extent, "history": history}
+        about = {
+            "rounds": len(history),
+            "settings": self.settings,
+            "extent": self.extent,
+            "history": history,
+        }
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
     @processes.on_first
     def extent_then(self) -> Extent:
-        """How many clients, groups and teams there were when the checkpoint was written, as far as it tells."""
+        """How many clients, groups and teams there were when the checkpoint was written, as far as
+        it tells."""
         _, about = files.read_tensors(self.directory / CHECKPOINT)
         return Extent(*about.get("extent", self.extent))
 
     @processes.on_first
-    def load(self, settings: str | None = None) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
-        """What the checkpoint holds, which must be of a run with ``settings``, by default the present ones."""
+    def load(
+        self, settings: str | None = None
+    ) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
+        """What the checkpoint holds, which must be of a run with ``settings``, by default the
+        present ones."""
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
         if about.get("settings") != (self.settings if settings is None else _hashed(settings)):
-            raise RunError(f"{self.directory} holds a checkpoint of a run with other settings or data; use another directory")
+            raise RunError(
+                f"{self.directory} holds a checkpoint of a run with other settings or data; use"
+                " another directory"
+            )
         kept = tree.unflatten(flat)
-        memories, tracked = ({int(i): saved for i, saved in kept.get(name, {}).items()} for name in ("memory", "weights"))
+        memories, tracked = (
+            {int(i): saved for i, saved in kept.get(name, {}).items()}
+            for name in ("memory", "weights")
+        )
         if "state" not in kept or not isinstance(about.get("history"), list):
-            raise RunError(f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history")
+            raise RunError(
+                f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history"
+            )
         return kept["state"], memories, about["history"], tracked
 
 
 def identify(model: Model, federation: Federation, data: str, *settings: object) -> str:
-    """A text that changes when the settings of a run, its initial model, the loss or the ``data``, by their fingerprint, do."""
-    parameters = [(name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()]
+    """A text that changes when the settings of a run, its initial model, the loss or the ``data``,
+    by their fingerprint, do."""
+    parameters = [
+        (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()
+    ]
     first = first_samples(model, federation, 8)
     few = torch.arange(len(first.y), device=model.device)
-    loss = float(model.loss(model.init(), Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype))))
+    loss = float(
+        model.loss(
+            model.init(),
+            Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype)),
+        )
+    )
     return repr((settings, (loss, parameters, data)))
 
 

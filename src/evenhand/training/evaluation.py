@@ -29,21 +29,38 @@ from evenhand.tree import Tree
 class Judge:
     """Evaluates the models that clients would use, by exchanges."""
 
-    def __init__(self, algorithm: Algorithm, model: Model, federation: Federation, census: Census, exchange: Exchange) -> None:
-        self.algorithm, self.model, self.federation, self.census, self.exchange = algorithm, model, federation, census, exchange
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: Model,
+        federation: Federation,
+        census: Census,
+        exchange: Exchange,
+    ) -> None:
+        self.algorithm, self.model, self.federation = algorithm, model, federation
+        self.census, self.exchange = census, exchange
         self.part = "train" if federation.judged is federation.train else "test"
         self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
-        self._training_work = Evaluate(Algorithm(), federation.groups, "train")  # one of each kind: engines prepare a kind of work once
-        self._losses: tuple[State, Tensor] | None = None  # the last training losses, and the state they are of
-        self._tallied: tuple[State, Replies] | None = None  # full tallies of the last model, likewise
+        # one of each kind: engines prepare a kind of work once
+        self._training_work = Evaluate(Algorithm(), federation.groups, "train")
+        # the last training losses, and the state they are of
+        self._losses: tuple[State, Tensor] | None = None
+        # full tallies of the last model, likewise
+        self._tallied: tuple[State, Replies] | None = None
 
-    def result(self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]) -> Result:
+    def result(
+        self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]
+    ) -> Result:
         """What a run of so many rounds that ends with ``state`` leaves."""
         federation, certificate = self.federation, self.certificate(state, rounds)
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
-        validated = self.tally(state, rounds, "val") if federation.val is not None and len(federation.val.x) else None
+        validated = (
+            self.tally(state, rounds, "val")
+            if federation.val is not None and len(federation.val.x)
+            else None
+        )
         return Result(
             algorithm=self.algorithm,
             params=params,
@@ -57,13 +74,16 @@ class Judge:
             validation=None if validated is None else score_columns(validated, federation),
             certificate=certificate,
             over_clients=over_clients,
-            weight_columns={} if certificate is None else self.weight_columns(certificate, state, rounds),
+            weight_columns=(
+                {} if certificate is None else self.weight_columns(certificate, state, rounds)
+            ),
             weight_rounds=list(tracked),
             weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
         )
 
     def numbers(self, state: State, round: int, last: bool = False) -> Row:
-        """Loss and accuracy over clients, for the history. ``last``: of the run's last model, whose tallies will be asked for."""
+        """Loss and accuracy over clients, for the history. ``last``: of the run's last model, whose
+        tallies will be asked for."""
         if not last:
             return self.read(self._judged(self.work, state, round))
         replies = self._judged(self._full(self.part), state, round)
@@ -72,7 +92,8 @@ class Judge:
         return self.read(replies)
 
     def look(self, state: State, ids: Tensor) -> Look | None:
-        """The same question to those of clients ``ids`` that have something to judge on, in company with other work."""
+        """The same question to those of clients ``ids`` that have something to judge on, in company
+        with other work."""
         ids = ids[getattr(self.federation, self.part).sizes[ids] > 0]
         return Look(self.work, self._task(state), ids) if len(ids) else None
 
@@ -82,23 +103,38 @@ class Judge:
             return {"loss": math.nan}
         if not self.work.by_client:
             return dict(from_client_sums(replies.total))
-        return {name: float(value) for name, value in over_clients(replies.each, self.model.classifies).items()}
+        return {
+            name: float(value)
+            for name, value in over_clients(replies.each, self.model.classifies).items()
+        }
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
-        """Full tallies of all clients on a part of their data, by default the one that the history is about."""
+        """Full tallies of all clients on a part of their data, by default the one that the history
+        is about."""
         if part is None and self._tallied is not None and self._tallied[0] is state:
             replies = self._tallied[1]
         else:
             replies = self._judged(self._full(part or self.part), state, round)
         if not len(replies.ids):
-            raise RunError("no client has answered the last evaluation; start the run again, it goes on from its last round")
+            raise RunError(
+                "no client has answered the last evaluation; start the run again, it goes on from"
+                " its last round"
+            )
         return dense(replies, self.federation.clients)
 
     def _full(self, part: str) -> Evaluate:
-        return Evaluate(self.algorithm, self.federation.groups, part, True, self.federation.clients, self.exchange.by_client)
+        return Evaluate(
+            self.algorithm,
+            self.federation.groups,
+            part,
+            True,
+            self.federation.clients,
+            self.exchange.by_client,
+        )
 
     def shared_columns(self, state: State, round: int) -> Columns:
-        """Accuracy and loss of the shared model, where clients use models of their own and there is a trained one beside them."""
+        """Accuracy and loss of the shared model, where clients use models of their own and there is
+        a trained one beside them."""
         shared = self.algorithm.result(state)
         if (
             not self.algorithm.personal
@@ -112,14 +148,16 @@ class Judge:
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
     def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
-        """(N,) how each sample of the judged part is served, where samples are here; as evaluation, with one thread for each operation."""
+        """(N,) how each sample of the judged part is served, where samples are here; as evaluation,
+        with one thread for each operation."""
         if not self.exchange.here:
             return np.zeros(0)
         with one_thread():
             return sample_values(self.model, self.federation.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
-        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()  # clients with something to judge on
+        # clients with something to judge on
+        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()
         return self.exchange.exchange(work, self._task(state), ids, round)
 
     def _task(self, state: State) -> Task:
@@ -130,37 +168,53 @@ class Judge:
         if type(self.algorithm).certificate is Algorithm.certificate or not self.exchange.by_client:
             return None  # that takes no look at the training data
         losses = self.training_losses(state, round)
-        return None if bool(losses.isnan().all()) else self.algorithm.certificate(state, losses, self.census)
+        return (
+            None
+            if bool(losses.isnan().all())
+            else self.algorithm.certificate(state, losses, self.census)
+        )
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""
         names = [self.federation.name(client) for client in range(self.federation.clients)]
-        columns = {"loss": self.training_losses(state, round), "base": self.census.weight, "weight": certificate.weights}
+        columns = {
+            "loss": self.training_losses(state, round),
+            "base": self.census.weight,
+            "weight": certificate.weights,
+        }
         return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
 
     def training_losses(self, state: State, round: int) -> Tensor:
-        """(n,) each client's loss on its training data, of the model handed out: what methods compare, a sum for "hinge_sum".
+        """(n,) each client's loss on its training data, of the model handed out: what methods
+        compare, a sum for "hinge_sum".
 
         All are NaN where one has not answered: weights are about everyone's losses.
         """
         if self._losses is None or self._losses[0] is not state:
             everyone = torch.arange(self.federation.clients)
-            replies = self.exchange.exchange(self._training_work, self._task(state), everyone, round)
+            replies = self.exchange.exchange(
+                self._training_work, self._task(state), everyone, round
+            )
             if len(replies.ids) < len(everyone):
                 self._losses = (state, torch.full((len(everyone),), math.nan, dtype=torch.float64))
                 return self._losses[1]
             total: Tensor = replies.each["loss"].sum(1)
-            self._losses = (state, total if self.model.summed else total / replies.each["count"].sum(1))
+            self._losses = (
+                state,
+                total if self.model.summed else total / replies.each["count"].sum(1),
+            )
         return self._losses[1]
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
         """Each client's own model, where the method gives it one."""
         if not self.algorithm.personal or not self.exchange.here:
             return None
-        shared, first = {"model": self.algorithm.result(state)}, self.algorithm.memory(self.model.init())
+        shared = {"model": self.algorithm.result(state)}
+        first = self.algorithm.memory(self.model.init())
         memories = self.exchange.memories
         return [
-            self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first))) for client in range(self.federation.clients)
+            self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first)))
+            for client in range(self.federation.clients)
         ]
 
 
@@ -172,7 +226,8 @@ def _split_off(tally: Tally) -> dict[str, float]:
 
 
 def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Loss and accuracy over clients, from their plain tallies (..., K, A): (...) by name, a number for every run in front."""
+    """Loss and accuracy over clients, from their plain tallies (..., K, A): (...) by name, a number
+    for every run in front."""
     sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
     return found | (summaries(sums["correct"] / sums["count"]) if classifies else {})

@@ -1,4 +1,5 @@
-"""ACS Income: who earns more than 50,000 dollars, by state, from the American Community Survey of 2018 (Ding et al., NeurIPS 2021)."""
+"""ACS Income: who earns more than 50,000 dollars, by state, from the American Community Survey of
+2018 (Ding et al., NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -12,22 +13,31 @@ import numpy as np
 import pandas as pd
 
 from evenhand.data.federation import Federation
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, first_line, require_choice
-from evenhand.data.pool import Partition
-from evenhand.data.tables import from_frame
 
 COLUMNS = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
 FILES = (
     File(
         "acs_income_2018_35states.npz",
-        hint=f"save arrays {', '.join(COLUMNS)}, label, state and state_names from folktables' ACSIncome rows with numpy.savez",
+        hint=(
+            f"save arrays {', '.join(COLUMNS)}, label, state and state_names from folktables'"
+            " ACSIncome rows with numpy.savez"
+        ),
     ),
 )
 NAMES: dict[str, dict[int, str]] = {
     "SEX": {1: "male", 2: "female"},
-    "RAC1P": {1: "White", 2: "Black", 3: "Asian", 4: "American Indian or Alaska Native", 5: "other or several"},
+    "RAC1P": {
+        1: "White",
+        2: "Black",
+        3: "Asian",
+        4: "American Indian or Alaska Native",
+        5: "other or several",
+    },
     "MAR": {1: "married", 2: "not married"},
     "COW": {
         1: "private, for profit",
@@ -42,12 +52,49 @@ NAMES: dict[str, dict[int, str]] = {
 }
 # the census' families of occupations and parts of the world, by the first code of each
 OCCUPATIONS = {
-    **{10: "managers", 500: "business", 800: "finance", 1005: "computers", 1305: "engineering", 1600: "science"},
-    **{2001: "community", 2100: "law", 2205: "education", 2600: "arts and media", 3000: "medicine", 3601: "health support"},
-    **{3700: "protection", 4000: "food", 4200: "cleaning", 4330: "personal care", 4700: "sales", 5000: "office", 6005: "farming"},
-    **{6200: "construction", 6800: "extraction", 7000: "repair", 7700: "production", 9005: "transport", 9800: "military"},
+    **{
+        10: "managers",
+        500: "business",
+        800: "finance",
+        1005: "computers",
+        1305: "engineering",
+        1600: "science",
+    },
+    **{
+        2001: "community",
+        2100: "law",
+        2205: "education",
+        2600: "arts and media",
+        3000: "medicine",
+        3601: "health support",
+    },
+    **{
+        3700: "protection",
+        4000: "food",
+        4200: "cleaning",
+        4330: "personal care",
+        4700: "sales",
+        5000: "office",
+        6005: "farming",
+    },
+    **{
+        6200: "construction",
+        6800: "extraction",
+        7000: "repair",
+        7700: "production",
+        9005: "transport",
+        9800: "military",
+    },
 }
-ORIGINS = {1: "United States", 60: "US islands", 100: "Europe", 200: "Asia", 300: "Americas", 400: "Africa", 500: "Oceania"}
+ORIGINS = {
+    1: "United States",
+    60: "US islands",
+    100: "Europe",
+    200: "Asia",
+    300: "Americas",
+    400: "Africa",
+    500: "Oceania",
+}
 
 
 def read(root: Path | None = None) -> pd.DataFrame:
@@ -64,11 +111,17 @@ def read(root: Path | None = None) -> pd.DataFrame:
     count = len(arrays["label"])
     for name, values in arrays.items():
         if values.shape != (count,):
-            raise DataError(f"{path}: {name} has shape {list(values.shape)}, label has {count} entries; they must be parallel")
+            raise DataError(
+                f"{path}: {name} has shape {list(values.shape)}, label has {count} entries; they"
+                " must be parallel"
+            )
         low, high = _bounds(name, len(names))
         bad = np.flatnonzero(~((values >= low) & (values <= high)))  # so written, NaN is bad
         if len(bad):
-            raise DataError(f"{path} row {int(bad[0]) + 1}: {name} is {values[bad[0]]}; it must be {low} to {high}")
+            raise DataError(
+                f"{path} row {int(bad[0]) + 1}: {name} is {values[bad[0]]}; it must be {low} to"
+                f" {high}"
+            )
     return pd.DataFrame(arrays).assign(state=names[arrays["state"]])
 
 
@@ -76,9 +129,14 @@ def _bounds(name: str, states: int) -> tuple[int, int]:
     """Least and largest code of a column."""
     if name in NAMES:
         return min(NAMES[name]), max(NAMES[name])
-    return {"label": (0, 1), "state": (0, states - 1), "AGEP": (0, 99), "SCHL": (1, 24), "WKHP": (1, 99), "RELP": (0, 17)}.get(
-        name, (1, 9999)
-    )
+    return {
+        "label": (0, 1),
+        "state": (0, states - 1),
+        "AGEP": (0, 99),
+        "SCHL": (1, 24),
+        "WKHP": (1, 99),
+        "RELP": (0, 17),
+    }.get(name, (1, 9999))
 
 
 def acs_income(
@@ -91,16 +149,19 @@ def acs_income(
     codes: str = "families",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """171,185 people in 35 states of the USA, 3,064 to 5,000 from each; the label is an income above 50,000 dollars (36 %).
+    """171,185 people in 35 states of the USA, 3,064 to 5,000 from each; the label is an income
+    above 50,000 dollars (36 %).
 
-    AGEP, SCHL (schooling, 24 steps) and WKHP (hours a week) are numbers, the other columns are categories.
+    AGEP, SCHL (schooling, 24 steps) and WKHP (hours a week) are numbers, the other columns are
+    categories.
 
     Args:
         partition: None makes each state a client; ``clients`` then draws some of them.
         split: None keeps a fifth of each state's rows for testing.
         group: "SEX", "RAC1P" (race) or both.
-        codes: "families" puts the 529 occupations into the census' 25 families and the 222 places of birth into seven parts of the
-            world, as categories; "numbers" takes their codes for numbers, as folktables gives them.
+        codes: "families" puts the 529 occupations into the census' 25 families and the 222 places
+            of birth into seven parts of the world, as categories; "numbers" takes their codes for
+            numbers, as folktables gives them.
         drop: columns that are no features.
     """
     require_choice("codes", codes, ("families", "numbers"))
@@ -108,8 +169,11 @@ def acs_income(
     for column, names in NAMES.items():
         rows[column] = rows[column].map(names)
     if codes == "families":
-        rows["OCCP"], rows["POBP"] = _family(rows["OCCP"], OCCUPATIONS), _family(rows["POBP"], ORIGINS)
-    rows["income"] = pd.Categorical.from_codes(rows.pop("label"), pd.Index(["up to 50,000", "above 50,000"]))
+        rows["OCCP"] = _family(rows["OCCP"], OCCUPATIONS)
+        rows["POBP"] = _family(rows["POBP"], ORIGINS)
+    rows["income"] = pd.Categorical.from_codes(
+        rows.pop("label"), pd.Index(["up to 50,000", "above 50,000"])
+    )
     return from_frame(
         rows,
         client="state",

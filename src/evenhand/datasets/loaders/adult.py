@@ -1,4 +1,5 @@
-"""Adult: who earns more than 50,000 dollars a year, from the US census of 1994 (Becker and Kohavi, UCI)."""
+"""Adult: who earns more than 50,000 dollars a year, from the US census of 1994 (Becker and Kohavi,
+UCI)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,33 @@ from typing import Any
 import pandas as pd
 
 from evenhand.data.federation import Federation
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import require_choice
-from evenhand.data.pool import Partition
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
 FILES = tuple(
     File(name, HOME + name, f"md5:{published}", f"md5:{published}")
-    for name, published in (("adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"), ("adult.test", "35238206dfdf7f1fe215bbb874adecdc"))
+    for name, published in (
+        ("adult.data", "5d7c39d7b8804f071cdd1f2a7c460872"),
+        ("adult.test", "35238206dfdf7f1fe215bbb874adecdc"),
+    )
 )
 COLUMNS = (
-    *("age", "workclass", "fnlwgt", "education", "education-num", "marital-status", "occupation", "relationship", "race", "sex"),
+    *(
+        "age",
+        "workclass",
+        "fnlwgt",
+        "education",
+        "education-num",
+        "marital-status",
+        "occupation",
+        "relationship",
+        "race",
+        "sex",
+    ),
     *("capital-gain", "capital-loss", "hours-per-week", "native-country", "income"),
 )
 NUMBERS = ("age", "fnlwgt", "education-num", "capital-gain", "capital-loss", "hours-per-week")
@@ -31,8 +46,13 @@ LABELS = ("<=50K", ">50K")
 def read(root: Path | None = None) -> pd.DataFrame:
     """All 48,842 rows with a column "held_out", true for the 16,281 of the official test file."""
     paths = locate("adult", FILES, root)
-    parts = [table(read_file(path, file), str(path)) for path, file in zip(paths, FILES, strict=True)]
-    return pd.concat([part.assign(held_out=tested) for part, tested in zip(parts, (False, True), strict=True)], ignore_index=True)
+    parts = [
+        table(read_file(path, file), str(path)) for path, file in zip(paths, FILES, strict=True)
+    ]
+    return pd.concat(
+        [part.assign(held_out=tested) for part, tested in zip(parts, (False, True), strict=True)],
+        ignore_index=True,
+    )
 
 
 def table(content: bytes, source: str) -> pd.DataFrame:
@@ -56,22 +76,29 @@ def adult(
     features: str = "all",
     drop: Sequence[str] = ("fnlwgt",),
 ) -> Federation:
-    """32,561 training and 16,281 test rows on income; a logistic regression gets about 85 % right, always "no" 76 %.
+    """32,561 training and 16,281 test rows on income; a logistic regression gets about 85 % right,
+    always "no" 76 %.
 
     Args:
-        partition: None gives the clients that ``client`` names; or a way to deal the rows, such as "dirichlet" with ``clients``.
+        partition: None gives the clients that ``client`` names; or a way to deal the rows, such as
+            "dirichlet" with ``clients``.
         split: None tests on the official test file.
-        client: "phd" for the two clients of AFL and q-FFL, people with a doctorate (413 training rows) and all others; or a column
-            such as "workclass", whose rows without a value are then left out.
+        client: "phd" for the two clients of AFL and q-FFL, people with a doctorate (413 training
+            rows) and all others; or a column such as "workclass", whose rows without a value are
+            then left out.
         group: a column, or several for their combinations: ``["sex", "race"]``.
-        features: "all", or "categorical" for the eight columns of text alone, as in AFL and q-FFL. They become 101 columns here; the
-            q-FFL code has 99, for it gives a missing value no column (three fewer) and sex two (one more).
-        drop: columns that are no features. fnlwgt says how many people a row stands for, and nothing about the person in it.
+        features: "all", or "categorical" for the eight columns of text alone, as in AFL and q-FFL.
+            They become 101 columns here; the q-FFL code has 99, for it gives a missing value no
+            column (three fewer) and sex two (one more).
+        drop: columns that are no features. fnlwgt says how many people a row stands for, and
+            nothing about the person in it.
     """
     require_choice("features", features, ("all", "categorical"))
     rows = read(root)
     if client == "phd":
-        rows["phd"] = rows["education"].map(lambda education: "PhD" if education == "Doctorate" else "no PhD")
+        rows["phd"] = rows["education"].map(
+            lambda education: "PhD" if education == "Doctorate" else "no PhD"
+        )
     unused = {*drop, *(NUMBERS if features == "categorical" else ())}
     return from_frame(
         rows,

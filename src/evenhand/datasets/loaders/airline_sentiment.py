@@ -13,24 +13,29 @@ import numpy as np
 import torch
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.datasets.text import WordVectors, glove
 from evenhand.errors import DataError, require, require_choice
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
 
 FILES = (
     File(
         "airline_tweets.csv.gz",
         content="sha256:0bea7325aa0688fd98a17885392d1c8e3ab595a6b393546842acf06d8036473c",
-        hint='Kaggle\'s "Twitter US Airline Sentiment" has the same tweets as Tweets.csv, which can be put there in its place',
+        hint=(
+            'Kaggle\'s "Twitter US Airline Sentiment" has the same tweets as Tweets.csv, which can'
+            " be put there in its place"
+        ),
     ),
 )
 KAGGLE = File("Tweets.csv")
 LABELS = ("negative", "neutral", "positive")
 COLUMNS = ("airline", "airline_sentiment", "tweet_created", "text")
-DATE = re.compile(r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)\b|(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})\b")
+DATE = re.compile(
+    r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)\b|(?P<m>\d{1,2})/(?P<d>\d{1,2})/(?P<y>\d{4})\b"
+)
 
 
 def airline_sentiment(
@@ -46,7 +51,8 @@ def airline_sentiment(
     most: int | None = None,
     length: int = 25,
 ) -> Federation:
-    """14,640 tweets as codes of words: negative, neutral or positive; a client is one of six airlines.
+    """14,640 tweets as codes of words: negative, neutral or positive; a client is one of six
+    airlines.
 
     Codes are those of ``text.glove(root, dimensions, most)``, whose ``vectors`` a model needs.
 
@@ -57,7 +63,9 @@ def airline_sentiment(
         dimensions, most: the size and number of the word vectors.
         length: words kept of a tweet.
     """
-    return deal(read(root, by, binary, distinct, dimensions, most, length), partition, split, seed, clients)
+    return deal(
+        read(root, by, binary, distinct, dimensions, most, length), partition, split, seed, clients
+    )
 
 
 class Tweet(NamedTuple):
@@ -81,12 +89,30 @@ def read(
 ) -> Pool:
     """All tweets; see :func:`airline_sentiment`."""
     folder = folder_of("airline_sentiment", root)
-    file = KAGGLE if find(FILES[0], [folder]) is None and find(KAGGLE, [folder]) is not None else FILES[0]
+    file = (
+        KAGGLE
+        if find(FILES[0], [folder]) is None and find(KAGGLE, [folder]) is not None
+        else FILES[0]
+    )
     (path,) = locate("airline_sentiment", [file], root)
-    return pool_of(tweets(path, read_file(path, file)), glove(root, dimensions, most), by, binary, distinct, length)
+    return pool_of(
+        tweets(path, read_file(path, file)),
+        glove(root, dimensions, most),
+        by,
+        binary,
+        distinct,
+        length,
+    )
 
 
-def pool_of(rows: list[Tweet], vectors: WordVectors, by: str, binary: bool = False, distinct: bool = False, length: int = 25) -> Pool:
+def pool_of(
+    rows: list[Tweet],
+    vectors: WordVectors,
+    by: str,
+    binary: bool = False,
+    distinct: bool = False,
+    length: int = 25,
+) -> Pool:
     """Tweets as samples, with their airlines or days as clients."""
     require_choice("by", by, ("airline", "day"))
     for name, value in (("binary", binary), ("distinct", distinct)):
@@ -116,9 +142,15 @@ def tweets(path: Path, content: bytes) -> list[Tweet]:
         header = next(lines, [])
         missing = [column for column in COLUMNS if column not in header]
         if missing:
-            raise DataError(f"{path} has no column {missing[0]!r} in its first line; it needs {', '.join(COLUMNS)}")
+            raise DataError(
+                f"{path} has no column {missing[0]!r} in its first line; it needs"
+                f" {', '.join(COLUMNS)}"
+            )
         places = [header.index(column) for column in COLUMNS]
-        rows = [_tweet(path, number, line, places, len(header)) for number, line in enumerate(lines, start=1)]
+        rows = [
+            _tweet(path, number, line, places, len(header))
+            for number, line in enumerate(lines, start=1)
+        ]
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     if not rows:
@@ -128,14 +160,27 @@ def tweets(path: Path, content: bytes) -> list[Tweet]:
 
 def _tweet(path: Path, number: int, line: list[str], places: list[int], width: int) -> Tweet:
     if len(line) != width:
-        raise DataError(f"{path}, row {number}: {len(line)} fields where there should be {width}; is the file cut short?")
+        raise DataError(
+            f"{path}, row {number}: {len(line)} fields where there should be {width}; is the file"
+            " cut short?"
+        )
     airline, sentiment, moment, text = (line[place] for place in places)
     if sentiment not in LABELS:
-        raise DataError(f"{path}, row {number}: unknown label {sentiment!r}; sentiments are {', '.join(LABELS)}")
+        raise DataError(
+            f"{path}, row {number}: unknown label {sentiment!r}; sentiments are {', '.join(LABELS)}"
+        )
     if not airline or not text.strip():
-        raise DataError(f"{path}, row {number}: {'the text' if airline else 'the airline'} is missing")
+        raise DataError(
+            f"{path}, row {number}: {'the text' if airline else 'the airline'} is missing"
+        )
     date = DATE.match(moment)
     if date is None:
-        raise DataError(f"{path}, row {number}: tweet_created is {moment!r}; it should begin with a date such as 2015-02-24 or 2/24/2015")
-    year, month, day = (int(date[long] or date[short]) for long, short in (("year", "y"), ("month", "m"), ("day", "d")))
+        raise DataError(
+            f"{path}, row {number}: tweet_created is {moment!r}; it should begin with a date such"
+            " as 2015-02-24 or 2/24/2015"
+        )
+    year, month, day = (
+        int(date[long] or date[short])
+        for long, short in (("year", "y"), ("month", "m"), ("day", "d"))
+    )
     return Tweet(airline, sentiment, f"{year}-{month:02}-{day:02}", moment, text)

@@ -1,6 +1,8 @@
-"""CIFAR-10 and CIFAR-100: small colour photographs (Krizhevsky, 2009), in their official binary layout.
+"""CIFAR-10 and CIFAR-100: small colour photographs (Krizhevsky, 2009), in their official binary
+layout.
 
-Every record is one label byte (CIFAR-100: superclass, then class) and the 32 x 32 bytes of the red, green and blue planes.
+Every record is one label byte (CIFAR-100: superclass, then class) and the 32 x 32 bytes of the red,
+green and blue planes.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ import numpy as np
 import torch
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_bytes
 from evenhand.datasets.images import DIRICHLET, check_labels, image_pool, prepared
 from evenhand.errors import DataError
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
 
 
 class Layout(NamedTuple):
@@ -32,11 +34,18 @@ class Layout(NamedTuple):
 
 def _file(archive: str, checksum: str, name: str, content: str | None = None) -> File:
     url = f"https://www.cs.toronto.edu/~kriz/{archive}"
-    return File(name, url, f"md5:{checksum}", None if content is None else f"md5:{content}", member=name)
+    return File(
+        name, url, f"md5:{checksum}", None if content is None else f"md5:{content}", member=name
+    )
 
 
 CIFAR10_FILES = tuple(
-    _file("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530", f"cifar-10-batches-bin/{name}.bin", content)
+    _file(
+        "cifar-10-binary.tar.gz",
+        "c32a1d4ab5d03f1284b67883e8d87530",
+        f"cifar-10-batches-bin/{name}.bin",
+        content,
+    )
     for name, content in (
         ("data_batch_1", "5dd7e06a14cb22eb9f671a540d1b7c25"),
         ("data_batch_2", "5ea93a67294ea407fff1d09f752e9692"),
@@ -47,37 +56,66 @@ CIFAR10_FILES = tuple(
     )
 )
 CIFAR100_FILES = tuple(
-    _file("cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8", f"cifar-100-binary/{name}.bin") for name in ("train", "test")
+    _file(
+        "cifar-100-binary.tar.gz",
+        "03b5dce01913d631647c71ecec9e9cb8",
+        f"cifar-100-binary/{name}.bin",
+    )
+    for name in ("train", "test")
 )
-CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+CIFAR10_NAMES = (
+    "airplane",
+    "automobile",
+    "bird",
+    "cat",
+    "deer",
+    "dog",
+    "frog",
+    "horse",
+    "ship",
+    "truck",
+)
 FINE = """
-    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle caterpillar
-    cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster
-    house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree
-    orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose
-    sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus
+    butterfly camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab
+    crocodile cup dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo
+    keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree motorcycle mountain mouse
+    mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate poppy
+    porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper
+    snail snake spider squirrel streetcar sunflower sweet_pepper table tank telephone television
     tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm"""
 COARSE = """
-    aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices household_furniture insects
-    large_carnivores large_man-made_outdoor_things large_natural_outdoor_scenes large_omnivores_and_herbivores medium_mammals
+    aquatic_mammals fish flowers food_containers fruit_and_vegetables household_electrical_devices
+    household_furniture insects large_carnivores large_man-made_outdoor_things
+    large_natural_outdoor_scenes large_omnivores_and_herbivores medium_mammals
     non-insect_invertebrates people reptiles small_mammals trees vehicles_1 vehicles_2"""
 CIFAR10 = Layout("cifar10", CIFAR10_FILES, (10_000,) * 6, (CIFAR10_NAMES,))
-CIFAR100 = Layout("cifar100", CIFAR100_FILES, (50_000, 10_000), (tuple(COARSE.split()), tuple(FINE.split())))
-CHANNELS10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)  # mean and standard deviation of red, green and blue in
-CHANNELS100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)  # the training images, as everybody quotes them
+CIFAR100 = Layout(
+    "cifar100", CIFAR100_FILES, (50_000, 10_000), (tuple(COARSE.split()), tuple(FINE.split()))
+)
+# mean and standard deviation of red, green and blue in
+CHANNELS10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+# the training images, as everybody quotes them
+CHANNELS100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 
 def read(layout: Layout = CIFAR10, root: Path | None = None, label: int = -1) -> Pool:
-    """All images, (3, 32, 32) numbers from 0 to 1, the test images held out; ``label`` says which label byte counts."""
+    """All images, (3, 32, 32) numbers from 0 to 1, the test images held out; ``label`` says which
+    label byte counts."""
     width = len(layout.labels)
     images = np.empty((sum(layout.rows), 3072), np.uint8)
     codes = np.empty((len(images), width), np.uint8)
     start = 0
-    for path, file, rows in zip(locate(layout.dataset, layout.files, root), layout.files, layout.rows, strict=True):
+    for path, file, rows in zip(
+        locate(layout.dataset, layout.files, root), layout.files, layout.rows, strict=True
+    ):
         content = read_bytes(path, file)
         if len(content) != rows * (width + 3072):
             fault = "is cut short" if len(content) < rows * (width + 3072) else "has trailing bytes"
-            raise DataError(f"{path} {fault}: {len(content)} bytes, not {rows} records of {width + 3072}; fetch it again")
+            raise DataError(
+                f"{path} {fault}: {len(content)} bytes, not {rows} records of {width + 3072}; fetch"
+                " it again"
+            )
         records = np.frombuffer(content, np.uint8).reshape(rows, width + 3072)
         part = slice(start, start + rows)
         codes[part], images[part] = records[:, :width], records[:, width:]
@@ -86,7 +124,9 @@ def read(layout: Layout = CIFAR10, root: Path | None = None, label: int = -1) ->
         start += rows
     held_out = torch.arange(len(images)) >= len(images) - layout.rows[-1]
     labels = torch.from_numpy(codes[:, label])
-    return image_pool(torch.from_numpy(images).reshape(-1, 3, 32, 32), labels, layout.labels[label], held_out)
+    return image_pool(
+        torch.from_numpy(images).reshape(-1, 3, 32, 32), labels, layout.labels[label], held_out
+    )
 
 
 def cifar10(
@@ -100,13 +140,16 @@ def cifar10(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """50,000 training and 10,000 test photographs of ten kinds of things, 32 x 32 pixels in three colours.
+    """50,000 training and 10,000 test photographs of ten kinds of things, 32 x 32 pixels in three
+    colours.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients, as in PropFair's experiments.
+        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients, as
+            in PropFair's experiments.
         split: None keeps the official test images for testing.
         classes: numbers or names of the classes to keep, renumbered in this order.
-        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 of every colour; "pixel" of every pixel.
+        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 of every
+            colour; "pixel" of every pixel.
         flat: give images as vectors of 3072 numbers, not as (3, 32, 32).
         group: "class" makes the class of a sample its group.
     """
@@ -126,11 +169,19 @@ def cifar100(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """50,000 training and 10,000 test photographs of a hundred kinds of things, 32 x 32 pixels in three colours.
+    """50,000 training and 10,000 test photographs of a hundred kinds of things, 32 x 32 pixels in
+    three colours.
 
     Args:
         coarse: labels are the 20 superclasses of five classes each.
         partition, split, classes, standardise, flat, group: as for cifar10.
     """
-    pool = prepared(read(CIFAR100, root, label=0 if coarse else 1), classes, standardise, flat, group, CHANNELS100)
+    pool = prepared(
+        read(CIFAR100, root, label=0 if coarse else 1),
+        classes,
+        standardise,
+        flat,
+        group,
+        CHANNELS100,
+    )
     return deal(pool, partition or DIRICHLET, split, seed, clients)

@@ -1,4 +1,5 @@
-"""COMPAS: defendants in Broward County, Florida, and whether they were charged again within two years (ProPublica, 2016)."""
+"""COMPAS: defendants in Broward County, Florida, and whether they were charged again within two
+years (ProPublica, 2016)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,32 @@ from typing import Any
 import pandas as pd
 
 from evenhand.data.federation import Federation
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, require_choice
-from evenhand.data.pool import Partition
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 CHECKSUM = "sha256:c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d"
 HOME = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2e45eca6c2d5055faad269defd135a/"
-FILES = (File("compas-scores-two-years.csv", HOME + "compas-scores-two-years.csv", CHECKSUM, CHECKSUM),)
-SHORT = File("compas_two_years.csv.gz")  # the same rows without names, dates and case numbers; taken where it is there
-# Known of a defendant on the day of the assessment. The tool's own scores (decile_score, score_text, v_...) are left out because
-# they are what ought to be judged, is_recid and is_violent_recid because they give the answer away, age_cat because age says more.
-FEATURES = ("sex", "age", "race", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count", "c_charge_degree")
+FILES = (
+    File("compas-scores-two-years.csv", HOME + "compas-scores-two-years.csv", CHECKSUM, CHECKSUM),
+)
+# the same rows without names, dates and case numbers; taken where it is there
+SHORT = File("compas_two_years.csv.gz")
+# Known of a defendant on the day of the assessment. The tool's own scores (decile_score,
+# score_text, v_...) are left out because they are what ought to be judged, is_recid and
+# is_violent_recid because they give the answer away, age_cat because age says more.
+FEATURES = (
+    "sex",
+    "age",
+    "race",
+    "juv_fel_count",
+    "juv_misd_count",
+    "juv_other_count",
+    "priors_count",
+    "c_charge_degree",
+)
 NUMBERS = ("age", "juv_fel_count", "juv_misd_count", "juv_other_count", "priors_count")
 FILTERED_BY = ("days_b_screening_arrest", "is_recid", "score_text")
 LABEL = "two_year_recid"
@@ -29,7 +43,8 @@ DIRICHLET = {"name": "dirichlet_groups", "clients": 10, "alpha": 0.5}
 
 
 def read(root: Path | None = None) -> pd.DataFrame:
-    """All 7,214 rows; of the columns, those that are features, label or part of ProPublica's filter."""
+    """All 7,214 rows; of the columns, those that are features, label or part of ProPublica's
+    filter."""
     path = find(SHORT, (folder_of("compas", root),))
     file = FILES[0] if path is None else SHORT
     path = path or locate("compas", FILES, root)[0]
@@ -37,7 +52,9 @@ def read(root: Path | None = None) -> pd.DataFrame:
     needed = [*FEATURES, *FILTERED_BY, LABEL]
     for column in needed:
         if column not in rows:
-            raise DataError(f"{path} has no column {column!r}; it must be ProPublica's two-year table")
+            raise DataError(
+                f"{path} has no column {column!r}; it must be ProPublica's two-year table"
+            )
     require_values(rows, LABEL, (0, 1), str(path), 2)
     require_numbers(rows, NUMBERS, str(path), 2)
     return rows[needed]
@@ -46,11 +63,17 @@ def read(root: Path | None = None) -> pd.DataFrame:
 def propublica(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows that ProPublica's analysis keeps.
 
-    Those whose charge date is within 30 days of the assessment, so that it is the offence they were assessed for; whose record of
-    new charges is there; whose charge is no ordinary traffic offence; and who have a score.
+    Those whose charge date is within 30 days of the assessment, so that it is the offence they were
+    assessed for; whose record of new charges is there; whose charge is no ordinary traffic offence;
+    and who have a score.
     """
     days = rows["days_b_screening_arrest"]
-    return rows[days.between(-30, 30) & (rows["is_recid"] != -1) & (rows["c_charge_degree"] != "O") & rows["score_text"].notna()]
+    return rows[
+        days.between(-30, 30)
+        & (rows["is_recid"] != -1)
+        & (rows["c_charge_degree"] != "O")
+        & rows["score_text"].notna()
+    ]
 
 
 def compas(
@@ -63,10 +86,12 @@ def compas(
     filter: str | None = "propublica",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """6,172 defendants; the label is whether they were charged with a new offence within two years (46 %).
+    """6,172 defendants; the label is whether they were charged with a new offence within two years
+    (46 %).
 
     Args:
-        partition: None deals races by a Dirichlet draw with concentration 0.5, to 10 clients, for the data come without clients.
+        partition: None deals races by a Dirichlet draw with concentration 0.5, to 10 clients, for
+            the data come without clients.
         split: None keeps a fifth of each client's rows for testing.
         group: "race", "sex" or both. They are features, too, unless dropped.
         filter: "propublica" keeps the rows of ProPublica's analysis; None (or "none") all 7,214.
@@ -76,7 +101,9 @@ def compas(
     rows = read(root)
     if filter == "propublica":
         rows = propublica(rows)
-    rows = rows[[*FEATURES, LABEL]].assign(**{LABEL: pd.Categorical.from_codes(rows[LABEL], pd.Index(["no new charge", "new charge"]))})
+    rows = rows[[*FEATURES, LABEL]].assign(
+        **{LABEL: pd.Categorical.from_codes(rows[LABEL], pd.Index(["no new charge", "new charge"]))}
+    )
     if partition is None and group is None:
         partition = {"name": "dirichlet", "clients": 10, "alpha": 0.5}
     return from_frame(

@@ -19,16 +19,19 @@ def digits(
     test_share: float = 0.4,
     flat: bool = True,
 ) -> Federation:
-    """1797 images of 8 x 8 pixels, unevenly spread over clients, a minority of which writes differently.
+    """1797 images of 8 x 8 pixels, unevenly spread over clients, a minority of which writes
+    differently.
 
-    Unfair on purpose, in three ways: sizes are log-normal; labels are skewed (each client's mix of digits is a Dirichlet
-    draw); and minority clients, which are also the small ones, hold images that are rotated by 90 degrees and noisy. Their
-    team is "rotated", the others' "upright", and every sample carries the same word as its group.
+    Unfair on purpose, in three ways: sizes are log-normal; labels are skewed (each client's mix of
+    digits is a Dirichlet draw); and minority clients, which are also the small ones, hold images
+    that are rotated by 90 degrees and noisy. Their team is "rotated", the others' "upright", and
+    every sample carries the same word as its group.
 
     Args:
         clients: how many, 2 to 60.
         minority: share of clients that are rotated, at least one.
-        skew: concentration of the label mix; small values leave clients with few digits, large ones with all.
+        skew: concentration of the label mix; small values leave clients with few digits, large ones
+            with all.
         noise: standard deviation of the noise on minority images; pixels are in [0, 1].
         test_share: share of each client's samples that is held out.
         flat: give images as vectors of 64 numbers, not as (1, 8, 8).
@@ -62,17 +65,27 @@ def digits(
         x = np.ascontiguousarray(x.reshape(len(mine), 64) if flat else x[:, None])
         cut = max(1, round(test_share * len(mine)))
         for part, rows in ((test, slice(None, cut)), (train, slice(cut, None))):
-            part.append({"x": x[rows], "y": labels[mine[rows]], "group": [team] * len(x[rows]), "team": team})
+            part.append(
+                {
+                    "x": x[rows],
+                    "y": labels[mine[rows]],
+                    "group": [team] * len(x[rows]),
+                    "team": team,
+                }
+            )
     return Federation.from_arrays(train, test=test)
 
 
 def _assign(labels: Any, share: Any, mix: Any, rng: np.random.Generator) -> Any:
-    """(N,) the client that owns each sample: label by label, in proportion to share x mix; everyone gets at least 12."""
+    """(N,) the client that owns each sample: label by label, in proportion to share x mix; everyone
+    gets at least 12."""
     owners = np.empty(len(labels), dtype=np.int64)
     for label in range(10):
         samples = rng.permutation(np.flatnonzero(labels == label))
         wish = share * mix[:, label]
-        owners[samples] = np.searchsorted(np.cumsum(wish / wish.sum()), (np.arange(len(samples)) + 0.5) / len(samples))
+        owners[samples] = np.searchsorted(
+            np.cumsum(wish / wish.sum()), (np.arange(len(samples)) + 0.5) / len(samples)
+        )
     least = 12
     for client in np.flatnonzero(np.bincount(owners, minlength=len(share)) < least):
         while (missing := least - int((owners == client).sum())) > 0:

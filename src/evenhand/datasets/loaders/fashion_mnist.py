@@ -7,22 +7,50 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.idx import read_images
 from evenhand.datasets.images import DIRICHLET, prepared
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
 
-NAMES = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-DEBIAN = Path("/usr/share/dataset-fashion-mnist")  # of the package dataset-fashion-mnist; its .gz headers differ, their contents do not
+# of the package dataset-fashion-mnist; its .gz headers differ, their contents do not
+DEBIAN = Path("/usr/share/dataset-fashion-mnist")
 FILES = tuple(
     File(name, HOME + name, f"md5:{published}", f"md5:{content}")
     for name, published, content in (
-        ("train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "f4a8712d7a061bf5bd6d2ca38dc4d50a"),
-        ("train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe", "9018921c3c673c538a1fc5bad174d6f9"),
-        ("t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79", "8181f5470baa50b63fa0f6fddb340f0a"),
-        ("t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310", "15d484375f8d13e6eb1aabb0c3f46965"),
+        (
+            "train-images-idx3-ubyte.gz",
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "f4a8712d7a061bf5bd6d2ca38dc4d50a",
+        ),
+        (
+            "train-labels-idx1-ubyte.gz",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "9018921c3c673c538a1fc5bad174d6f9",
+        ),
+        (
+            "t10k-images-idx3-ubyte.gz",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "8181f5470baa50b63fa0f6fddb340f0a",
+        ),
+        (
+            "t10k-labels-idx1-ubyte.gz",
+            "bb300cfdad3c16e7a12a480ee83cd310",
+            "15d484375f8d13e6eb1aabb0c3f46965",
+        ),
     )
 )
 
@@ -43,17 +71,20 @@ def fashion_mnist(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """60,000 training and 10,000 test images of clothes, 28 x 28 pixels, 7,000 of each of ten classes.
+    """60,000 training and 10,000 test images of clothes, 28 x 28 pixels, 7,000 of each of ten
+    classes.
 
-    The three clients of AFL and q-FFL: ``fashion_mnist("by_class", classes=[0, 2, 6], standardise="pixel", flat=True)``. The
-    ten groups of FedMinMax: ``fashion_mnist("ssg", clients=40, group="class")``.
+    The three clients of AFL and q-FFL: ``fashion_mnist("by_class", classes=[0, 2, 6],
+    standardise="pixel", flat=True)``. The ten groups of FedMinMax: ``fashion_mnist("ssg",
+    clients=40, group="class")``.
 
     Args:
         partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients.
         split: None keeps the official test images for testing.
         classes: numbers or names of the classes to keep, renumbered in this order.
-        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 over all training images; "pixel" for
-            mean 0 and variance 1 of every pixel (with 0.001 of 255 added to its standard deviation, as in the q-FFL code).
+        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 over all
+            training images; "pixel" for mean 0 and variance 1 of every pixel (with 0.001 of 255
+            added to its standard deviation, as in the q-FFL code).
         flat: give images as vectors of 784 numbers, not as (1, 28, 28).
         group: "class" makes the class of a sample its group.
     """

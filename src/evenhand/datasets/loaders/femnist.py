@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.data.federation import Federation
-from evenhand.datasets.files import File
 from evenhand.data.leaf import leaf_folder, read_leaf
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
+from evenhand.datasets.files import File
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 LABELS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
@@ -25,7 +25,8 @@ def femnist(
     root: Path | str | None = None,
     least: int = 1,
 ) -> Federation:
-    """Images of 28 x 28 pixels of 62 digits and letters; a client is a writer (LEAF has about 3,550).
+    """Images of 28 x 28 pixels of 62 digits and letters; a client is a writer (LEAF has about
+    3,550).
 
     Args:
         split: LEAF's own where its scripts made one.

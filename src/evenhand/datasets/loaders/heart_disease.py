@@ -1,4 +1,5 @@
-"""Heart Disease: patients of four hospitals, and whether their arteries are narrowed (Janosi, Steinbrunn, Pfisterer and Detrano, UCI)."""
+"""Heart Disease: patients of four hospitals, and whether their arteries are narrowed (Janosi,
+Steinbrunn, Pfisterer and Detrano, UCI)."""
 
 from __future__ import annotations
 
@@ -10,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from evenhand.data.federation import Federation
+from evenhand.data.pool import Partition
+from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 from evenhand.datasets.files import File, find, folder_of, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, require_choice
-from evenhand.data.pool import Partition
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
 CHECKSUMS = {
@@ -24,12 +25,32 @@ CHECKSUMS = {
     "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
 FILES = tuple(
-    File(f"processed.{hospital}.data", f"{HOME}processed.{hospital}.data", f"sha256:{known}", f"sha256:{known}")
+    File(
+        f"processed.{hospital}.data",
+        f"{HOME}processed.{hospital}.data",
+        f"sha256:{known}",
+        f"sha256:{known}",
+    )
     for hospital, known in CHECKSUMS.items()
 )
-JOINED = File("heart_disease.csv")  # the four in one, with a header and a column "hospital"; taken where it is there
+# the four in one, with a header and a column "hospital"; taken where it is there
+JOINED = File("heart_disease.csv")
 COLUMNS = (
-    *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal"),
+    *(
+        "age",
+        "sex",
+        "cp",
+        "trestbps",
+        "chol",
+        "fbs",
+        "restecg",
+        "thalach",
+        "exang",
+        "oldpeak",
+        "slope",
+        "ca",
+        "thal",
+    ),
     "target",
 )
 CODES = ("cp", "restecg", "slope", "thal")  # numbers that name something
@@ -42,7 +63,9 @@ def read(root: Path | None = None) -> pd.DataFrame:
     if joined is not None:
         return _checked(parse(read_file(joined, JOINED), str(joined)), str(joined), first_line=2)
     tables = []
-    for hospital, path, file in zip(CHECKSUMS, locate("heart_disease", FILES, root), FILES, strict=True):
+    for hospital, path, file in zip(
+        CHECKSUMS, locate("heart_disease", FILES, root), FILES, strict=True
+    ):
         rows = parse(read_file(path, file), str(path), names=COLUMNS)
         tables.append(_checked(rows.assign(hospital=hospital), str(path), first_line=1))
     return pd.concat(tables, ignore_index=True)
@@ -51,7 +74,10 @@ def read(root: Path | None = None) -> pd.DataFrame:
 def _checked(rows: pd.DataFrame, source: str, first_line: int) -> pd.DataFrame:
     for column in ("hospital", *COLUMNS):
         if column not in rows:
-            raise DataError(f"{source} has no column {column!r}; its columns must be hospital, {', '.join(COLUMNS)}")
+            raise DataError(
+                f"{source} has no column {column!r}; its columns must be hospital,"
+                f" {', '.join(COLUMNS)}"
+            )
     require_values(rows, "hospital", tuple(CHECKSUMS), source, first_line)
     require_values(rows, "target", range(5), source, first_line)
     require_values(rows, "sex", (0, 1), source, first_line)
@@ -69,17 +95,20 @@ def heart_disease(
     cleaning: str = "impute",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """920 patients of four hospitals: Cleveland (303), Budapest (294), Zurich and Basel (123), Long Beach (200).
+    """920 patients of four hospitals: Cleveland (303), Budapest (294), Zurich and Basel (123), Long
+    Beach (200).
 
-    The label is whether an artery is narrowed by more than half (target > 0): 46, 36, 93 and 75 % of each hospital's patients.
+    The label is whether an artery is narrowed by more than half (target > 0): 46, 36, 93 and 75 %
+    of each hospital's patients.
 
     Args:
         partition: None makes each hospital a client.
         split: None keeps a fifth of each hospital's patients for testing.
         group: a column, several, or a condition such as "age > 60".
-        cleaning: "impute" keeps all rows and handles missing values, a cholesterol or a blood pressure of 0 among them, which no
-            living patient has (it stands in 172 rows, all of Switzerland's among them). "flamby" leaves out slope, ca and thal,
-            then every incomplete row, as FLamby's Fed-Heart-Disease does: 740 rows, 303 / 261 / 46 / 130.
+        cleaning: "impute" keeps all rows and handles missing values, a cholesterol or a blood
+            pressure of 0 among them, which no living patient has (it stands in 172 rows, all of
+            Switzerland's among them). "flamby" leaves out slope, ca and thal, then every incomplete
+            row, as FLamby's Fed-Heart-Disease does: 740 rows, 303 / 261 / 46 / 130.
         drop: columns that are no features.
     """
     require_choice("cleaning", cleaning, ("impute", "flamby"))
@@ -89,7 +118,9 @@ def heart_disease(
     else:
         rows[["trestbps", "chol"]] = rows[["trestbps", "chol"]].replace(0, np.nan)
     rows["sex"] = rows["sex"].map({0.0: "female", 1.0: "male"})
-    rows["target"] = pd.Categorical.from_codes(rows["target"].gt(0).astype(int), pd.Index(["healthy", "disease"]))
+    rows["target"] = pd.Categorical.from_codes(
+        rows["target"].gt(0).astype(int), pd.Index(["healthy", "disease"])
+    )
     return from_frame(
         rows,
         client="hospital",

@@ -1,4 +1,5 @@
-"""A small multi-task set: 29 tasks of 9 features, the toy file of MOCHA's code (Smith et al., 2017)."""
+"""A small multi-task set: 29 tasks of 9 features, the toy file of MOCHA's code (Smith et al.,
+2017)."""
 
 from __future__ import annotations
 
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
 
 FILES = (
     File(
@@ -34,7 +35,8 @@ def landmine(
     clients: int | None = None,
     root: Path | str | None = None,
 ) -> Federation:
-    """1,464 samples of 9 features, 6 % of them positive; a client is one of 29 tasks, with 44 to 69 samples. For quick tests."""
+    """1,464 samples of 9 features, 6 % of them positive; a client is one of 29 tasks, with 44 to 69
+    samples. For quick tests."""
     return deal(read(root), partition, split, seed, clients)
 
 
@@ -52,8 +54,14 @@ def parse(path: Path, content: bytes) -> Pool:
     except (KeyError, OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is damaged: {error}") from error
     if x.ndim != 2 or y.shape != (len(x),) or task.shape != (len(x),):
-        raise DataError(f"{path}: X, y and task have shapes {x.shape}, {y.shape} and {task.shape}; they need equally many rows")
-    for name, wrong in (("X is not finite", ~np.isfinite(x).all(axis=1)), ("y is neither -1 nor 1", ~np.isin(y, (-1, 1)))):
+        raise DataError(
+            f"{path}: X, y and task have shapes {x.shape}, {y.shape} and {task.shape}; they need"
+            " equally many rows"
+        )
+    for name, wrong in (
+        ("X is not finite", ~np.isfinite(x).all(axis=1)),
+        ("y is neither -1 nor 1", ~np.isin(y, (-1, 1))),
+    ):
         if wrong.any():
             raise DataError(f"{path}, row {int(np.flatnonzero(wrong)[0])}: {name}")
     sizes = np.bincount(task)

@@ -1,4 +1,5 @@
-"""Shakespeare's plays by role, as LEAF's scripts make it: windows of 80 characters and the next one."""
+"""Shakespeare's plays by role, as LEAF's scripts make it: windows of 80 characters and the next
+one."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.data.federation import Federation
-from evenhand.datasets.files import File
 from evenhand.data.leaf import leaf_folder, read_leaf
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
+from evenhand.datasets.files import File
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 
@@ -36,4 +37,8 @@ def leaf_shakespeare(
 
 def read(root: Path | str | None = None, least: int = 1) -> Pool:
     """All windows in the folder "leaf_shakespeare" of the data root."""
-    return read_leaf(leaf_folder("leaf_shakespeare", "-s niid --sf 1.0 -k 0 -t sample", root), "characters", least=least)
+    return read_leaf(
+        leaf_folder("leaf_shakespeare", "-s niid --sf 1.0 -k 0 -t sample", root),
+        "characters",
+        least=least,
+    )

@@ -14,23 +14,39 @@ import torch
 from torch import Tensor
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal
+from evenhand.data.pool import Partition, Pool
 from evenhand.datasets.files import File, folder_of, locate
 from evenhand.datasets.files import read as read_bytes
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 from evenhand.errors import DataError, require_choice
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
 
 NAMES = tuple("0123456789")
 HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 FILES = tuple(
     File(name, HOME + name, f"md5:{published}", f"md5:{content}")
     for name, published, content in (
-        ("train-images-idx3-ubyte.gz", "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        ("train-labels-idx1-ubyte.gz", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-        ("t10k-images-idx3-ubyte.gz", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        ("t10k-labels-idx1-ubyte.gz", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
+        (
+            "train-images-idx3-ubyte.gz",
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "6bbc9ace898e44ae57da46a324031adb",
+        ),
+        (
+            "train-labels-idx1-ubyte.gz",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "a25bea736e30d166cdddb491f175f624",
+        ),
+        (
+            "t10k-images-idx3-ubyte.gz",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "2646ac647ad5339dbf082846283269ea",
+        ),
+        (
+            "t10k-labels-idx1-ubyte.gz",
+            "ec29112dd5afa0611ce80d1b7f02629c",
+            "27ae3e4e09519cfbb04c329615203637",
+        ),
     )
 )
 QMNIST = "https://raw.githubusercontent.com/facebookresearch/qmnist/master/"
@@ -42,12 +58,15 @@ TABLES = tuple(  # who wrote which digit, as QMNIST publishes it
     )
 )
 ARCHIVE = File("writers.npz")  # the same columns of the same rows, if somebody has put them there
-POPULATIONS = {0: "staff", 4: "students"}  # NIST's hsf series: Census Bureau and NIST staff, high-school students
+# NIST's hsf series: Census Bureau and NIST staff, high-school students
+POPULATIONS = {0: "staff", 4: "students"}
 
 
 def read(root: Path | None = None) -> Pool:
     """All images, (1, 28, 28) numbers from 0 to 1, the 10,000 official test images held out."""
-    return read_images(locate("mnist", FILES, root, also=(folder_of("mnist_writers", root),)), FILES, NAMES)
+    return read_images(
+        locate("mnist", FILES, root, also=(folder_of("mnist_writers", root),)), FILES, NAMES
+    )
 
 
 def mnist(
@@ -61,7 +80,8 @@ def mnist(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """60,000 training and 10,000 test images of handwritten digits, 28 x 28 pixels (LeCun, Cortes and Burges, 1998).
+    """60,000 training and 10,000 test images of handwritten digits, 28 x 28 pixels (LeCun, Cortes
+    and Burges, 1998).
 
     Args:
         partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients.
@@ -73,15 +93,22 @@ def mnist(
 
 
 def read_writers(root: Path | None = None, writers: str = "train") -> Pool:
-    """The images with their writers as clients, and the writers' populations as teams; no image is held out."""
+    """The images with their writers as clients, and the writers' populations as teams; no image is
+    held out."""
     require_choice("writers", writers, ("train", "test", "all"))
     folder = folder_of("mnist_writers", root)
-    pool = read_images(locate("mnist_writers", FILES, root, also=(folder_of("mnist", root),)), FILES, NAMES)
+    pool = read_images(
+        locate("mnist_writers", FILES, root, also=(folder_of("mnist", root),)), FILES, NAMES
+    )
     assert pool.held_out is not None
     archive = folder / ARCHIVE.name
     source, table = (archive, _from_archive(archive)) if archive.is_file() else _from_qmnist(root)
     checked_table(source, table, pool.y)
-    rows = torch.arange(len(pool)) if writers == "all" else (pool.held_out == (writers == "test")).nonzero().flatten()
+    rows = (
+        torch.arange(len(pool))
+        if writers == "all"
+        else (pool.held_out == (writers == "test")).nonzero().flatten()
+    )
     _, population, writer = table[:, rows]
     ids, client = torch.unique(writer, return_inverse=True)
     team = torch.empty(len(ids), dtype=torch.int64)
@@ -97,34 +124,54 @@ def read_writers(root: Path | None = None, writers: str = "train") -> Pool:
 
 
 def checked_table(source: Path, table: Tensor, labels: Tensor) -> None:
-    """Raise a DataError unless the table (label, population and writer of every image) is about these images."""
+    """Raise a DataError unless the table (label, population and writer of every image) is about
+    these images."""
     if table.shape[1] != len(labels):
-        raise DataError(f"{source} is about {table.shape[1]} images, not {len(labels)}; fetch it again")
+        raise DataError(
+            f"{source} is about {table.shape[1]} images, not {len(labels)}; fetch it again"
+        )
     wrong = (table[0] != labels).nonzero()
     if len(wrong):
         row = int(wrong[0])
-        raise DataError(f"{source}: row {row} (from 0) has digit {int(table[0, row])}, MNIST {int(labels[row])}; fetch both again")
+        raise DataError(
+            f"{source}: row {row} (from 0) has digit {int(table[0, row])}, MNIST"
+            f" {int(labels[row])}; fetch both again"
+        )
     unknown = torch.isin(table[1], torch.tensor(list(POPULATIONS))).logical_not().nonzero()
     if len(unknown):
         row = int(unknown[0])
-        raise DataError(f"{source}: row {row} (from 0) has hsf {int(table[1, row])}, not 0 or 4; fetch the file again")
+        raise DataError(
+            f"{source}: row {row} (from 0) has hsf {int(table[1, row])}, not 0 or 4; fetch the file"
+            " again"
+        )
 
 
 def _from_archive(path: Path) -> Tensor:
     """(3, 70000) digit, population and writer of the training and then the test images."""
     try:
         arrays = np.load(io.BytesIO(read_bytes(path, ARCHIVE)))
-        columns = [[arrays[f"{part}_{name}"] for part in ("train", "test")] for name in ("qmnist_label", "hsf", "writer")]
+        columns = [
+            [arrays[f"{part}_{name}"] for part in ("train", "test")]
+            for name in ("qmnist_label", "hsf", "writer")
+        ]
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
-        raise DataError(f"{path} is damaged: {error}; remove it and the table is taken from QMNIST") from error
-    return torch.from_numpy(np.stack([np.concatenate(column).astype(np.int64) for column in columns]))
+        raise DataError(
+            f"{path} is damaged: {error}; remove it and the table is taken from QMNIST"
+        ) from error
+    return torch.from_numpy(
+        np.stack([np.concatenate(column).astype(np.int64) for column in columns])
+    )
 
 
 def _from_qmnist(root: Path | None) -> tuple[Path, Tensor]:
-    """The same from QMNIST's label files, whose first columns are digit, population and writer, and where it was found."""
+    """The same from QMNIST's label files, whose first columns are digit, population and writer, and
+    where it was found."""
     paths = locate("mnist_writers", TABLES, root)
-    train, test = (read_idx(path, file, axes=2, kind="int32") for path, file in zip(paths, TABLES, strict=True))
-    table = np.concatenate([train[:, :3], test[:10_000, :3]])  # QMNIST has 50,000 test digits more, which MNIST lost
+    train, test = (
+        read_idx(path, file, axes=2, kind="int32") for path, file in zip(paths, TABLES, strict=True)
+    )
+    # QMNIST has 50,000 test digits more, which MNIST lost
+    table = np.concatenate([train[:, :3], test[:10_000, :3]])
     return paths[0], torch.from_numpy(table.astype(np.int64).T.copy())
 
 
@@ -140,15 +187,19 @@ def mnist_writers(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """MNIST's digits by the people who wrote them: 539 clients with 19 to 131 digits each, in two populations.
+    """MNIST's digits by the people who wrote them: 539 clients with 19 to 131 digits each, in two
+    populations.
 
-    Writers are those that Yadav and Bottou found for every digit (QMNIST, 2019). A client's team is "staff" (Census Bureau and
-    NIST, whose forms are easier to read) or "students" (of a high school).
+    Writers are those that Yadav and Bottou found for every digit (QMNIST, 2019). A client's team is
+    "staff" (Census Bureau and NIST, whose forms are easier to read) or "students" (of a high
+    school).
 
     Args:
-        partition: None keeps the writers as clients. In a partition that mixes them, populations become the samples' groups.
+        partition: None keeps the writers as clients. In a partition that mixes them, populations
+            become the samples' groups.
         split: None keeps 20 % of each writer's digits for testing.
-        writers: "train" for the 539 writers of MNIST's training images, "test" for the 297 others of its test images, or "all".
+        writers: "train" for the 539 writers of MNIST's training images, "test" for the 297 others
+            of its test images, or "all".
         classes, standardise, flat, group: as for fashion_mnist.
     """
     pool = prepared(read_writers(root, writers), classes, standardise, flat, group)

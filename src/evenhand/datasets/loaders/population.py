@@ -21,10 +21,12 @@ def population(
 ) -> Federation:
     """Clients that share a linear rule but each lean towards some classes.
 
-    x ~ N(0, I),  y = argmax_c (w_c x + lean_kc),  w_c ~ N(0, I / features) for all,  lean_k ~ N(0, I) for client k
+    x ~ N(0, I),  y = argmax_c (w_c x + lean_kc),  w_c ~ N(0, I / features) for all,  lean_k ~ N(0,
+    I) for client k
 
     Args:
-        samples: training samples of every client; or the least and the most, and each client draws a number between them.
+        samples: training samples of every client; or the least and the most, and each client draws
+            a number between them.
         test: test samples of every client.
 
     >>> population(clients=4, samples=(1, 3), features=2)
@@ -50,4 +52,6 @@ def population(
 
     train = part(torch.from_numpy(rng.integers(low, high + 1, clients)))
     names = tuple(map(str, range(classes)))
-    return Federation(train=train, test=part(torch.full((clients,), test)) if test else None, label_names=names)
+    return Federation(
+        train=train, test=part(torch.full((clients,), test)) if test else None, label_names=names
+    )

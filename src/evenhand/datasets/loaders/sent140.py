@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.data.federation import Federation
-from evenhand.datasets.files import File
 from evenhand.data.leaf import leaf_folder, read_leaf
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
+from evenhand.datasets.files import File
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 
@@ -28,7 +28,8 @@ def sent140(
 ) -> Federation:
     """Tweets as codes of words, negative or positive; a client is an account.
 
-    Codes are those of ``text.glove(root, dimensions, most)``, whose ``vectors`` a model needs. q-FFL takes 300 dimensions.
+    Codes are those of ``text.glove(root, dimensions, most)``, whose ``vectors`` a model needs.
+    q-FFL takes 300 dimensions.
 
     Args:
         split: LEAF's own where its scripts made one.
@@ -39,7 +40,15 @@ def sent140(
     return deal(read(root, least, dimensions, most, length), partition, split, seed, clients)
 
 
-def read(root: Path | str | None = None, least: int = 1, dimensions: int = 100, most: int | None = None, length: int = 25) -> Pool:
+def read(
+    root: Path | str | None = None,
+    least: int = 1,
+    dimensions: int = 100,
+    most: int | None = None,
+    length: int = 25,
+) -> Pool:
     """All tweets in the folder "sent140" of the data root."""
     folder = leaf_folder("sent140", "-s niid --sf 0.4 -k 30 -t sample", root)
-    return read_leaf(folder, "tweets", least=least, root=root, dimensions=dimensions, most=most, length=length)
+    return read_leaf(
+        folder, "tweets", least=least, root=root, dimensions=dimensions, most=most, length=length
+    )

@@ -14,20 +14,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.data.federation import Federation
+from evenhand.data.partitions import deal, natural
+from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
 from evenhand.data.samples import View
+from evenhand.data.splits import part_sizes
 from evenhand.datasets.files import File, locate
 from evenhand.datasets.files import read as read_file
 from evenhand.datasets.text import LETTER_NAMES, letter_codes
 from evenhand.errors import DataError, require, require_choice, require_number, require_whole
-from evenhand.data.partitions import deal, natural
-from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
-from evenhand.data.splits import part_sizes
 
 FILES = (
     File(
         "shakespeare_mit.json.gz",
         content="sha256:e54fefacdd88be81b88040de4db02e102ffad3f2d9e4e9a1e80f2b4e67c690e6",
-        hint="put your copy there, or use leaf_shakespeare, the same task from what LEAF's scripts make",
+        hint=(
+            "put your copy there, or use leaf_shakespeare, the same task from what LEAF's scripts"
+            " make"
+        ),
     ),
 )
 WINDOW = 80  # characters of a sample
@@ -49,21 +52,26 @@ def shakespeare(
     order: str = "time",
     gap: bool = True,
 ) -> Federation:
-    """4,215,098 windows of 80 characters with the character that follows; a client is one of 1,153 roles in 37 plays.
+    """4,215,098 windows of 80 characters with the character that follows; a client is one of 1,153
+    roles in 37 plays.
 
-    The text is kept once, one byte a character; samples are overlapping views of it. Characters are numbered as in LEAF's alphabet
-    of 80. Roles of one name in different plays are different clients, as in LEAF.
+    The text is kept once, one byte a character; samples are overlapping views of it. Characters are
+    numbered as in LEAF's alphabet of 80. Roles of one name in different plays are different
+    clients, as in LEAF.
 
     Args:
         split: shares for "val" and "test", by default ``{"test": 0.2}``.
         least: windows that a role must have, besides those lost to gaps; q-FFL takes 64.
-        roles: how many to draw (by ``seed``), such as 31; or how many of each team, such as ``{"male": 25, "female": 10}``; or
-            their names, such as ``["hamlet/HAMLET"]``. None takes all.
+        roles: how many to draw (by ``seed``), such as 31; or how many of each team, such as
+            ``{"male": 25, "female": 10}``; or their names, such as ``["hamlet/HAMLET"]``. None
+            takes all.
         teams: "sex" ("male", "female", "unknown": crowds, servants, messengers) or "play".
-        order: "time" trains on the first part of what a role says and tests on the last. "random" splits windows at random:
-            then nearly every test window overlaps training windows, and its answer is mostly inside one of them.
-        gap: in time order, drop the 80 windows at each border whose text overlaps the training text, so that the parts share not a
-            single character. Without it the first test windows begin in training text, but their answers are new.
+        order: "time" trains on the first part of what a role says and tests on the last. "random"
+            splits windows at random: then nearly every test window overlaps training windows, and
+            its answer is mostly inside one of them.
+        gap: in time order, drop the 80 windows at each border whose text overlaps the training
+            text, so that the parts share not a single character. Without it the first test windows
+            begin in training text, but their answers are new.
     """
     require_choice("order", order, ("time", "random"))
     require(isinstance(gap, bool), "gap must be true or false, got {!r}", gap)
@@ -83,13 +91,27 @@ def shakespeare(
     return deal(replace(pool, held_out=part == TEST), partition, "official", seed, clients)
 
 
-def read(root: Path | str | None = None, least: int = 1, roles: Roles | None = None, teams: str = "sex", seed: int = 0) -> Pool:
-    """All windows of the chosen roles, each role's in the order of its text; see :func:`shakespeare`."""
+def read(
+    root: Path | str | None = None,
+    least: int = 1,
+    roles: Roles | None = None,
+    teams: str = "sex",
+    seed: int = 0,
+) -> Pool:
+    """All windows of the chosen roles, each role's in the order of its text; see
+    :func:`shakespeare`."""
     (path,) = locate("shakespeare", FILES, root)
     return parse(path, read_file(path, FILES[0]), least, roles, teams, seed)
 
 
-def parse(path: Path, content: bytes, least: int = 1, roles: Roles | None = None, teams: str = "sex", seed: int = 0) -> Pool:
+def parse(
+    path: Path,
+    content: bytes,
+    least: int = 1,
+    roles: Roles | None = None,
+    teams: str = "sex",
+    seed: int = 0,
+) -> Pool:
     """The windows in the bytes of the file, checked."""
     require_choice("teams", teams, ("sex", "play"))
     try:
@@ -104,14 +126,18 @@ def parse(path: Path, content: bytes, least: int = 1, roles: Roles | None = None
     windows = np.array([max(0, len(text) - WINDOW) for text in texts])
     for name, text, count, wanted in zip(names, texts, counts, windows.tolist(), strict=True):
         if count != wanted:
-            raise DataError(f"{path}, role {name!r}: num_samples says {count}, its {len(text)} characters make {wanted} windows")
+            raise DataError(
+                f"{path}, role {name!r}: num_samples says {count}, its {len(text)} characters make"
+                f" {wanted} windows"
+            )
     codes = _codes(path, names, texts)
     team_of = [_team(path, name, team, teams) for name, team in zip(names, listed, strict=True)]
     chosen = _choose(roles, names, team_of, np.flatnonzero(windows >= max(least, 1)), least, seed)
 
     starts = np.cumsum([0, *(len(text) for text in texts)])[:-1]
     sizes = windows[chosen]
-    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)  # of a window in its role
+    # of a window in its role
+    place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     rows = torch.from_numpy(np.repeat(starts[chosen], sizes) + place)
     letters = torch.from_numpy(codes)
     team_names, team = np.unique([team_of[role] for role in chosen], return_inverse=True)
@@ -142,12 +168,19 @@ def _team(path: Path, name: str, team: str, teams: str) -> str:
     if teams == "play":
         return team
     if team not in SEXES:
-        raise DataError(f"{path}, role {name!r}: unknown sex {team!r}; it is one of {', '.join(SEXES)}")
+        raise DataError(
+            f"{path}, role {name!r}: unknown sex {team!r}; it is one of {', '.join(SEXES)}"
+        )
     return SEXES[team]
 
 
 def _choose(
-    roles: Roles | None, names: Sequence[str], team_of: Sequence[str], enough: NDArray[np.int64], least: int, seed: int
+    roles: Roles | None,
+    names: Sequence[str],
+    team_of: Sequence[str],
+    enough: NDArray[np.int64],
+    least: int,
+    seed: int,
 ) -> NDArray[np.int64]:
     """Numbers of the roles to take, rising; ``enough`` are those with enough windows."""
     require(len(enough) > 0, "no role has {} windows; lower least", least)
@@ -157,22 +190,47 @@ def _choose(
 
     def draw(number: int, among: NDArray[np.int64], what: str) -> NDArray[np.int64]:
         require_whole("roles", number, 1)
-        require(number <= len(among), "{} {} are wanted, {} have at least {} windows", number, what, len(among), least)
+        require(
+            number <= len(among),
+            "{} {} are wanted, {} have at least {} windows",
+            number,
+            what,
+            len(among),
+            least,
+        )
         return rng.choice(among, number, replace=False)
 
     if isinstance(roles, Mapping):
         drawn = []
         for team in sorted(roles):
-            require(team in team_of, "roles: there is no team {!r}; teams are {}", team, ", ".join(sorted(set(team_of))))
-            drawn.append(draw(roles[team], enough[[team_of[role] == team for role in enough]], f"{team} roles"))
+            require(
+                team in team_of,
+                "roles: there is no team {!r}; teams are {}",
+                team,
+                ", ".join(sorted(set(team_of))),
+            )
+            drawn.append(
+                draw(
+                    roles[team], enough[[team_of[role] == team for role in enough]], f"{team} roles"
+                )
+            )
         require(bool(drawn), "roles must name at least one team")
         return np.sort(np.concatenate(drawn))
     if isinstance(roles, Sequence) and not isinstance(roles, str):
         number = {name: role for role, name in enumerate(names)}
-        require(len(roles) > 0 and len(set(roles)) == len(roles), "roles must be different names, got {!r}", roles)
+        require(
+            len(roles) > 0 and len(set(roles)) == len(roles),
+            "roles must be different names, got {!r}",
+            roles,
+        )
         for name in roles:
             require(name in number, "there is no role {!r}; names look like {!r}", name, names[0])
-            require(number[name] in enough, "role {} has fewer than {} windows; lower least, or set gap = false", name, least)
+            require(
+                number[name] in enough,
+                "role {} has fewer than {} windows; lower least, or set gap = false",
+                name,
+                least,
+            )
         return np.sort([number[name] for name in roles])
     require_whole("roles", roles, 1)
     return np.sort(draw(int(roles), enough, "roles"))
@@ -180,18 +238,25 @@ def _choose(
 
 def _shares(split: Mapping[str, Any] | None) -> tuple[float, float]:
     split = {"test": 0.2} if split is None else split
-    way_out = 'give shares such as {"val": 0.1, "test": 0.2}, or order = "random" for other ways to split'
+    way_out = (
+        'give shares such as {"val": 0.1, "test": 0.2}, or order = "random" for other ways to split'
+    )
     if not isinstance(split, Mapping) or set(split) - {"val", "test"}:
         raise ValueError(f"split in time order has only val and test, got {split!r}; {way_out}")
     val, test = (split.get(key, 0.0) for key in ("val", "test"))
     for name, share in (("val", val), ("test", test)):
         require_number(f"{name} of split", share, "[0, 1)", "it is a share of each role's windows")
-    require(val + test < 1, "val and test of split must leave windows for training; they add up to {:g}", val + test)
+    require(
+        val + test < 1,
+        "val and test of split must leave windows for training; they add up to {:g}",
+        val + test,
+    )
     return float(val), float(test)
 
 
 def parts_in_time(pool: Pool, val: float, test: float, margin: int) -> Tensor:
-    """(N,) the part of each window: a role's first are for training, then come validation and test, ``margin`` dropped between."""
+    """(N,) the part of each window: a role's first are for training, then come validation and test,
+    ``margin`` dropped between."""
     assert pool.client is not None
     sizes = torch.bincount(pool.client, minlength=len(pool.client_names)).tolist()
     borders = (val > 0) + (test > 0)

@@ -1,6 +1,8 @@
-"""FedMinMax's synthetic data (Papadaki et al., 2021, Table 1), where every risk is known in closed form.
+"""FedMinMax's synthetic data (Papadaki et al., 2021, Table 1), where every risk is known in closed
+form.
 
-A ~ Bernoulli(1/2), X ~ N(0, 1), Y | X, A ~ Bernoulli(u_A(X)) with u_0 = .6 for x > 0 and .3 otherwise, u_1 = .9 and .1.
+A ~ Bernoulli(1/2), X ~ N(0, 1), Y | X, A ~ Bernoulli(u_A(X)) with u_0 = .6 for x > 0 and .3
+otherwise, u_1 = .9 and .1.
 """
 
 from __future__ import annotations
@@ -41,16 +43,20 @@ def drawn(count: int, seed: int | list[int]) -> Sample:
 
 
 def expected(count: int, seed: int) -> Sample:
-    """A sample in which every (group, sign of x, label) comes as often as expected: its risks are those of the population."""
+    """A sample in which every (group, sign of x, label) comes as often as expected: its risks are
+    those of the population."""
     cells = [(a, sign, y) for a in (0, 1) for sign in (1, -1) for y in (0, 1)]
     share = [ABOVE[a] if sign > 0 else BELOW[a] for a, sign, _ in cells]
-    counts = [round(count / 4 * (u if y else 1 - u)) for (_, _, y), u in zip(cells, share, strict=True)]
+    counts = [
+        round(count / 4 * (u if y else 1 - u)) for (_, _, y), u in zip(cells, share, strict=True)
+    ]
     a, sign, y = np.repeat(np.array(cells), counts, axis=0).T
     return Sample(a, sign * np.abs(np.random.default_rng(seed).normal(size=len(a))), y)
 
 
 def equal_access(sample: Sample, clients: int) -> list[Array]:
-    """ESG: sorted by group, sign and label, then dealt like cards, so that all clients hold the same shares."""
+    """ESG: sorted by group, sign and label, then dealt like cards, so that all clients hold the
+    same shares."""
     order = np.lexsort((sample.y, sample.x > 0, sample.a))
     return [order[k::clients] for k in range(clients)]
 
@@ -66,7 +72,12 @@ SCENARIOS = {"esg": equal_access, "ssg": single_group}
 
 
 def synthetic_minimax(
-    scenario: str = "esg", clients: int = 40, samples: int | None = None, exact: bool = True, seed: int = 0, test: int = 0
+    scenario: str = "esg",
+    clients: int = 40,
+    samples: int | None = None,
+    exact: bool = True,
+    seed: int = 0,
+    test: int = 0,
 ) -> Federation:
     """Two groups that want different predictors of one label; FedMinMax's first experiment.
 
@@ -74,24 +85,34 @@ def synthetic_minimax(
 
         r_a = mean of  2 (p - u_a)² + 2 u_a (1 - u_a)  over the two halves,
 
-    so the mean risk is least at (.75, .20), with risks .4825 and .2125 of the two groups, and the worst group's at (.6, .3), the
-    best predictor of group 0, with .450 and .310.
+    so the mean risk is least at (.75, .20), with risks .4825 and .2125 of the two groups, and the
+    worst group's at (.6, .3), the best predictor of group 0, with .450 and .310.
 
     Args:
-        scenario: "esg", every client holds both groups in equal shares; "ssg", every client holds one group.
-        samples: in all; None for 40 a client, the least that gives every client the expected counts.
+        scenario: "esg", every client holds both groups in equal shares; "ssg", every client holds
+            one group.
+        samples: in all; None for 40 a client, the least that gives every client the expected
+            counts.
         exact: every (group, sign of x, label) comes as often as expected, not at random.
-        test: number of test samples, drawn at random and dealt in the same way; with exact data, training risks are those of
-            the population already.
+        test: number of test samples, drawn at random and dealt in the same way; with exact data,
+            training risks are those of the population already.
     """
     require_choice("scenario", scenario, tuple(SCENARIOS))
     require_whole("clients", clients, 1)
     require_whole("samples", samples, 1, optional=True)
     require_whole("seed", seed, 0)
     require_whole("test", test, 0)
-    require(scenario == "esg" or clients % 2 == 0, 'clients must be even, half for each group, got {}; or use scenario="esg"', clients)
+    require(
+        scenario == "esg" or clients % 2 == 0,
+        'clients must be even, half for each group, got {}; or use scenario="esg"',
+        clients,
+    )
     count = 40 * clients if samples is None else samples
-    require(not exact or count % 40 == 0, "samples must be a multiple of 40 for exact counts, got {}; or use exact=False", count)
+    require(
+        not exact or count % 40 == 0,
+        "samples must be a multiple of 40 for exact counts, got {}; or use exact=False",
+        count,
+    )
 
     def dealt(sample: Sample) -> list[dict[str, Array]]:
         return [sample.rows(index) for index in SCENARIOS[scenario](sample, clients)]

@@ -26,7 +26,8 @@ def table(
     seed: int = 0,
     clients: int | None = None,
 ) -> Federation:
-    """A federation from a CSV or Parquet file with one row per sample; the options are those of :func:`evenhand.data.tables.from_frame`."""
+    """A federation from a CSV or Parquet file with one row per sample; the options are those of
+    :func:`evenhand.data.tables.from_frame`."""
     return from_frame(
         read_table(path),
         client=client,

@@ -1,7 +1,8 @@
 """What nodes make of the columns of their tables: a small file that travels with an app.
 
-Nodes must encode rows in the same way without seeing each other's. So the constants are agreed on beforehand, and written down where
-everyone can read them: which columns are features, about which mean and spread a number has, which values a category can take.
+Nodes must encode rows in the same way without seeing each other's. So the constants are agreed on
+beforehand, and written down where everyone can read them: which columns are features, about which
+mean and spread a number has, which values a category can take.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import numpy as np
 import pandas as pd
 import torch
 
+from evenhand.data.encoding import MOST_CATEGORIES, Column, Encoding, Values, fit_column
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
-from evenhand.data.encoding import MOST_CATEGORIES, Column, Encoding, Values, fit_column
-from evenhand.errors import DataError, SpecError, first_line, require_known, require_number
 from evenhand.data.splits import part_sizes
 from evenhand.data.tables import MOST_CLASSES, groups_of, levels_of
+from evenhand.errors import DataError, SpecError, first_line, require_known, require_number
 
-DIGITS = 2  # of means and spreads taken from a table: enough to scale by, and they tell less about its rows
+# of means and spreads taken from a table: enough to scale by, and they tell less about its rows
+DIGITS = 2
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,9 @@ class Codebook:
     def __post_init__(self) -> None:
         require_number("test", self.test, "[0, 1)", "it is the share of rows kept for testing")
         if len(self.classes) < 2:
-            raise ValueError(f"classes must be at least two values of {self.label!r}, got {list(self.classes)}")
+            raise ValueError(
+                f"classes must be at least two values of {self.label!r}, got {list(self.classes)}"
+            )
         if not self.columns:
             raise ValueError("columns must name at least one feature")
 
@@ -70,40 +74,70 @@ class Codebook:
         return len(self.classes)
 
     def federation(self, table: pd.DataFrame) -> Federation:
-        """The rows of one node. Which of them are for testing depends on their number alone, so that it is the same at every call."""
+        """The rows of one node. Which of them are for testing depends on their number alone, so
+        that it is the same at every call."""
         answer = levels_of(table, "label", self.label)
         unknown = [name for name in answer.names if name not in self.classes]
         if unknown:
-            raise DataError(f"label {self.label!r} is {unknown[0]!r} in some row; the codebook knows {', '.join(self.classes)}")
+            raise DataError(
+                f"label {self.label!r} is {unknown[0]!r} in some row; the codebook knows"
+                f" {', '.join(self.classes)}"
+            )
         place = np.array([*map(self.classes.index, answer.names), -1], dtype=np.int64)
         kept = np.flatnonzero(~answer.missing)
         if not len(kept):
             raise DataError(f"no row has a value of {self.label!r}; there is nothing to learn from")
-        x, y = self.encoding.transform(table)[torch.from_numpy(kept)], torch.from_numpy(place[answer.codes[kept]])
+        x = self.encoding.transform(table)[torch.from_numpy(kept)]
+        y = torch.from_numpy(place[answer.codes[kept]])
         codes, group_names = groups_of(table, self.group, kept, MOST_CATEGORIES)
         group = None if codes is None else torch.from_numpy(codes)
         order = torch.from_numpy(np.random.default_rng(len(kept)).permutation(len(kept)))
         count = part_sizes(len(kept), 0, self.test)[0]
 
         def part(rows: torch.Tensor) -> Part:
-            return Part(x[rows], y[rows], torch.tensor([0, len(rows)]), None if group is None else group[rows])
+            return Part(
+                x[rows],
+                y[rows],
+                torch.tensor([0, len(rows)]),
+                None if group is None else group[rows],
+            )
 
         train, test = order[:count].sort().values, order[count:].sort().values
-        return Federation(part(train), part(test) if len(test) else None, group_names=group_names, label_names=self.classes)
+        return Federation(
+            part(train),
+            part(test) if len(test) else None,
+            group_names=group_names,
+            label_names=self.classes,
+        )
 
     def to_toml(self) -> str:
         """The file, with comments, for :meth:`load`."""
         used = "".join(f"{_key(column.name)} = {_entry(column)}\n" for column in self.columns)
-        unused = "".join(f"# {_key(name)}: {' '.join(why.split())}\n" for name, why in self.left_out)
+        unused = "".join(
+            f"# {_key(name)}: {' '.join(why.split())}\n" for name, why in self.left_out
+        )
         groups = json.dumps(list(self.group), ensure_ascii=False)
-        return HEAD.format(label=_text(self.label), classes=_texts(self.classes), group=groups, test=self.test) + used + unused
+        return (
+            HEAD.format(
+                label=_text(self.label), classes=_texts(self.classes), group=groups, test=self.test
+            )
+            + used
+            + unused
+        )
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
         """The codebook in a TOML file."""
         try:
             return cls.parse(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, SpecError, TypeError, ValueError) as error:
+        except (
+            OSError,
+            UnicodeDecodeError,
+            tomllib.TOMLDecodeError,
+            SpecError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise SpecError(f"{Path(path).name} is no codebook: {first_line(error)}") from error
 
     @classmethod
@@ -119,27 +153,52 @@ class Codebook:
             require_known("entry", name, ("label", "classes", "group", "test", "columns"))
         for name, kind in (("label", str), ("classes", list), ("columns", dict)):
             if not isinstance(found.get(name), kind):
-                raise ValueError(f"{name} is missing, or no {'text' if kind is str else 'table' if kind is dict else 'list'}")
+                raise ValueError(
+                    f"{name} is missing, or no"
+                    f" {'text' if kind is str else 'table' if kind is dict else 'list'}"
+                )
         group = found.get("group", [])
         columns = tuple(_column(name, entry) for name, entry in found["columns"].items())
         groups = tuple(map(str, [group] if isinstance(group, str) else group))
-        return cls(columns, found["label"], tuple(map(str, found["classes"])), groups, found.get("test", 0.2))
+        return cls(
+            columns,
+            found["label"],
+            tuple(map(str, found["classes"])),
+            groups,
+            found.get("test", 0.2),
+        )
 
     @classmethod
-    def of_table(cls, table: pd.DataFrame, label: str, group: tuple[str, ...] = (), drop: tuple[str, ...] = ()) -> Codebook:
-        """A first codebook from a table that looks like the nodes': its means and spreads, rounded, and its categories."""
+    def of_table(
+        cls,
+        table: pd.DataFrame,
+        label: str,
+        group: tuple[str, ...] = (),
+        drop: tuple[str, ...] = (),
+    ) -> Codebook:
+        """A first codebook from a table that looks like the nodes': its means and spreads, rounded,
+        and its categories."""
         answer = levels_of(table, "label", label)
         if len(answer.names) > MOST_CLASSES:
             raise ValueError(
-                f"label: {label!r} has {len(answer.names)} different values, a model tells at most {MOST_CLASSES} classes apart; "
-                f"give a condition, such as '{label} > ...'"
+                f"label: {label!r} has {len(answer.names)} different values, a model tells at most"
+                f" {MOST_CLASSES} classes apart; give a condition, such as '{label} > ...'"
             )
-        groups_of(table, group, np.arange(len(table)), MOST_CATEGORIES)  # raises where there is no such column
+        # raises where there is no such column
+        groups_of(table, group, np.arange(len(table)), MOST_CATEGORIES)
         rows, offsets = np.arange(len(table)), np.array([0, len(table)])
         names = [str(name) for name in table.columns if str(name) not in (answer.column, *drop)]
         fitted = [fit_column(Values(name, table[name]), rows, offsets) for name in names]
         out = [
-            (column.name, column.why if column.kind == "left out" else "a date; a codebook has numbers and categories") for column in fitted
+            (
+                column.name,
+                (
+                    column.why
+                    if column.kind == "left out"
+                    else "a date; a codebook has numbers and categories"
+                ),
+            )
+            for column in fitted
         ]
         useful = ("number", "yes/no", "category")
         return cls(
@@ -147,7 +206,9 @@ class Codebook:
             label=label,
             classes=answer.names,
             group=group,
-            left_out=tuple(pair for pair, column in zip(out, fitted, strict=True) if column.kind not in useful),
+            left_out=tuple(
+                pair for pair, column in zip(out, fitted, strict=True) if column.kind not in useful
+            ),
         )
 
 
@@ -169,26 +230,56 @@ test = {test}  # the share of each node's rows that is kept for testing
 
 
 def _column(name: str, entry: Any) -> Column:
-    if isinstance(entry, Mapping) and set(entry) == {"values"} and isinstance(entry["values"], list) and len(entry["values"]) > 1:
+    if (
+        isinstance(entry, Mapping)
+        and set(entry) == {"values"}
+        and isinstance(entry["values"], list)
+        and len(entry["values"]) > 1
+    ):
         values = tuple(map(str, entry["values"]))
-        return Column(name, "yes/no" if len(values) == 2 else "category", categories=values, counts=(0,) * len(values))
-    if not isinstance(entry, Mapping) or not {"mean", "std"} <= set(entry) <= {"mean", "std", "missing"}:
-        raise ValueError(f'column {name!r} must be {{ mean = ..., std = ... }} or {{ values = ["...", "..."] }}')
+        return Column(
+            name,
+            "yes/no" if len(values) == 2 else "category",
+            categories=values,
+            counts=(0,) * len(values),
+        )
+    if not isinstance(entry, Mapping) or not {"mean", "std"} <= set(entry) <= {
+        "mean",
+        "std",
+        "missing",
+    }:
+        raise ValueError(
+            f'column {name!r} must be {{ mean = ..., std = ... }} or {{ values = ["...", "..."] }}'
+        )
     require_number(f"mean of {name!r}", entry["mean"], "(-inf, inf)")
     require_number(f"std of {name!r}", entry["std"], "(0, inf)")
-    return Column(name, "number", missing=int(bool(entry.get("missing"))), mean=float(entry["mean"]), std=float(entry["std"]))
+    return Column(
+        name,
+        "number",
+        missing=int(bool(entry.get("missing"))),
+        mean=float(entry["mean"]),
+        std=float(entry["std"]),
+    )
 
 
 def _entry(column: Column) -> str:
     if column.kind != "number":
         return f"{{ values = {_texts(column.categories)} }}"
-    return f"{{ mean = {column.mean!r}, std = {column.std!r}{', missing = true' if column.missing else ''} }}"
+    return (
+        f"{{ mean = {column.mean!r}, std ="
+        f" {column.std!r}{', missing = true' if column.missing else ''} }}"
+    )
 
 
 def _rounded(column: Column) -> Column:
     """Without counts, which are nobody else's business."""
     if column.kind != "number":
-        return Column(column.name, column.kind, categories=column.categories, counts=(0,) * len(column.categories))
+        return Column(
+            column.name,
+            column.kind,
+            categories=column.categories,
+            counts=(0,) * len(column.categories),
+        )
     mean, std = (float(f"{value:.{DIGITS}g}") for value in (column.mean, column.std))
     return Column(column.name, "number", missing=int(column.missing > 0), mean=mean, std=std)
 
@@ -202,4 +293,6 @@ def _texts(texts: tuple[str, ...]) -> str:
 
 
 def _key(name: str) -> str:
-    return name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
+    return (
+        name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
+    )

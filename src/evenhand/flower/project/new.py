@@ -1,4 +1,5 @@
-"""A new Flower app: the files of a project that runs as it is, with tables of made-up hospitals or for a user's own."""
+"""A new Flower app: the files of a project that runs as it is, with tables of made-up hospitals or
+for a user's own."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ import pandas as pd
 from evenhand.algorithm import Algorithm
 from evenhand.data.encoding import Column
 from evenhand.errors import SpecError, require_whole
-from evenhand.studies.spec import build_algorithm, parse_method
 from evenhand.flower.project import templates
 from evenhand.flower.project.codebook import Codebook
 from evenhand.local import LocalSGD
+from evenhand.studies.spec import build_algorithm, parse_method
 
 ROUNDS = 10
 LOCAL = {"lr": 0.3, "epochs": 1, "batch_size": 32}
 LONGEST = 32  # letters of an app's name in Flower
 SEED = 2020  # of the made-up rows
-SIZES, WOMEN = (800, 480, 240, 160), (0.05, 0.15, 0.4, 0.95)  # rows of the made-up hospitals, and the share of women in them
+# rows of the made-up hospitals, and the share of women in them
+SIZES, WOMEN = (800, 480, 240, 160), (0.05, 0.15, 0.4, 0.95)
 
 
 def write_project(
@@ -41,7 +43,8 @@ def write_project(
     """Write a Flower app into a new or empty directory.
 
     Args:
-        method: NAME or NAME:key=value,..., as on the command line; local.lr=0.1 changes how nodes train.
+        method: NAME or NAME:key=value,..., as on the command line; local.lr=0.1 changes how nodes
+            train.
         clients: nodes to wait for.
         tables: made-up ones, for a try-out; written into data/.
     """
@@ -56,7 +59,10 @@ def write_project(
     about = (
         "The rows of the tables in `data` are made up, one file for each node."
         if tables
-        else "DIRECTORY-OF-CSV-FILES has one .csv file for each node, such as made-up rows in the same form."
+        else (
+            "DIRECTORY-OF-CSV-FILES has one .csv file for each node, such as made-up rows in the"
+            " same form."
+        )
     )
     values = {
         "project": package.replace("_", "-"),
@@ -77,8 +83,15 @@ def write_project(
         f"{package}/server_app.py": templates.SERVER_APP,
     }
     texts = {name: Template(text).substitute(values) for name, text in files.items()}
-    texts |= {"LICENSE": templates.LICENSE, f"{package}/__init__.py": "", f"{package}/codebook.toml": codebook.to_toml()}
-    texts |= {f"data/{name}.csv": table.to_csv(index=False, lineterminator="\n") for name, table in (tables or {}).items()}
+    texts |= {
+        "LICENSE": templates.LICENSE,
+        f"{package}/__init__.py": "",
+        f"{package}/codebook.toml": codebook.to_toml(),
+    }
+    texts |= {
+        f"data/{name}.csv": table.to_csv(index=False, lineterminator="\n")
+        for name, table in (tables or {}).items()
+    }
     for name, text in texts.items():
         path = directory / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,10 +99,11 @@ def write_project(
 
 
 def package_name(name: str) -> str:
-    """A name for a Python package, from that of a directory; never one that is taken by an installed module.
+    """A name for a Python package, from that of a directory; never one that is taken by an
+    installed module.
 
-    >>> package_name("Fair model 2"), package_name("json"), package_name("2024-trial"), package_name("class")
-    ('fair_model_2', 'json_app', 'app_2024_trial', 'class_app')
+    >>> [package_name(name) for name in ("Fair model 2", "json", "2024-trial", "class")]
+    ['fair_model_2', 'json_app', 'app_2024_trial', 'class_app']
     """
     safe = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_") or "fair_app"
     safe = (safe if safe[0].isalpha() else f"app_{safe}")[:LONGEST].rstrip("_")
@@ -97,7 +111,8 @@ def package_name(name: str) -> str:
 
 
 def code(setting: Algorithm | LocalSGD, given: Mapping[str, Any] | None = None) -> str:
-    """What to write in Python for a method or local solver; settings at their defaults are left out unless they were ``given``.
+    """What to write in Python for a method or local solver; settings at their defaults are left out
+    unless they were ``given``.
 
     >>> from evenhand import FedProx, QFFL
     >>> code(FedProx(mu=0.1, inner=QFFL(q=2.0)))
@@ -111,13 +126,18 @@ def code(setting: Algorithm | LocalSGD, given: Mapping[str, Any] | None = None) 
         value = getattr(setting, field.name)
         if value != field.default or field.name in given:
             inner = given.get(field.name)
-            nested = code(value, inner if isinstance(inner, Mapping) else None) if isinstance(value, Algorithm) else repr(value)
+            nested = (
+                code(value, inner if isinstance(inner, Mapping) else None)
+                if isinstance(value, Algorithm)
+                else repr(value)
+            )
             shown.append(f"{field.name}={nested}")
     return f"eh.{type(setting).__name__}({', '.join(shown)})"
 
 
 def _python(method: str) -> tuple[str, str]:
-    """Python for the method and for the local solver, both of which are made on the way, and thus checked."""
+    """Python for the method and for the local solver, both of which are made on the way, and thus
+    checked."""
     table = parse_method(method)
     local: dict[str, Any] = LOCAL | table.pop("local", {})
     if "steps" in local:
@@ -128,11 +148,14 @@ def _python(method: str) -> tuple[str, str]:
         raise SpecError(f"{method!r}: {error}") from error
 
 
-def example(label: str = "disease", group: str = "sex", hospitals: int = 4) -> tuple[Codebook, dict[str, pd.DataFrame]]:
+def example(
+    label: str = "disease", group: str = "sex", hospitals: int = 4
+) -> tuple[Codebook, dict[str, pd.DataFrame]]:
     """A codebook, and the tables of made-up hospitals.
 
-    Hospitals differ in size, in their patients' age and in the share of women; for men the disease shows in the blood pressure, for women
-    in the cholesterol, so that a model for most patients serves the hospitals with many women badly.
+    Hospitals differ in size, in their patients' age and in the share of women; for men the disease
+    shows in the blood pressure, for women in the cholesterol, so that a model for most patients
+    serves the hospitals with many women badly.
     """
     people = ("female", "male") if group == "sex" else ("a", "b")
     columns = (
@@ -143,9 +166,14 @@ def example(label: str = "disease", group: str = "sex", hospitals: int = 4) -> t
         Column(group, "yes/no", categories=people, counts=(0, 0)),
     )
     if label in {column.name for column in columns}:
-        raise ValueError(f"label: the made-up tables have another column {label!r}; choose another name, or give a table of yours")
+        raise ValueError(
+            f"label: the made-up tables have another column {label!r}; choose another name, or give"
+            " a table of yours"
+        )
     codebook = Codebook(columns, label, ("no", "yes"), (group,))
-    return codebook, {f"hospital-{i + 1:02d}": _patients(label, group, people, i) for i in range(hospitals)}
+    return codebook, {
+        f"hospital-{i + 1:02d}": _patients(label, group, people, i) for i in range(hospitals)
+    }
 
 
 def _patients(label: str, group: str, people: tuple[str, str], hospital: int) -> pd.DataFrame:

@@ -1,4 +1,5 @@
-"""The files of a Flower app that ``evenhand flower new`` writes; $names are filled in by :mod:`evenhand.flower.project.new`."""
+"""The files of a Flower app that ``evenhand flower new`` writes; $names are filled in by
+:mod:`evenhand.flower.project.new`."""
 
 from __future__ import annotations
 

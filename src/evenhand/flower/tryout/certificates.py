@@ -1,4 +1,5 @@
-"""Certificates for the SuperLink and keys for its nodes, made for one federation and readable by their owner alone."""
+"""Certificates for the SuperLink and keys for its nodes, made for one federation and readable by
+their owner alone."""
 
 from __future__ import annotations
 
@@ -11,7 +12,12 @@ from typing import NamedTuple
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 SAMPLE_NAMES = ("localhost", "127.0.0.1", "::1")  # where a try-out is reached
@@ -39,12 +45,17 @@ def private_directory(path: Path) -> Path:
     return path
 
 
-def write_certificates(directory: Path, names: tuple[str, ...] = SAMPLE_NAMES, days: int = 30) -> Certificates:
-    """A fresh authority and a certificate that it signed for a server reached by ``names`` (host names or IP addresses).
+def write_certificates(
+    directory: Path, names: tuple[str, ...] = SAMPLE_NAMES, days: int = 30
+) -> Certificates:
+    """A fresh authority and a certificate that it signed for a server reached by ``names`` (host
+    names or IP addresses).
 
-    The authority's private key is never written: it signs once and is gone, so nobody can sign a second server with it.
+    The authority's private key is never written: it signs once and is gone, so nobody can sign a
+    second server with it.
     """
-    authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority_key = ec.generate_private_key(ec.SECP256R1())
+    server_key = ec.generate_private_key(ec.SECP256R1())
     authority_name = _name("evenhand try-out authority")
     start = datetime.now(UTC) - timedelta(minutes=5)  # clocks of two machines differ a little
     end = start + timedelta(days=days)
@@ -58,8 +69,13 @@ def write_certificates(directory: Path, names: tuple[str, ...] = SAMPLE_NAMES, d
             .serial_number(x509.random_serial_number())
             .not_valid_before(start)
             .not_valid_after(end)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()),
+                critical=False,
+            )
         )
 
     authority = (
@@ -73,32 +89,48 @@ def write_certificates(directory: Path, names: tuple[str, ...] = SAMPLE_NAMES, d
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_address(name) for name in names]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([_address(name) for name in names]), critical=False
+        )
         .sign(authority_key, hashes.SHA256())
     )
     private_directory(directory)
     written = Certificates(directory / "ca.crt", directory / "server.pem", directory / "server.key")
     _write(written.authority, authority.public_bytes(Encoding.PEM), 0o644)
     _write(written.server, server.public_bytes(Encoding.PEM), 0o644)
-    _write(written.key, server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), 0o600)
+    _write(
+        written.key,
+        server_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        0o600,
+    )
     return written
 
 
 def write_node_key(directory: Path, name: str) -> NodeKey:
     """A fresh key pair for one node: the files ``name`` and ``name``.pub.
 
-    Flower reads elliptic-curve keys in OpenSSH's format; ``ssh-keygen -t ecdsa -b 384`` makes the same.
+    Flower reads elliptic-curve keys in OpenSSH's format; ``ssh-keygen -t ecdsa -b 384`` makes the
+    same.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     private_directory(directory)
     written = NodeKey(directory / name, directory / f"{name}.pub")
-    _write(written.private, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), 0o600)
-    _write(written.public, key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n", 0o644)
+    _write(
+        written.private,
+        key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        0o600,
+    )
+    _write(
+        written.public,
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n",
+        0o644,
+    )
     return written
 
 
 def _write(path: Path, content: bytes, mode: int) -> None:
-    path.unlink(missing_ok=True)  # of an older federation; a new file is never readable by others, not even for a moment
+    # of an older federation; a new file is never readable by others, not even for a moment
+    path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)
 

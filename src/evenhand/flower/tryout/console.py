@@ -1,6 +1,8 @@
-"""Commands of ``flwr`` one after another in one process, as a script: importing Flower takes a second, a command some milliseconds.
+"""Commands of ``flwr`` one after another in one process, as a script: importing Flower takes a
+second, a command some milliseconds.
 
-Each line on standard input is a JSON list of arguments; each line on standard output a JSON list of exit code and printed text.
+Each line on standard input is a JSON list of arguments; each line on standard output a JSON list of
+exit code and printed text.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ def main() -> None:
     """Serve until standard input closes."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what prints past sys.stdout goes to the log, not into a reply
-    (command,) = entry_points(group="console_scripts", name="flwr")  # the command itself, as its script would load it
+    # the command itself, as its script would load it
+    (command,) = entry_points(group="console_scripts", name="flwr")
     flwr = command.load()
     real = sys.stdout, sys.stderr
     for line in sys.stdin:

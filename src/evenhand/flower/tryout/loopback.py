@@ -1,11 +1,13 @@
-"""A federation on this machine's loopback: a SuperLink and some SuperNodes as real processes, for a try-out and for tests.
+"""A federation on this machine's loopback: a SuperLink and some SuperNodes as real processes, for a
+try-out and for tests.
 
     with Loopback(directory, nodes=4) as federation:
         run = federation.run("my-app", {"num-rounds": 3})
         print(run.wait(timeout=300))                        # "finished:completed"
 
-Everything lies in the directory: logs/, tls/, keys/, flwr/ (the FLWR_HOME of each process), state/ (what nodes remember) and link.db.
-Certificates, keys and database are fresh at every start; state/ is kept.
+Everything lies in the directory: logs/, tls/, keys/, flwr/ (the FLWR_HOME of each process), state/
+(what nodes remember) and link.db. Certificates, keys and database are fresh at every start; state/
+is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from evenhand.errors import require_whole
-from evenhand.flower.tryout.certificates import Certificates, NodeKey, private_directory, write_certificates, write_node_key
+from evenhand.flower.tryout.certificates import (
+    Certificates,
+    NodeKey,
+    private_directory,
+    write_certificates,
+    write_node_key,
+)
 from evenhand.flower.tryout.guard import MARK, end_group, marked
 from evenhand.flower.tryout.member import FederationError, Member
 from evenhand.flower.tryout.ports import HOST, free_ports, listens
@@ -69,13 +77,18 @@ class Run:
         while not (status := self.status()).startswith("finished"):
             self._federation.link.check()
             if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"run {self.id} is {status} after {timeout:g} s; see flwr log {self.id} and {self._federation.link.log}")
+                raise TimeoutError(
+                    f"run {self.id} is {status} after {timeout:g} s; see flwr log {self.id} and"
+                    f" {self._federation.link.log}"
+                )
             time.sleep(0.2)
         return status
 
     def log(self) -> str:
         """What the server's app has logged."""
-        first, _, rest = self._federation.flwr("log", str(self.id), CONNECTION, "--show").partition("\n")
+        first, _, rest = self._federation.flwr("log", str(self.id), CONNECTION, "--show").partition(
+            "\n"
+        )
         return rest if first.startswith("Using SuperLink") else f"{first}\n{rest}"
 
     def stop_run(self) -> None:
@@ -83,20 +96,22 @@ class Run:
         self._federation.flwr_json("stop", str(self.id), CONNECTION)
 
     def kill_server_app(self) -> None:
-        """Kill the process that runs the server's app (of every run in progress: they cannot be told apart)."""
+        """Kill the process that runs the server's app (of every run in progress: they cannot be
+        told apart)."""
         if not self._federation.kill_server_apps():
             raise FederationError(f"run {self.id} has no server app; its status is {self.status()}")
 
 
 class Loopback:
-    """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1; entering it as a context starts them, leaving it ends all their processes.
+    """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1; entering it as a context starts them,
+    leaving it ends all their processes.
 
-    directory: where everything is kept; only one federation at a time can use it.
-    tls: encrypt, and let in only nodes whose key is registered. Without it, anything that reaches the port is let in.
-    data: one file for each node, or a directory with as many .csv files; a node finds its path as "data" in its configuration.
-    env: more environment variables for all processes.
-    port: the SuperLink's; 0 for a free one.
-    cwd: working directory of the SuperLink, thus of server apps; the present one by default.
+    directory: where everything is kept; only one federation at a time can use it. tls: encrypt, and
+    let in only nodes whose key is registered. Without it, anything that reaches the port is let in.
+    data: one file for each node, or a directory with as many .csv files; a node finds its path as
+    "data" in its configuration. env: more environment variables for all processes. port: the
+    SuperLink's; 0 for a free one. cwd: working directory of the SuperLink, thus of server apps; the
+    present one by default.
     """
 
     def __init__(
@@ -111,12 +126,16 @@ class Loopback:
     ) -> None:
         require_whole("nodes", nodes, 1)
         if os.name != "posix":
-            raise FederationError("a federation on loopback needs Linux or macOS; start flower-superlink and flower-supernode by hand")
+            raise FederationError(
+                "a federation on loopback needs Linux or macOS; start flower-superlink and"
+                " flower-supernode by hand"
+            )
         if find_spec("flwr") is None:
             raise FederationError("a federation needs Flower: pip install evenhand[flower]")
         self.directory, self.tls = Path(directory).absolute(), tls
         self.data = _one_file_each(data, nodes) if data is not None else None
-        self._nodes, self._port, self._cwd, self._env = nodes, port, Path(cwd or "."), dict(env or {})
+        self._nodes, self._port, self._cwd = nodes, port, Path(cwd or ".")
+        self._env = dict(env or {})
         self._token = secrets.token_hex(16)
         self._lock = FileLock(self.directory / "lock")
         self._guard: subprocess.Popen[bytes] | None = None
@@ -128,12 +147,16 @@ class Loopback:
     # Starting and stopping
 
     def start(self) -> None:
-        """Start all processes and return when every node is online; where that fails, nothing is left running."""
+        """Start all processes and return when every node is online; where that fails, nothing is
+        left running."""
         private_directory(self.directory)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
-            raise FederationError(f"{self.directory} is used by another federation that runs; choose another directory") from None
+            raise FederationError(
+                f"{self.directory} is used by another federation that runs; choose another"
+                " directory"
+            ) from None
         try:
             self._start()
         except BaseException:
@@ -146,7 +169,8 @@ class Loopback:
         self._guard = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("guard.py")), self._token],
             stdin=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C in a terminal goes to a whole group; the guard is the last to end
+            # Ctrl-C in a terminal goes to a whole group; the guard is the last to end
+            start_new_session=True,
         )
         self.link.launch()
         self._start_console()  # imports Flower while the SuperLink does
@@ -162,7 +186,8 @@ class Loopback:
     def stop(self) -> None:
         """End every process of the federation and wait until they are gone."""
         self.kill_server_apps()  # before the nodes: it would go on, and find nobody
-        for members in (self.nodes, self.members[:1]):  # nodes first, so that they can take their leave
+        # nodes first, so that they can take their leave
+        for members in (self.nodes, self.members[:1]):
             for member in members:
                 member.terminate()
             deadline = time.monotonic() + 6
@@ -188,7 +213,12 @@ class Loopback:
         self.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.stop()
 
     def add_node(self, data: str | Path | None = None) -> Member:
@@ -243,17 +273,31 @@ class Loopback:
     # Runs and commands
 
     def kill_server_apps(self) -> bool:
-        """Kill the processes that run servers' apps (where there is a /proc to find them); whether there were any."""
-        found = [pid for pid in self.link.pids() if b"flwr-serverapp" in _command_line(pid)] if self.members else []
+        """Kill the processes that run servers' apps (where there is a /proc to find them); whether
+        there were any."""
+        found = (
+            [pid for pid in self.link.pids() if b"flwr-serverapp" in _command_line(pid)]
+            if self.members
+            else []
+        )
         for pid in found:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         return bool(found)
 
-    def run(self, app: str | Path, config: Mapping[str, str | int | float | bool] | str | None = None) -> Run:
-        """Start a run of the Flower app in a directory; ``config`` overrides values of its [tool.flwr.app.config]."""
-        settings = config if isinstance(config, str) else " ".join(f"{key}={_value(value)}" for key, value in (config or {}).items())
-        started = self.flwr_json("run", str(app), CONNECTION, *(("--run-config", settings) if settings else ()))
+    def run(
+        self, app: str | Path, config: Mapping[str, str | int | float | bool] | str | None = None
+    ) -> Run:
+        """Start a run of the Flower app in a directory; ``config`` overrides values of its
+        [tool.flwr.app.config]."""
+        settings = (
+            config
+            if isinstance(config, str)
+            else " ".join(f"{key}={_value(value)}" for key, value in (config or {}).items())
+        )
+        started = self.flwr_json(
+            "run", str(app), CONNECTION, *(("--run-config", settings) if settings else ())
+        )
         return Run(self, int(started["run-id"]))
 
     def flwr(self, *arguments: str) -> str:
@@ -267,7 +311,9 @@ class Loopback:
         except BrokenPipeError:
             answer = b""
         if not answer:
-            raise FederationError(f"flwr {' '.join(arguments)} ended without an answer; see {self._console_log}")
+            raise FederationError(
+                f"flwr {' '.join(arguments)} ended without an answer; see {self._console_log}"
+            )
         code, printed = json.loads(answer)
         if code:
             raise FederationError(f"flwr {' '.join(arguments)} failed: {_error_in(printed)}")
@@ -277,11 +323,15 @@ class Loopback:
         """Carry out a ``flwr`` command that can answer in JSON."""
         answer: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
         if not answer.get("success"):
-            raise FederationError(f"flwr {' '.join(arguments)} failed: {_error_in(str(answer.get('error-message', answer)))}")
+            raise FederationError(
+                f"flwr {' '.join(arguments)} failed:"
+                f" {_error_in(str(answer.get('error-message', answer)))}"
+            )
         return answer
 
     def environment(self, name: str) -> dict[str, str]:
-        """Environment variables for a process: our settings, a FLWR_HOME of its own, and Flower's commands on the path."""
+        """Environment variables for a process: our settings, a FLWR_HOME of its own, and Flower's
+        commands on the path."""
         scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by name
         return {
             **os.environ,
@@ -349,7 +399,9 @@ class Loopback:
         self._port = ports[0]
         if self.tls:
             self.certificates = write_certificates(self.directory / "tls")
-            self.keys = [write_node_key(self.directory / "keys", f"node-{i}") for i in range(self._nodes)]
+            self.keys = [
+                write_node_key(self.directory / "keys", f"node-{i}") for i in range(self._nodes)
+            ]
         self._write_connection()
         for name in ("link", "user"):
             private_directory(self.directory / "flwr" / name)
@@ -358,37 +410,81 @@ class Loopback:
 
     def _node(self, i: int, port: int) -> Member:
         private_directory(self.directory / "flwr" / f"node-{i}")
-        return Member(self, f"node {i}", self._node_command(i, port), lambda text: "SuperNode ID:" in text)
+        return Member(
+            self, f"node {i}", self._node_command(i, port), lambda text: "SuperNode ID:" in text
+        )
 
     def _write_connection(self) -> None:
-        trust = "insecure = true" if self.certificates is None else f"root-certificates = {json.dumps(str(self.certificates.authority))}"
+        trust = (
+            "insecure = true"
+            if self.certificates is None
+            else f"root-certificates = {json.dumps(str(self.certificates.authority))}"
+        )
         private_directory(self.home)
-        text = f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress = "{self.address}"\n{trust}\n'
+        text = (
+            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress ='
+            f' "{self.address}"\n{trust}\n'
+        )
         (self.home / "config.toml").write_text(text)
 
     def _link_command(self) -> list[str]:
         tls = ["--insecure"]
         if self.certificates is not None:
             authority, server, key = map(str, self.certificates)
-            tls = ["--ssl-ca-certfile", authority, "--ssl-certfile", server, "--ssl-keyfile", key, "--enable-supernode-auth"]
+            tls = [
+                "--ssl-ca-certfile",
+                authority,
+                "--ssl-certfile",
+                server,
+                "--ssl-keyfile",
+                key,
+                "--enable-supernode-auth",
+            ]
         database = str(self.directory / "link.db")
-        return ["flower-superlink", "--host", HOST, "--port", str(self._port), "--database", database, *tls]
+        return [
+            "flower-superlink",
+            "--host",
+            HOST,
+            "--port",
+            str(self._port),
+            "--database",
+            database,
+            *tls,
+        ]
 
     def _node_command(self, i: int, port: int) -> list[str]:
         state = private_directory(self.directory / "state" / f"node-{i}")
-        config: dict[str, str | int] = {"partition-id": i, "num-partitions": self._nodes, "state-dir": str(state)}
+        config: dict[str, str | int] = {
+            "partition-id": i,
+            "num-partitions": self._nodes,
+            "state-dir": str(state),
+        }
         if self.data is not None and i < len(self.data):
             config["data"] = str(self.data[i])
         tls = ["--insecure"]
         if self.certificates is not None:
-            tls = ["--root-certificates", str(self.certificates.authority), "--auth-supernode-private-key", str(self.keys[i].private)]
+            tls = [
+                "--root-certificates",
+                str(self.certificates.authority),
+                "--auth-supernode-private-key",
+                str(self.keys[i].private),
+            ]
         settings = " ".join(f"{key}={_value(value)}" for key, value in config.items())
         here = ["--host", HOST, "--port", str(port)]
-        return ["flower-supernode", "--superlink", self.address, *here, *tls, "--node-config", settings]
+        return [
+            "flower-supernode",
+            "--superlink",
+            self.address,
+            *here,
+            *tls,
+            "--node-config",
+            settings,
+        ]
 
 
 def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Files for the nodes: those given, or the .csv files of a directory in the order of their names."""
+    """Files for the nodes: those given, or the .csv files of a directory in the order of their
+    names."""
     if isinstance(source, str | Path):
         directory = Path(source)
         if not directory.is_dir():
@@ -398,7 +494,8 @@ def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
 
 
 def _error_in(printed: str) -> str:
-    """In one line, what a ``flwr`` command that failed says, without its notes before and the box it draws."""
+    """In one line, what a ``flwr`` command that failed says, without its notes before and the box
+    it draws."""
     said = re.sub(r".*(Using SuperLink: \S+ \(\S+\)|Error ─)", "", printed, flags=re.DOTALL)
     return " ".join(said.translate(dict.fromkeys(map(ord, "─│╭╮╰╯"), " ")).split())
 
@@ -406,7 +503,10 @@ def _error_in(printed: str) -> str:
 def _one_file_each(data: str | Path | Sequence[str | Path], nodes: int) -> list[Path]:
     files = [path.absolute() for path in data_files(data)]
     if len(files) != nodes:
-        raise ValueError(f"data must be one file for each of the {nodes} nodes, got {len(files)}; change --nodes or the files")
+        raise ValueError(
+            f"data must be one file for each of the {nodes} nodes, got {len(files)}; change --nodes"
+            " or the files"
+        )
     for path in files:
         if not path.is_file():
             raise ValueError(f"{path} is not a file; data must be one file for each node")
@@ -420,7 +520,10 @@ def _value(value: str | int | float | bool) -> str:
     if not isinstance(value, str):
         return repr(value)
     if '"' in value or "\\" in value or "\n" in value:
-        raise ValueError(f"{value!r} has a quotation mark, backslash or line break, which Flower's configuration cannot carry; rename it")
+        raise ValueError(
+            f"{value!r} has a quotation mark, backslash or line break, which Flower's configuration"
+            " cannot carry; rename it"
+        )
     return f'"{value}"'
 
 

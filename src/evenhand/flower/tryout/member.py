@@ -1,4 +1,5 @@
-"""One process of a federation on loopback: the SuperLink or a SuperNode, and why it is not let in."""
+"""One process of a federation on loopback: the SuperLink or a SuperNode, and why it is not let
+in."""
 
 from __future__ import annotations
 
@@ -27,7 +28,9 @@ class FederationError(EvenhandError):
 class Member:
     """One process of the federation, with all that it starts: the SuperLink or a SuperNode."""
 
-    def __init__(self, federation: Loopback, name: str, command: Sequence[str], ready: Callable[[str], bool]) -> None:
+    def __init__(
+        self, federation: Loopback, name: str, command: Sequence[str], ready: Callable[[str], bool]
+    ) -> None:
         self.name, self.command = name, list(command)
         self.log = federation.directory / "logs" / f"{name.replace(' ', '-')}.log"
         self._federation, self._ready, self._log_start = federation, ready, 0
@@ -65,11 +68,15 @@ class Member:
         while not self.is_ready():
             self.check()
             if time.monotonic() > deadline:
-                raise FederationError(f"{self._label} was not ready after {timeout:g} s; the end of its log {self.log}:\n{self.tail()}")
+                raise FederationError(
+                    f"{self._label} was not ready after {timeout:g} s; the end of its log"
+                    f" {self.log}:\n{self.tail()}"
+                )
             time.sleep(0.05)
 
     def is_ready(self) -> bool:
-        """Whether it works: for the SuperLink that it listens, for a node that the SuperLink has accepted it."""
+        """Whether it works: for the SuperLink that it listens, for a node that the SuperLink has
+        accepted it."""
         return self.pid is not None and self._ready(self.text())
 
     def check(self) -> None:
@@ -77,7 +84,10 @@ class Member:
         if self.pid is None:
             code = self._process.returncode if self._process else "none"
             why = f": {words}" if (words := reason(self.text())) else ""
-            raise FederationError(f"{self._label} has ended (exit code {code}){why}; the end of its log {self.log}:\n{self.tail()}")
+            raise FederationError(
+                f"{self._label} has ended (exit code {code}){why}; the end of its log"
+                f" {self.log}:\n{self.tail()}"
+            )
 
     def terminate(self) -> None:
         """Ask it to end, as an administrator would (SIGTERM), and return at once."""
@@ -104,8 +114,8 @@ class Member:
     def restart(self, timeout: float = 120) -> None:
         """Start it again, with the same address, key and database.
 
-        After :meth:`kill` the SuperLink refuses a node with a key until the heartbeats of the killed process have run out, about a
-        minute later; so this tries again until it is accepted.
+        After :meth:`kill` the SuperLink refuses a node with a key until the heartbeats of the
+        killed process have run out, about a minute later; so this tries again until it is accepted.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -130,19 +140,30 @@ class Member:
 
 
 def reason(log: str) -> str:
-    """Why a node was not let in, in words that say what to do, from what it logged; empty where that is not known."""
+    """Why a node was not let in, in words that say what to do, from what it logged; empty where
+    that is not known."""
     return next((words for sign, words in REASONS.items() if sign in log), "")
 
 
-_PLAINTEXT = "it speaks plaintext and the SuperLink TLS; leave out --insecure and give it the SuperLink's ca.crt"
+_PLAINTEXT = (
+    "it speaks plaintext and the SuperLink TLS; leave out --insecure and give it the SuperLink's"
+    " ca.crt"
+)
 REASONS = {  # by what Flower logs
-    "CERTIFICATE_VERIFY_FAILED": "it does not trust the SuperLink's certificate; give it this SuperLink's ca.crt with --root-certificates",
-    "[code: 2001]": "it came without a key; give it one with --auth-supernode-private-key, registered with flwr supernode register",
+    "CERTIFICATE_VERIFY_FAILED": (
+        "it does not trust the SuperLink's certificate; give it this SuperLink's ca.crt with"
+        " --root-certificates"
+    ),
+    "[code: 2001]": (
+        "it came without a key; give it one with --auth-supernode-private-key, registered with flwr"
+        " supernode register"
+    ),
     "[code: 2004]": (
-        "its key is not registered (flwr supernode register KEY.pub), or is in use by another node; "
-        "that of a killed one is free again after about a minute"
+        "its key is not registered (flwr supernode register KEY.pub), or is in use by another node;"
+        " that of a killed one is free again after about a minute"
     ),
     "disconnected without sending": _PLAINTEXT,
-    "Connection reset by peer": _PLAINTEXT,  # the same, where the SuperLink closes before it has read all
+    # the same, where the SuperLink closes before it has read all
+    "Connection reset by peer": _PLAINTEXT,
     "address already in use": "its port is taken; choose another with --port",
 }

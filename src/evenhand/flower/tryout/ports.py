@@ -8,15 +8,21 @@ import socket
 from evenhand.flower.tryout.member import FederationError
 
 HOST = "127.0.0.1"
-PORTS = range(20000, 32000)  # below those that systems give to outgoing connections, which could take a port between choice and use
+# below those that systems give to outgoing connections, which could take a port between choice and
+# use
+PORTS = range(20000, 32000)
 
 
 def free_ports(first: int, count: int) -> list[int]:
     """``count`` ports that nobody listens on; the first is ``first`` unless that is 0."""
     if first and not _is_free(first):
-        raise FederationError(f"port {first} of {HOST} is taken; choose another with --port, or leave it out to get a free one")
+        raise FederationError(
+            f"port {first} of {HOST} is taken; choose another with --port, or leave it out to get a"
+            " free one"
+        )
     ports = [first] if first else []
-    for port in random.SystemRandom().sample(PORTS, len(PORTS)):  # not the program's generator, whose seed would give all the same ports
+    # not the program's generator, whose seed would give all the same ports
+    for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         if len(ports) == count:
             break
         if port != first and _is_free(port):
@@ -26,7 +32,8 @@ def free_ports(first: int, count: int) -> list[int]:
 
 def _is_free(port: int) -> bool:
     with socket.socket() as candidate:
-        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: connections that linger do not matter
+        # as servers do: connections that linger do not matter
+        candidate.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             candidate.bind((HOST, port))
         except OSError:

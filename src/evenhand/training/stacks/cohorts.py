@@ -25,7 +25,12 @@ def parties_of(draws: list[Draw], rows: Rows) -> list[Party]:
         sizes.setdefault(len(draw.ids), []).append(place)
     found = []
     for places in sizes.values():
-        together = Draw(*(torch.stack(values) for values in zip(*(draws[place] for place in places), strict=True)))
+        together = Draw(
+            *(
+                torch.stack(values)
+                for values in zip(*(draws[place] for place in places), strict=True)
+            )
+        )
         which = rows if len(sizes) == 1 else torch.tensor(places) if rows is None else rows[places]
         found.append(Party(which, together))
     return found

@@ -19,7 +19,8 @@ from evenhand.tree import Tree
 
 
 def numbers_of(algorithm: Algorithm) -> dict[str, float]:
-    """A method's settings that are plain numbers, by name; those of a method inside another by a path such as "inner.q".
+    """A method's settings that are plain numbers, by name; those of a method inside another by a
+    path such as "inner.q".
 
     >>> from evenhand import FedProx, QFFL
     >>> numbers_of(FedProx(mu=0.5, inner=QFFL(q=2)))
@@ -38,7 +39,8 @@ def numbers_of(algorithm: Algorithm) -> dict[str, float]:
 
 
 def with_numbers(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
-    """The same method with other values, tensors perhaps, in the place of some numbers; nothing is checked or derived anew."""
+    """The same method with other values, tensors perhaps, in the place of some numbers; nothing is
+    checked or derived anew."""
     if not numbers:
         return algorithm
     twin, inside = copy.copy(algorithm), dict[str, dict[str, Any]]()
@@ -57,14 +59,22 @@ def form_of(algorithm: Algorithm) -> str:
     """A text that is the same for methods that differ in plain numbers alone."""
     own = {path for path in numbers_of(algorithm) if "." not in path}
     parts = [
-        (name, form_of(value) if isinstance(value, Algorithm) else "a number" if name in own else repr(value))
+        (
+            name,
+            form_of(value)
+            if isinstance(value, Algorithm)
+            else "a number"
+            if name in own
+            else repr(value),
+        )
         for name, value in sorted(vars(algorithm).items())
     ]
     return repr((type(algorithm).__qualname__, id(type(algorithm)), parts))
 
 
 class Seen(Algorithm):
-    """A method as clients of a stack see it: the settings that differ between runs come with the task.
+    """A method as clients of a stack see it: the settings that differ between runs come with the
+    task.
 
     Args:
         last: the method's work after the last round.
@@ -73,7 +83,8 @@ class Seen(Algorithm):
     def __init__(self, form: Algorithm, last: bool = False) -> None:
         self.form, self.last = form, last
         first = self._seen({})
-        self.personal, self.snapshot, self.whole_data = first.personal, first.snapshot, first.whole_data
+        self.personal, self.snapshot = first.personal, first.snapshot
+        self.whole_data = first.whole_data
 
     def _seen(self, shared: Tree) -> Algorithm:
         one = with_numbers(self.form, shared.get("knobs", {}))
@@ -89,7 +100,9 @@ class Seen(Algorithm):
     def rates(self, task: Task) -> dict[str, Tensor]:
         return self._seen(task.shared).rates(task)
 
-    def reply(self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory) -> tuple[Reply, Memory]:
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
         return self._seen(task.shared).reply(model, start, end, data, task, memory)
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
@@ -105,5 +118,7 @@ class Seen(Algorithm):
 def changes(algorithm: Algorithm, name: str) -> bool:
     """Whether a method, or one inside it, has a function of this name of its own."""
     if isinstance(algorithm, Wrapper):
-        return getattr(type(algorithm), name) is not getattr(Wrapper, name) or changes(algorithm.inner, name)
+        return getattr(type(algorithm), name) is not getattr(Wrapper, name) or changes(
+            algorithm.inner, name
+        )
     return getattr(type(algorithm), name) is not getattr(Algorithm, name)

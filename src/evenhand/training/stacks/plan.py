@@ -16,7 +16,6 @@ from torch.func import grad, vmap
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
-from evenhand.training.checkpoints import Checkpoints, first_samples, identify
 from evenhand.cohort import Cohort, Draw, Full
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census
@@ -24,23 +23,25 @@ from evenhand.data.samples import Batch
 from evenhand.engines import Engine, choose, processes
 from evenhand.engines.memory import SHARE, free_memory
 from evenhand.errors import ClientError, first_line, require_kind
-from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
-from evenhand.training.stacks.training import Training
 from evenhand.growth import Extent
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Task
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
+from evenhand.training.checkpoints import Checkpoints, first_samples, identify
 from evenhand.training.result import Result
 from evenhand.training.rounds import EVALUATE, check_arguments, fit, prepare, with_round
+from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
+from evenhand.training.stacks.training import Training
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 
 DEFAULT = LocalSGD(lr=0.1, epochs=1, batch_size=32)
 
-Together = Callable[[Sequence[int], int], None]  # called with the numbers of runs and the rounds that they have done
+# called with the numbers of runs and the rounds that they have done
+Together = Callable[[Sequence[int], int], None]
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,19 @@ class Plan:
             require_kind("each of runs", run, Run, "Run(FedAvg(), seed=1)")
             check_arguments(rounds, run.seed, eval_every, checkpoint_every, progress)
             if run.out is None and (resume or checkpoint_every):
-                raise ValueError("resume and checkpoint_every need out, the directory for checkpoints, in every run")
-        self.module, self.federation, self.runs, self.beside, self.progress = module, federation, runs, beside, progress
-        self.rounds, self.cohort, self.weights, self.resume = rounds, cohort or Full(), weights, resume
-        self.eval_every, self.checkpoint_every, self.track_weights = eval_every, checkpoint_every, track_weights
+                raise ValueError(
+                    "resume and checkpoint_every need out, the directory for checkpoints, in"
+                    " every run"
+                )
+        self.module, self.federation, self.runs, self.beside = module, federation, runs, beside
+        self.progress = progress
+        self.rounds, self.cohort, self.weights = rounds, cohort or Full(), weights
+        self.resume = resume
+        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
+        self.track_weights = track_weights
         self.loss, self.device, self.engine, self.precision = loss, device, engine, precision
-        self._models: list[tuple[nn.Module, Model, int]] = []  # of each module that was met, with the number of its architecture
+        # of each module that was met, with the number of its architecture
+        self._models: list[tuple[nn.Module, Model, int]] = []
         self._census: Census | None = None
         self._data: str | None = None
         self._kinds: list[tuple[tuple[str, str], dict[str, float]]] = []
@@ -139,29 +147,45 @@ class Plan:
             apart = self._looked_at(alike, knobs)
             pieces: dict[object, list[Entry]] = {}
             for entry in alike:
-                pieces.setdefault(tuple(numbers_of(entry.run.algorithm)[name] for name in apart), []).append(entry)
+                pieces.setdefault(
+                    tuple(numbers_of(entry.run.algorithm)[name] for name in apart), []
+                ).append(entry)
             for piece in pieces.values():
                 size = most_runs(piece[0], self.federation)
                 for first in range(0, len(piece), size):
-                    yield Stack(piece[first : first + size], [name for name in knobs if name not in apart])
+                    yield Stack(
+                        piece[first : first + size], [name for name in knobs if name not in apart]
+                    )
 
     def carry_out(self, stack: Stack) -> Iterator[tuple[int, Result]]:
         """Train a stack."""
         exchange = None
-        if (len(stack.entries) > 1 or stack.knobs) and not stack.entries[0].model.stochastic and not processes.several():
+        if (
+            (len(stack.entries) > 1 or stack.knobs)
+            and not stack.entries[0].model.stochastic
+            and not processes.several()
+        ):
             assert isinstance(self.engine, Engine)
-            exchange = self.engine.attach(stack.entries[0].model, self.federation, stack.entries[0].run.seed)
+            exchange = self.engine.attach(
+                stack.entries[0].model, self.federation, stack.entries[0].run.seed
+            )
         if exchange is None or not hasattr(exchange, "exchange_runs"):
             if len(stack.entries) > 1:
                 log.info(
-                    "%d runs are trained one after another: this engine, module or number of processes cannot stack them", len(stack[0])
+                    "%d runs are trained one after another: this engine, module or number of"
+                    " processes cannot stack them",
+                    len(stack[0]),
                 )
             yield from self._one_after_another(stack.entries)
             return
         try:
             yield from Training(self, stack, exchange).results()
         except ClientError as error:
-            log.info("training %d runs one after another, since together it fails: %s", len(stack.entries), first_line(error))
+            log.info(
+                "training %d runs one after another, since together it fails: %s",
+                len(stack.entries),
+                first_line(error),
+            )
             yield from self._one_after_another(stack.entries)
 
     def _one_after_another(self, entries: list[Entry]) -> Iterator[tuple[int, Result]]:
@@ -213,9 +237,22 @@ class Plan:
         if run.out is None:
             return entry
         self._data = self._data or self.federation.fingerprint()
-        settings = (run.algorithm, self.rounds, local, self.cohort, run.seed, self.weights, self.eval_every, self.track_weights)
-        identity = identify(model, self.federation, self._data, *settings, self.precision, EVALUATE[0])
-        store = Checkpoints(Path(run.out), identity, self.checkpoint_every or 0, Extent.of(self.federation))
+        settings = (
+            run.algorithm,
+            self.rounds,
+            local,
+            self.cohort,
+            run.seed,
+            self.weights,
+            self.eval_every,
+            self.track_weights,
+        )
+        identity = identify(
+            model, self.federation, self._data, *settings, self.precision, EVALUATE[0]
+        )
+        store = Checkpoints(
+            Path(run.out), identity, self.checkpoint_every or 0, Extent.of(self.federation)
+        )
         if store.has_one_to_resume(self.resume):
             state, memories, history, tracked = store.load()
             entry = entry._replace(state=state, memories=memories, history=history, tracked=tracked)
@@ -227,12 +264,23 @@ class Plan:
         for known, model, build in self._models:
             if known is module:
                 return model, build
-        for _, first, build in {build: kept for kept in reversed(self._models) for build in kept[2:]}.values():  # one of each architecture
+        # one of each architecture
+        for _, first, build in {
+            build: kept for kept in reversed(self._models) for build in kept[2:]
+        }.values():
             twin = first.with_parameters_of(module)
             if twin is not None and same_function(first, twin, self.federation):
                 self._models.append((module, twin, build))
                 return twin, build
-        arguments = (run.algorithm, self.loss, local, self.cohort, self.weights, self.device, self.precision)
+        arguments = (
+            run.algorithm,
+            self.loss,
+            local,
+            self.cohort,
+            self.weights,
+            self.device,
+            self.precision,
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the method's first state, which is made once more
             model = prepare(module, self.federation, *arguments).model
@@ -242,12 +290,16 @@ class Plan:
     def _differing(self, kind: tuple[str, str]) -> list[str]:
         """The numbers in which the runs of a kind differ."""
         if not self._kinds:
-            self._kinds = [(kind_of(run.algorithm, run.local or DEFAULT), numbers_of(run.algorithm)) for run in (*self.runs, *self.beside)]
+            self._kinds = [
+                (kind_of(run.algorithm, run.local or DEFAULT), numbers_of(run.algorithm))
+                for run in (*self.runs, *self.beside)
+            ]
         every = [numbers for other, numbers in self._kinds if other == kind]
         return [name for name in every[0] if len({numbers[name] for numbers in every}) > 1]
 
     def _looked_at(self, alike: list[Entry], knobs: list[str]) -> list[str]:
-        """Those of the settings that a method's client functions look at, so that they cannot be tensors."""
+        """Those of the settings that a method's client functions look at, so that they cannot be
+        tensors."""
         if not knobs or (error := self._failure(alike[0], knobs)) is None:
             return []
         apart = [name for name in knobs if self._failure(alike[0], [name]) is not None]
@@ -258,7 +310,8 @@ class Plan:
         return apart
 
     def _failure(self, entry: Entry, knobs: list[str]) -> Exception | None:
-        """What goes wrong where a client's functions meet tensors in the place of these settings."""
+        """What goes wrong where a client's functions meet tensors in the place of these
+        settings."""
         if not knobs:
             return None
         algorithm, model = entry.run.algorithm, entry.model
@@ -279,10 +332,21 @@ class Plan:
             memory = tree.to(algorithm.memory(model.init()), model.device)
             start = one.start(task, memory)
             batch = Batch(samples, few, ones, whole)
-            slope = grad(lambda variables: one.objective(model, variables, batch, task))(start) if start else {}
+            slope = (
+                grad(lambda variables: one.objective(model, variables, batch, task))(start)
+                if start
+                else {}
+            )
             end = tree.map(lambda value, change: value - change, start, slope)
-            reply, kept = one.reply(model, start, {**end, "snapshot": end} if one.snapshot else end, whole, task, memory)
-            found = [*one.rates(task).values(), *tree.leaves(reply.total), *tree.leaves(reply.each), *tree.leaves(kept)]
+            reply, kept = one.reply(
+                model, start, {**end, "snapshot": end} if one.snapshot else end, whole, task, memory
+            )
+            found = [
+                *one.rates(task).values(),
+                *tree.leaves(reply.total),
+                *tree.leaves(reply.each),
+                *tree.leaves(kept),
+            ]
             if question is not None:
                 answer = one.answer(model, whole, question, memory)
                 found += [*tree.leaves(answer.total), *tree.leaves(answer.each)]
@@ -293,16 +357,26 @@ class Plan:
                 warnings.simplefilter("ignore")  # training will say it again
                 state = algorithm.init(tree.to(model.init(), "cpu"), self.census)
                 task, survey = sent(algorithm.task(state, ids)), algorithm.survey(state)
-                question = None if survey is None else sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
+                question = (
+                    None
+                    if survey is None
+                    else sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
+                )
                 values = numbers_of(algorithm)
-                vmap(client)({name: torch.full((2,), values[name], dtype=model.dtype, device=model.device) for name in knobs})
+                vmap(client)(
+                    {
+                        name: torch.full((2,), values[name], dtype=model.dtype, device=model.device)
+                        for name in knobs
+                    }
+                )
         except Exception as error:
             return error
         return None
 
 
 def same_function(one: Model, other: Model, federation: Federation) -> bool:
-    """Whether two models with the same layers give the same output for the same parameters; what a module does need not show in them."""
+    """Whether two models with the same layers give the same output for the same parameters; what a
+    module does need not show in them."""
     x = first_samples(one, federation, 2).x
     with torch.no_grad():
         return torch.equal(one.output(other.init(), x[:]), other.output(other.init(), x[:]))
@@ -313,6 +387,11 @@ def most_runs(entry: Entry, federation: Federation) -> int:
     # state, task, replies and evaluation hold a few copies of a model, some in float64
     state = 12 * sum(leaf.numel() for leaf in tree.leaves(entry.state)) * 8
     memory = entry.run.algorithm.memory(entry.model.init())
-    memories = federation.clients * sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(memory))
-    room = min(free_memory(entry.model.device) / max(state, 1), free_memory(torch.device("cpu")) / max(memories, 1))
+    memories = federation.clients * sum(
+        leaf.numel() * leaf.element_size() for leaf in tree.leaves(memory)
+    )
+    room = min(
+        free_memory(entry.model.device) / max(state, 1),
+        free_memory(torch.device("cpu")) / max(memories, 1),
+    )
     return max(1, int(SHARE * room))

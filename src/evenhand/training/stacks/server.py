@@ -1,4 +1,5 @@
-"""The server's side of a stack: the states of all runs, and the method's functions of them, batched where they can be."""
+"""The server's side of a stack: the states of all runs, and the method's functions of them, batched
+where they can be."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, State
 from evenhand.engines.replay import Captured, GraphMemory, Replayed
 from evenhand.errors import first_line
-from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
 from evenhand.messages import Replies
+from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
@@ -33,16 +34,31 @@ class Server:
         knobs: names of the settings that are tensors.
     """
 
-    def __init__(self, algorithms: Sequence[Algorithm], states: Sequence[State], knobs: Sequence[str], device: torch.device) -> None:
-        self.algorithms, self.device, self.runs, self.form = algorithms, device, len(algorithms), algorithms[0]
+    def __init__(
+        self,
+        algorithms: Sequence[Algorithm],
+        states: Sequence[State],
+        knobs: Sequence[str],
+        device: torch.device,
+    ) -> None:
+        self.algorithms, self.device, self.runs = algorithms, device, len(algorithms)
+        self.form = algorithms[0]
         values = [numbers_of(algorithm) for algorithm in algorithms]
-        self.knobs: Tree = {name: torch.tensor([v[name] for v in values], dtype=torch.float64, device=device) for name in knobs}
-        self.state: Tree | list[Tree] = joined(list(states), device)  # stacked; a list where states differ in shape
-        self.batched: dict[str, list[_Batched]] = {}  # server functions by name, one for each form of arguments
+        self.knobs: Tree = {
+            name: torch.tensor([v[name] for v in values], dtype=torch.float64, device=device)
+            for name in knobs
+        }
+        # stacked; a list where states differ in shape
+        self.state: Tree | list[Tree] = joined(list(states), device)
+        # server functions by name, one for each form of arguments
+        self.batched: dict[str, list[_Batched]] = {}
         self.apart: set[str] = set()  # those that are called run by run
 
-    def received(self, name: str, rows: Rows, replies: Replies, good: Tensor) -> Iterator[tuple[Rows, Any]]:
-        """What a server function makes of the replies: of runs that have all of them together, of the others one by one."""
+    def received(
+        self, name: str, rows: Rows, replies: Replies, good: Tensor
+    ) -> Iterator[tuple[Rows, Any]]:
+        """What a server function makes of the replies: of runs that have all of them together, of
+        the others one by one."""
         if bool(good.all()):
             yield rows, self.call(name, rows, replies)
             return
@@ -56,24 +72,38 @@ class Server:
             row, kept = place if rows is None else int(rows[place]), good[place]
             one = Replies(replies.ids[place][kept], {}, {})
             if len(one.ids):
-                total, each = (plain_to_cpu(tree.row(values, place)) for values in (replies.total, replies.each))
-                one = Replies(one.ids, total, tree.map(lambda leaf, kept=kept: leaf[kept.to(leaf.device)], each))
+                total, each = (
+                    plain_to_cpu(tree.row(values, place))
+                    for values in (replies.total, replies.each)
+                )
+                one = Replies(
+                    one.ids,
+                    total,
+                    tree.map(lambda leaf, kept=kept: leaf[kept.to(leaf.device)], each),
+                )
             elif name == "server":
                 continue  # the round is void
             answer = getattr(self.algorithms[row], name)(self.plain()(row), one)
             yield torch.tensor([row]), [answer]
 
     def call(self, name: str, rows: Rows, *rest: Any) -> Any:
-        """One of the method's server functions for some runs: batched, or run by run where torch.func cannot.
+        """One of the method's server functions for some runs: batched, or run by run where
+        torch.func cannot.
 
-        What comes back has a row for each run; where that cannot be (rows of different shapes) it is a list.
+        What comes back has a row for each run; where that cannot be (rows of different shapes) it
+        is a list.
         """
         if isinstance(self.state, dict) and name not in self.apart:
             try:
                 return self._batched(name, rows, *rest)
             except Exception as error:
                 self.apart.add(name)
-                log.info("%s.%s is called run by run: %s", type(self.form).__name__, name, first_line(error))
+                log.info(
+                    "%s.%s is called run by run: %s",
+                    type(self.form).__name__,
+                    name,
+                    first_line(error),
+                )
         return joined(self._run_by_run(name, rows, *rest), self.device)
 
     def _batched(self, name: str, rows: Rows, *rest: Any) -> Any:
@@ -83,7 +113,9 @@ class Server:
         batched = next((one for one in known if one.form == form), None)
         if batched is None:
             known.append(batched := _Batched(self.form, name, form, self.device))
-        return batched(some_rows(rows, self.knobs), [tree.there(value, self.device) for value in given])
+        return batched(
+            some_rows(rows, self.knobs), [tree.there(value, self.device) for value in given]
+        )
 
     def _run_by_run(self, name: str, rows: Rows, *rest: Any) -> list[Any]:
         listed = range(self.runs) if rows is None else rows.tolist()
@@ -91,7 +123,8 @@ class Server:
         states = self.plain()
         return [
             getattr(self.algorithms[row], name)(
-                states(row), *(tree_map(lambda leaf, place=place: leaf[place], argument) for argument in rest)
+                states(row),
+                *(tree_map(lambda leaf, place=place: leaf[place], argument) for argument in rest),
             )
             for place, row in enumerate(listed)
         ]
@@ -105,15 +138,26 @@ class Server:
                 return
             if isinstance(together, dict) and _fits(together, self.state):
                 place = rows.to(self.device)
-                self.state = tree.map(lambda old, new: old.index_copy(0, place, new), self.state, together)
+                self.state = tree.map(
+                    lambda old, new: old.index_copy(0, place, new), self.state, together
+                )
                 return
             self.state = list(map(self.plain(), range(self.runs)))
-        new = states if isinstance(states, list) else [tree.row(states, place) for place in range(self.runs if rows is None else len(rows))]
-        for row, state in zip(range(self.runs) if rows is None else rows.tolist(), new, strict=True):
+        new = (
+            states
+            if isinstance(states, list)
+            else [
+                tree.row(states, place) for place in range(self.runs if rows is None else len(rows))
+            ]
+        )
+        for row, state in zip(
+            range(self.runs) if rows is None else rows.tolist(), new, strict=True
+        ):
             self.state[row] = state
 
     def plain(self) -> Callable[[int], Tree]:
-        """A function from a run to its state, as its own server functions take it: models where they are, the rest on the CPU."""
+        """A function from a run to its state, as its own server functions take it: models where
+        they are, the rest on the CPU."""
         if isinstance(self.state, list):
             return self.state.__getitem__
         plain = plain_to_cpu(self.state)
@@ -124,36 +168,53 @@ class Server:
         if isinstance(self.state, list):
             return [tree.to(state, "cpu") for state in self.state]
         there = tree.to(self.state, "cpu")
-        return [tree.map(lambda leaf, row=row: leaf[row].clone(), there) for row in range(self.runs)]
+        return [
+            tree.map(lambda leaf, row=row: leaf[row].clone(), there) for row in range(self.runs)
+        ]
 
 
 class _Batched:
-    """A server function of a method for several runs at once, replayed without Python where it is called often."""
+    """A server function of a method for several runs at once, replayed without Python where it is
+    called often."""
 
     def __init__(self, method: Algorithm, name: str, form: TreeSpec, device: torch.device) -> None:
         self.method, self.name, self.form = method, name, form
-        self._found: dict[Any, tuple[list[Any], TreeSpec]] = {}  # by shapes: an answer with what is no tensor in it
+        # by shapes: an answer with what is no tensor in it
+        self._found: dict[Any, tuple[list[Any], TreeSpec]] = {}
         on_gpu = device.type == "cuda"
-        self._replayed = Captured(self._all, GraphMemory(), compile=False) if on_gpu else Replayed(self._all)
-        self._keep = torch.clone if on_gpu else lambda value: value  # a graph's next replay writes to the same memory
+        self._replayed = (
+            Captured(self._all, GraphMemory(), compile=False) if on_gpu else Replayed(self._all)
+        )
+        # a graph's next replay writes to the same memory
+        self._keep = torch.clone if on_gpu else lambda value: value
 
     def __call__(self, knobs: Tree, values: list[Tensor]) -> Any:
         """The answer to stacked arguments, flat, with a row for each run."""
         inputs = {str(place): value for place, value in enumerate(values)}
         results = self._replayed(knobs, inputs)
         leaves, form = self._found[self._shapes(inputs)]
-        answer = [self._keep(results[str(place)]) if isinstance(leaf, Tensor) else leaf for place, leaf in enumerate(leaves)]
+        answer = [
+            self._keep(results[str(place)]) if isinstance(leaf, Tensor) else leaf
+            for place, leaf in enumerate(leaves)
+        ]
         return tree_unflatten(answer, form)
 
     def _all(self, knobs: Tree, inputs: Tree) -> Tree:
         key = self._shapes(inputs)
 
         def one(knobs: Tree, inputs: Tree) -> Tree:
-            answer = getattr(with_numbers(self.method, knobs), self.name)(*tree_unflatten(list(inputs.values()), self.form))
+            answer = getattr(with_numbers(self.method, knobs), self.name)(
+                *tree_unflatten(list(inputs.values()), self.form)
+            )
             leaves, form = tree_flatten(answer)
-            self._found[key] = [torch.empty(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form
+            self._found[key] = (
+                [torch.empty(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
+                form,
+            )
             something = torch.zeros((), device=inputs["0"].device)  # vmap wants a result
-            return {str(place): leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)} | {"": something}
+            return {
+                str(place): leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)
+            } | {"": something}
 
         results: Tree = vmap(one)(knobs, inputs)
         return results
@@ -168,13 +229,19 @@ def some_rows(rows: Rows, stacked: Tree) -> Tree:
 
 
 def joined(answers: list[Any], device: torch.device) -> Any:
-    """The answers of several runs as one with stacked tensors on ``device``; the list itself where they cannot be stacked."""
+    """The answers of several runs as one with stacked tensors on ``device``; the list itself where
+    they cannot be stacked."""
     flat = [tree_flatten(answer) for answer in answers]
     if any(form != flat[0][1] for _, form in flat):
         return answers
     stacked: list[Any] = []
     for values in zip(*(leaves for leaves, _ in flat), strict=True):
-        if all(isinstance(value, Tensor) and value.shape == values[0].shape and value.dtype == values[0].dtype for value in values):
+        if all(
+            isinstance(value, Tensor)
+            and value.shape == values[0].shape
+            and value.dtype == values[0].dtype
+            for value in values
+        ):
             stacked.append(torch.stack([value.to(device) for value in values]))
         elif not any(isinstance(value, Tensor) or value != values[0] for value in values):
             stacked.append(values[0])
@@ -188,11 +255,17 @@ def plain_to_cpu(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.cpu()
     if isinstance(value, dict):
-        return {name: entry.cpu() if isinstance(entry, Tensor) else entry for name, entry in value.items()}
+        return {
+            name: entry.cpu() if isinstance(entry, Tensor) else entry
+            for name, entry in value.items()
+        }
     return type(value)(*(plain_to_cpu(entry) for entry in value))
 
 
 def _fits(rows: Tree, stacked: Tree) -> bool:
     """Whether stacked rows have the form of others."""
-    forms = [[(path, leaf.shape[1:], leaf.dtype) for path, leaf in tree.items(values)] for values in (rows, stacked)]
+    forms = [
+        [(path, leaf.shape[1:], leaf.dtype) for path, leaf in tree.items(values)]
+        for values in (rows, stacked)
+    ]
     return forms[0] == forms[1]

@@ -13,20 +13,20 @@ from torch.utils._pytree import tree_map
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, normalised
-from evenhand.training.checkpoints import first_samples
 from evenhand.cohort import Draw, Full
 from evenhand.engines.work import Ask, Evaluate, Train, Work
-from evenhand.training.stacks.hyperparameters import Seen, changes, with_numbers
-from evenhand.training.stacks.cohorts import Party, merged, parties_of, places
-from evenhand.training.stacks.server import Rows, Server, joined, some_rows
-from evenhand.training.evaluation import Judge, over_clients
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Task
 from evenhand.metrics.calibration import BINS
 from evenhand.metrics.scores import Row
 from evenhand.metrics.tally import MOST_CELLS
+from evenhand.training.checkpoints import first_samples
+from evenhand.training.evaluation import Judge, over_clients
 from evenhand.training.result import Result
 from evenhand.training.rounds import asked_apart, moment, tell_of_left_out, to_server, with_round
+from evenhand.training.stacks.cohorts import Party, merged, parties_of, places
+from evenhand.training.stacks.hyperparameters import Seen, changes, with_numbers
+from evenhand.training.stacks.server import Rows, Server, joined, some_rows
 from evenhand.tree import Tree
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 BETWEEN_CHECKPOINTS = 60.0  # seconds: a stack has a checkpoint for each of its runs
 
-Notes = list[tuple[list[int] | None, Row]]  # columns of a round's history, each with the runs that they are of (None: all)
+# columns of a round's history, each with the runs that they are of (None: all)
+Notes = list[tuple[list[int] | None, Row]]
 
 
 class Training:
@@ -42,15 +43,20 @@ class Training:
 
     def __init__(self, plan: Plan, stack: Stack, exchange: Any) -> None:
         self.entries, self.exchange = stack.entries, exchange
-        self.federation, self.census, self.cohort, self.rounds = plan.federation, plan.census, plan.cohort, plan.rounds
-        self.eval_every, self.track_weights = plan.eval_every or max(1, plan.rounds // 20), plan.track_weights
+        self.federation, self.census, self.cohort = plan.federation, plan.census, plan.cohort
+        self.rounds = plan.rounds
+        self.eval_every = plan.eval_every or max(1, plan.rounds // 20)
+        self.track_weights = plan.track_weights
         self.checkpoint_every, self.progress = plan.checkpoint_every, plan.progress
         self.numbers = [entry.number for entry in stack.entries]
         self.runs = len(stack.entries)
         first = stack.entries[0]
-        self.form, self.local, self.model, self.device = first.run.algorithm, first.local, first.model, first.model.device
+        self.form, self.local, self.model = first.run.algorithm, first.local, first.model
+        self.device = first.model.device
         algorithms = [entry.run.algorithm for entry in stack.entries]
-        self.server = Server(algorithms, [entry.state for entry in stack.entries], stack.knobs, self.device)
+        self.server = Server(
+            algorithms, [entry.state for entry in stack.entries], stack.knobs, self.device
+        )
         self.seeds = torch.tensor([entry.run.seed for entry in stack.entries])
         distinct, self.seed_of = torch.unique(self.seeds, return_inverse=True)
         self.distinct_seeds: list[int] = distinct.tolist()
@@ -63,13 +69,17 @@ class Training:
         self.works: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
         self.evaluations: dict[tuple[bool, str, bool], Evaluate] = {}
         self.models: Tree | None = None  # handed out after this round, where they were asked for
-        self.judged: dict[tuple[bool, str, bool], tuple[int, Replies]] = {}  # what was found of them, from which run on
+        # what was found of them, from which run on
+        self.judged: dict[tuple[bool, str, bool], tuple[int, Replies]] = {}
         self._remember()
 
     def _remember(self) -> None:
-        """Give the engine what clients remember, also before their first round where that depends on the run's initial parameters."""
+        """Give the engine what clients remember, also before their first round where that depends
+        on the run's initial parameters."""
         memories = [dict(entry.memories) for entry in self.entries]
-        if len({id(entry.model) for entry in self.entries}) > 1 and self.form.memory(self.model.init()):
+        if len({id(entry.model) for entry in self.entries}) > 1 and self.form.memory(
+            self.model.init()
+        ):
             for entry, known in zip(self.entries, memories, strict=True):
                 first = entry.run.algorithm.memory(tree.to(entry.model.init(), "cpu"))
                 for client in range(self.federation.clients):
@@ -100,9 +110,14 @@ class Training:
             self.finish()
         states = self.server.states()
         for row, entry in enumerate(self.entries):
-            judge = Judge(entry.run.algorithm, entry.model, self.federation, self.census, OneOf(self, row))
+            judge = Judge(
+                entry.run.algorithm, entry.model, self.federation, self.census, OneOf(self, row)
+            )
             state = to_server(states[row], self.device)
-            yield entry.number, judge.result(state, self.rounds, self.histories[row], self.tracked[row])
+            yield (
+                entry.number,
+                judge.result(state, self.rounds, self.histories[row], self.tracked[row]),
+            )
 
     def _tell(self) -> None:
         if self.progress:
@@ -117,7 +132,14 @@ class Training:
         rates = [entry.local.lr * entry.local.decay**t for entry in self.entries]
         silent = self._question(t, rates)
         parties = self._reweighed(self._drawn(t))
-        base: Row = {"round": t + 1, "lr": rates, "asked": 0, "answered": 0, "left_out": "", "void": False}
+        base: Row = {
+            "round": t + 1,
+            "lr": rates,
+            "asked": 0,
+            "answered": 0,
+            "left_out": "",
+            "void": False,
+        }
         record: Notes = [(None, base)]
         if len(parties) == 1 and parties[0].rows is None:
             base["asked"] = base["answered"] = parties[0].draw.ids.shape[1]
@@ -128,8 +150,17 @@ class Training:
             record.append(([row], {"left_out": self._names(missing)}))
         self.records.append(record)
 
-    def _trained(self, rows: Rows, draw: Draw, local: LocalSGD, rates: list[float], t: int, silent: dict[int, set[int]]) -> Notes:
-        """Let the cohorts of some runs train, take the server's steps, and say what the history has of it."""
+    def _trained(
+        self,
+        rows: Rows,
+        draw: Draw,
+        local: LocalSGD,
+        rates: list[float],
+        t: int,
+        silent: dict[int, set[int]],
+    ) -> Notes:
+        """Let the cohorts of some runs train, take the server's steps, and say what the history has
+        of it."""
         asked = draw.ids.shape[1]
         listed = None if rows is None else rows.tolist()
         if not asked:
@@ -139,7 +170,9 @@ class Training:
         lr = torch.tensor(rates, dtype=torch.float64)
         task = self._sent(task, rows, draw, lr if rows is None else lr[rows])
         if self.seen.snapshot:
-            moments = torch.tensor([moment(seed, t) for seed in self.distinct_seeds], dtype=torch.float64)[self.seed_of]
+            moments = torch.tensor(
+                [moment(seed, t) for seed in self.distinct_seeds], dtype=torch.float64
+            )[self.seed_of]
             task.shared["moment"] = moments if rows is None else moments[rows]
         work = self.works.setdefault(local, Train(self.seen, local))
         replies, good = self._exchange(work, task, draw.ids, t, rows)
@@ -176,7 +209,9 @@ class Training:
         if surveys is None:
             return silent
         if isinstance(surveys, list):
-            rows = [row for row, survey in enumerate(surveys) if survey is not None and survey.needed]
+            rows = [
+                row for row, survey in enumerate(surveys) if survey is not None and survey.needed
+            ]
             if not rows:
                 return silent
             survey = joined([surveys[row]._replace(needed=True) for row in rows], self.device)
@@ -187,7 +222,12 @@ class Training:
                 needed = survey.needed.cpu()
                 if not bool(needed.all()):
                     chosen = needed.nonzero().flatten()
-                    survey = tree_map(lambda leaf: leaf[chosen.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, survey)
+                    survey = tree_map(
+                        lambda leaf: (
+                            leaf[chosen.to(leaf.device)] if isinstance(leaf, Tensor) else leaf
+                        ),
+                        survey,
+                    )
             elif not survey.needed:
                 return silent
         if chosen is not None and not len(chosen):
@@ -195,10 +235,21 @@ class Training:
         lr = torch.tensor(rates, dtype=torch.float64)
         for party in self._asked(survey.who, t, chosen):
             own_rows = slice(None) if party.rows is None else places(chosen, party.rows)
-            shared, own = (tree.map(lambda leaf, some=own_rows: leaf[some], message) for message in (survey.shared, survey.own))
+            shared, own = (
+                tree.map(lambda leaf, some=own_rows: leaf[some], message)
+                for message in (survey.shared, survey.own)
+            )
             ids = party.draw.ids.to(self.device)
-            own = tree.map(lambda leaf, ids=ids: leaf[torch.arange(len(ids), device=ids.device)[:, None], ids], own)
-            task = self._sent(Task(shared, own), party.rows, party.draw, lr if party.rows is None else lr[party.rows])
+            own = tree.map(
+                lambda leaf, ids=ids: leaf[torch.arange(len(ids), device=ids.device)[:, None], ids],
+                own,
+            )
+            task = self._sent(
+                Task(shared, own),
+                party.rows,
+                party.draw,
+                lr if party.rows is None else lr[party.rows],
+            )
             replies, good = self._exchange(self.ask, task, party.draw.ids, t, party.rows)
             for some, state in self.server.received("learn", party.rows, replies, good):
                 self.server.put(some, state)
@@ -211,12 +262,22 @@ class Training:
     # ---- who
 
     def _drawn(self, t: int, rows: Rows = None) -> list[Party]:
-        """The cohorts of a round. They depend on the seed alone, unless the method has a say in it."""
-        if changes(self.form, "chances") and (chances := self.server.call("chances", None)) is not None:
+        """The cohorts of a round. They depend on the seed alone, unless the method has a say in
+        it."""
+        if (
+            changes(self.form, "chances")
+            and (chances := self.server.call("chances", None)) is not None
+        ):
             chances = [None if one is None else one.cpu() for one in chances]
             chosen = range(self.runs) if rows is None else rows.tolist()
-            censuses = [self.census if chances[row] is None else self.census._replace(weight=chances[row]) for row in chosen]
-            draws = [self.cohort.draw(census, int(self.seeds[row]), t).ascending() for row, census in zip(chosen, censuses, strict=True)]
+            censuses = [
+                self.census if chances[row] is None else self.census._replace(weight=chances[row])
+                for row in chosen
+            ]
+            draws = [
+                self.cohort.draw(census, int(self.seeds[row]), t).ascending()
+                for row, census in zip(chosen, censuses, strict=True)
+            ]
             return parties_of(draws, None if rows is None else rows)
         return self._by_seed(lambda seed: self.cohort.draw(self.census, seed, t).ascending(), rows)
 
@@ -257,31 +318,41 @@ class Training:
             task.shared["knobs"] = some_rows(rows, self.server.knobs)
         return task
 
-    def _exchange(self, work: Work, task: Task, ids: Tensor, t: int, rows: Rows) -> tuple[Replies, Tensor]:
+    def _exchange(
+        self, work: Work, task: Task, ids: Tensor, t: int, rows: Rows
+    ) -> tuple[Replies, Tensor]:
         seeds = self.seeds if rows is None else self.seeds[rows]
         which = () if rows is None else (rows,)
-        found: tuple[Replies, Tensor] = self.exchange.exchange_runs(work, task, ids, t, seeds, *which)
+        found: tuple[Replies, Tensor] = self.exchange.exchange_runs(
+            work, task, ids, t, seeds, *which
+        )
         return found
 
     # ---- after a round
 
     def evaluate(self, t: int) -> None:
-        """Add the numbers over clients to the history, and keep the clients' weights where they are tracked."""
+        """Add the numbers over clients to the history, and keep the clients' weights where they are
+        tracked."""
         part = "train" if self.federation.judged is self.federation.train else "test"
         for first in range(0, self.runs, self.block(False)):
-            numbers = over_clients(self.judge(False, part, False, first, t).each, self.model.classifies)
+            numbers = over_clients(
+                self.judge(False, part, False, first, t).each, self.model.classifies
+            )
             columns = {name: values.tolist() for name, values in numbers.items()}
             self.records[-1].append((list(range(first, first + len(columns["loss"]))), columns))
         if self.track_weights and changes(self.form, "certificate"):
             state = self.server.plain()
             for row, entry in enumerate(self.entries):
-                judge = Judge(entry.run.algorithm, entry.model, self.federation, self.census, OneOf(self, row))
+                judge = Judge(
+                    entry.run.algorithm, entry.model, self.federation, self.census, OneOf(self, row)
+                )
                 certificate = judge.certificate(state(row), t)
                 if certificate is not None:
                     self.tracked[row][t + 1] = normalised(certificate.weights)
 
     def judge(self, plain: bool, part: str, full: bool, row: int, round: int) -> Replies:
-        """Tallies on a part of the data of the models of as many runs from ``row`` on as are judged together, (R', K, A, ...).
+        """Tallies on a part of the data of the models of as many runs from ``row`` on as are judged
+        together, (R', K, A, ...).
 
         ``plain``: of the models handed out, not those that clients would use.
         """
@@ -294,7 +365,8 @@ class Training:
             shared = {"model": self._results(chosen)}
             if self.server.knobs:
                 shared["knobs"] = some_rows(chosen, self.server.knobs)
-            ids = getattr(self.federation, part).sizes.nonzero().flatten()  # clients with something to judge on
+            # clients with something to judge on
+            ids = getattr(self.federation, part).sizes.nonzero().flatten()
             found, _ = self._exchange(work, Task(shared), ids.expand(len(rows), -1), round, chosen)
             self.judged[key] = (first, found)
         return self.judged[key][1]
@@ -303,18 +375,23 @@ class Training:
         """The models handed out."""
         if self.models is None:
             models = self.server.call("result", None)
-            self.models = tree.to(models if isinstance(models, dict) else tree.stack(models), self.device)
+            self.models = tree.to(
+                models if isinstance(models, dict) else tree.stack(models), self.device
+            )
         return some_rows(rows, self.models)
 
     def _evaluation(self, key: tuple[bool, str, bool]) -> Evaluate:
         if key not in self.evaluations:
             plain, part, full = key
             method, clients = Algorithm() if plain else self.seen, self.federation.clients
-            self.evaluations[key] = Evaluate(method, self.federation.groups, part, full, clients if full else 1)
+            self.evaluations[key] = Evaluate(
+                method, self.federation.groups, part, full, clients if full else 1
+            )
         return self.evaluations[key]
 
     def block(self, full: bool) -> int:
-        """Runs whose tallies are taken at once. On a CPU one by one: that takes little longer, and has the bits of a single run."""
+        """Runs whose tallies are taken at once. On a CPU one by one: that takes little longer, and
+        has the bits of a single run."""
         if self.device.type == "cpu":
             return 1
         return max(1, min(self.runs, MOST_CELLS // self._cells)) if full else self.runs
@@ -322,9 +399,15 @@ class Training:
     @cached_property
     def _cells(self) -> int:
         """Numbers in the full tallies of one run."""
-        output = self.model.output(self.model.init(), first_samples(self.model, self.federation, 1).x[:])
+        output = self.model.output(
+            self.model.init(), first_samples(self.model, self.federation, 1).x[:]
+        )
         classes = output.shape[-1] if self.model.classifies else 1
-        return ((classes + 1) * (classes + 2) + 4 * BINS) * self.federation.clients * max(1, self.federation.groups)
+        return (
+            ((classes + 1) * (classes + 2) + 4 * BINS)
+            * self.federation.clients
+            * max(1, self.federation.groups)
+        )
 
     def finish(self) -> None:
         """Everyone's last local work, where the method has one."""
@@ -333,7 +416,9 @@ class Training:
             return
         ones = Full().draw(self.census, 0, self.rounds)
         everyone = Draw(*(values.expand(self.runs, -1) for values in ones))
-        lr = torch.tensor([entry.local.rate(self.rounds) for entry in self.entries], dtype=torch.float64)
+        lr = torch.tensor(
+            [entry.local.rate(self.rounds) for entry in self.entries], dtype=torch.float64
+        )
         task = self._sent(Task({"model": self._results(None)}), None, everyone, lr)
         work = Train(Seen(self.form, last=True), last.local_solver(self.local, self.rounds))
         self._exchange(work, task, everyone.ids, self.rounds, None)
@@ -347,7 +432,9 @@ class Training:
         for row, state in enumerate(self.server.states()):
             store = self.entries[row].store
             if store is not None:
-                store.save(state, self.exchange.memories_of(row), self.histories[row], self.tracked[row])
+                store.save(
+                    state, self.exchange.memories_of(row), self.histories[row], self.tracked[row]
+                )
 
     def _settle(self) -> None:
         """Make rows of the rounds that were noted since the last time."""
@@ -394,5 +481,7 @@ class OneOf:
         plain = type(work.algorithm) is Algorithm
         found = self.training.judge(plain, work.part, work.full, self.row, round)
         place = self.row % self.training.block(work.full)
-        total, each = (tree.to(tree.row(values, place), "cpu") for values in (found.total, found.each))
+        total, each = (
+            tree.to(tree.row(values, place), "cpu") for values in (found.total, found.each)
+        )
         return Replies(ids, total, each)
