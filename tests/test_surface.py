@@ -15,7 +15,7 @@ from evenhand import files, tree
 from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
 from evenhand.studies.directories import check
 from evenhand.studies.spec import Spec
-from federations import METHODS, network, ragged
+from tests.support.federations import METHODS, network, ragged
 
 ROOT = Path(__file__).parent.parent
 

@@ -29,7 +29,10 @@ def one_line() -> dict[str, str]:
     """Name and first sentence of every method."""
     from evenhand.algorithms import ALGORITHMS
 
-    return {name: (kind.__doc__ or "").partition("\n")[0] for name, kind in ALGORITHMS.items()}
+    return {
+        name: " ".join((kind.__doc__ or "").partition("\n\n")[0].split())
+        for name, kind in ALGORITHMS.items()
+    }
 
 
 def page(name: str) -> str:

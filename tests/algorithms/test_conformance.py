@@ -1,0 +1,718 @@
+"""Every method passes every check of evenhand.testing, and every check catches a method that is
+broken in its way."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import unittest
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import evenhand as eh
+from evenhand import testing, tree
+from evenhand.algorithm import as_rows, descend, step, weighted
+from evenhand.testing import CHECKS, ConformanceError, algorithm_checks, check_algorithm
+from tests.support.federations import METHODS
+
+DEFAULTS = {f"{name} by default": kind() for name, kind in eh.ALGORITHMS.items()}
+LIBRARY = {
+    **METHODS,
+    **{name: method for name, method in DEFAULTS.items() if method not in METHODS.values()},
+}
+
+
+@pytest.mark.parametrize("method", LIBRARY)
+def test_every_method_passes_every_check(method: str) -> None:
+    outcomes = check_algorithm(LIBRARY[method], collect=True)
+    assert [outcome.message for outcome in outcomes if not outcome.passed] == []
+    assert [outcome.name for outcome in outcomes] == list(CHECKS)
+    assert sum(outcome.skipped for outcome in outcomes) <= 4
+
+
+def test_every_check_states_a_fact_and_explains_it_in_one_line() -> None:
+    assert len(CHECKS) >= 40
+    for name, check in CHECKS.items():
+        assert name.count("_") >= 2
+        assert len((check.__doc__ or "").splitlines()) == 1
+
+
+def test_every_function_that_takes_a_subject_is_among_the_checks() -> None:
+    modules = (testing.settings, testing.hooks, testing.runs)
+    public = [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if _is_check(value) and value.__module__ == module.__name__
+    ]
+    assert sorted(public) == sorted(CHECKS)
+
+
+def _is_check(value: Any) -> bool:
+    return (
+        callable(value)
+        and list(getattr(value, "__annotations__", {})) == ["subject", "return"]
+        and not value.__name__.startswith("_")
+    )
+
+
+# ---- broken methods
+
+
+@dataclass(frozen=True)
+class Sound(eh.Algorithm):
+    """Federated averaging, which the broken methods below spoil in one place."""
+
+
+def spoilt(settings: dict[str, Any] | None = None, **attributes: Any) -> eh.Algorithm:
+    """Federated averaging with some hooks replaced and some fields added."""
+    body: dict[str, Any] = {
+        "__doc__": "Averages, but for what is spoilt.",
+        "__annotations__": dict.fromkeys(settings or {}, "Any"),
+        **(settings or {}),
+    }
+    kind: Any = type("Spoilt", (Sound,), {**body, **attributes})
+    made: eh.Algorithm = dataclass(frozen=True)(kind)()
+    return made
+
+
+def counted(owner: Any) -> int:
+    """How often it was called for this owner: what a method must not keep."""
+    object.__setattr__(owner, "calls", getattr(owner, "calls", 0) + 1)
+    return int(owner.calls)
+
+
+def model_of(state: tree.Tree, change: Callable[[Tensor], Tensor]) -> tree.Tree:
+    return {**state, "model": tree.map(change, state["model"])}
+
+
+def averaged(state: tree.Tree, replies: eh.Replies) -> tree.Tree:
+    return {**state, "model": step(state["model"], replies)}
+
+
+def update(start: tree.Tree, end: tree.Tree) -> tree.Tree:
+    return tree.sub(start["model"], end["model"])
+
+
+def server_with(change: Callable[[tree.Tree], tree.Tree], **info: Any) -> Any:
+    return lambda self, state, replies: (change(averaged(state, replies)), info)
+
+
+def init_with(**extra: Any) -> Any:
+    return lambda self, params, census: {"model": params, **extra}
+
+
+# ---- as a value
+
+
+@dataclass
+class Loose(eh.Algorithm):
+    """Can be changed after it was made."""
+
+
+@dataclass(frozen=True)
+class Demanding(eh.Algorithm):
+    """Has a setting without a default."""
+
+    rate: float
+
+
+@dataclass(frozen=True)
+class Unchecked(eh.Algorithm):
+    """Takes any number, and keeps one of them from its repr."""
+
+    rate: float = field(default=1.0, repr=False)
+
+
+@dataclass(frozen=True)
+class Elaborate(eh.Algorithm):
+    """Has a setting that can be neither hashed nor saved."""
+
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Unique(eh.Algorithm):
+    """Is equal to itself alone."""
+
+
+@dataclass(frozen=True)
+class Undocumented(eh.Algorithm):
+    pass
+
+
+@dataclass(frozen=True)
+class Drifting(eh.Algorithm):
+    """Becomes another one each time it is made."""
+
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rate", self.rate / 2)
+
+
+# ---- on the server
+
+
+def noisy(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    return model_of(averaged(state, replies), lambda leaf: leaf + 1e-3 * torch.rand_like(leaf)), {}
+
+
+def in_place(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    for leaf in tree.leaves(state["model"]):
+        leaf.mul_(0.9)
+    return averaged(state, replies), {}
+
+
+def forgetful(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    fewer = 1 / counted(self)
+    return model_of(averaged(state, replies), lambda leaf: leaf * (1 - 0.01 * fewer)), {}
+
+
+def growing(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    return {**averaged(state, replies), "rounds": torch.ones(len(state.get("rounds", [])) + 1)}, {}
+
+
+def diverging(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    power = state["power"] * 1e12
+    return {**model_of(averaged(state, replies), lambda leaf: leaf * power), "power": power}, {}
+
+
+def ascending(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    return {
+        **state,
+        "model": tree.map(
+            lambda old, new: 2 * old - new, state["model"], averaged(state, replies)["model"]
+        ),
+    }, {}
+
+
+def sent_each(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(each={"delta": update(start, end), "loss": model.loss(start["model"], data)}),
+        memory,
+    )
+
+
+def standardised(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    """Divides by a standard deviation over clients, which one client does not have."""
+    rows, loss = as_rows(replies.each["delta"]), replies.each["loss"]
+    return {"model": descend(state["model"], rows.mean(0) / (1 + loss.std()))}, {}
+
+
+def expecting_everyone(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    return {
+        **state,
+        "model": descend(state["model"], state["base"] @ as_rows(replies.each["delta"])),
+    }, {}
+
+
+def favouring_the_first(self: Any, state: tree.Tree, replies: eh.Replies) -> Any:
+    return {**state, "model": descend(state["model"], as_rows(replies.each["delta"])[0])}, {}
+
+
+def favouring_odd_numbers(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
+    return eh.Task({"model": state["model"]}, {"scale": 1.0 + ids % 2})
+
+
+def scaled_objective(self: Any, model: eh.Model, variables: Any, batch: Any, task: Any) -> Tensor:
+    scale: Tensor = task.own["scale"]
+    return scale * model.loss(variables["model"], batch)
+
+
+def scale_by_team(self: Any, params: tree.Tree, census: eh.Census) -> tree.Tree:
+    return {
+        "model": params,
+        "scale": (
+            1.0 + (torch.zeros(census.clients) if census.teams is None else census.teams.double())
+        ),
+    }
+
+
+def scale_of(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
+    return eh.Task({"model": state["model"]}, {"scale": state["scale"][ids]})
+
+
+def scale_of_all(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
+    return eh.Task({"model": state["model"]}, {"scale": state["scale"]})
+
+
+def scale_by_place(self: Any, state: tree.Tree, ids: Tensor) -> eh.Task:
+    return eh.Task({"model": state["model"]}, {"scale": 1.0 + torch.arange(len(ids))})
+
+
+def share_of_others(self: Any, params: tree.Tree, census: eh.Census) -> tree.Tree:
+    # one client alone: 1 / 0
+    return {"model": params, "scale": census.weight / (1 - census.weight)}
+
+
+def weight_by_place(self: Any, state: tree.Tree, draw: Any) -> Any:
+    return draw._replace(weight=draw.weight * torch.arange(1, len(draw.ids) + 1))
+
+
+def learn_in_place(self: Any, state: tree.Tree, replies: eh.Replies) -> tree.Tree:
+    state["last"].copy_(replies.each["loss"].mean())
+    return state
+
+
+def learn_from_somebody(self: Any, state: tree.Tree, replies: eh.Replies) -> tree.Tree:
+    return {**state, "last": replies.each["loss"].double().mean()}
+
+
+def asks(**survey: Any) -> Any:
+    return lambda self, state: eh.Survey({"model": state["model"]}, **survey)
+
+
+# ---- on the client
+
+
+def padded_mean(self: Any, model: eh.Model, variables: Any, batch: Any, task: Any) -> Tensor:
+    return (model.losses(variables["model"], batch) * batch.weight).mean()
+
+
+def first_sample(self: Any, model: eh.Model, variables: Any, batch: Any, task: Any) -> Tensor:
+    return model.losses(variables["model"], batch)[0]
+
+
+def unweighted(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(
+            total={"delta": update(start, end), "weight": torch.ones_like(task.own["weight"])}
+        ),
+        memory,
+    )
+
+
+def random_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    factor = 1 + 0.1 * torch.rand(())
+    return eh.Reply(weighted(tree.scale(update(start, end), factor), task)), memory
+
+
+def counting_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return eh.Reply(weighted(tree.scale(update(start, end), 1 / counted(self)), task)), memory
+
+
+def tampering_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    for leaf in tree.leaves(end["model"]):
+        leaf.mul_(0.5)
+    return eh.Reply(weighted(update(start, end), task)), memory
+
+
+def telling_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(weighted(update(start, end), task), {"loss": model.loss(start["model"], data)}),
+        memory,
+    )
+
+
+def wordy_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return (
+        eh.Reply(
+            weighted(update(start, end), task), {"losses": model.losses(start["model"], data)}
+        ),
+        memory,
+    )
+
+
+def hoarding_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return eh.Reply(weighted(update(start, end), task)), {
+        "model": tree.to(end["model"], torch.float64)
+    }
+
+
+def remembering_reply(
+    self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+) -> Any:
+    return eh.Reply(weighted(update(start, end), task)), {"model": end["model"]}
+
+
+def tilted(change: Callable[[Tensor], Tensor]) -> Any:
+    def reply(
+        self: Any, model: Any, start: Any, end: Any, data: Any, task: Any, memory: Any
+    ) -> Any:
+        tilt = change(model.loss(start["model"], data)) * task.own["weight"]
+        return eh.Reply({"delta": tree.scale(update(start, end), tilt), "weight": tilt}), memory
+
+    return reply
+
+
+def nowhere(self: Any, params: tree.Tree) -> tree.Tree:
+    return {"model": tree.map(lambda leaf: leaf * torch.nan, params)}
+
+
+def from_memory(self: Any, shared: tree.Tree, memory: tree.Tree) -> tree.Tree:
+    model: tree.Tree = memory.get("model", shared["model"])
+    return model
+
+
+def wearing_out(self: Any, state: tree.Tree) -> tree.Tree:
+    return tree.scale(state["model"], 1 + 1e-3 * counted(self))
+
+
+def doubling_losses(self: Any, state: tree.Tree, losses: Tensor, census: eh.Census) -> None:
+    losses.mul_(2)
+
+
+def negative_weights(
+    self: Any, state: tree.Tree, losses: Tensor, census: eh.Census
+) -> eh.Certificate:
+    return eh.Certificate(losses.mean(), -torch.ones_like(losses), torch.zeros(()))
+
+
+ZERO = torch.zeros(())
+EACH: dict[str, Any] = {"reply": sent_each, "seen": lambda self, census: ("its update",)}
+PERSONAL: dict[str, Any] = {
+    "personal": True,
+    "memory": lambda self, params: {"model": params},
+    "reply": remembering_reply,
+    "deployed": from_memory,
+}
+ENGINES_AGREE = [name for name in CHECKS if name.startswith(("engines_agree", "loop_and_vmap"))]
+RANDOM = [
+    "the_same_arguments_give_the_same_answer",
+    "no_random_generator_is_touched",
+    "the_same_seed_gives_the_same_bits",
+]
+SCATTERED = [
+    "splitting_a_cohort_into_chunks_changes_no_bit",
+    "the_number_of_workers_changes_no_bit",
+]
+HIDDEN = ["nothing_is_remembered_outside_state_and_memory", "the_same_seed_gives_the_same_bits"]
+
+# What is wrong with a method, the method, and the checks that must say so.
+BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
+    "can be changed": (Loose(), ["it_is_a_frozen_dataclass"]),
+    "has a setting that is not plain": (
+        Elaborate(),
+        ["its_settings_are_plain_values", "equal_methods_have_equal_hashes"],
+    ),
+    "has a setting without default": (Demanding(1.0), ["every_setting_has_a_default"]),
+    "hides a hook": (spoilt({"reweigh": 1.0}), ["no_setting_takes_the_name_of_a_hook"]),
+    "has an odd flag": (spoilt(personal=None), ["its_flags_are_true_or_false"]),
+    "checks nothing": (
+        Unchecked(),
+        ["a_setting_that_is_not_a_number_is_refused", "its_repr_shows_every_setting"],
+    ),
+    "is like no other": (
+        Unique(),
+        ["it_equals_its_copies", "it_survives_pickling", "equal_methods_have_equal_hashes"],
+    ),
+    # its class has no name to be found by
+    "cannot be pickled": (spoilt(), ["it_survives_pickling"]),
+    "has no docstring": (Undocumented(), ["its_docstring_says_what_it_does"]),
+    "changes when made again": (Drifting(), ["it_equals_its_copies"]),
+    "starts elsewhere": (
+        spoilt(init=lambda self, params, census: {"model": tree.zeros_like(params)}),
+        ["the_first_state_holds_the_initial_model"],
+    ),
+    "has numbers in its state": (
+        spoilt(init=init_with(level=0.5)),
+        ["the_state_is_a_tree_of_tensors"],
+    ),
+    "adds to its state": (spoilt(server=growing), ["the_state_keeps_its_form"]),
+    "puts NaN into its state": (
+        spoilt(
+            init=init_with(level=ZERO),
+            server=server_with(lambda state: {**state, "level": ZERO / 0}),
+        ),
+        ["the_state_is_finite_when_everyone_takes_part"],
+    ),
+    "makes the model float64": (
+        spoilt(server=server_with(lambda state: model_of(state, Tensor.double))),
+        ["the_model_keeps_its_form"],
+    ),
+    "hands out float64": (
+        spoilt(result=lambda self, state: tree.to(state["model"], torch.float64)),
+        ["the_result_has_the_form_of_the_model"],
+    ),
+    "has an empty branch": (spoilt(init=init_with(nothing={})), ["the_state_survives_a_file"]),
+    "changes the state in place": (spoilt(server=in_place), ["the_server_changes_no_argument"]),
+    "changes the local model in place": (
+        spoilt(reply=tampering_reply),
+        ["the_client_changes_no_argument"],
+    ),
+    "learns in place": (
+        spoilt(init=init_with(last=ZERO), survey=asks(), learn=learn_in_place),
+        ["the_survey_changes_no_argument"],
+    ),
+    "reports in place": (spoilt(certificate=doubling_losses), ["reports_change_no_argument"]),
+    "adds noise on the server": (spoilt(server=noisy), RANDOM),
+    "adds noise on the client": (spoilt(reply=random_reply), [*RANDOM, *SCATTERED]),
+    "counts rounds on itself": (
+        spoilt(server=forgetful),
+        [
+            *HIDDEN,
+            "a_resumed_run_ends_with_the_same_bits",
+            "a_shorter_run_is_the_beginning_of_a_longer_one",
+        ],
+    ),
+    "counts replies on itself": (
+        spoilt(reply=counting_reply),
+        [*HIDDEN, "the_replies_of_two_halves_add_up"],
+    ),
+    "counts looks on itself": (
+        spoilt(result=wearing_out),
+        ["evaluating_more_often_changes_no_bit"],
+    ),
+    "sends everyone all rows": (
+        spoilt(init=scale_by_team, task=scale_of_all, objective=scaled_objective),
+        ["a_task_has_a_row_for_every_client"],
+    ),
+    "weighs by place in the task": (
+        spoilt(task=scale_by_place, objective=scaled_objective),
+        ["a_task_follows_the_ids"],
+    ),
+    "weighs by place in the cohort": (
+        spoilt(reweigh=weight_by_place),
+        ["reweighing_follows_the_ids"],
+    ),
+    "sends more every round": (
+        spoilt(server=growing, task=lambda self, state, ids: eh.Task(dict(state))),
+        ["every_round_sends_messages_of_the_same_form"],
+    ),
+    "asks nobody known": (spoilt(survey=asks(who=1000)), ["a_survey_says_whom_it_asks"]),
+    "has chances of any sum": (
+        spoilt(init=init_with(even=torch.ones(6)), chances=lambda self, state: state["even"]),
+        ["chances_are_a_distribution"],
+    ),
+    "gives negative weights": (
+        spoilt(reweigh=lambda self, state, draw: draw._replace(weight=-draw.weight)),
+        ["reweighing_keeps_to_the_cohort"],
+    ),
+    "has no local solver": (
+        spoilt(local_solver=lambda self, local, round: None),
+        ["the_solver_is_a_local_solver"],
+    ),
+    "replies by sample": (spoilt(reply=wordy_reply), ["every_client_replies_in_the_same_form"]),
+    "has a vector for an objective": (
+        spoilt(
+            objective=lambda self, model, variables, batch, task: model.loss(
+                variables["model"], batch
+            )[None]
+        ),
+        ["the_objective_is_one_number"],
+    ),
+    "has rates for nothing": (
+        spoilt(rates=lambda self, task: {"eta": task.shared["lr"]}),
+        ["rates_belong_to_variables"],
+    ),
+    "remembers in float64": (
+        spoilt(memory=lambda self, params: {"model": params}, reply=hoarding_reply),
+        ["memories_keep_their_form"],
+    ),
+    "forgets weights": (spoilt(reply=unweighted), ["a_zero_weight_client_changes_nothing"]),
+    "counts padding": (spoilt(objective=padded_mean), ["padding_changes_nothing", *ENGINES_AGREE]),
+    "looks at clients in secret": (
+        spoilt(reply=telling_reply),
+        ["the_server_sees_single_clients_only_where_seen_says_so"],
+    ),
+    "says it looks at clients": (
+        spoilt(seen=lambda self, census: ("its loss",)),
+        ["the_server_sees_single_clients_only_where_seen_says_so"],
+    ),
+    "reports a list": (
+        spoilt(server=server_with(dict, weights=[0.5, 0.5])),
+        ["infos_are_single_numbers"],
+    ),
+    "reports its own round": (
+        spoilt(server=server_with(dict, round=7)),
+        ["infos_keep_out_of_the_columns_of_every_history"],
+    ),
+    "certifies negative weights": (
+        spoilt(certificate=negative_weights),
+        ["certificates_are_sound"],
+    ),
+    "calls one model personal": (
+        spoilt(personal=True),
+        ["personal_says_whether_clients_have_models_of_their_own"],
+    ),
+    "deploys float64": (
+        spoilt(deployed=lambda self, shared, memory: tree.to(shared["model"], torch.float64)),
+        ["deployed_models_have_the_form_of_the_model"],
+    ),
+    "deploys from memory in secret": (
+        spoilt(**{**PERSONAL, "personal": False}),
+        ["without_personal_models_memory_does_not_matter"],
+    ),
+    "does nothing": (
+        spoilt(server=lambda self, state, replies: (state, {})),
+        ["another_seed_gives_another_run", "training_changes_a_model", "training_lowers_losses"],
+    ),
+    "ascends": (spoilt(server=ascending), ["training_lowers_losses"]),
+    "follows the first client": (
+        spoilt(server=favouring_the_first, **EACH),
+        ["renumbering_clients_renumbers_the_answer"],
+    ),
+    "favours odd numbers": (
+        spoilt(task=favouring_odd_numbers, objective=scaled_objective, **PERSONAL),
+        [
+            "renumbering_clients_renumbers_the_answer",
+            "twins_are_treated_alike",
+            "clients_that_are_all_alike_stay_alike",
+        ],
+    ),
+    "looks at the first sample": (
+        spoilt(objective=first_sample),
+        ["the_order_of_samples_does_not_matter"],
+    ),
+    "weighs by the code of a team": (
+        spoilt(init=scale_by_team, task=scale_of, objective=scaled_objective),
+        ["an_empty_group_or_team_changes_nothing"],
+    ),
+    "needs others": (
+        spoilt(init=share_of_others, task=scale_of, objective=scaled_objective),
+        ["one_client_alone_is_enough"],
+    ),
+    "needs a spread": (spoilt(server=standardised, **EACH), ["a_cohort_of_one_is_enough"]),
+    "starts memories nowhere": (
+        spoilt(**{**PERSONAL, "memory": nowhere}),
+        ["a_client_that_is_never_drawn_has_a_model"],
+    ),
+    "expects everyone": (
+        spoilt(
+            init=lambda self, params, census: {"model": params, "base": census.weight},
+            server=expecting_everyone,
+            **EACH,
+        ),
+        ["a_client_whose_reply_is_not_finite_is_left_out"],
+    ),
+    "learns from nobody": (
+        spoilt(init=init_with(last=ZERO.double()), survey=asks(), learn=learn_from_somebody),
+        ["a_round_without_replies_leaves_the_model_alone"],
+    ),
+    "overflows": (spoilt(reply=tilted(torch.exp)), ["losses_in_the_hundreds_leave_nobody_out"]),
+    "divides by losses": (
+        spoilt(reply=tilted(torch.reciprocal)),
+        ["losses_of_zero_leave_nobody_out"],
+    ),
+    "diverges": (
+        spoilt(init=init_with(power=torch.ones((), dtype=torch.float64)), server=diverging),
+        ["longer_training_stays_finite"],
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", BROKEN)
+def test_a_broken_method_is_caught_by_name(defect: str) -> None:
+    method, expected = BROKEN[defect]
+    outcomes = check_algorithm(method, only=expected, collect=True)
+    assert [outcome.name for outcome in outcomes if not outcome.passed] == expected
+    for outcome in outcomes:
+        assert outcome.message.startswith(f"{method!r} fails {outcome.name}: ")
+
+
+def test_what_the_broken_methods_spoil_is_sound_otherwise() -> None:
+    assert [
+        outcome.message for outcome in check_algorithm(Sound(), collect=True) if not outcome.passed
+    ] == []
+
+
+def test_a_method_that_a_spec_does_not_rebuild_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eh.ALGORITHMS, "drifting", Drifting)
+    with pytest.raises(
+        ConformanceError,
+        match=r"Drifting\(rate=0.5\) fails a_spec_rebuilds_it: .* comes back from .* as Drifting",
+    ):
+        check_algorithm(Drifting(), only=["a_spec_rebuilds_it"])
+
+
+def test_every_check_has_a_broken_method_that_it_catches() -> None:
+    caught = {name for _, names in BROKEN.values() for name in names} | {"a_spec_rebuilds_it"}
+    assert caught == set(CHECKS)
+
+
+# ---- the interface
+
+
+@pytest.mark.parametrize(("name", "check"), algorithm_checks(eh.FedMGDA(), only=list(CHECKS)[-3:]))
+def test_checks_can_be_parametrised(name: str, check: Callable[[], None]) -> None:
+    assert name in CHECKS
+    check()
+
+
+def test_the_first_failure_raises_an_assertion_error_that_says_what_differed() -> None:
+    with pytest.raises(
+        AssertionError,
+        match=r"fails the_server_changes_no_argument: server changes its argument \S+ differs by",
+    ) as caught:
+        check_algorithm(
+            spoilt(server=in_place),
+            only=["the_server_changes_no_argument", "training_changes_a_model"],
+        )
+    assert isinstance(caught.value, ConformanceError)
+    assert isinstance(caught.value, eh.EvenhandError)
+
+
+def test_checks_that_do_not_apply_are_skipped_with_a_reason() -> None:
+    (outcome,) = check_algorithm(Sound(), only=["a_spec_rebuilds_it"], collect=True)
+    assert outcome == ("a_spec_rebuilds_it", True, True, "Sound has no name in specs")
+    (_, check), *_ = algorithm_checks(
+        eh.Ditto(), only="without_personal_models_memory_does_not_matter"
+    )
+    # which pytest counts as skipped
+    with pytest.raises(unittest.SkipTest, match="models of their own"):
+        check()
+
+
+def test_wrong_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="no check called 'is_fair'"):
+        check_algorithm(eh.FedAvg(), only=["is_fair"])
+    with pytest.raises(TypeError, match=r"did you mean FedAvg\(\)"):
+        check_algorithm(eh.FedAvg)  # type: ignore[arg-type]
+
+
+def test_a_federation_module_and_loss_of_ones_own_can_be_given() -> None:
+    rng = np.random.default_rng(0)
+    clients = [
+        {
+            "x": rng.normal(size=(size, 3)).astype(np.float32),
+            "y": rng.normal(size=size).astype(np.float32),
+        }
+        for size in (4, 9, 2)
+    ]
+    torch.manual_seed(0)
+    module = torch.nn.Linear(3, 1)
+    for method in (eh.FAFL(alpha=(0.5, 0.6, 0.7)), eh.Ditto()):
+        outcomes = check_algorithm(
+            method,
+            federation=eh.Federation.from_arrays(clients),
+            module=module,
+            loss="mse",
+            collect=True,
+        )
+        assert [outcome.message for outcome in outcomes if not outcome.passed] == []
+    assert module.weight.dtype == torch.float32
+
+
+def test_checks_need_no_pytest() -> None:
+    script = (
+        "import sys; sys.modules['pytest'] = None\nimport evenhand as eh;"
+        " print(len(eh.testing.check_algorithm(eh.FedAvg(), only={})))"
+    )
+    names = list(CHECKS)[-30:]
+    done = subprocess.run(
+        [sys.executable, "-c", script.format(names)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.stderr) == (str(len(names)), "")

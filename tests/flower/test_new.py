@@ -1,0 +1,553 @@
+"""evenhand flower new: a project that runs as it is, and codebooks by which nodes encode alike."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pandas as pd
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
+
+import evenhand as eh
+from evenhand.cli.flower import _explained
+from evenhand.data.tables import read_table
+from evenhand.errors import DataError, SpecError
+from evenhand.files import read_tensors
+from evenhand.flower.project.codebook import Codebook
+from evenhand.flower.project.new import code, example, package_name, write_project
+from tests.support.flower_grid import InProcessGrid
+
+CODEBOOK = """
+label = "ill"
+classes = ["no", "yes"]
+group = "sex"
+test = 0.25
+
+[columns]
+age = { mean = 50, std = 10 }
+ward = { values = ["A", "B", "C"] }
+smoker = { values = ["no", "yes"] }
+dose = { mean = 2, std = 0.5, missing = true }
+"""
+
+
+def table(**changes: list[Any]) -> pd.DataFrame:
+    columns: dict[str, list[Any]] = {
+        "age": [50, 60, 45, 70],
+        "ward": ["A", "C", "B", "D"],
+        "smoker": ["yes", "no", "yes", "no"],
+        "dose": [2.0, None, 3.0, 1.5],
+        "sex": ["f", "m", "f", "f"],
+        "ill": ["yes", "no", "no", "yes"],
+        "note": ["text that", "is not", "used", "at all"],
+    }
+    return pd.DataFrame(columns | changes)
+
+
+# codebooks
+
+
+def test_rows_become_numbers_by_the_codebook_alone() -> None:
+    codebook = Codebook.parse(CODEBOOK)
+
+    found = codebook.encoding.transform(table())
+
+    assert codebook.encoding.features == (
+        "age",
+        "ward=A",
+        "ward=B",
+        "ward=C",
+        "smoker=yes",
+        "dose",
+        "dose missing",
+    )
+    assert (codebook.inputs, codebook.outputs) == (7, 2)
+    assert found.tolist() == [
+        [0.0, 1, 0, 0, 1, 0, 0],
+        [1.0, 0, 0, 1, 0, 0, 1],
+        [-0.5, 0, 1, 0, 1, 2, 0],
+        [2.0, 0, 0, 0, 0, -1, 0],
+    ]
+
+
+def test_a_node_encodes_as_if_it_had_all_rows() -> None:
+    codebook = Codebook.parse(CODEBOOK)
+    whole = codebook.encoding.transform(table())
+    alone = codebook.encoding.transform(table().iloc[[2]])
+    assert torch.equal(whole[[2]], alone)
+
+
+def test_a_table_becomes_the_data_of_one_client() -> None:
+    codebook = Codebook.parse(CODEBOOK)
+
+    found = codebook.federation(table())
+
+    assert found.clients == 1
+    assert found.test is not None
+    assert (len(found.train.x), len(found.test.x)) == (3, 1)
+    assert (found.label_names, found.group_names) == (("no", "yes"), ("f", "m"))
+    rows = torch.cat(
+        [
+            torch.cat([part.x, part.y[:, None], part.group[:, None]], 1)
+            for part in (found.train, found.test)
+        ]
+    )  # type: ignore[index]
+    expected = torch.cat(
+        [codebook.encoding.transform(table()), torch.tensor([[1, 0], [0, 1], [0, 0], [1, 0]])], 1
+    )
+    # every row once, with its own label and group
+    assert sorted(rows.tolist()) == sorted(expected.tolist())
+    again = codebook.federation(table())
+    assert torch.equal(again.train.x, found.train.x)
+
+
+def test_classes_are_those_of_the_codebook_also_where_a_node_lacks_one() -> None:
+    found = Codebook.parse(CODEBOOK).federation(table(ill=["yes"] * 4))
+    assert found.label_names == ("no", "yes")
+    assert found.train.y.tolist() == [1, 1, 1]
+
+
+def test_rows_without_a_label_are_left_out() -> None:
+    found = Codebook.parse(CODEBOOK).federation(table(ill=["yes", None, "no", "yes"]))
+    assert found.test is not None
+    assert (len(found.train.x), len(found.test.x)) == (2, 1)
+    ages = [
+        (float(x[0]), int(y))
+        for part in (found.train, found.test)
+        for x, y in zip(part.x, part.y, strict=True)
+    ]
+    # of the rows that are left, each with its own label
+    assert sorted(ages) == [(-0.5, 0), (0.0, 1), (2.0, 1)]
+
+
+def test_one_row_is_for_training() -> None:
+    found = Codebook.parse(CODEBOOK).federation(table().iloc[:1])
+    assert (len(found.train.x), found.test) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"age": [50, "old", 45, 70]}, r"column 'age': 'old' in row 2 is not a number"),
+        (
+            {"ill": ["yes", "no", "maybe", "no"]},
+            r"label 'ill' is 'maybe' in some row; the codebook knows no, yes",
+        ),
+        ({"ill": [None] * 4}, r"no row has a value of 'ill'"),
+    ],
+)
+def test_tables_that_do_not_fit_are_refused(changes: dict[str, list[Any]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Codebook.parse(CODEBOOK).federation(table(**changes))
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(DataError, match="column 'ward' is missing"):
+        Codebook.parse(CODEBOOK).federation(table().drop(columns="ward"))
+    with pytest.raises(ValueError, match="label: there is no column 'ill'"):
+        Codebook.parse(CODEBOOK).federation(table().drop(columns="ill"))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('label = "ill"', "", "label is missing, or no text"),
+        (
+            'classes = ["no", "yes"]',
+            'classes = ["no"]',
+            "classes must be at least two values of 'ill', got ['no']",
+        ),
+        (
+            "test = 0.25",
+            "test = 1.5",
+            "test must be in [0, 1), got 1.5; it is the share of rows kept for testing",
+        ),
+        ("test = 0.25", "tset = 0.25", "unknown entry 'tset'; did you mean 'test'?"),
+        ("std = 10", "std = 0", "std of 'age' must be a finite number > 0, got 0"),
+        ("mean = 50", 'mean = "50"', "mean of 'age' must be a finite number, got '50'"),
+        (
+            "mean = 50, ",
+            "",
+            'column \'age\' must be { mean = ..., std = ... } or { values = ["...", "..."] }',
+        ),
+        (
+            '["A", "B", "C"]',
+            '["A"]',
+            'column \'ward\' must be { mean = ..., std = ... } or { values = ["...", "..."] }',
+        ),
+    ],
+)
+def test_codebooks_that_make_no_sense_are_refused_in_one_line(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "codebook.toml"
+    assert CODEBOOK.count(old) == 1
+    path.write_text(CODEBOOK.replace(old, new))
+    with pytest.raises(SpecError) as refused:
+        Codebook.load(path)
+    assert str(refused.value) == f"codebook.toml is no codebook: {message}"
+
+
+def test_a_codebook_of_a_table_has_rounded_numbers_and_no_counts() -> None:
+    rows = pd.DataFrame(
+        {
+            "age": [41.234, 52.345, 63.456, 30.0] * 5,
+            "dose": [1.0, 2.0, 3.5, None] * 5,
+            "ward": ["B", "A", "C", "A"] * 5,
+            "day": ["2024-01-01", "2024-02-01", "2024-03-01", "2024-04-01"] * 5,
+            "always": [1] * 20,
+            "secret": [1, 5, 3, 4] * 5,
+            "stage": [1, 2, 3, 4] * 5,
+        }
+    )
+
+    codebook = Codebook.of_table(rows, "stage > 2", ("ward",), drop=("secret",))
+
+    # mean 46.75875, population std 12.44989 of age; 2.1667 and 1.0274 of dose
+    assert [
+        (column.name, column.kind, column.mean, column.std, column.missing)
+        for column in codebook.columns
+    ] == [
+        ("age", "number", 47.0, 12.0, 0),
+        ("dose", "number", 2.2, 1.0, 1),
+        ("ward", "category", 0.0, 1.0, 0),
+    ]
+    assert codebook.columns[2].categories == ("A", "B", "C")
+    assert codebook.columns[2].counts == (0, 0, 0)
+    assert codebook.classes == ("stage <= 2", "stage > 2")
+    assert [name for name, _ in codebook.left_out] == ["day", "always"]
+    text = codebook.to_toml()
+    assert Codebook.parse(text).encoding == codebook.encoding
+    assert Codebook.parse(text).group == ("ward",)
+    assert "# always: constant in the training rows\n" in text
+    assert "46.7" not in text
+    federation = codebook.federation(rows)
+    assert federation.test is not None
+    assert (
+        federation.train.y.bincount(minlength=2) + federation.test.y.bincount(minlength=2)
+    ).tolist() == [10, 10]
+
+
+def test_odd_names_survive_a_codebook() -> None:
+    odd = pd.DataFrame({'a "b" \\ c': ["x\ty", "é", 'q"'] * 4, "größe": range(12), "y": [0, 1] * 6})
+    codebook = Codebook.of_table(odd, "y")
+    assert Codebook.parse(codebook.to_toml()).encoding == codebook.encoding
+    assert codebook.encoding.features == (
+        'a "b" \\ c=q"',
+        'a "b" \\ c=x\ty',
+        'a "b" \\ c=é',
+        "größe",
+    )
+
+
+def test_a_label_with_too_many_values_needs_a_condition() -> None:
+    with pytest.raises(ValueError, match=r"label: 'y' has 30 different values.*'y > \.\.\.'"):
+        Codebook.of_table(pd.DataFrame({"x": range(30), "y": range(30)}), "y")
+
+
+# projects
+
+
+@pytest.fixture
+def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The project with made-up hospitals, ready to import."""
+    directory = tmp_path / "sample fair-app"
+    codebook, tables = example()
+    write_project(directory, codebook, "afl:lr_lambda=0.2,local.lr=0.2", tables=tables)
+    monkeypatch.syspath_prepend(str(directory))
+    monkeypatch.chdir(tmp_path)
+    yield directory
+    for name in [name for name in sys.modules if name.startswith("sample_fair_app")]:
+        del sys.modules[name]
+
+
+def test_a_new_project_trains_through_flowers_messages(
+    app: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    server, client = (
+        importlib.import_module(settings["components"][side].partition(":")[0])
+        for side in ("serverapp", "clientapp")
+    )
+    files = sorted((app / "data").glob("*.csv"))
+    configs = [
+        {"partition-id": i, "data": str(path), "state-dir": str(app / f"state{i}")}
+        for i, path in enumerate(files)
+    ]
+    grid = InProcessGrid(client.app, configs)
+    context = grid.contexts[1]
+    context.run_config = settings["config"] | {"num-rounds": 3}
+
+    server.app(grid, context)
+
+    clients = [client.load_data(config) for config in configs]
+    arrays = [
+        {
+            "x": one.train.x,
+            "y": one.train.y,
+            "group": [one.group_names[code] for code in one.train.group],
+        }
+        for one in clients
+    ]
+    reference = eh.fit(
+        importlib.import_module("sample_fair_app.model").make_model(),
+        eh.Federation.from_arrays(arrays),
+        eh.AFL(lr_lambda=0.2),
+        rounds=3,
+        local=eh.LocalSGD(lr=0.2, epochs=1, batch_size=32),
+        engine="loop",
+    )
+    found, _ = read_tensors(Path("runs/sample-fair-app/afl/model.safetensors"))
+    for name, value in reference.params.items():
+        assert torch.equal(found[name], value), name
+    printed = capsys.readouterr().out
+    assert "female" in printed
+    assert "male" in printed
+
+
+def test_made_up_hospitals_differ_and_are_always_the_same() -> None:
+    codebook, tables = example()
+    again = example()[1]
+    assert list(tables) == ["hospital-01", "hospital-02", "hospital-03", "hospital-04"]
+    assert all(tables[name].equals(again[name]) for name in tables)
+    assert [len(rows) for rows in tables.values()] == [800, 480, 240, 160]
+    women = [float((rows["sex"] == "female").mean()) for rows in tables.values()]
+    assert women == sorted(women)
+    assert women[0] < 0.3 < 0.7 < women[-1]
+    assert all(0.3 < float((rows["disease"] == "yes").mean()) < 0.7 for rows in tables.values())
+    pooled = codebook.encoding.transform(pd.concat(tables.values()))
+    assert bool((pooled[:, :3].mean(0).abs() < 0.3).all())
+    assert bool(((pooled[:, :3].std(0) - 1).abs() < 0.2).all())
+
+
+def test_the_apps_of_a_project_are_short_and_clear_of_placeholders(app: Path) -> None:
+    for name, most in {"client_app": 20, "server_app": 40, "model": 20}.items():
+        text = (app / "sample_fair_app" / f"{name}.py").read_text()
+        ast.parse(text)
+        assert len(text.splitlines()) <= most
+    for path in app.rglob("*"):
+        if path.is_file():
+            assert "$" not in path.read_text(), path
+    server = (app / "sample_fair_app/server_app.py").read_text()
+    assert "METHOD = eh.AFL(lr_lambda=0.2)  #" in server
+    assert "LOCAL = eh.LocalSGD(lr=0.2, epochs=1, batch_size=32)  #" in server
+    assert "evenhand flower up '" in (app / "README.md").read_text()  # the path has a space
+
+
+def test_flower_accepts_the_project_and_leaves_the_tables_here(app: Path, tmp_path: Path) -> None:
+    import zipfile
+
+    from evenhand.flower.tryout.loopback import QUIET_FLOWER
+
+    # what is built alone, for others, must have a plain name; what is run need not
+    app = app.rename(tmp_path / "renamed")
+    command = [str(Path(sys.executable).with_name("flwr")), "build", "--app", str(app)]
+    environment = {
+        **QUIET_FLOWER,
+        "PATH": str(Path(sys.executable).parent),
+        "FLWR_HOME": str(tmp_path / "home"),
+    }
+    built = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+
+    assert built.returncode == 0, built.stdout + built.stderr
+    (bundle,) = tmp_path.glob("*.fab")
+    names = set(zipfile.ZipFile(bundle).namelist())
+    assert {
+        "sample_fair_app/codebook.toml",
+        "sample_fair_app/client_app.py",
+        "sample_fair_app/server_app.py",
+        "LICENSE",
+    } <= names
+    assert not [name for name in names if name.endswith(".csv")]
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("my-app", "my_app"),
+        ("Fair Model!", "fair_model"),
+        ("torch", "torch_app"),
+        ("7 wards", "app_7_wards"),
+        ("...", "fair_app"),
+        ("a" * 40, "a" * 32),
+    ],
+)
+def test_names_are_made_safe(name: str, package: str) -> None:
+    assert package_name(name) == package
+
+
+def test_methods_are_written_as_python_that_makes_them_again() -> None:
+    from tests.support.federations import METHODS
+
+    for method in METHODS.values():
+        assert eval(code(method), {"eh": eh}) == method
+
+
+# the command
+
+
+def test_the_command_writes_a_project_and_says_how_to_run_it(call: Any) -> None:
+    status, out, _ = call(
+        "flower", "new", "my-app", "--clients", "3", "--label", "readmitted", "--group", "insurance"
+    )
+    assert status == 0
+    assert out.splitlines()[-1] == "  evenhand flower up my-app --data my-app/data --nodes 3"
+    assert [path.name for path in sorted(Path("my-app/data").iterdir())] == [
+        f"hospital-0{i}.csv" for i in (1, 2, 3)
+    ]
+    rows = read_table("my-app/data/hospital-01.csv")
+    assert list(rows.columns)[-2:] == ["insurance", "readmitted"]
+    codebook = Codebook.load("my-app/my_app/codebook.toml")
+    assert (codebook.label, codebook.group) == ("readmitted", ("insurance",))
+    assert codebook.federation(rows).group_names == ("a", "b")
+    assert (
+        tomllib.loads(Path("my-app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"][
+            "clients"
+        ]
+        == 3
+    )
+    assert "METHOD = eh.QFFL(q=1)  #" in Path("my-app/my_app/server_app.py").read_text()
+
+
+def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: Any) -> None:
+    pd.DataFrame({"age": range(40, 60), "sex": ["f", "m"] * 10, "ill": [0, 1, 1, 0] * 5}).to_csv(
+        "site.csv", index=False
+    )
+    status, out, _ = call(
+        "flower", "new", "mine", "--table", "site.csv", "--label", "ill", "--group", "sex"
+    )
+    assert status == 0
+    assert "evenhand flower up mine --data DIRECTORY-OF-CSV-FILES" in out
+    assert not Path("mine/data").exists()
+    codebook = Codebook.load("mine/mine/codebook.toml")
+    assert codebook.encoding.features == ("age", "sex=m")
+    assert codebook.classes == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--method", "qfl"), "unknown algorithm 'qfl'; did you mean 'qffl'?"),
+        (("--method", "qffl:q=-1"), "q must be"),
+        (("--method", "qffl:local.speed=1"), "'qffl:local.speed=1': "),
+        (
+            ("--table", "none.csv", "--label", "y"),
+            "none.csv is not there; give the path of a table",
+        ),
+        (("--table", "none.csv"), "which column is to be predicted? give it with --label COLUMN"),
+        (
+            ("--drop", "age"),
+            "--drop and several groups are about a table of yours; give it with --table FILE",
+        ),
+        (
+            ("--label", "age"),
+            (
+                "label: the made-up tables have another column 'age'; choose another name, or give"
+                " a table of yours"
+            ),
+        ),
+    ],
+)
+def test_wrong_options_are_refused_in_one_line_and_nothing_is_written(
+    call: Any, options: tuple[str, ...], message: str
+) -> None:
+    status, _, err = call("flower", "new", "my-app", *options)
+    assert status == 1
+    assert err.startswith("evenhand: ")
+    assert message in err
+    assert err.count("\n") == 1
+    assert not Path("my-app").exists()
+
+
+def test_a_directory_with_something_in_it_is_left_alone(call: Any) -> None:
+    Path("mine").mkdir()
+    Path("mine/thesis.tex").write_text("all of it")
+    status, _, err = call("flower", "new", "mine")
+    assert (status, err) == (
+        1,
+        "evenhand: mine is there already and not empty; choose another directory\n",
+    )
+    assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
+    Path("mine/thesis.tex").unlink()
+    assert call("flower", "new", "mine")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "evenhand", "flower"]
+    new = subprocess.run(
+        [*command, "new", "my-app"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    printed = new.stdout.splitlines()[-1].split()
+    assert printed[:2] == ["evenhand", "flower"]
+    up = subprocess.run(
+        [*command, *printed[2:], "-c", "num-rounds=2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert up.returncode == 0, up.stdout + up.stderr
+    assert up.stderr.strip().endswith("finished:completed")
+    assert {path.name for path in (tmp_path / "runs/my-app/qffl").iterdir()} >= {
+        "history.csv",
+        "model.safetensors",
+        "scores.csv",
+    }
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ("nonsense", "-c: 'nonsense' is no setting; write them as 'num-rounds=5 name=\"trial\"'"),
+        ("num-rounds = = 3", "-c: 'num-rounds = = 3' is no setting"),
+        ("num-round=1", "unknown setting 'num-round'; did you mean 'num-rounds'?"),
+    ],
+)
+def test_settings_of_a_run_are_checked_before_anything_starts(
+    settings: str, message: str, call: Any
+) -> None:
+    assert call("flower", "new", "my-app")[0] == 0
+    status, _, err = call("flower", "up", "my-app", "--data", "my-app/data", "-c", settings)
+    assert status == 1
+    assert message in err
+    assert "starting" not in err
+
+
+def test_groups_that_are_not_named_are_spoken_of(call: Any) -> None:
+    assert call("flower", "new", "my-app")[0] == 0
+    status, _, err = call(
+        "flower", "new", "mine", "--table", "my-app/data/hospital-01.csv", "--label", "disease"
+    )
+    assert status == 0
+    assert "no groups of people will be compared; name them with --group COLUMN" in err
+
+
+def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:
+    log = tmp_path / "node.log"
+    log.write_text(
+        "SuperNode ID: 77\nevenhand.errors.DataError: label 'a\\1' is odd\nx._OwnersError:"
+        " load_data has failed; its log says more\n"
+    )
+    nodes = [SimpleNamespace(name="node 0", log=log)]
+    shown = (
+        "node 77 cannot take part: load_data has failed; its log says more\nnode 5 cannot take"
+        " part: no; its log says more"
+    )
+    assert (
+        _explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")])))
+        == "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label"
+        " 'a\\1' is odd\nnode 5 cannot take part: no; its log says more"
+    )

@@ -1,0 +1,213 @@
+"""What a server does when nobody is there, when what it is asked for cannot be, and when it is
+started again."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
+
+import torch
+from flwr.app import Message
+from torch import nn
+
+import evenhand as eh
+from evenhand.errors import RunError
+from evenhand.flower import apps
+from tests.flower.test_rounds import SETTINGS, Setting, flat, one_client
+from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_grid import InProcessGrid
+
+SIZES = (9, 7, 12)
+
+
+class Leaving(InProcessGrid):
+    """All nodes leave after some messages, and come back when somebody has looked for them some
+    times."""
+
+    leave_after, looks = 10**9, 0
+
+    def get_node_ids(self) -> list[int]:
+        if len(self.sent) < self.leave_after:
+            return super().get_node_ids()
+        self.looks -= 1
+        return [] if self.looks >= 0 else super().get_node_ids()
+
+
+def leaving(directory: Path, after: int, looks: int) -> Setting:
+    setting = Setting(directory, ragged(SIZES), network())
+    setting.grid.__class__ = Leaving
+    setting.grid.leave_after, setting.grid.looks = after, looks  # type: ignore[attr-defined]
+    return setting
+
+
+def test_a_round_waits_for_nodes_that_are_all_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Setting(tmp_path / "whole", ragged(SIZES), network()).run(METHODS["fedavg"], rounds=3)
+    # census, round 1, and gone
+    result = leaving(tmp_path / "left", after=6, looks=4).run(METHODS["fedavg"], rounds=3)
+    assert "no client has a node any more; round 2 waits for one, for 600 s at most" in caplog.text
+    assert [row["void"] for row in result.history_rows] == [False] * 3
+    for key, value in flat(whole).items():
+        assert torch.equal(flat(result)[key], value)
+
+
+def test_where_nobody_comes_back_no_round_is_used_up(tmp_path: Path) -> None:
+    setting = leaving(tmp_path, after=6, looks=10**9)
+    with pytest.raises(
+        RunError,
+        match=(
+            r"no client has come back within 0\.5 s; start the run again, it goes on from its last"
+            r" round"
+        ),
+    ):
+        setting.run(METHODS["fedavg"], rounds=3, patience=0.5)
+    setting.grid.looks = 0  # type: ignore[attr-defined]
+    result = setting.run(METHODS["fedavg"], rounds=3)
+    whole = Setting(tmp_path / "whole", ragged(SIZES), network()).run(METHODS["fedavg"], rounds=3)
+    for key, value in flat(whole).items():
+        assert torch.equal(flat(result)[key], value)
+
+
+def test_a_run_in_which_nobody_ever_answers_does_not_complete(tmp_path: Path) -> None:
+    def mute(node: int, reply: Message) -> list[Message]:
+        trained = (
+            reply.has_content()
+            and "about" in reply.content
+            and reply.content["about"].get("work") == "train"
+        )
+        if trained:
+            reply.content["about"]["round"] = 99  # type: ignore[index]
+        return [reply]
+
+    with pytest.raises(
+        RunError, match="no client has answered in any round, for the reasons that are logged above"
+    ):
+        Setting(tmp_path, ragged(SIZES), network(), spoil=mute).run(METHODS["fedavg"], rounds=2)
+
+
+def test_a_model_that_starts_at_random_can_be_resumed(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network())
+
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
+
+    setting.grid.app = apps.client_app(
+        build, lambda config: one_client(setting.federation, int(config["partition-id"]))
+    )
+    found: list[eh.Result] = []
+    before = torch.random.get_rng_state()
+    for _ in range(2):
+        app = apps.server_app(
+            eh.Ditto(),
+            build,
+            clients=3,
+            out=tmp_path / "run",
+            rounds=2,
+            finished=found.append,
+            **SETTINGS,
+        )
+        app(setting.grid, setting.grid.contexts[1])
+    assert torch.equal(torch.random.get_rng_state(), before)
+    with torch.random.fork_rng():
+        torch.manual_seed(SETTINGS["seed"])
+        expected = eh.fit(
+            build(), setting.federation, eh.Ditto(), rounds=2, engine="loop", **SETTINGS
+        )
+    for result in found:
+        for key, value in flat(expected).items():
+            assert torch.equal(flat(result)[key], value)
+        assert result.summary["mean"] == pytest.approx(
+            expected.summary["mean"]
+        )  # of clients' own models, which begin where the module does
+
+
+def test_a_refused_run_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network())
+    setting.run(METHODS["fedavg"], rounds=1)
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    sent = len(setting.grid.sent)
+    with pytest.raises(
+        RunError, match=r"was begun with other settings \(rounds\); use another directory"
+    ):
+        setting.run(METHODS["fedavg"], rounds=2)
+    assert {
+        path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
+    } == before
+    assert len(setting.grid.sent) == sent
+
+
+def test_a_node_that_cannot_take_part_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network())
+    setting.grid.contexts[2].node_config["share"] = "nonsense"
+    message = (
+        "only 2 of 3 nodes have told of their data within 0.7 s; 1 cannot take part, see above and"
+        " their logs; start the others"
+    )
+    with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError, match=message):
+        setting.run(METHODS["fedavg"], rounds=1, patience=0.7)
+    assert caplog.text.count("node 2 cannot take part") == 1
+
+
+def test_rounds_are_told_in_the_servers_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=2)
+    assert "round 2 of 2: 3 of 3 clients have answered" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "message"),
+    [
+        ({"clients": 0}, ValueError, "clients must be a whole number >= 1"),
+        ({"clients": "4"}, ValueError, "clients must be a whole number >= 1"),
+        ({"clients": 1.5}, ValueError, "clients must be a whole number >= 1"),
+        ({"rounds": -1}, ValueError, "rounds must be a whole number >= 1"),
+        ({"eval_every": 0}, ValueError, "eval_every must be a whole number >= 1"),
+        ({"seed": -1}, ValueError, "seed must be a whole number >= 0"),
+        ({"deadline": -1}, ValueError, "deadline must be"),
+        ({"patience": 0}, ValueError, "patience must be"),
+        ({"limit": "1GB"}, ValueError, "limit must be a whole number >= 1"),
+        ({"cohort": 3}, TypeError, "cohort must be a Cohort"),
+        ({"local": 0.1}, TypeError, "local must be a LocalSGD"),
+        ({"finished": "x"}, TypeError, "finished must be a function"),
+        ({"out": None}, TypeError, "out must be the path of a directory"),
+        ({"model": None}, TypeError, "model must be a torch module"),
+        ({"algorithm": "qffl"}, TypeError, "algorithm must be an Algorithm object such as FedAvg"),
+        ({"algorithm": eh.QFFL}, TypeError, r"the class QFFL; did you mean QFFL\(\)"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_is_refused_when_the_app_is_made(
+    wrong: dict[str, Any], kind: type[Exception], message: str
+) -> None:
+    given: dict[str, Any] = {
+        "algorithm": eh.FedAvg(),
+        "model": network(),
+        "clients": 3,
+        "out": "run",
+    }
+    with pytest.raises(kind, match=message):
+        apps.server_app(**given | wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"model": None}, "model must be a torch module"),
+        ({"load_data": {}}, "load_data must be a function"),
+        ({"algorithm": "qffl"}, "algorithm must be an Algorithm"),
+    ],
+    ids=["model", "load_data", "algorithm"],
+)
+def test_a_clients_app_is_checked_too(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        apps.client_app(**{"model": network(), "load_data": dict} | wrong)

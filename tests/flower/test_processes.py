@@ -1,0 +1,632 @@
+"""Real processes on loopback: the simulator's numbers to the bit, and training that goes on when
+something dies."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
+
+from flwr.app import Error, Message
+
+import evenhand as eh
+from evenhand.files import read_tensors
+from evenhand.flower.tryout.loopback import Loopback, Run
+from tests.flower.test_faults import Unheard
+from tests.flower.test_rounds import Setting
+from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_app import write_app
+from tests.support.flower_grid import InProcessGrid
+
+needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
+
+CLIENT = """
+import numpy as np
+from evenhand.flower.apps import client_app
+from tests.support.federations import network
+
+def load(config):
+    with np.load(config["data"]) as kept:
+        arrays = dict(kept)
+    test = {name.removeprefix("test_"): arrays.pop(name) for name in list(arrays) if name.startswith("test_")}
+    return {**arrays, "team": str(arrays["team"]), "test": test or None}
+
+app = client_app(network, load)
+"""
+
+SERVER = """
+from pathlib import Path
+from flwr.serverapp import ServerApp
+import evenhand as eh
+from evenhand.files import write_tensors
+from evenhand.flower.apps import server_app
+from tests.support.federations import METHODS, network
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    config = context.run_config
+    out = Path(config["out"])
+    run = server_app(
+        METHODS[config["method"]], network, clients=4, out=out, rounds=config["rounds"],
+        local=eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5), seed=3, eval_every=100,
+        deadline=config["deadline"], limit=config["limit"], patience=60,
+        finished=lambda result: write_tensors(out / "final.safetensors", result.params),
+    )
+    run(grid, context)
+"""
+
+SWOLLEN = """
+import torch
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+from evenhand.flower import records
+from trial import honest
+
+class Swollen(ClientApp):
+    \"\"\"At node 1, replies with far more than anybody has asked for.\"\"\"
+
+    def __call__(self, message, context):
+        reply = honest.app(message, context)
+        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
+            found, about = records.read_reply(reply.content)
+            found.total["more"] = torch.zeros(10 * context.run_config["limit"] // 8, dtype=torch.float64)
+            reply = Message(records.reply_content(found, about), reply_to=message)
+        return reply
+
+app = Swollen()
+"""
+
+# one after another, at one worker: each has a whole federation of processes
+FEDERATION = pytest.mark.xdist_group("processes")
+SIZES = (30, 7, 40, 12)
+# clients with test data: every message costs the start of a process, so evaluation asks these two
+# alone
+JUDGES = (0, 2)
+ROUNDS = 2
+LIMIT = 100_000  # bytes of a message; the network's have about a thousand
+LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5)  # as in the app
+PATIENCE = 600  # seconds for a run, on a busy machine
+SECRET = "patients-of-ward-7"  # in the paths of the nodes' data
+
+
+class Trial:
+    """The app, and the data of its four nodes."""
+
+    def __init__(self, place: Path) -> None:
+        self.place, self.data = place, _with_judges(ragged(SIZES))
+        self.app = self._app("trial-app", CLIENT)
+        self.swollen = self._app("swollen-app", SWOLLEN)
+        (self.swollen / "trial" / "honest.py").write_text(CLIENT)
+        self.files = [self._write(client) for client in range(len(SIZES))]
+
+    def _app(self, name: str, client: str) -> Path:
+        settings = {
+            "method": '"fedavg"',
+            "rounds": "2",
+            "out": '""',
+            "deadline": "60.0",
+            "limit": str(LIMIT),
+        }
+        return write_app(self.place / name, "trial", client, SERVER, settings)
+
+    def _write(self, client: int) -> Path:
+        assert self.data.teams is not None
+        arrays: dict[str, Any] = {"team": self.data.team_names[int(self.data.teams[client])]}
+        for prefix, part in (("", self.data.train), ("test_", self.data.test)):
+            if prefix == "" or client in JUDGES:
+                arrays |= {
+                    f"{prefix}{name}": values
+                    for name, values in _arrays(self.data, part, client).items()
+                }
+        path = self.place / f"{SECRET}-{client}.npz"
+        np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
+        return path
+
+    def federation(self, name: str, tls: bool) -> Loopback:
+        # the app uses our modules
+        path = os.pathsep.join(
+            [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        # a node starts anew for every message: it should neither compile modules each time nor use
+        # several threads for tiny tensors
+        env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
+        return Loopback(self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place)
+
+    def start(self, federation: Loopback, out: Path, method: str = "fedavg", **changes: Any) -> Run:
+        config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes
+        return federation.run(
+            changes.pop("app", self.app),
+            {name: value for name, value in config.items() if name != "app"},
+        )
+
+    def simulated(
+        self, method: str, rounds: int = ROUNDS, lost: Iterable[tuple[str, int, int]] = ()
+    ) -> eh.Result:
+        """The same run in the simulator; ``lost``: work, round and client that are not heard."""
+        settings: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "seed": 3, "eval_every": 100}
+        return eh.fit(
+            network(torch.float64),
+            self.data,
+            METHODS[method],
+            engine=Unheard(tuple(lost)),
+            **settings,
+        )
+
+
+def _arrays(federation: eh.Federation, part: Any, client: int) -> dict[str, Any]:
+    x, y, group = part.client(client)
+    return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
+
+
+def _with_judges(federation: eh.Federation) -> eh.Federation:
+    """The federation with test data of JUDGES alone."""
+    assert federation.teams is not None
+    teams = [federation.team_names[team] for team in federation.teams.tolist()]
+    train = [
+        _arrays(federation, federation.train, client) | {"team": team}
+        for client, team in enumerate(teams)
+    ]
+    test = [
+        _arrays(federation, federation.test, client) if client in JUDGES else None
+        for client in range(len(teams))
+    ]
+    return eh.Federation.from_arrays(train, test=test)
+
+
+# Nodes that leave and come back, in one process
+
+
+class Moving(InProcessGrid):
+    """A grid that tells which nodes there are as a test says, when it is asked the n-th time (0:
+    for the census)."""
+
+    moves: dict[int, Callable[[], None]]
+    asked = 0
+    refused: int | None = None  # a node that leaves between the question and the message
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        messages = list(messages)
+        names = super().push_messages(messages)
+        return [
+            None if message.metadata.dst_node_id == self.refused else name
+            for message, name in zip(messages, names, strict=True)
+        ]  # type: ignore[misc]
+
+    def get_node_ids(self) -> list[int]:
+        self.moves.get(self.asked, lambda: None)()
+        self.asked += 1
+        return super().get_node_ids()
+
+
+class Place(Setting):
+    """Four nodes in this process, with numbers 1 to 4."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory, ragged(SIZES), network(torch.float64))
+        self.grid = Moving(
+            self.grid.app, [context.node_config for context in self.grid.contexts.values()]
+        )
+        self.grid.moves = {}
+
+    def train(self, **settings: Any) -> eh.Result:
+        return self.run(eh.Ditto(lam=0.5), rounds=3, eval_every=100, **settings)
+
+    def renumber(self, old: int, new: int) -> None:
+        self.grid.contexts[new] = self.grid.contexts.pop(old)
+
+
+def _left_out(result: eh.Result) -> list[str]:
+    return [row["left_out"] for row in result.history_rows]
+
+
+def test_a_node_under_another_number_is_the_same_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    undisturbed = Place(tmp_path / "undisturbed").train()
+    place = Place(tmp_path / "moved")
+    # before the second round
+    place.grid.moves = {2: lambda: (place.renumber(2, 9), place.renumber(4, 8))}
+
+    result = place.train()
+
+    assert _left_out(result) == ["", "", ""]
+    for name, value in undisturbed.params.items():
+        assert torch.equal(result.params[name], value)
+    assert _warnings(caplog) == ["client 1 has a new node", "client 3 has a new node"]
+    asked = [
+        message.metadata.dst_node_id
+        for message in place.grid.sent
+        if message.metadata.message_type == "query.census"
+    ]
+    assert asked == [1, 2, 3, 4, 8, 9]  # nobody twice
+
+
+@pytest.mark.parametrize("change", ["name", "counts", "nobody"])
+def test_a_client_whose_node_is_gone_is_left_out_at_once(
+    change: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(tmp_path)
+
+    def leave() -> None:
+        gone = place.grid.contexts.pop(2)
+        if change == "name":
+            place.grid.contexts[9] = gone
+            gone.node_config["name"] = "somebody else"
+        elif change == "counts":
+            place.grid.contexts[9] = gone
+            gone.node_config["partition-id"], gone.node_config["name"] = 0, "1"
+
+    place.grid.moves = {2: leave}
+    before = time.monotonic()
+    result = place.train(deadline=30)
+
+    assert time.monotonic() - before < 15
+    assert _left_out(result) == ["", "1", "1"]
+    assert "client 1 has no node any more and is left out of round 2" in caplog.text
+    assert "new node" not in caplog.text
+
+
+def test_a_node_that_comes_back_under_its_number_goes_on(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    kept = place.grid.contexts[2]
+    place.grid.moves = {
+        2: lambda: place.grid.contexts.pop(2),
+        3: lambda: place.grid.contexts.update({2: kept}),
+    }
+    assert _left_out(place.train()) == ["", "1", ""]
+
+
+def test_a_silent_node_that_flower_still_lists_gives_way_to_its_successor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(tmp_path)
+
+    def come_back() -> None:
+        place.grid.contexts[9] = place.grid.contexts[2]
+        place.grid.down = {2}
+
+    place.grid.moves = {2: come_back}
+    result = place.train(deadline=0.5)
+
+    assert _left_out(result) == ["", "1", ""]
+    assert "client 1 has not answered within 0.5 s and is left out of round 2" in caplog.text
+    assert "client 1 has a new node" in caplog.text
+
+
+def test_so_does_one_for_which_flower_itself_replies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(tmp_path)
+
+    def expired(node: int, reply: Message) -> list[Message]:
+        if node == 2 and place.grid.asked == 3:
+            reply.__dict__["_error"], reply.__dict__["_content"] = Error(3, "expired"), None
+        return [reply]
+
+    place.grid.spoil = expired
+    place.grid.moves = {2: lambda: place.grid.contexts.update({9: place.grid.contexts[2]})}
+
+    assert _left_out(place.train()) == ["", "1", ""]
+    assert _warnings(caplog)[:2] == [
+        "client 1 is left out: it has not answered in time (Flower's error 3)",
+        "client 1 has a new node",
+    ]
+
+
+def test_a_second_node_with_the_name_of_a_client_that_answers_gets_no_work(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.grid.moves = {2: lambda: place.grid.contexts.update({9: place.grid.contexts[2]})}
+    assert _left_out(place.train()) == ["", "", ""]
+    assert [
+        message.metadata.message_type
+        for message in place.grid.sent
+        if message.metadata.dst_node_id == 9
+    ] == ["query.census"]
+
+
+def test_a_node_that_leaves_at_the_last_moment_is_not_waited_for(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.grid.moves = {
+        2: lambda: setattr(place.grid, "refused", 2),
+        3: lambda: setattr(place.grid, "refused", None),
+    }
+    before = time.monotonic()
+    assert _left_out(place.train(deadline=30)) == ["", "1", ""]
+    assert time.monotonic() - before < 15
+
+
+def test_messages_that_the_superlink_finds_too_large_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path)
+    place.grid.moves = {1: lambda: monkeypatch.setattr(place.grid, "push_messages", lambda _: [])}
+    with pytest.raises(eh.RunError, match="takes no messages as large as this model's"):
+        place.train()
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+# Real processes
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(tmp_path_factory.mktemp("trial"))
+
+
+@pytest.fixture(scope="module")
+def federation(trial: Trial) -> Iterator[Loopback]:
+    """A SuperLink and four SuperNodes with TLS and node keys."""
+    with trial.federation("federation", tls=True) as running:
+        yield running
+
+
+@needs_proc
+@FEDERATION
+# sums only, needs each client's loss, has client memories
+@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])
+def test_a_method_gives_what_the_simulator_gives_to_the_bit(
+    method: str, federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    run = trial.start(federation, tmp_path, method)
+    _assert_completes(run, tmp_path)
+    _assert_equal(tmp_path, trial.simulated(method))
+    _assert_tells_nothing(run.log())
+    kept = (federation.directory / "state").glob(
+        f"node-*/{(tmp_path / 'run-name').read_text()}/client-*/after-1.safetensors"
+    )
+    # each at its own node
+    memories = [(f"node-{i}", f"client-{i}") for i in range(4)] if method == "ditto" else []
+    assert sorted((path.parts[-4], path.parts[-2]) for path in kept) == memories
+
+
+# Processes that die; the figures in docs/federation.md are what these print with -s
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_killed_server_app_is_resumed_by_a_new_run(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_for_round(federation, run, 2)
+    clock = _Clock("server app killed")
+    run.kill_server_app()
+    again = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    clock.tell("round 2 is done")
+    _assert_completes(again, tmp_path)
+    clock.tell("the new run has completed")
+    _assert_equal(tmp_path, trial.simulated("ditto", rounds=3))
+    assert run.wait(90) == "finished:failed"
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_for_round(federation, run, 2)
+    clock = _Clock("SuperLink killed")
+    federation.link.kill()
+    federation.link.restart()
+    clock.tell("it listens again")
+    run = trial.start(federation, tmp_path, "ditto", rounds=3)
+    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    clock.tell("round 2 is done")
+    _assert_completes(run, tmp_path)
+    clock.tell("the new run has completed")
+    _assert_equal(tmp_path, trial.simulated("ditto", rounds=3))
+    assert all(node.pid is not None for node in federation.nodes)  # nobody had to start them again
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_killed_node_that_comes_back_under_another_number_goes_on(
+    trial: Trial, tmp_path: Path
+) -> None:
+    with trial.federation("without keys", tls=False) as federation:
+        run = trial.start(federation, tmp_path, "ditto", rounds=4)
+        _wait_for_round(federation, run, 2)
+        clock = _Clock("node without a key killed")
+        federation.node(1).kill()
+        federation.node(1).restart()
+        clock.tell("it is back")
+        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        clock.tell("round 2 is done")
+        _assert_completes(run, tmp_path)
+        clock.tell("the run has completed")
+        log = run.log()
+    assert _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4) == [2]
+    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
+    assert "client 1 has a new node" in log
+    _assert_tells_nothing(log)
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_killed_node_with_a_key_comes_back_under_its_number(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    run = trial.start(federation, tmp_path, "ditto", rounds=5)
+    _wait_for_round(federation, run, 2)
+    clock = _Clock("node with a key killed")
+    federation.node(1).kill()
+    federation.node(1).restart()  # tries until the heartbeats of the killed process have run out
+    clock.tell("it is back")
+    _wait_until(lambda: len(_history(tmp_path)) >= 2)
+    clock.tell("round 2 is done")
+    _assert_completes(run, tmp_path)
+    clock.tell("the run has completed")
+    # the next round begins in the moment in which the SuperLink gives the node up, most often
+    # before it is back
+    absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=5)
+    assert absent in ([2], [2, 3])
+    clock.tell(f"absent in rounds {absent}")
+    log = run.log()
+    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
+    assert "new node" not in log
+    assert ("client 1 has no node any more and is left out of round 3" in log) == (absent == [2, 3])
+
+
+# Replies that must not count
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    """It was halted while it trained, and has written down what it learned in that round before it
+    hears that nobody waits for it."""
+    node = federation.node(1)
+    run = trial.start(federation, tmp_path, "ditto", rounds=4)
+    _wait_for_round(federation, run, 2)
+    clock = _Clock("node stopped")
+    stopped = node.pids()
+    for pid in stopped:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        clock.tell("round 2 is done")
+    finally:
+        for pid in stopped:
+            os.kill(pid, signal.SIGCONT)
+    _assert_completes(run, tmp_path)
+    clock.tell("the run has completed")
+    absent = _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4)
+    assert absent in ([2], [2, 3])  # it may still be busy with what is late
+    clock.tell(f"absent in rounds {absent}")
+    kept = (
+        federation.directory / "state" / "node-1" / (tmp_path / "run-name").read_text() / "client-1"
+    )
+    assert (kept / "after-1.safetensors").exists()  # it has done the work of round 2, and sent it
+    assert f"[RUN {run.id}, ROUND 1]\nINFO :      Sending: train message" in node.text()
+    assert "client 1 is left out: its node is gone (Flower's error 5)" in run.log()
+
+
+@needs_proc
+@pytest.mark.slow
+@FEDERATION
+def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(
+    federation: Loopback, trial: Trial, tmp_path: Path
+) -> None:
+    run = trial.start(federation, tmp_path, "afl", app=trial.swollen)
+    _assert_completes(run, tmp_path)
+    assert _assert_only_absent(tmp_path, trial, "afl", client=1, rounds=ROUNDS) == [1, 2]
+    log = run.log()
+    told = re.findall(
+        rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log
+    )
+    assert [int(size) > 10 * LIMIT for size in told] == [True] * ROUNDS
+    _assert_tells_nothing(log)
+
+
+class _Clock:
+    """Tells how long things took since something happened."""
+
+    def __init__(self, event: str) -> None:
+        self.event, self.start = event, time.monotonic()
+
+    def tell(self, what: str) -> None:
+        print(f"{self.event}: after {time.monotonic() - self.start:.0f} s {what}")
+
+
+def _assert_completes(run: Run, out: Path) -> None:
+    deadline = time.monotonic() + PATIENCE
+    # asking Flower takes the time of nodes
+    while not (out / "final.safetensors").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run.wait(30) == "finished:completed", run.log()
+
+
+def _assert_equal(out: Path, reference: eh.Result) -> None:
+    """The run in ``out`` has every round once, left nobody out, and ends with the parameters of
+    ``reference``."""
+    rows = [(row["round"], row["answered"], row["left_out"]) for row in _history(out)]
+    assert rows == [(str(row["round"]), "4", "") for row in reference.history_rows]
+    _assert_params(out, reference)
+
+
+def _assert_only_absent(
+    out: Path, trial: Trial, method: str, client: int, rounds: int
+) -> list[int]:
+    """The run in ``out`` has every round once and, but for rounds without ``client``, is the
+    simulator's to the bit; those rounds."""
+    rows = _history(out)
+    absent = [int(row["round"]) for row in rows if row["left_out"]]
+    expected = [
+        (str(i), "4", "3", str(client)) if i in absent else (str(i), "4", "4", "")
+        for i in range(1, rounds + 1)
+    ]
+    assert [
+        (row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows
+    ] == expected
+    _assert_params(
+        out, trial.simulated(method, rounds, [("train", round - 1, client) for round in absent])
+    )
+    return absent
+
+
+def _assert_params(out: Path, reference: eh.Result) -> None:
+    found, _ = read_tensors(out / "final.safetensors")
+    assert found.keys() == reference.params.keys()
+    for name, value in reference.params.items():
+        assert value.dtype == torch.float64
+        assert torch.equal(found[name], value), name
+
+
+def _assert_tells_nothing(log: str) -> None:
+    """No path of a node, and no number with a fraction: no loss, no value of a sample."""
+    assert SECRET not in log
+    assert not re.findall(r"\d\.\d{3,}", log)
+
+
+def _history(out: Path) -> list[dict[str, str]]:
+    path = next(out.glob("*/history.csv"), None)
+    if path is None:
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _wait_for_round(federation: Loopback, run: Run, round: int) -> None:
+    """Until node 1 has its task of ``round``, counted from 1, and a process has been started for
+    it."""
+
+    def begun() -> bool:
+        _, received, since = (
+            federation.node(1).text().partition(f"[RUN {run.id}, ROUND {round - 1}]\n")
+        )
+        return bool(received) and "Start `flwr-clientapp` process" in since
+
+    _wait_until(begun)
+
+
+def _wait_until(fact: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not fact():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

@@ -1,0 +1,387 @@
+"""What the server knows of the data: counts, shapes and names, and a federation of zeros that has
+the same census."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
+
+import evenhand as eh
+from evenhand.data.population import Census
+from evenhand.flower.node import with_groups
+from evenhand.flower.roster import (
+    MOST_SAMPLES,
+    Entry,
+    Roster,
+    federation_of,
+    heard,
+    in_order,
+    merged,
+    told,
+)
+from evenhand.messages import Reply
+from tests.flower.test_rounds import one_client
+from tests.support.federations import SIZES, ragged
+
+
+def entries_of(federation: eh.Federation) -> list[Entry]:
+    return [
+        heard(*told(one_client(federation, client), f"site {client}"))
+        for client in range(federation.clients)
+    ]
+
+
+def entry(name: str = "a", **changes: Any) -> Entry:
+    """Of a node with three training samples of two groups, five features each."""
+    counts = {
+        "train": torch.tensor([2, 1]),
+        "val": torch.tensor([0, 0]),
+        "test": torch.tensor([0, 4]),
+    }
+    about = {
+        "name": name,
+        "team": "t",
+        "groups": ["x", "y"],
+        "labels": [],
+        "x_shape": [5],
+        "y_shape": [],
+    }
+    about |= {"x_type": "float32", "y_type": "int64", "share": "method"}
+    counts |= changes.pop("counts", {})
+    return heard(Reply(each=counts), about | changes)
+
+
+def assert_same_census(found: Census, expected: Census) -> None:
+    for name in ("sizes", "weight", "group_counts", "teams"):
+        first, second = getattr(found, name), getattr(expected, name)
+        assert first.dtype == second.dtype, name
+        assert torch.equal(first, second), name
+
+
+@pytest.mark.parametrize("sizes", [SIZES, (1, 2, 3), (1, 1)])
+@pytest.mark.parametrize("weights", ["data", "uniform"])
+def test_the_census_is_that_of_the_real_federation(sizes: tuple[int, ...], weights: str) -> None:
+    real = ragged(sizes)
+    hollow = federation_of(entries_of(real))
+    assert_same_census(hollow.census(weights), real.census(weights))
+    assert (hollow.group_names, hollow.team_names, hollow.clients) == (
+        real.group_names,
+        real.team_names,
+        real.clients,
+    )
+    for kind in ("train", "test"):
+        found, expected = getattr(hollow, kind), getattr(real, kind)
+        assert torch.equal(found.offsets, expected.offsets)
+        assert (found.x.shape, found.x.dtype, found.y.shape, found.y.dtype) == (
+            expected.x.shape,
+            expected.x.dtype,
+            expected.y.shape,
+            expected.y.dtype,
+        )
+        cells = [
+            torch.bincount(part.owners * 3 + part.group, minlength=3 * len(sizes))
+            for part in (found, expected)
+        ]
+        assert torch.equal(*cells)
+    assert hollow.val is None
+
+
+def test_a_client_may_lack_a_group_and_have_its_own_order() -> None:
+    first = entry("a", groups=["y", "x"], counts={"train": torch.tensor([5, 7])})
+    second = entry(
+        "b",
+        groups=["z"],
+        counts={"train": torch.tensor([4]), "val": torch.tensor([0]), "test": torch.tensor([1])},
+    )
+    hollow = federation_of([first, second])
+    assert hollow.group_names == ("y", "x", "z")
+    counts = hollow.census().group_counts
+    assert counts is not None
+    assert counts.tolist() == [[5, 7, 0], [0, 0, 4]]
+    assert hollow.test is not None
+    assert hollow.test.sizes.tolist() == [4, 1]
+
+
+def test_a_node_takes_over_the_codes_of_all_groups() -> None:
+    data = eh.Federation.from_arrays(
+        [{"x": np.zeros((4, 1)), "y": [0, 1, 1, 0], "group": ["q", "b", "q", "z"]}]
+    )
+    assert data.group_names == ("b", "q", "z")
+    wider = with_groups(data, ("z", "a", "q", "b"))
+    assert wider.train.group is not None
+    assert [wider.group_names[code] for code in wider.train.group.tolist()] == ["q", "b", "q", "z"]
+    assert wider.train.group.tolist() == [2, 3, 2, 0]
+    assert wider.train.x is data.train.x
+    assert with_groups(data, ()) is data
+    assert with_groups(data, ("b", "q", "z")) is data
+    with pytest.raises(eh.RunError, match="other groups than it told at the start"):
+        with_groups(data, ("b", "q"))
+
+
+def test_without_groups_teams_and_tests_there_are_none() -> None:
+    data = eh.Federation.from_arrays(
+        [{"x": np.zeros((3, 2, 2), np.uint8), "y": np.zeros((3, 1), np.float32)}]
+    )
+    found = heard(*told(data, "site 4"))
+    assert (found.name, found.team, found.groups) == ("site 4", "", ())
+    hollow = federation_of([found])
+    assert (hollow.teams, hollow.group_names, hollow.test, hollow.val, hollow.names) == (
+        None,
+        (),
+        None,
+        None,
+        ("site 4",),
+    )
+    assert hollow.census().group_counts is None
+    assert (hollow.train.x.dtype, hollow.train.y.dtype) == (torch.uint8, torch.float32)
+    assert hollow.train.y.shape == (3, 1)
+
+
+def test_nothing_is_told_but_counts_names_and_shapes() -> None:
+    real = ragged((3, 4))
+    reply, about = told(one_client(real, 0), "0")
+    assert reply.total == {}
+    assert {
+        name: (values.shape, values.dtype) for name, values in reply.each.items()
+    } == dict.fromkeys(("train", "val", "test"), (torch.Size([3]), torch.int64))
+    assert set(about) == {
+        "name",
+        "team",
+        "groups",
+        "labels",
+        "x_type",
+        "y_type",
+        "x_shape",
+        "y_shape",
+        "share",
+    }
+
+
+def test_names_are_in_the_order_in_which_people_sort_them() -> None:
+    assert in_order(["site 10", "site 2", "site 1", "b", "a10b2", "a10b11", "a9"]) == [
+        "a9",
+        "a10b2",
+        "a10b11",
+        "b",
+        "site 1",
+        "site 2",
+        "site 10",
+    ]
+    assert in_order(["10", "9", "x"]) == ["9", "10", "x"]
+    # digits that are not 0 to 9 are letters here
+    assert in_order(["²", "٣", "2", "1"]) == ["1", "2", "²", "٣"]
+
+
+def test_the_order_of_names_does_not_depend_on_who_comes_first() -> None:
+    for names in (["1", "01", "001"], ["a1", "a01"], ["9" * 30, "9" * 29 + "8", "9" * 5000]):
+        assert in_order(names) == in_order(names[::-1])
+
+
+def test_groups_are_in_the_order_that_all_nodes_have() -> None:
+    assert merged([("a", "c"), ("b", "c"), ("c", "d")]) == ("a", "b", "c", "d")
+    assert merged([("age=2", "age=10"), ("age=10", "unknown"), ("age=2", "zeta")]) == (
+        "age=2",
+        "age=10",
+        "unknown",
+        "zeta",
+    )
+    # tables have it last
+    assert merged([("z", "unknown"), ("a", "unknown")]) == ("a", "z", "unknown")
+    # numbers that travel as text
+    assert merged([("10",), ("9",), ("x",), ("2.5",), ("-1",)]) == ("-1", "2.5", "9", "10", "x")
+    assert merged([("a", "b"), ("b", "a"), ("c",)]) == ("a", "b", "c")  # they contradict each other
+    assert merged([("nan",), ("inf",), ("1e400",)]) == ("1e400", "inf", "nan")
+    assert merged([]) == ()
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [["g2", "g10", "g1"], [2, 10, 1], [0.5, 2.5, 2.15], ["F", "M", "d"], [False, True, True]],
+)
+def test_groups_and_teams_have_the_numbers_that_they_have_in_the_simulator(
+    labels: list[Any],
+) -> None:
+    """Of three clients, each with two of the groups."""
+    clients = [
+        {
+            "x": np.zeros((4, 1)),
+            "y": [0, 1, 0, 1],
+            "group": [labels[i], labels[i - 1]] * 2,
+            "team": labels[i],
+            "name": str(i),
+        }
+        for i in range(3)
+    ]
+    whole = eh.Federation.from_arrays(clients)
+    hollow = federation_of(
+        [heard(*told(eh.Federation.from_arrays([client]), client["name"])) for client in clients]
+    )
+    assert (hollow.group_names, hollow.team_names) == (whole.group_names, whole.team_names)
+    assert hollow.census().group_counts.tolist() == whole.census().group_counts.tolist()  # type: ignore[union-attr]
+
+
+def test_newcomers_have_the_next_numbers_and_so_have_their_groups_and_teams() -> None:
+    first = Roster.of([entry("b", team="t"), entry("c", team="t")])
+    late = entry("a", team="s", groups=["a", "x"], counts={"train": torch.tensor([2, 1])})
+    larger = first.joined([late])
+    assert larger.federation.names == ("b", "c", "a")
+    assert larger.federation.group_names == ("x", "y", "a")
+    assert larger.federation.team_names == ("t", "s")
+    counts = larger.federation.census().group_counts
+    assert counts is not None
+    assert counts.tolist() == [[2, 1, 0], [2, 1, 0], [1, 0, 2]]
+    assert (larger.number("a"), larger.number("d")) == (2, None)
+    again = Roster.from_plain(json.loads(json.dumps(larger.to_plain())))
+    assert again.federation.fingerprint() == larger.federation.fingerprint()
+    assert [
+        one.is_again(other) for one, other in zip(again.entries, larger.entries, strict=True)
+    ] == [True] * 3
+    with pytest.raises(ValueError, match="samples of different shapes"):
+        first.joined([entry("d", x_shape=[6])])
+
+
+def test_a_client_is_known_again_by_all_that_it_tells() -> None:
+    known = entry("a", groups=["x", "y"])
+    swapped = {part: counts.flip(0) for part, counts in known.counts.items()}
+    assert known.is_again(entry("a", groups=["y", "x"], counts=swapped))  # in another order
+    others = (
+        {"name": "b"},
+        {"team": "s"},
+        {"labels": ["no"]},
+        {"x_shape": [4]},
+        {"groups": ["x", "z"]},
+        {"counts": swapped},
+    )
+    assert not any(
+        known.is_again(entry(**{"name": "a", "groups": ["x", "y"], **change})) for change in others
+    )
+
+
+def test_teams_have_codes_in_order_and_clients_keep_theirs() -> None:
+    hollow = federation_of([entry("a", team="t2"), entry("b", team="t10"), entry("c", team="t2")])
+    assert hollow.team_names == ("t10", "t2")
+    assert hollow.teams is not None
+    assert hollow.teams.tolist() == [1, 0, 1]
+    assert hollow.names == ("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"x_shape": [6]}, "nodes a and b have samples of different shapes or types"),
+        ({"x_shape": [5, 1]}, "nodes a and b have samples of different shapes or types"),
+        ({"x_type": "float64"}, "nodes a and b have samples of different shapes or types"),
+        ({"y_shape": [1]}, "nodes a and b have samples of different shapes or types"),
+        ({"y_type": "float32"}, "nodes a and b have samples of different shapes or types"),
+        ({"team": ""}, "nodes a and b differ in having groups or teams"),
+        (
+            {"labels": ["no", "yes"]},
+            "nodes a and b differ in having groups or teams, or in their classes",
+        ),
+        (
+            {
+                "groups": [],
+                "counts": {
+                    "train": torch.tensor([1]),
+                    "val": torch.tensor([0]),
+                    "test": torch.tensor([0]),
+                },
+            },
+            "nodes a and b differ in having groups or teams",
+        ),
+        ({"name": "a"}, "'a' is used 2 times"),
+    ],
+)
+def test_nodes_that_do_not_fit_together_are_refused_in_one_line(
+    changes: dict[str, Any], reason: str
+) -> None:
+    other = entry(**{"name": "b", **changes})
+    with pytest.raises(ValueError, match=reason) as caught:
+        federation_of([entry("a"), other])
+    assert "\n" not in str(caught.value)
+    federation_of([entry("a"), entry("b")])  # without the change they do
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": 7},
+        {"name": ""},
+        {"name": "a\nWARNING: all is well"},
+        {"name": "a" * 1000},
+        {"team": ["t"]},
+        {"groups": "xy z"},
+        {"groups": ["x", "x"]},
+        {"groups": [1, 2]},
+        {"groups": ["x"]},
+        {"groups": ["x", "y", "z"]},
+        {"labels": [0, 1]},
+        {"labels": 5},
+        {"x_type": "object"},
+        {"x_type": ["float32"]},
+        {"y_type": "quint8"},
+        {"x_shape": [-1]},
+        {"x_shape": [2.5]},
+        {"x_shape": [True]},
+        {"x_shape": ["5"]},
+        {"x_shape": 5},
+        {"x_shape": [2**40]},
+        {"x_shape": [2**20, 2**20]},
+        {"counts": {"train": torch.tensor([2, -1])}},
+        {"counts": {"train": torch.tensor([0, 0])}},
+        {"counts": {"train": torch.tensor([2.0, 1.0])}},
+        {"counts": {"train": torch.tensor([3])}},
+        {"counts": {"train": torch.tensor(3)}},
+        {"counts": {"test": torch.tensor([[0, 4]])}},
+        {"counts": {"train": torch.tensor([2**62, 2**62])}},
+        {"counts": {"train": torch.tensor([MOST_SAMPLES, 1])}},
+        {"counts": {"train": {"deep": torch.tensor([2, 1])}}},
+        {"counts": {"more": torch.tensor([2, 1])}},
+    ],
+    ids=str,
+)
+def test_what_a_node_cannot_mean_is_refused_in_one_line(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a node ") as caught:
+        entry(**changes)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "all is well" not in message
+
+
+def test_a_node_that_tells_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="install the same evenhand on all sides"):
+        heard(Reply(), {})
+
+
+def test_samples_that_are_not_here_take_no_memory_to_speak_of() -> None:
+    """A million pictures would be 12 GB; here is a code of eight bytes for each sample's group, and
+    nothing else."""
+    many = {"train": torch.tensor([900_000, 100_000]), "test": torch.tensor([0, 1000])}
+    before = time.perf_counter()
+    hollow = federation_of([entry(name, x_shape=[3, 32, 32], counts=many) for name in "ab"])
+    assert len(hollow.train.x) == 2_000_000
+    held = sum(
+        tensor.untyped_storage().nbytes()
+        for tensor in (hollow.train.x.source, hollow.train.x.rows, hollow.train.y)
+    )  # type: ignore
+    assert held <= 3 * 32 * 32 * 4 + 8 + 8
+    assert hollow.train.group is not None
+    assert hollow.train.group.untyped_storage().nbytes() == 2_000_000 * 8
+    assert hollow.census().group_counts.tolist() == [[900_000, 100_000]] * 2  # type: ignore[union-attr]
+    assert (
+        hollow.fingerprint()
+        != federation_of(
+            [
+                entry(name, x_shape=[3, 32, 32], counts={"train": torch.tensor([9, 1])})
+                for name in "ab"
+            ]
+        ).fingerprint()
+    )
+    assert time.perf_counter() - before < 20

@@ -1,0 +1,232 @@
+"""Every method through Flower's messages and apps: what the simulator's loop gives, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+pytest.importorskip("flwr", reason="Flower is not installed")
+
+import evenhand as eh
+from evenhand import tree
+from evenhand.flower import apps, records
+from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_grid import InProcessGrid
+
+SIZES = (1, 30, 7, 40, 12)
+SETTINGS: dict[str, Any] = {
+    "local": eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5),
+    "seed": 3,
+    "eval_every": 2,
+}
+COHORTS = {"everyone": eh.Full(), "some": eh.Uniform(3)}
+
+
+def one_client(federation: eh.Federation, client: int) -> eh.Federation:
+    """The data of one client by itself, with only the groups that it has, and its team where there
+    are teams."""
+
+    def arrays(part: Any) -> dict[str, Any]:
+        x, y, group = part.client(client)
+        return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
+
+    team = (
+        {}
+        if federation.teams is None
+        else {"team": federation.team_names[int(federation.teams[client])]}
+    )
+    return eh.Federation.from_arrays(
+        [arrays(federation.train) | team], test=[arrays(federation.test)]
+    )
+
+
+class Setting:
+    """A federation of nodes in this process."""
+
+    def __init__(
+        self,
+        directory: Path,
+        federation: eh.Federation,
+        module: nn.Module,
+        data: list[eh.Federation] | None = None,
+        algorithm: eh.Algorithm | None = None,
+        **changes: Any,
+    ) -> None:
+        self.directory, self.module, self.federation = directory, module, federation
+        held = data or [one_client(federation, client) for client in range(federation.clients)]
+        app = apps.client_app(
+            module,
+            lambda config: held[int(config["partition-id"])],
+            algorithm=algorithm,
+            share="client",
+        )
+        configs = [
+            {"partition-id": i, "state-dir": str(directory / f"state{i}")}
+            for i in range(federation.clients)
+        ]
+        self.grid = InProcessGrid(app, configs, **changes)
+
+    def run(self, method: eh.Algorithm, rounds: int = 5, **settings: Any) -> eh.Result:
+        found: list[eh.Result] = []
+        options = {
+            **SETTINGS,
+            "clients": self.federation.clients,
+            "out": self.directory / "run",
+            "rounds": rounds,
+            "by_client": True,
+            **settings,
+        }
+        app = apps.server_app(method, self.module, finished=found.append, **options)
+        app(self.grid, self.grid.contexts[1])
+        return found[0]
+
+
+def flat(result: eh.Result) -> dict[str, torch.Tensor]:
+    return tree.flatten({"params": result.params, "state": result.state})
+
+
+@pytest.mark.parametrize("cohort", COHORTS)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_gives_what_the_simulator_gives_to_the_bit(
+    method: str, cohort: str, tmp_path: Path
+) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    reference = eh.fit(
+        module,
+        federation,
+        METHODS[method],
+        rounds=5,
+        engine="loop",
+        cohort=COHORTS[cohort],
+        **SETTINGS,
+    )
+    result = Setting(tmp_path, federation, module).run(METHODS[method], cohort=COHORTS[cohort])
+    for key, value in flat(reference).items():
+        assert torch.equal(flat(result)[key], value), key
+    assert [row["answered"] for row in result.history_rows] == [
+        row["answered"] for row in reference.history_rows
+    ]
+    for name in ("count", "accuracy"):  # of personal models too, which are on the nodes alone
+        assert result.score_columns[name].tolist() == pytest.approx(
+            reference.score_columns[name].tolist(), nan_ok=True
+        ), name
+    assert result.personal is None
+
+
+@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto", "gifair_per"])
+def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float32)
+    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="vmap", **SETTINGS)
+    result = Setting(tmp_path, federation, module).run(METHODS[method])
+    for key, value in reference.params.items():
+        torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["qffl", "afl"])
+def test_weights_over_rounds_are_the_simulators_where_clients_are_seen(
+    method: str, tmp_path: Path
+) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    tracked = {"track_weights": True, "eval_every": 2}
+    reference = eh.fit(
+        module, federation, METHODS[method], rounds=5, engine="loop", **SETTINGS | tracked
+    )
+    setting = Setting(tmp_path, federation, module)
+    result = setting.run(METHODS[method], **tracked)
+    assert result.weight_rounds == reference.weight_rounds == [2, 4, 5]
+    np.testing.assert_allclose(result.weight_history, reference.weight_history, rtol=1e-12)
+    with pytest.raises(ValueError, match="track_weights needs by_client=True"):
+        setting.run(METHODS[method], by_client=False, track_weights=True)
+
+
+@pytest.mark.parametrize(("method", "exchanges"), [("fedavg", 3), ("ditto", 3), ("finetuned", 4)])
+def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(
+    method: str, exchanges: int, tmp_path: Path
+) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network(torch.float64))
+    setting.run(METHODS[method], rounds=3, by_client=False, eval_every=1)
+    asked = [
+        message for message in setting.grid.sent if message.metadata.message_type == "evaluate"
+    ]
+    assert len(asked) == exchanges * len(SIZES)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "afl"])
+def test_without_leave_the_server_sees_sums_alone(method: str, tmp_path: Path) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    reference = eh.fit(module, federation, METHODS[method], rounds=4, engine="loop", **SETTINGS)
+    setting = Setting(tmp_path, federation, module)
+    arrived: list[tuple[str, set[str]]] = []
+    setting.grid.spoil = lambda node, reply: arrived.append(kind_and_each(reply)) or [reply]
+    result = setting.run(METHODS[method], rounds=4, by_client=False)
+    # its server looks at each client's loss
+    assert {kind for kind, each in arrived if each} == ({"train"} if method == "afl" else set())
+    assert result.score_columns["by"] == ["everyone", *["group"] * 3]
+    groups = {row["name"]: row["accuracy"] for row in reference.score_rows if row["by"] == "group"}
+    assert {
+        row["name"]: row["accuracy"] for row in result.score_rows if row["by"] == "group"
+    } == pytest.approx(groups)
+    assert result.summary == pytest.approx(reference.summary, abs=6e-4)
+    for mine, theirs in zip(result.history_rows, reference.history_rows, strict=True):
+        assert {name: mine.get(name) for name in ("mean", "std", "loss")} == pytest.approx(
+            {name: theirs.get(name) for name in ("mean", "std", "loss")}
+        )
+
+
+def kind_and_each(reply: Any) -> tuple[str, set[str]]:
+    """The kind of work that a reply is about, and the names of what it shows of a single client."""
+    if reply.has_error() or "about" not in reply.content or "work" not in reply.content["about"]:
+        return "", set()
+    found, about = records.read_reply(reply.content)
+    return str(about["work"]), set(found.each)
+
+
+def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_all_or_none(
+    tmp_path: Path,
+) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    setting = Setting(tmp_path, federation, module)
+
+    def lose(node: int, reply: Any) -> list[Any]:
+        kind, _ = kind_and_each(reply)
+        return [] if kind == "evaluate" and node == 2 else [reply]
+
+    setting.grid.spoil = lose
+    result = setting.run(METHODS["afl"], rounds=2, deadline=0.3)
+    assert result.score_columns["count"].tolist()[:5] == [
+        *[int(federation.test.sizes[0]), 0],
+        *federation.test.sizes.tolist()[2:],
+    ]
+    assert result.certificate is None
+    setting.grid.spoil = lambda node, reply: (
+        [] if kind_and_each(reply)[0] == "evaluate" else [reply]
+    )
+    with pytest.raises(eh.RunError, match="no client has answered the last evaluation"):
+        setting.run(METHODS["fedavg"], rounds=2, deadline=0.3, out=tmp_path / "other")
+
+
+def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation, module = ragged(SIZES), network(torch.float64)
+    setting = Setting(tmp_path, federation, module)
+
+    def more(node: int, reply: Any) -> list[Any]:
+        if kind_and_each(reply)[0] == "evaluate" and node == 2:
+            found, about = records.read_reply(reply.content)
+            found.each["count"][0] += 1
+            reply.content = records.reply_content(found, about)
+        return [reply]
+
+    setting.grid.spoil = more
+    result = setting.run(METHODS["fedavg"], rounds=1)
+    assert result.score_columns["count"].tolist()[:5] == [
+        *[int(federation.test.sizes[0]), 0],
+        *federation.test.sizes.tolist()[2:],
+    ]
+    assert "client 1: not what the server knows: each/count; left out" in caplog.text
