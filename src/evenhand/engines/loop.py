@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.simulator import Batching, ChunkFunction, ClientFunction, Simulator
+from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
+from evenhand.engines.simulator import Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
 from evenhand.models.recurrent import LSTM
