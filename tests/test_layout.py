@@ -78,8 +78,6 @@ LONGER = dict.fromkeys(
         "data.tables",
         "data.torch_data",
         "datasets.catalogue",
-        "engines.processes",
-        "engines.replay",
         "flower.apps",
         "flower.exchange",
         "flower.records",

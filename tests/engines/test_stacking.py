@@ -12,7 +12,8 @@ import evenhand as eh
 from evenhand import tree
 from evenhand.engines.fold import Fold, finite, summed
 from evenhand.engines.memory import Memories
-from evenhand.engines.replay import Replayed, traced
+from evenhand.engines.replay import Replayed
+from evenhand.engines.tracing import traced
 from evenhand.engines.visits import Members, Visits
 from evenhand.engines.widths import MOST_PADDING, padded_widths, stacked_clients
 from evenhand.engines.work import Evaluate, Train

@@ -14,8 +14,9 @@ from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply, ClientFunction
+from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.memory import free_memory
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
+from evenhand.engines.replay import Replayed
 from evenhand.engines.simulator import Simulator
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
