@@ -83,8 +83,6 @@ LONGER = dict.fromkeys(
         "flower.records",
         "flower.roster",
         "flower.tryout.loopback",
-        "layers.convolution",
-        "layers.stacked",
         "metrics.across",
         "models.recurrent",
         "report.figures",

@@ -19,7 +19,7 @@ from evenhand.engines.tracing import traced
 from evenhand.engines.vmap import Vmap
 from evenhand.errors import first_line
 from evenhand.layers import choices
-from evenhand.layers.convolution import BLOCK
+from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 
 BATCH = 32  # samples of the step that is measured

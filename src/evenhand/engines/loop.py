@@ -69,9 +69,9 @@ class OneByOne(Batching):
             variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
             with torch.enable_grad():
                 value = objective(tree.row(shared, 0), {**inputs, "variables": variables})
-                slopes = iter(
+                gradients = iter(
                     torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True)
                 )
-            return tree.map(lambda leaf: next(slopes)[None], variables)
+            return tree.map(lambda leaf: next(gradients)[None], variables)
 
         return call

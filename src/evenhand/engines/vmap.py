@@ -20,7 +20,7 @@ from evenhand.engines.replay import Replayed
 from evenhand.engines.simulator import Simulator
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
-from evenhand.layers.convolution import BLOCK
+from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -118,13 +118,13 @@ class SideBySide(Batching):
         return stacked
 
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
-        def slope(shared: Tree, inputs: Tree) -> Tree:
+        def gradient(shared: Tree, inputs: Tree) -> Tree:
             result: Tree = grad(
                 lambda variables: objective(shared, {**inputs, "variables": variables})
             )(inputs["variables"])
             return result
 
-        return self.map(slope)
+        return self.map(gradient)
 
     def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
         if not self.settings.trace:
