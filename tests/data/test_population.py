@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.federations import ragged
+from tests.support.federations import ragged
 from torch import Tensor, nn
 
 import evenhand as eh

@@ -22,6 +22,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Full, Uniform
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Part
 from evenhand.engines import Engine, Exchange, Loop
 from evenhand.engines.work import Train, Work
@@ -253,8 +254,8 @@ class Recorder(Engine):
 
     sent: list[Sent]
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
-        return _Recording(Loop(workers=1).attach(model, federation, seed), self.sent)
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        return _Recording(Loop(workers=1).attach(model, population, seed), self.sent)
 
 
 class _Recording:

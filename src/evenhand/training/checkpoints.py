@@ -11,11 +11,10 @@ from torch import Tensor
 
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, State
-from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Part, Samples
+from evenhand.data.population import Extent, Population
+from evenhand.data.samples import Batch, Samples
 from evenhand.engines import processes
 from evenhand.errors import RunError
-from evenhand.growth import Extent
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.settings import Settings
@@ -108,32 +107,30 @@ class Checkpoints:
 
 def identify(
     model: Model,
-    federation: Federation,
+    population: Population,
     algorithm: Algorithm,
     settings: Settings,
     data: str | None = None,
 ) -> str:
     """A text that changes when a run's settings, initial model, loss or data do.
 
-    ``data``: the federation's fingerprint, where it is known.
+    ``data``: the population's fingerprint, where it is known.
     """
     start = model.init()
     parameters = [
         (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in start.items()
     ]
-    first = first_samples(model, federation, 8)
+    first = first_samples(model, population, 8)
     few = torch.arange(len(first.y), device=model.device)
     ones = torch.ones(len(few), device=model.device, dtype=model.dtype)
     loss = float(model.loss(start, Batch(first, few, ones)))
-    data = data or federation.fingerprint()
+    data = data or population.fingerprint()
     return repr((settings.identity(algorithm), (loss, parameters, data)))
 
 
-def first_samples(model: Model, federation: Federation, count: int) -> Samples:
-    """The first training samples, as the model takes them."""
-    part = federation.train
-    x, y, group = part.x[:count], part.y[:count], None if part.group is None else part.group[:count]
-    return Part(x, y, torch.tensor([0, len(y)]), group).samples(model.dtype, model.device)
+def first_samples(model: Model, population: Population, count: int) -> Samples:
+    """The first training samples, as the model takes them; zeros where there are none here."""
+    return population.probe(count).to(model.dtype, model.device)
 
 
 def _hashed(settings: str) -> str:

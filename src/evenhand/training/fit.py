@@ -9,7 +9,7 @@ from typing import Unpack
 from torch import nn
 
 from evenhand.algorithm import Algorithm
-from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.engines import choose, processes
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Start
@@ -28,7 +28,7 @@ Progress = Callable[[int, Row], None]
 @processes.together
 def fit(
     module: nn.Module,
-    federation: Federation,
+    federation: Population,
     algorithm: Algorithm,
     *,
     settings: Settings | None = None,
@@ -43,6 +43,8 @@ def fit(
     arguments, same result, byte for byte, on one engine and device.
 
     Args:
+        federation: the clients' data; a population without samples where ``engine`` is an engine
+            object that reaches clients elsewhere.
         settings: how to train, as a value; by default :class:`Settings`' defaults. Its fields can
             be given as keywords of their own: ``fit(..., rounds=50, loss="mse")``.
         out: a directory for checkpoints and the history; None keeps nothing on disk.

@@ -13,9 +13,8 @@ from torch import nn
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
 from evenhand.data.federation import Federation
-from evenhand.data.population import Census
+from evenhand.data.population import Census, Population
 from evenhand.errors import require_kind
-from evenhand.growth import Extent, first_clients
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start, identify
 from evenhand.training.settings import Settings
@@ -32,16 +31,18 @@ class Prepared(NamedTuple):
 
 
 def prepare(
-    module: nn.Module, federation: Federation, algorithm: Algorithm, settings: Settings
+    module: nn.Module, population: Population, algorithm: Algorithm, settings: Settings
 ) -> Prepared:
     """Check that these fit together; raises a one-line error where they do not."""
-    require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
+    simulated = not isinstance(population, Population) or isinstance(settings.engine, str)
+    if simulated:  # other engines need no samples here
+        require_kind("federation", population, Federation, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     model = Model(module, settings.loss).with_precision(settings.precision)
     if settings.device is not None:
         model = model.to(_device(settings.device))
-    model.check(federation)
-    census = federation.census(settings.weights)
+    model.check(population)
+    census = population.census(settings.weights)
     settings.cohort.check(census)
     return Prepared(model, census, algorithm.init(model.init(), census))
 
@@ -57,7 +58,7 @@ def require_out(out: str | Path | None, resume: bool, settings: Settings) -> Non
 def open_store(
     out: str | Path,
     prepared: Prepared,
-    federation: Federation,
+    population: Population,
     algorithm: Algorithm,
     settings: Settings,
     resume: bool,
@@ -65,21 +66,21 @@ def open_store(
 ) -> tuple[Checkpoints, Start]:
     """The checkpoints of a run, and where it begins: at the last one where it is resumed.
 
-    ``data``: the federation's fingerprint, where it is known.
+    ``data``: the population's fingerprint, where it is known.
     """
     model, _, first = prepared
-    identity = identify(model, federation, algorithm, settings, data)
-    store = Checkpoints(Path(out), identity, Extent.of(federation))
+    identity = identify(model, population, algorithm, settings, data)
+    store = Checkpoints(Path(out), identity, population.extent)
     if not store.has_one_to_resume(resume):
         return store, Start(first, {}, [], {})
-    earlier = first_clients(federation, store.extent_then())
+    earlier = population.first(store.extent_then())
     device = tree.leaves(first["model"])[0].device
-    if earlier is federation:
+    if earlier is population:
         start = store.load()
         return store, start._replace(state=to_server(start.state, device))
     start = store.load(identify(model, earlier, algorithm, settings))
-    joining = range(earlier.clients, federation.clients)
-    names = ", ".join(federation.name(client) for client in joining)
+    joining = range(earlier.clients, population.clients)
+    names = ", ".join(population.name(client) for client in joining)
     log.warning("clients that join after round %d: %s", len(start.history), names)
     before = algorithm.init(tree.to(model.init(), device), earlier.census(settings.weights))
     state = algorithm.join(to_server(start.state, device), before, first)

@@ -39,7 +39,7 @@ class Evaluations:
     ) -> None:
         self.client, self.model, self.federation = client, model, federation
         self.states, self.ask = states, ask
-        self.part = "train" if federation.judged is federation.train else "test"
+        self.part = federation.judged_part
         self._works: dict[Kind, Evaluate] = {}  # engines prepare a kind of work once
         self._models: Tree | None = None
         self._found: dict[Kind, tuple[int, Replies]] = {}  # and from which run on
@@ -75,7 +75,7 @@ class Evaluations:
             rows = torch.arange(first, min(first + size, self.states.runs))
             some: Rows = None if len(rows) == self.states.runs else rows
             # clients with something to be evaluated on
-            ids = getattr(self.federation, kind[1]).sizes.nonzero().flatten()
+            ids = self.federation.sizes(kind[1]).nonzero().flatten()
             task = self.task(some)
             found = self.ask(self.work(kind), task, ids.expand(len(rows), -1), round, some)
             self._found[kind] = (first, found)

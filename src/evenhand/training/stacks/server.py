@@ -241,7 +241,7 @@ class StackServer(Server):
     ) -> tuple[list[Columns], Answers]:
         scores: list[Columns] = []
         evaluations = self.evaluations
-        sizes = getattr(self.federation, evaluations.part).sizes
+        sizes = self.federation.sizes(evaluations.part)
         looking = [one[sizes[one] > 0] for one in ids]  # those with something to be evaluated on
         for some, draw in grouped([Draw(one, one, one) for one in looking], rows):
             if draw.ids.shape[1]:
