@@ -244,16 +244,17 @@ class _Exchanges:
         """Who trains in round ``t``, the state after the method's question, and who gave no answer
         to it that is finite."""
         silent: set[int] = set()
-        survey = self.algorithm.survey(state)
-        if survey is not None and survey.needed:
+        question, weighting = self.algorithm.question(), self.algorithm.weighting()
+        if question is not None and (survey := question.ask(state)) is not None and survey.needed:
             asked = self._asked(survey.who, state, t)
             task = Task(survey.shared, tree.map(lambda leaf: leaf[asked.ids], survey.own))
             replies = self.exchange.exchange(
                 self._ask, with_round(task, asked, self.local.rate(t)), asked.ids, t
             )
             silent = set(asked.ids.tolist()) - set(replies.ids.tolist())
-            state = self.algorithm.learn(state, replies)
-        return self.algorithm.reweigh(state, self._draw(state, t)), state, silent
+            state = question.learn(state, replies)
+        draw = self._draw(state, t)
+        return draw if weighting is None else weighting.reweigh(state, draw), state, silent
 
     def train(
         self, state: State, draw: Draw, t: int, look: Look | None = None
@@ -264,7 +265,7 @@ class _Exchanges:
         if not len(draw.ids):
             return nothing, nothing
         task = with_round(self.algorithm.task(state, draw.ids), draw, self.local.rate(t))
-        if self.algorithm.snapshot:
+        if self.algorithm.local_work().snapshot:
             task.shared["moment"] = torch.tensor(moment(self.seed, t), dtype=torch.float64)
         self.exchange.meanwhile = partial(self._foresee, t + 1)
         if look is None:
@@ -272,13 +273,12 @@ class _Exchanges:
         return exchange_with(self.exchange, look, self._train(t), task, draw.ids, t)
 
     def _train(self, t: int) -> Train:
-        local = self.algorithm.local_solver(self.local, t)
+        local = self.algorithm.local_work().solver(self.local, t)
         return self._work.setdefault(local, Train(self.algorithm, local))
 
     def _foresee(self, t: int) -> tuple[Work, Tensor, int] | None:
         """The training of round ``t``, where it does not depend on what comes before it."""
-        kind = type(self.algorithm)
-        if kind.chances is not Algorithm.chances or kind.reweigh is not Algorithm.reweigh:
+        if self.algorithm.weighting() is not None:
             return None
         self._foreseen = (t, self.cohort.draw(self.census, self.seed, t).ascending())
         return self._train(t), self._foreseen[1].ids, t
@@ -286,24 +286,25 @@ class _Exchanges:
     @property
     def has_more_to_do(self) -> bool:
         """Whether clients' models are not yet those they will use when the last round is over."""
-        return self.algorithm.finish() is not None
+        return self.algorithm.local_work().last is not None
 
     def finish(self, state: State, t: int) -> None:
         """Everyone's last local work, where the method has one."""
-        last = self.algorithm.finish()
+        last = self.algorithm.local_work().last
         if last is not None:
             everyone = Full().draw(self.census, self.seed, t)
             task = with_round(
                 Task({"model": self.algorithm.result(state)}), everyone, self.local.rate(t)
             )
             self.exchange.exchange(
-                Train(last, last.local_solver(self.local, t)), task, everyone.ids, t
+                Train(last, last.local_work().solver(self.local, t)), task, everyone.ids, t
             )
 
     def _draw(self, state: State, t: int) -> Draw:
         if self._foreseen is not None and self._foreseen[0] == t:
             return self._foreseen[1]
-        chances = self.algorithm.chances(state)
+        weighting = self.algorithm.weighting()
+        chances = None if weighting is None else weighting.chances(state)
         census = self.census if chances is None else self.census._replace(weight=chances)
         return self.cohort.draw(census, self.seed, t).ascending()
 

@@ -339,7 +339,12 @@ class Plan:
             )
             end = tree.map(lambda value, change: value - change, start, slope)
             reply, kept = one.reply(
-                model, start, {**end, "snapshot": end} if one.snapshot else end, whole, task, memory
+                model,
+                start,
+                {**end, "snapshot": end} if one.local_work().snapshot else end,
+                whole,
+                task,
+                memory,
             )
             found = [
                 *one.rates(task).values(),
@@ -347,8 +352,8 @@ class Plan:
                 *tree.leaves(reply.each),
                 *tree.leaves(kept),
             ]
-            if question is not None:
-                answer = one.answer(model, whole, question, memory)
+            if asked is not None and (question := one.question()) is not None:
+                answer = question.answer(model, whole, asked, memory)
                 found += [*tree.leaves(answer.total), *tree.leaves(answer.each)]
             return (*found, torch.zeros((), device=model.device))
 
@@ -356,8 +361,9 @@ class Plan:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # training will say it again
                 state = algorithm.init(tree.to(model.init(), "cpu"), self.census)
-                task, survey = sent(algorithm.task(state, ids)), algorithm.survey(state)
-                question = (
+                task, asking = sent(algorithm.task(state, ids)), algorithm.question()
+                survey = None if asking is None else asking.ask(state)
+                asked = (
                     None
                     if survey is None
                     else sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))

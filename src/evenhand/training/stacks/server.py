@@ -83,7 +83,7 @@ class Server:
                 )
             elif name == "server":
                 continue  # the round is void
-            answer = getattr(self.algorithms[row], name)(self.plain()(row), one)
+            answer = function_of(self.algorithms[row], name)(self.plain()(row), one)
             yield torch.tensor([row]), [answer]
 
     def call(self, name: str, rows: Rows, *rest: Any) -> Any:
@@ -122,7 +122,7 @@ class Server:
         rest = tuple(plain_to_cpu(argument) for argument in rest)
         states = self.plain()
         return [
-            getattr(self.algorithms[row], name)(
+            function_of(self.algorithms[row], name)(
                 states(row),
                 *(tree_map(lambda leaf, place=place: leaf[place], argument) for argument in rest),
             )
@@ -203,7 +203,7 @@ class _Batched:
         key = self._shapes(inputs)
 
         def one(knobs: Tree, inputs: Tree) -> Tree:
-            answer = getattr(with_numbers(self.method, knobs), self.name)(
+            answer = function_of(with_numbers(self.method, knobs), self.name)(
                 *tree_unflatten(list(inputs.values()), self.form)
             )
             leaves, form = tree_flatten(answer)
@@ -221,6 +221,13 @@ class _Batched:
 
     def _shapes(self, inputs: Tree) -> Any:
         return tuple(value.shape for value in inputs.values())
+
+
+def function_of(method: Algorithm, name: str) -> Callable[..., Any]:
+    """A method's function by its name; "question.learn" is the one of its question."""
+    owner, _, own = name.rpartition(".")
+    function: Callable[..., Any] = getattr(getattr(method, owner)() if owner else method, own)
+    return function
 
 
 def some_rows(rows: Rows, stacked: Tree) -> Tree:

@@ -25,7 +25,7 @@ from evenhand.training.evaluation import Judge, over_clients
 from evenhand.training.result import Result
 from evenhand.training.rounds import asked_apart, moment, tell_of_left_out, to_server, with_round
 from evenhand.training.stacks.cohorts import Party, merged, parties_of, places
-from evenhand.training.stacks.hyperparameters import Seen, changes, with_numbers
+from evenhand.training.stacks.hyperparameters import Seen, with_numbers
 from evenhand.training.stacks.server import Rows, Server, joined, some_rows
 from evenhand.tree import Tree
 
@@ -143,7 +143,7 @@ class Training:
         record: Notes = [(None, base)]
         if len(parties) == 1 and parties[0].rows is None:
             base["asked"] = base["answered"] = parties[0].draw.ids.shape[1]
-        local = with_numbers(self.form, self.server.knobs).local_solver(self.local, t)
+        local = with_numbers(self.form, self.server.knobs).local_work().solver(self.local, t)
         for rows, draw in parties:
             record += self._trained(rows, draw, local, rates, t, silent)
         for row, missing in silent.items():
@@ -169,7 +169,7 @@ class Training:
         task = task if isinstance(task, Task) else joined(task, self.device)
         lr = torch.tensor(rates, dtype=torch.float64)
         task = self._sent(task, rows, draw, lr if rows is None else lr[rows])
-        if self.seen.snapshot:
+        if self.seen.local_work().snapshot:
             moments = torch.tensor(
                 [moment(seed, t) for seed in self.distinct_seeds], dtype=torch.float64
             )[self.seed_of]
@@ -203,9 +203,9 @@ class Training:
     def _question(self, t: int, rates: list[float]) -> dict[int, set[int]]:
         """Ask what the method asks before training; who gave no answer that is finite, by run."""
         silent: dict[int, set[int]] = {}
-        if not changes(self.form, "survey"):
+        if self.form.question() is None:
             return silent
-        surveys = self.server.call("survey", None)
+        surveys = self.server.call("question.ask", None)
         if surveys is None:
             return silent
         if isinstance(surveys, list):
@@ -251,7 +251,7 @@ class Training:
                 lr if party.rows is None else lr[party.rows],
             )
             replies, good = self._exchange(self.ask, task, party.draw.ids, t, party.rows)
-            for some, state in self.server.received("learn", party.rows, replies, good):
+            for some, state in self.server.received("question.learn", party.rows, replies, good):
                 self.server.put(some, state)
             if not bool(good.all()):
                 for place in (~good.all(1)).nonzero().flatten().tolist():
@@ -265,8 +265,8 @@ class Training:
         """The cohorts of a round. They depend on the seed alone, unless the method has a say in
         it."""
         if (
-            changes(self.form, "chances")
-            and (chances := self.server.call("chances", None)) is not None
+            self.form.weighting() is not None
+            and (chances := self.server.call("weighting.chances", None)) is not None
         ):
             chances = [None if one is None else one.cpu() for one in chances]
             chosen = range(self.runs) if rows is None else rows.tolist()
@@ -298,11 +298,11 @@ class Training:
 
     def _reweighed(self, parties: list[Party]) -> list[Party]:
         """The cohorts that train, with the method's coefficients."""
-        if not changes(self.form, "reweigh"):
+        if self.form.weighting() is None:
             return parties
         found: list[Party] = []
         for rows, draw in parties:
-            answer = self.server.call("reweigh", rows, draw)
+            answer = self.server.call("weighting.reweigh", rows, draw)
             if isinstance(answer, Draw):
                 found.append(Party(rows, Draw(*(values.cpu() for values in answer))))
             else:
@@ -340,7 +340,7 @@ class Training:
             )
             columns = {name: values.tolist() for name, values in numbers.items()}
             self.records[-1].append((list(range(first, first + len(columns["loss"]))), columns))
-        if self.track_weights and changes(self.form, "certificate"):
+        if self.track_weights and self.form.reporting() is not None:
             state = self.server.plain()
             for row, entry in enumerate(self.entries):
                 judge = Judge(
@@ -411,7 +411,7 @@ class Training:
 
     def finish(self) -> None:
         """Everyone's last local work, where the method has one."""
-        last = self.form.finish()
+        last = self.form.local_work().last
         if last is None:
             return
         ones = Full().draw(self.census, 0, self.rounds)
@@ -420,7 +420,7 @@ class Training:
             [entry.local.rate(self.rounds) for entry in self.entries], dtype=torch.float64
         )
         task = self._sent(Task({"model": self._results(None)}), None, everyone, lr)
-        work = Train(Seen(self.form, last=True), last.local_solver(self.local, self.rounds))
+        work = Train(Seen(self.form, last=True), last.local_work().solver(self.local, self.rounds))
         self._exchange(work, task, everyone.ids, self.rounds, None)
         self.judged.clear()
 
