@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, visible
 from evenhand.cohort import Cohort
 from evenhand.data.federation import Federation
 from evenhand.engines.work import Evaluate, Work
@@ -314,7 +314,7 @@ def _made(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
 def _tell_of_unheard(roster: Roster, algorithm: Algorithm, weights: str, by_client: bool) -> None:
     """Warn of clients whose owners share less than the run will ask for; raise where no client
     would be left."""
-    seen = algorithm.seen(roster.federation.census(weights))
+    seen = visible(algorithm, roster.federation.census(weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
     for clients, what, remedy in (
