@@ -16,29 +16,22 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from evenhand.data.population import Census
 from evenhand.flower.node import with_groups
-from evenhand.flower.roster import (
-    MOST_SAMPLES,
-    Entry,
-    Roster,
-    federation_of,
-    heard,
-    in_order,
-    merged,
-    told,
-)
+from evenhand.flower.ordering import merge_orders, natural_order
+from evenhand.flower.registration import MOST_SAMPLES, Registration, read_report, report_data
+from evenhand.flower.roster import Roster, federation_of
 from evenhand.messages import Reply
-from tests.flower.test_rounds import one_client
 from tests.support.federations import SIZES, ragged
+from tests.support.flower_nodes import one_client
 
 
-def entries_of(federation: eh.Federation) -> list[Entry]:
+def entries_of(federation: eh.Federation) -> list[Registration]:
     return [
-        heard(*told(one_client(federation, client), f"site {client}"))
+        read_report(*report_data(one_client(federation, client), f"site {client}"))
         for client in range(federation.clients)
     ]
 
 
-def entry(name: str = "a", **changes: Any) -> Entry:
+def entry(name: str = "a", **changes: Any) -> Registration:
     """Of a node with three training samples of two groups, five features each."""
     counts = {
         "train": torch.tensor([2, 1]),
@@ -55,7 +48,7 @@ def entry(name: str = "a", **changes: Any) -> Entry:
     }
     about |= {"x_type": "float32", "y_type": "int64", "share": "method"}
     counts |= changes.pop("counts", {})
-    return heard(Reply(each=counts), about | changes)
+    return read_report(Reply(each=counts), about | changes)
 
 
 def assert_same_census(found: Census, expected: Census) -> None:
@@ -129,7 +122,7 @@ def test_without_groups_teams_and_tests_there_are_none() -> None:
     data = eh.Federation.from_arrays(
         [{"x": np.zeros((3, 2, 2), np.uint8), "y": np.zeros((3, 1), np.float32)}]
     )
-    found = heard(*told(data, "site 4"))
+    found = read_report(*report_data(data, "site 4"))
     assert (found.name, found.team, found.groups) == ("site 4", "", ())
     hollow = federation_of([found])
     assert (hollow.teams, hollow.group_names, hollow.test, hollow.val, hollow.names) == (
@@ -146,7 +139,7 @@ def test_without_groups_teams_and_tests_there_are_none() -> None:
 
 def test_nothing_is_told_but_counts_names_and_shapes() -> None:
     real = ragged((3, 4))
-    reply, about = told(one_client(real, 0), "0")
+    reply, about = report_data(one_client(real, 0), "0")
     assert reply.total == {}
     assert {
         name: (values.shape, values.dtype) for name, values in reply.each.items()
@@ -165,7 +158,7 @@ def test_nothing_is_told_but_counts_names_and_shapes() -> None:
 
 
 def test_names_are_in_the_order_in_which_people_sort_them() -> None:
-    assert in_order(["site 10", "site 2", "site 1", "b", "a10b2", "a10b11", "a9"]) == [
+    assert natural_order(["site 10", "site 2", "site 1", "b", "a10b2", "a10b11", "a9"]) == [
         "a9",
         "a10b2",
         "a10b11",
@@ -174,31 +167,41 @@ def test_names_are_in_the_order_in_which_people_sort_them() -> None:
         "site 2",
         "site 10",
     ]
-    assert in_order(["10", "9", "x"]) == ["9", "10", "x"]
+    assert natural_order(["10", "9", "x"]) == ["9", "10", "x"]
     # digits that are not 0 to 9 are letters here
-    assert in_order(["²", "٣", "2", "1"]) == ["1", "2", "²", "٣"]
+    assert natural_order(["²", "٣", "2", "1"]) == ["1", "2", "²", "٣"]
 
 
 def test_the_order_of_names_does_not_depend_on_who_comes_first() -> None:
     for names in (["1", "01", "001"], ["a1", "a01"], ["9" * 30, "9" * 29 + "8", "9" * 5000]):
-        assert in_order(names) == in_order(names[::-1])
+        assert natural_order(names) == natural_order(names[::-1])
 
 
 def test_groups_are_in_the_order_that_all_nodes_have() -> None:
-    assert merged([("a", "c"), ("b", "c"), ("c", "d")]) == ("a", "b", "c", "d")
-    assert merged([("age=2", "age=10"), ("age=10", "unknown"), ("age=2", "zeta")]) == (
+    assert merge_orders([("a", "c"), ("b", "c"), ("c", "d")]) == ("a", "b", "c", "d")
+    assert merge_orders([("age=2", "age=10"), ("age=10", "unknown"), ("age=2", "zeta")]) == (
         "age=2",
         "age=10",
         "unknown",
         "zeta",
     )
     # tables have it last
-    assert merged([("z", "unknown"), ("a", "unknown")]) == ("a", "z", "unknown")
+    assert merge_orders([("z", "unknown"), ("a", "unknown")]) == ("a", "z", "unknown")
     # numbers that travel as text
-    assert merged([("10",), ("9",), ("x",), ("2.5",), ("-1",)]) == ("-1", "2.5", "9", "10", "x")
-    assert merged([("a", "b"), ("b", "a"), ("c",)]) == ("a", "b", "c")  # they contradict each other
-    assert merged([("nan",), ("inf",), ("1e400",)]) == ("1e400", "inf", "nan")
-    assert merged([]) == ()
+    assert merge_orders([("10",), ("9",), ("x",), ("2.5",), ("-1",)]) == (
+        "-1",
+        "2.5",
+        "9",
+        "10",
+        "x",
+    )
+    assert merge_orders([("a", "b"), ("b", "a"), ("c",)]) == (
+        "a",
+        "b",
+        "c",
+    )  # they contradict each other
+    assert merge_orders([("nan",), ("inf",), ("1e400",)]) == ("1e400", "inf", "nan")
+    assert merge_orders([]) == ()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +224,10 @@ def test_groups_and_teams_have_the_numbers_that_they_have_in_the_simulator(
     ]
     whole = eh.Federation.from_arrays(clients)
     hollow = federation_of(
-        [heard(*told(eh.Federation.from_arrays([client]), client["name"])) for client in clients]
+        [
+            read_report(*report_data(eh.Federation.from_arrays([client]), client["name"]))
+            for client in clients
+        ]
     )
     assert (hollow.group_names, hollow.team_names) == (whole.group_names, whole.team_names)
     assert hollow.census().group_counts.tolist() == whole.census().group_counts.tolist()  # type: ignore[union-attr]
@@ -230,7 +236,7 @@ def test_groups_and_teams_have_the_numbers_that_they_have_in_the_simulator(
 def test_newcomers_have_the_next_numbers_and_so_have_their_groups_and_teams() -> None:
     first = Roster.of([entry("b", team="t"), entry("c", team="t")])
     late = entry("a", team="s", groups=["a", "x"], counts={"train": torch.tensor([2, 1])})
-    larger = first.joined([late])
+    larger = first.with_clients([late])
     assert larger.federation.names == ("b", "c", "a")
     assert larger.federation.group_names == ("x", "y", "a")
     assert larger.federation.team_names == ("t", "s")
@@ -241,16 +247,16 @@ def test_newcomers_have_the_next_numbers_and_so_have_their_groups_and_teams() ->
     again = Roster.from_plain(json.loads(json.dumps(larger.to_plain())))
     assert again.federation.fingerprint() == larger.federation.fingerprint()
     assert [
-        one.is_again(other) for one, other in zip(again.entries, larger.entries, strict=True)
+        one.is_same_client(other) for one, other in zip(again.clients, larger.clients, strict=True)
     ] == [True] * 3
     with pytest.raises(ValueError, match="samples of different shapes"):
-        first.joined([entry("d", x_shape=[6])])
+        first.with_clients([entry("d", x_shape=[6])])
 
 
 def test_a_client_is_known_again_by_all_that_it_tells() -> None:
     known = entry("a", groups=["x", "y"])
     swapped = {part: counts.flip(0) for part, counts in known.counts.items()}
-    assert known.is_again(entry("a", groups=["y", "x"], counts=swapped))  # in another order
+    assert known.is_same_client(entry("a", groups=["y", "x"], counts=swapped))  # in another order
     others = (
         {"name": "b"},
         {"team": "s"},
@@ -260,7 +266,8 @@ def test_a_client_is_known_again_by_all_that_it_tells() -> None:
         {"counts": swapped},
     )
     assert not any(
-        known.is_again(entry(**{"name": "a", "groups": ["x", "y"], **change})) for change in others
+        known.is_same_client(entry(**{"name": "a", "groups": ["x", "y"], **change}))
+        for change in others
     )
 
 
@@ -348,7 +355,7 @@ def test_nodes_that_do_not_fit_together_are_refused_in_one_line(
     ids=str,
 )
 def test_what_a_node_cannot_mean_is_refused_in_one_line(changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="a node ") as caught:
+    with pytest.raises(ValueError, match="node ") as caught:
         entry(**changes)
     message = str(caught.value)
     assert "\n" not in message
@@ -357,7 +364,7 @@ def test_what_a_node_cannot_mean_is_refused_in_one_line(changes: dict[str, Any])
 
 def test_a_node_that_tells_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="install the same evenhand on all sides"):
-        heard(Reply(), {})
+        read_report(Reply(), {})
 
 
 def test_samples_that_are_not_here_take_no_memory_to_speak_of() -> None:
