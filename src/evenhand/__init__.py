@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from evenhand.data.federation import Federation
     from evenhand.data.partitions import deal
     from evenhand.data.pool import Deal, Pool
-    from evenhand.data.population import Census
+    from evenhand.data.population import Census, Population
     from evenhand.data.samples import Batch, Part, View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
@@ -110,7 +110,7 @@ _HOME = {
     "data.federation": ["Federation"],
     "data.partitions": ["deal"],
     "data.pool": ["Deal", "Pool"],
-    "data.population": ["Census"],
+    "data.population": ["Census", "Population"],
     "data.samples": ["Batch", "Part", "View"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
@@ -182,6 +182,7 @@ __all__ = [
     "Model",
     "Part",
     "Pool",
+    "Population",
     "PropFair",
     "Proportional",
     "Replies",

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from evenhand import losses, tree
-from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Part, Samples
+from evenhand.data.population import Population
+from evenhand.data.samples import Batch, Samples
 from evenhand.errors import first_line, require_choice
 from evenhand.tree import Tree
 
@@ -166,15 +166,13 @@ class Model:
         full = {key: params.get(storage.get(id(value), key), value) for key, value in state.items()}
         return {key: value.detach().cpu().clone() for key, value in full.items()}
 
-    def check(self, federation: Federation) -> None:
+    def check(self, population: Population) -> None:
         """Raise before training if the module, the loss and the data do not fit together."""
-        for part in (federation.train, federation.val, federation.test):
-            if part is None or not len(part.x):
-                continue
-            samples = part.samples(self.dtype, torch.device("cpu"))
+        for given in population.examples():
+            samples = given.to(self.dtype, torch.device("cpu"))
             if (
                 isinstance(samples.x, Tensor)
-                and samples.x.dtype != part.x.dtype
+                and samples.x.dtype != given.x.dtype
                 and not bool(torch.isfinite(samples.x).all())
             ):
                 raise ValueError(
@@ -183,10 +181,10 @@ class Model:
                 )
             probe = Batch(
                 Samples(*(values[:2].to(self.device) for values in samples)),
-                *self._first(len(part.x)),
+                *self._first(len(given.x)),
             )
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                self._probe(probe, part)
+                self._probe(probe, given)
                 before = self._random_state()
                 self.training().output(self.init(), probe.x)
                 self.stochastic |= not torch.equal(before, self._random_state())
@@ -202,18 +200,18 @@ class Model:
             else torch.get_rng_state()
         )
 
-    def _probe(self, batch: Batch, part: Part) -> None:
+    def _probe(self, batch: Batch, given: Samples) -> None:
         rows = len(batch.x)
         try:
             output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
         except Exception as error:
             hint = (
                 ""
-                if part.x.is_floating_point()
+                if given.x.is_floating_point()
                 else "; x holds integers: convert it to float unless they are tokens"
             )
-            shape = list(part.x.shape[1:])
-            problem = f"the module does not accept samples of shape {shape} ({part.x.dtype})"
+            shape = list(given.x.shape[1:])
+            problem = f"the module does not accept samples of shape {shape} ({given.x.dtype})"
             raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
         if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
             got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -221,7 +219,7 @@ class Model:
                 f"the module must return a tensor with one row per sample, got {got} for {rows}"
                 " samples"
             )
-        losses.check(self.loss_function, output, part.y)
+        losses.check(self.loss_function, output, given.y)
         try:
             values = self.loss_function(output, batch.y)
         except Exception as error:

@@ -30,7 +30,7 @@ from benchmarks.records import (
     recorded_runs,
     train,
 )
-from evenhand.datasets.files import data_root
+from evenhand.data.storage.file import data_root
 
 IMAGE = 100 / 700
 needs_data = pytest.mark.skipif(

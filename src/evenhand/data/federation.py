@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.data.population import Census
-from evenhand.data.samples import PARTS, Part, View
+from evenhand.data.population import Extent, Form, Population, check_codes
+from evenhand.data.samples import PARTS, Part, Samples, View
 from evenhand.errors import require_number, require_whole
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ if TYPE_CHECKING:
     from evenhand.data.tables import Encoding
 
 
-@dataclass(frozen=True)
-class Federation:
+@dataclass(frozen=True, repr=False)
+class Federation(Population):
     """The data of all clients: train, and optionally val and test, parts; a group per sample; a
     team per client.
 
@@ -66,27 +65,7 @@ class Federation:
                     f"{having} data have groups, {lacking} data have none; give every sample a"
                     " group, or none"
                 )
-        empty = torch.nonzero(self.train.sizes == 0)
-        if len(empty):
-            raise ValueError(
-                f"client {self.name(int(empty[0]))} has no training samples; leave it out of the"
-                " federation"
-            )
-        if self.teams is not None and self.teams.shape != (self.clients,):
-            raise ValueError(
-                f"teams must have one entry per client ({self.clients}), got"
-                f" {list(self.teams.shape)}"
-            )
-        _check_codes("team", self.teams, self.team_names)
-        if self.names is None:
-            return
-        if len(self.names) != self.clients:
-            raise ValueError(
-                f"names must have one entry per client ({self.clients}), got {len(self.names)}"
-            )
-        name, uses = Counter(self.names).most_common(1)[0]
-        if uses > 1:
-            raise ValueError(f"client names must differ; {name!r} is used {uses} times")
+        self._check_clients()
 
     def _check_values(self, name: str, part: Part) -> None:
         for field, array in (("x", part.x), ("y", part.y)):
@@ -107,13 +86,7 @@ class Federation:
                     f"client {self.name(client)} has a value in {name} {field} that is not finite "
                     f"(row {sample - int(part.offsets[client])}); fill it or remove the row"
                 )
-        _check_codes("group", part.group, self.group_names)
-
-    def __repr__(self) -> str:
-        told = [f"{self.clients} clients", f"{len(self.train.x)} training samples"]
-        named = {"groups": self.group_names, "teams": self.team_names}
-        told += [f"{len(names)} {kind}" for kind, names in named.items() if names]
-        return f"<Federation: {', '.join(told)}>"
+        check_codes("group", part.group, self.group_names)
 
     @property
     def clients(self) -> int:
@@ -121,40 +94,66 @@ class Federation:
         return len(self.train.offsets) - 1
 
     @property
+    def form(self) -> Form:
+        """Shape and type of a sample."""
+        x, y = self.train.x, self.train.y
+        return Form(x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+
+    @property
     def judged(self) -> Part:
         """The part that models are judged on: the test data, or, where there are none, those
         trained with."""
         return self.test if self.test is not None and len(self.test.x) else self.train
 
-    @property
-    def groups(self) -> int:
-        """Number of sample groups; 0 where the data have none."""
-        return len(self.group_names)
+    def counts(self, part: str) -> Tensor:
+        """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
+        have no groups."""
+        return self._part(part).counts(self.groups)
 
-    def name(self, client: int) -> str:
-        """The name of a client, its index where it has none."""
-        return str(client) if self.names is None else self.names[client]
+    def sizes(self, part: str) -> Tensor:
+        """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
+        part."""
+        return self._part(part).sizes
 
-    def census(self, weights: str = "data") -> Census:
-        """What the server may know beforehand. ``weights``: "data" for w_i = m_i / m, "uniform" for
-        1 / n."""
-        if weights not in ("data", "uniform"):
-            raise ValueError(f'weights must be "data" or "uniform", got {weights!r}')
-        sizes = self.train.sizes
-        base = sizes.double() if weights == "data" else torch.ones(len(sizes), dtype=torch.float64)
-        counts = None
-        if self.train.group is not None:
-            cells = self.train.owners * self.groups + self.train.group
-            counts = torch.bincount(cells, minlength=self.clients * self.groups).reshape(
-                self.clients, self.groups
+    def _part(self, name: str) -> Part:
+        """A part of the data, one without samples where there is none."""
+        part: Part | None = getattr(self, name)
+        if part is not None:
+            return part
+        train = self.train
+        return Part(train.x[:0], train.y[:0], torch.zeros_like(train.offsets))
+
+    def _group_counts(self) -> Tensor | None:
+        return None if self.train.group is None else self.counts("train")
+
+    def probe(self, count: int) -> Samples:
+        """The first training samples, at most ``count``."""
+        return Samples(*(values[:count] for values in self.train.all()))
+
+    def examples(self) -> Iterator[Samples]:
+        """The samples of every part that has any."""
+        for part in (self.train, self.val, self.test):
+            if part is not None and len(part.x):
+                yield part.all()
+
+    def first(self, extent: Extent) -> Federation:
+        """The federation as it was with fewer clients; itself where it had as many, or more, or
+        cannot have been like that."""
+        if extent.clients >= self.clients:
+            return self
+        try:
+            return replace(
+                self,
+                train=self.train.first(extent.clients),
+                val=_first(self.val, extent.clients),
+                test=_first(self.test, extent.clients),
+                teams=None if self.teams is None else self.teams[: extent.clients],
+                team_names=self.team_names[: extent.teams],
+                group_names=self.group_names[: extent.groups],
+                names=None if self.names is None else self.names[: extent.clients],
             )
-        return Census(
-            sizes=sizes,
-            weight=base / base.sum(),
-            group_counts=counts,
-            teams=self.teams,
-            names=self.names,
-        )
+        except ValueError:  # its clients have more groups or teams
+            return self
 
     def fingerprint(self) -> str:
         """A short text that changes when the data do: a hash of sums over samples in their
@@ -290,10 +289,7 @@ class Federation:
         return leaf(path, **options)
 
 
-def _check_codes(what: str, codes: Tensor | None, names: tuple[str, ...]) -> None:
-    """Raise unless every code has a name."""
-    if codes is None or not len(codes):
-        return
-    bad = int(codes.min()) if int(codes.min()) < 0 else int(codes.max())
-    if not 0 <= bad < len(names):
-        raise ValueError(f"{what} code {bad} has no name; there are {len(names)} {what} names")
+def _first(part: Part | None, clients: int) -> Part | None:
+    """A part of the first clients; None where they have no samples in it."""
+    few = None if part is None else part.first(clients)
+    return few if few is not None and len(few.x) else None

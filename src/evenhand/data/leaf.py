@@ -17,8 +17,8 @@ from evenhand.data.leaf_samples import ENCODERS, User, image_view, joined, kind_
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.samples import View
-from evenhand.datasets.files import File, folder_of, read
-from evenhand.datasets.text import LETTER_NAMES, glove
+from evenhand.data.storage.file import File, folder_of, read
+from evenhand.data.text import LETTER_NAMES, glove
 from evenhand.errors import DataError, require, require_choice, require_whole
 
 # folders of LEAF's scripts before the split, the last step first

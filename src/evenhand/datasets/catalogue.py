@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from evenhand.datasets.files import File, find, locate
+from evenhand.data.storage.file import File, find
+from evenhand.data.storage.locate import locate
 from evenhand.errors import DataError
 
 EMBEDDED, GENERATED = "embedded", "generated"  # comes with a package; made from random numbers
@@ -137,7 +138,7 @@ def _mnist_writers() -> tuple[Need, ...]:
 
 
 def _glove() -> Need:
-    from evenhand.datasets.text import CUT, glove_file
+    from evenhand.data.text import CUT, glove_file
 
     return Need("glove", (glove_file(100),), instead=((CUT,),), megabytes=862)
 

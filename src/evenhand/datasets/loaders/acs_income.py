@@ -14,9 +14,10 @@ import pandas as pd
 
 from evenhand.data.federation import Federation
 from evenhand.data.pool import Partition
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
 from evenhand.data.tables import from_frame
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, first_line, require_choice
 
 COLUMNS = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")

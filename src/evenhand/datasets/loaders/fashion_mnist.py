@@ -9,7 +9,8 @@ from typing import Any
 from evenhand.data.federation import Federation
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, locate
+from evenhand.data.storage.file import File
+from evenhand.data.storage.locate import locate
 from evenhand.datasets.idx import read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 

@@ -12,9 +12,10 @@ import pandas as pd
 
 from evenhand.data.federation import Federation
 from evenhand.data.pool import Partition
+from evenhand.data.storage.file import File, find, folder_of
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
 from evenhand.data.tables import from_frame, parse, require_numbers, require_values
-from evenhand.datasets.files import File, find, folder_of, locate
-from evenhand.datasets.files import read as read_file
 from evenhand.errors import DataError, require_choice
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"

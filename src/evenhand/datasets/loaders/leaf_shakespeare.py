@@ -11,7 +11,7 @@ from evenhand.data.federation import Federation
 from evenhand.data.leaf import leaf_folder, read_leaf
 from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File
+from evenhand.data.storage.file import File
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 

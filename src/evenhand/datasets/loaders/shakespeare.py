@@ -18,9 +18,10 @@ from evenhand.data.partitions import deal, natural
 from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
 from evenhand.data.samples import View
 from evenhand.data.splits import part_sizes
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_file
-from evenhand.datasets.text import LETTER_NAMES, letter_codes
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
+from evenhand.data.text import LETTER_NAMES, letter_codes
 from evenhand.errors import DataError, require, require_choice, require_number, require_whole
 
 FILES = (

@@ -1,4 +1,4 @@
-"""Where the files of data sets lie, and reading them whole."""
+"""A file of a data set: where it lies, and reading it whole."""
 
 from __future__ import annotations
 
@@ -51,30 +51,6 @@ def data_root() -> Path:
 def folder_of(dataset: str, root: Path | str | None = None) -> Path:
     """The folder of one data set in ``root``, by default :func:`data_root`."""
     return Path(root or data_root()) / dataset
-
-
-def locate(
-    dataset: str,
-    files: Sequence[File],
-    root: Path | str | None = None,
-    also: Sequence[Path] = (),
-    download: bool = True,
-) -> list[Path]:
-    """Paths of a data set's files, downloaded where they are missing and have a public home.
-
-    They are looked for in the data set's folder of ``root`` (by default :func:`data_root`), then in
-    the folders ``also``, compressed (with .gz at the end of the name) or not. Raises a DataError
-    that says what to fetch and where to put it. Nothing is downloaded if ``download`` is False or
-    the environment variable EVENHAND_OFFLINE is set to 1.
-    """
-    folder = folder_of(dataset, root)
-    folders = (folder, *also)
-    missing = [file for file in files if find(file, folders) is None]
-    if missing:
-        from evenhand.datasets.supply import supply
-
-        supply(missing, folder, download and os.environ.get("EVENHAND_OFFLINE", "0") in ("", "0"))
-    return [find(file, folders) or folder / file.name for file in files]
 
 
 def find(file: File, folders: Sequence[Path]) -> Path | None:

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.datasets.files import File, find, folder_of, locate, read
+from evenhand.data.storage.file import File, find, folder_of, read
+from evenhand.data.storage.locate import locate
 from evenhand.errors import DataError, require, require_whole
 
 # the alphabet of LEAF's next-character task: 80 letters, in LEAF's order

@@ -17,8 +17,8 @@ from errno import EDQUOT, ENOSPC
 from pathlib import Path
 from typing import IO
 
-from evenhand.datasets.download import CHUNK, Partial, bring, digest, progress_bar
-from evenhand.datasets.files import File, find, read
+from evenhand.data.storage.download import CHUNK, Partial, bring, digest, progress_bar
+from evenhand.data.storage.file import File, find, read
 from evenhand.errors import DataError, first_line
 
 
