@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.simulator import Batching, ChunkFunction, ClientFunction, Simulator
+from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
+from evenhand.engines.simulator import Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
 from evenhand.models.recurrent import LSTM
@@ -68,9 +69,9 @@ class OneByOne(Batching):
             variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
             with torch.enable_grad():
                 value = objective(tree.row(shared, 0), {**inputs, "variables": variables})
-                slopes = iter(
+                gradients = iter(
                     torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True)
                 )
-            return tree.map(lambda leaf: next(slopes)[None], variables)
+            return tree.map(lambda leaf: next(gradients)[None], variables)
 
         return call

@@ -13,18 +13,14 @@ from torch.func import grad, vmap
 from evenhand import tree
 from evenhand.data.federation import Federation
 from evenhand.engines.base import Engine, Exchange
+from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply, ClientFunction
+from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.memory import free_memory
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
-from evenhand.engines.simulator import (
-    Batching,
-    ChunkFunction,
-    ChunkReply,
-    ClientFunction,
-    Simulator,
-)
+from evenhand.engines.replay import Replayed
+from evenhand.engines.simulator import Simulator
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
-from evenhand.layers.convolution import BLOCK
+from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -122,13 +118,13 @@ class SideBySide(Batching):
         return stacked
 
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
-        def slope(shared: Tree, inputs: Tree) -> Tree:
+        def gradient(shared: Tree, inputs: Tree) -> Tree:
             result: Tree = grad(
                 lambda variables: objective(shared, {**inputs, "variables": variables})
             )(inputs["variables"])
             return result
 
-        return self.map(slope)
+        return self.map(gradient)
 
     def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
         if not self.settings.trace:

@@ -14,7 +14,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
+from evenhand.engines.graphs import Captured, GraphMemory
+from evenhand.engines.replay import Replayed
 from evenhand.errors import first_line
 from evenhand.messages import Replies
 from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
