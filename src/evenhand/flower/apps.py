@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from evenhand import flower
-
 if TYPE_CHECKING:
     from evenhand.flower.client import client_app
     from evenhand.flower.server import server_app
@@ -15,6 +13,12 @@ __all__ = ["client_app", "server_app"]
 
 # a node starts anew for every message, and does without the server's side
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(flower, name)
+    if name == "client_app":
+        from evenhand.flower.client import client_app
+
+        return client_app
+    if name == "server_app":
+        from evenhand.flower.server import server_app
+
+        return server_app
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
+from evenhand.data.samples import Part
+from evenhand.engines.client import SingleClient
 from evenhand.errors import (
     EvenhandError,
     RunError,
@@ -27,7 +30,6 @@ from evenhand.flower import bundle, records
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
-from evenhand.flower.node import Node, with_groups
 from evenhand.flower.registration import report_data
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.wire import read_work
@@ -126,7 +128,7 @@ class _NodeApp:
         model.check(data)
         folder = Path(str(context.node_config.get("state-dir", ".evenhand")))
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
-        node = Node(model, data, seed, client)
+        node = SingleClient(model, data, seed, client)
         share = self._share(context)
         remembered = memory.recall(work.first_memory(model.init()), counted)
 
@@ -162,6 +164,36 @@ def _as_federation(found: Data) -> Federation:
     test = found.get("test")
     train = {key: value for key, value in found.items() if key != "test"}
     return Federation.from_arrays([train], test=None if test is None else [test])
+
+
+def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
+    """The same data with the groups of the whole federation, some of which may have no sample
+    here."""
+    if not names or federation.group_names == names:
+        return federation
+    unknown = set(federation.group_names) - set(names)
+    if unknown or not federation.group_names:
+        raise RunError(
+            "this node's data have other groups than it reported at the start; start a new run"
+        )
+    codes = torch.tensor([names.index(name) for name in federation.group_names])
+
+    def part(old: Part | None) -> Part | None:
+        return (
+            old
+            if old is None or old.group is None
+            else Part(old.x, old.y, old.offsets, codes[old.group])
+        )
+
+    train = part(federation.train)
+    assert train is not None
+    return replace(
+        federation,
+        train=train,
+        val=part(federation.val),
+        test=part(federation.test),
+        group_names=names,
+    )
 
 
 class _OwnersError(EvenhandError):

@@ -20,16 +20,17 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
+from evenhand.data.samples import Part
 from evenhand.engines.base import Engine, Exchange, Look
+from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Evaluate, Train, Work
-from evenhand.flower import bundle, records, roster
+from evenhand.flower import bundle, records
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
-from evenhand.flower.node import Node
 from evenhand.flower.packing import pack
-from evenhand.flower.registration import Registration
 from evenhand.flower.sums import OrderedSum
 from evenhand.flower.wire import describe_work
 from evenhand.messages import Replies, Reply, Task
@@ -62,8 +63,8 @@ class Remote(Engine):
     loss: str
     by_client: bool = False
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
-        return GridExchange(self, model, federation, seed)
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        return GridExchange(self, model, population, seed)
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,9 @@ class GridExchange:
 
     here = False
 
-    def __init__(self, engine: Remote, model: Model, federation: Federation, seed: int) -> None:
+    def __init__(self, engine: Remote, model: Model, population: Population, seed: int) -> None:
         self.by_client = engine.by_client
-        self.engine, self.model, self.federation, self.seed = engine, model, federation, seed
+        self.engine, self.model, self.population, self.seed = engine, model, population, seed
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
         self._begun = -1  # the last round of which some work has begun
         self._counted: dict[int, int] = {}  # each client's last round of training that counts
@@ -131,7 +132,7 @@ class GridExchange:
             node: self._content(requests, task, shared, place_of[client], client, round)
             for node, client in client_of.items()
         }
-        roll = RollCall(list(client_of.values()), round, work.name, self.federation.name)
+        roll = RollCall(list(client_of.values()), round, work.name, self.population.name)
         sums = [OrderedSum(sorted(request.clients)) for request in requests]
         link, membership = self.engine.link, self.engine.membership
         for client in sorted(set(clients) - set(client_of.values())):
@@ -191,7 +192,7 @@ class GridExchange:
             "session": self.engine.membership.session,
             "seed": self.seed,
             "counted": self._counted.get(client, FIRST),
-            "groups": list(self.federation.group_names),
+            "groups": list(self.population.group_names),
             "loss": self.engine.loss,
         }
         for request in requests[1:]:
@@ -248,45 +249,25 @@ class GridExchange:
         reported."""
         if not isinstance(work, Evaluate):
             return {}
-        part = getattr(self.federation, work.part)
-        rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
-        codes = (
-            torch.zeros(rows.stop - rows.start, dtype=torch.int64)
-            if part.group is None
-            else part.group[rows]
-        )
-        return {
-            ("each" if work.by_client else "total", "count"): torch.bincount(
-                codes, minlength=max(1, work.groups)
-            )
-        }
+        counts = self.population.counts(work.part)[client]
+        return {("each" if work.by_client else "total", "count"): counts}
 
     def _form(self, work: Work, text: str, task: Task) -> Reply:
-        """A reply of the right form: one client's to made-up samples."""
+        """A reply of the right names, shapes and types: that of a client with zeros for samples."""
         if text not in self._forms:
-            part = roster.federation_of([_nobody(self.federation)])
-            node = Node(self.model, part, self.seed, 0)
+            client = SingleClient(self.model, _zeros(self.population), self.seed, 0)
             own = tree.map(lambda leaf: leaf[:1], task.own)
-            reply, _ = node.answer(
-                work, Task(task.shared, own), 0, work.first_memory(self.model.init())
-            )
-            self._forms[text] = reply
+            memory = work.first_memory(self.model.init())
+            self._forms[text], _ = client.answer(work, Task(task.shared, own), 0, memory)
         return self._forms[text]
 
     def _label(self, client: int) -> str:
-        return label(client, self.federation.name)
+        return label(client, self.population.name)
 
 
-def _nobody(federation: Federation) -> Registration:
-    """A client with two samples of each group in every part."""
-    x, y = federation.train.x, federation.train.y
-    counts = dict.fromkeys(("train", "val", "test"), torch.full((max(1, federation.groups),), 2))
-    team = federation.team_names[0] if federation.team_names else ""
-    return Registration(
-        "nobody",
-        team,
-        federation.group_names,
-        federation.label_names,
-        (x.shape[1:], x.dtype, y.shape[1:], y.dtype),
-        counts,
-    )
+def _zeros(population: Population) -> Federation:
+    """One client with two samples of each group in every part."""
+    groups = torch.arange(max(1, population.groups)).repeat_interleave(2)
+    x, y, _ = population.form.zeros(len(groups))
+    part = Part(x, y, torch.tensor([0, len(groups)]), groups if population.groups else None)
+    return Federation(part, part, part, group_names=population.group_names)

@@ -93,7 +93,7 @@ class Membership:
                 if node in present and report.is_same_client(known)
             ]
             if found:
-                log.warning("%s has a new node", label(client, self.roster.federation.name))
+                log.warning("%s has a new node", label(client, self.roster.population.name))
                 self._node_of[client] = found[-1]
                 del self._unassigned[found[-1]]
         if admit_new and self._admit(present):

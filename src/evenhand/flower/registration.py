@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS, Part
+from evenhand.data.population import Form
+from evenhand.data.samples import PARTS
 from evenhand.flower.sharing import SHARES
 from evenhand.messages import Reply
 
@@ -38,7 +39,7 @@ class Registration:
     team: str  # empty where clients have no teams
     groups: tuple[str, ...]  # names of its samples' groups
     labels: tuple[str, ...]  # names of the classes, where they have names
-    form: tuple[Any, ...]  # shape and type of x, shape and type of y
+    form: Form
     # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups
     counts: Mapping[str, Tensor]
     share: str = "method"  # one of SHARES
@@ -59,37 +60,32 @@ class Registration:
 
     def to_plain(self) -> dict[str, Any]:
         """All but the counts, in plain values."""
-        x_shape, x_type, y_shape, y_type = self.form
-        about = {
+        return {
             "name": self.name,
             "team": self.team,
             "groups": list(self.groups),
             "labels": list(self.labels),
             "share": self.share,
+            "x_type": str(self.form.x_dtype).removeprefix("torch."),
+            "y_type": str(self.form.y_dtype).removeprefix("torch."),
+            "x_shape": list(self.form.x_shape),
+            "y_shape": list(self.form.y_shape),
         }
-        types = {
-            f"{field}_type": str(kind).removeprefix("torch.")
-            for field, kind in (("x", x_type), ("y", y_type))
-        }
-        return about | types | {"x_shape": list(x_shape), "y_shape": list(y_shape)}
 
 
 def report_data(
     federation: Federation, name: str, share: str = "method"
 ) -> tuple[Reply, dict[str, Any]]:
     """The report of a node that has the data of one client, as a message."""
-    cells = max(1, federation.groups)
-    counts = {}
-    for kind in PARTS:
-        part = getattr(federation, kind)
-        codes = torch.zeros(0, dtype=torch.int64) if part is None else _codes(part)
-        counts[kind] = torch.bincount(codes, minlength=cells)
-    x, y = federation.train.x, federation.train.y
-    name = federation.names[0] if federation.names else name
-    team = federation.team_names[int(federation.teams[0])] if federation.teams is not None else ""
-    form = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+    counts = {part: federation.counts(part)[0] for part in PARTS}
     registration = Registration(
-        name, team, federation.group_names, federation.label_names, form, counts, share
+        name=federation.names[0] if federation.names else name,
+        team="" if federation.teams is None else federation.team_names[int(federation.teams[0])],
+        groups=federation.group_names,
+        labels=federation.label_names,
+        form=federation.form,
+        counts=counts,
+        share=share,
     )
     return Reply(each=counts), registration.to_plain()
 
@@ -97,10 +93,9 @@ def report_data(
 def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
     """What a node has reported; raises a ValueError of one line where that is not valid."""
     try:
-        form = tuple(
-            value
-            for field in ("x", "y")
-            for value in (_shape(about[f"{field}_shape"]), DTYPES[about[f"{field}_type"]])
+        form = Form(
+            *(_shape(about["x_shape"]), DTYPES[about["x_type"]]),
+            *(_shape(about["y_shape"]), DTYPES[about["y_type"]]),
         )
         groups, labels = (_names(about[field]) for field in ("groups", "labels"))
         if about["share"] not in SHARES:
@@ -156,7 +151,3 @@ def _countable(counts: Any, cells: tuple[int, ...]) -> bool:
         all(0 <= count <= MOST_SAMPLES for count in counts.tolist())
         and int(counts.sum()) <= MOST_SAMPLES
     )
-
-
-def _codes(part: Part) -> Tensor:
-    return torch.zeros(len(part.x), dtype=torch.int64) if part.group is None else part.group

@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS, Part, View
+from evenhand.data.population import Population
+from evenhand.data.samples import PARTS
 from evenhand.flower.ordering import merge_orders
 from evenhand.flower.registration import Registration, read_report
 from evenhand.flower.sharing import SHARES
@@ -61,25 +62,26 @@ class Roster:
         )
 
     @cached_property
-    def federation(self) -> Federation:
-        """The federation as the server sees it."""
-        parts = {kind: _part(kind, self.clients, self.groups) for kind in PARTS}
-        train = parts["train"]
-        assert train is not None
-        return Federation(
-            train=train,
-            test=parts["test"],
-            val=parts["val"],
-            teams=(
-                torch.tensor([self.teams.index(client.team) for client in self.clients])
-                if self.teams
-                else None
-            ),
+    def population(self) -> Population:
+        """What the server knows of the clients."""
+        codes = [self.teams.index(client.team) for client in self.clients] if self.teams else None
+        return Population(
+            {part: torch.stack([self._counts(it, part) for it in self.clients]) for part in PARTS},
+            self.clients[0].form,
+            teams=None if codes is None else torch.tensor(codes),
             team_names=self.teams,
             group_names=self.groups,
             names=tuple(client.name for client in self.clients),
             label_names=self.clients[0].labels,
         )
+
+    def _counts(self, client: Registration, part: str) -> Tensor:
+        """(A,) a client's samples of each of all groups; (1,) where there are no groups."""
+        if not self.groups:
+            return client.counts[part]
+        counts = torch.zeros(len(self.groups), dtype=torch.int64)
+        counts[[self.groups.index(name) for name in client.groups]] = client.counts[part]
+        return counts
 
     def to_plain(self) -> dict[str, Any]:
         """In values that JSON has, for :meth:`from_plain`."""
@@ -96,11 +98,6 @@ class Roster:
             for about in kept["clients"]
         ]
         return cls(tuple(clients), tuple(kept["groups"]), tuple(kept["teams"]))
-
-
-def federation_of(clients: Sequence[Registration]) -> Federation:
-    """The federation as the server sees it, clients in the order of ``clients``."""
-    return Roster.of(clients).federation
 
 
 def _names_of(
@@ -130,28 +127,3 @@ def _check_fits(first: Registration, client: Registration) -> None:
             f"nodes {first.name} and {client.name} differ in having groups or teams, or in their"
             " classes"
         )
-
-
-def _part(kind: str, clients: Sequence[Registration], groups: tuple[str, ...]) -> Part | None:
-    """One part of the data, every sample a zero."""
-    sizes = torch.tensor([int(client.counts[kind].sum()) for client in clients])
-    total = int(sizes.sum())
-    if not total and kind != "train":
-        return None
-    x_shape, x_type, y_shape, y_type = clients[0].form
-    x = View(
-        torch.zeros(1, *x_shape, dtype=x_type), torch.zeros((), dtype=torch.int64).expand(total)
-    )
-    y = torch.zeros((), dtype=y_type).expand(total, *y_shape)
-    codes = None
-    if groups:
-        codes = torch.cat(
-            [
-                torch.repeat_interleave(
-                    torch.tensor([groups.index(name) for name in client.groups]),
-                    client.counts[kind],
-                )
-                for client in clients
-            ]
-        )
-    return Part(x, y, torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]), codes)

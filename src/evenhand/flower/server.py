@@ -118,7 +118,7 @@ def server_app(
         directory = Directory(Path(out), spec, algorithm, module)
 
         def accepts(roster: Roster) -> None:
-            algorithm.init(Model(module, loss).init(), roster.federation.census(weights))
+            algorithm.init(Model(module, loss).init(), roster.population.census(weights))
 
         def progress(done: int, row: Mapping[str, Any]) -> None:
             flowers_log.info(
@@ -131,7 +131,7 @@ def server_app(
 
         directory.check()
         membership = wait_for_clients(link, clients, Path(out), accepts)
-        directory.begin(membership.roster.federation, by_client)
+        directory.begin(membership.roster.population, by_client)
         result = None
         while result is None:
             _check_sharing(membership.roster, algorithm, weights, by_client)
@@ -139,7 +139,7 @@ def server_app(
             with suppress(ClientsJoined):
                 result = fit(
                     module,
-                    membership.roster.federation,
+                    membership.roster.population,
                     algorithm,
                     loss=loss,
                     rounds=rounds,
@@ -163,7 +163,7 @@ def server_app(
                 "no client has answered in any round, for the reasons that are logged above;"
                 " nothing was learned"
             )
-        directory.finish(result, membership.roster.federation, by_client)
+        directory.finish(result, membership.roster.population, by_client)
         if finished is not None:
             finished(result)
 
@@ -173,7 +173,7 @@ def server_app(
 def _check_sharing(roster: Roster, algorithm: Algorithm, weights: str, by_client: bool) -> None:
     """Warn of clients whose owners share less than the run will ask for; raise where no client
     would be left."""
-    seen = algorithm.seen(roster.federation.census(weights))
+    seen = algorithm.seen(roster.population.census(weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
     for clients, what, remedy in (
@@ -193,7 +193,7 @@ def _check_sharing(roster: Roster, algorithm: Algorithm, weights: str, by_client
         for client in clients:
             log.warning(
                 "%s will be left out: %s, and its owner does not share that",
-                label(client, roster.federation.name),
+                label(client, roster.population.name),
                 what,
             )
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from evenhand import files, tree
 from evenhand.algorithm import State
-from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Part, Samples
+from evenhand.data.population import Population
+from evenhand.data.samples import Batch, Samples
 from evenhand.engines import processes
 from evenhand.errors import RunError
 from evenhand.growth import Extent
@@ -103,7 +103,7 @@ class Checkpoints:
         return kept["state"], memories, about["history"], tracked
 
 
-def identify(model: Model, federation: Federation, data: str, *settings: object) -> str:
+def identify(model: Model, federation: Population, data: str, *settings: object) -> str:
     """A text that changes when the settings of a run, its initial model, the loss or the ``data``,
     by their fingerprint, do."""
     parameters = [
@@ -120,11 +120,9 @@ def identify(model: Model, federation: Federation, data: str, *settings: object)
     return repr((settings, (loss, parameters, data)))
 
 
-def first_samples(model: Model, federation: Federation, count: int) -> Samples:
+def first_samples(model: Model, federation: Population, count: int) -> Samples:
     """The first training samples, as the model takes them."""
-    part = federation.train
-    x, y, group = part.x[:count], part.y[:count], None if part.group is None else part.group[:count]
-    return Part(x, y, torch.tensor([0, len(y)]), group).samples(model.dtype, model.device)
+    return federation.probe(count).to(model.dtype, model.device)
 
 
 def _hashed(settings: str) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.data.federation import Federation
-from evenhand.data.population import Census
+from evenhand.data.population import Census, Population
 from evenhand.engines import Exchange
 from evenhand.engines.base import Look
 from evenhand.engines.threads import one_thread
@@ -33,13 +33,13 @@ class Judge:
         self,
         algorithm: Algorithm,
         model: Model,
-        federation: Federation,
+        federation: Population,
         census: Census,
         exchange: Exchange,
     ) -> None:
         self.algorithm, self.model, self.federation = algorithm, model, federation
         self.census, self.exchange = census, exchange
-        self.part = "train" if federation.judged is federation.train else "test"
+        self.part = federation.judged_part
         self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
         # one of each kind: engines prepare a kind of work once
         self._training_work = Evaluate(Algorithm(), federation.groups, "train")
@@ -56,11 +56,7 @@ class Judge:
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
-        validated = (
-            self.tally(state, rounds, "val")
-            if federation.val is not None and len(federation.val.x)
-            else None
-        )
+        validated = self.tally(state, rounds, "val") if federation.has("val") else None
         return Result(
             algorithm=self.algorithm,
             params=params,
@@ -94,7 +90,7 @@ class Judge:
     def look(self, state: State, ids: Tensor) -> Look | None:
         """The same question to those of clients ``ids`` that have something to judge on, in company
         with other work."""
-        ids = ids[getattr(self.federation, self.part).sizes[ids] > 0]
+        ids = ids[self.federation.sizes(self.part)[ids] > 0]
         return Look(self.work, self._task(state), ids) if len(ids) else None
 
     def read(self, replies: Replies) -> Row:
@@ -150,14 +146,14 @@ class Judge:
     def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
         """(N,) how each sample of the judged part is served, where samples are here; as evaluation,
         with one thread for each operation."""
-        if not self.exchange.here:
+        if not isinstance(self.federation, Federation):
             return np.zeros(0)
         with one_thread():
             return sample_values(self.model, self.federation.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
         # clients with something to judge on
-        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()
+        ids = self.federation.sizes(work.part).nonzero().flatten()
         return self.exchange.exchange(work, self._task(state), ids, round)
 
     def _task(self, state: State) -> Task:

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State, normalised
 from evenhand.cohort import Cohort, Draw, Full, Uniform
-from evenhand.data.federation import Federation
-from evenhand.data.population import Census
+from evenhand.data.population import Census, Population
 from evenhand.engines import Engine, Exchange, choose, processes
 from evenhand.engines.base import Look, exchange_with
 from evenhand.engines.work import Ask, Train, Work
 from evenhand.errors import require_choice, require_kind, require_whole
-from evenhand.growth import Extent, first_clients
+from evenhand.growth import Extent
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
@@ -44,7 +43,7 @@ Progress = Callable[[int, Row], None]
 @processes.together
 def fit(
     module: nn.Module,
-    federation: Federation,
+    federation: Population,
     algorithm: Algorithm,
     *,
     loss: str | LossFunction = "cross_entropy",
@@ -134,7 +133,7 @@ def fit(
             Path(out), identity, checkpoint_every or max(1, rounds // 10), Extent.of(federation)
         )
         if store.has_one_to_resume(resume):
-            earlier = first_clients(federation, store.extent_then())
+            earlier = federation.first(store.extent_then())
             was = (
                 identity
                 if earlier is federation
@@ -336,7 +335,7 @@ class Prepared(NamedTuple):
 
 def prepare(
     module: nn.Module,
-    federation: Federation,
+    federation: Population,
     algorithm: Algorithm,
     loss: str | LossFunction,
     local: LocalSGD,
@@ -347,7 +346,7 @@ def prepare(
 ) -> Prepared:
     """Check that these fit together, and make what training starts from; raises a one-line error
     where they do not."""
-    require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
+    require_kind("federation", federation, Population, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_kind("local", local, LocalSGD, "LocalSGD(lr=0.1)")
     require_kind("cohort", cohort, Cohort, "Uniform(10)")
