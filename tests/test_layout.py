@@ -20,6 +20,7 @@ ORDER = (
     "files",
     "simplex",
     "data",
+    "tables",  # where older Flower projects import read_table from
     "datasets",
     "models",
     "losses",
@@ -65,8 +66,6 @@ KNOWN = {
     Edge("evenhand.data.federation", "evenhand.data.torch_data"),
     Edge("evenhand.datasets.supply", "evenhand.datasets.files"),
     Edge("evenhand.training.stacks.plan", "evenhand.training.stacks.training"),
-    Edge("evenhand.flower.tryout.member", "evenhand.flower.tryout.loopback"),
-    Edge("evenhand.flower.attendance", "evenhand.flower.exchange"),
 }
 # Files that are longer, and why; delete a line here when its file is short enough.
 LONGER = dict.fromkeys(
@@ -78,11 +77,6 @@ LONGER = dict.fromkeys(
         "data.tables",
         "data.torch_data",
         "datasets.catalogue",
-        "flower.apps",
-        "flower.exchange",
-        "flower.records",
-        "flower.roster",
-        "flower.tryout.loopback",
         "metrics.across",
         "models.recurrent",
         "report.figures",

@@ -26,10 +26,10 @@ from evenhand.report.page import page
 from evenhand.studies.analysis import across_clients, compare, gaps, statistics
 from evenhand.studies.findings import analyse
 from evenhand.studies.study import Study
-from tests.flower.test_faults import FAST, Dying, Killed
-from tests.flower.test_rounds import Setting
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_faults import FAST, Dying, Killed
+from tests.support.flower_nodes import Setting
 
 SIZES = (4, 12, 7, 20)
 FROM_SUMS = (

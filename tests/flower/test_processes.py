@@ -24,17 +24,17 @@ from flwr.app import Error, Message
 import evenhand as eh
 from evenhand.files import read_tensors
 from evenhand.flower.tryout.loopback import Loopback, Run
-from tests.flower.test_faults import Unheard
-from tests.flower.test_rounds import Setting
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_app import write_app
+from tests.support.flower_faults import Unheard
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import Setting
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 
 CLIENT = """
 import numpy as np
-from evenhand.flower.apps import client_app
+from evenhand.flower import client_app
 from tests.support.federations import network
 
 def load(config):
@@ -51,7 +51,7 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 import evenhand as eh
 from evenhand.files import write_tensors
-from evenhand.flower.apps import server_app
+from evenhand.flower import server_app
 from tests.support.federations import METHODS, network
 
 app = ServerApp()

@@ -12,14 +12,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort
-from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS, Part
+from evenhand.data.population import Population
+from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.local import LocalSGD
 from evenhand.studies import directories
@@ -57,27 +56,27 @@ class Directory:
                 " directory"
             )
 
-    def begin(self, federation: Federation, by_client: bool) -> None:
+    def begin(self, population: Population, by_client: bool) -> None:
         """Write what the run is about; a directory of a run that goes on stays as it is."""
         files.clear_partial(self.path, RESERVED)
         if (self.path / "spec.toml").exists():
             return
-        self._describe(federation, by_client)
+        self._describe(population, by_client)
         files.write_atomic(self.path / "spec.toml", self.spec.to_toml().encode())
 
-    def finish(self, result: Result, federation: Federation, by_client: bool) -> None:
+    def finish(self, result: Result, population: Population, by_client: bool) -> None:
         """Write what came of it."""
-        self._describe(federation, by_client)
+        self._describe(population, by_client)
         directories.save(result, self.folder, keep_checkpoint=True)
 
-    def _describe(self, federation: Federation, by_client: bool) -> None:
+    def _describe(self, population: Population, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
         about = directories.about_run(
-            self.spec, federation, methods, self.module, "cpu", (*directories.PACKAGES, "flwr")
+            self.spec, population, methods, self.module, "cpu", (*directories.PACKAGES, "flwr")
         )
         about["federation"] = {
             "by_client": by_client,
-            "clients": [_told(federation, client) for client in range(federation.clients)],
+            "clients": [_about_client(population, client) for client in range(population.clients)],
         }
         files.write_json(self.path / directories.ABOUT, about)
 
@@ -129,18 +128,13 @@ def _given(settings: Any) -> dict[str, Any]:
     }
 
 
-def _told(federation: Federation, client: int) -> dict[str, Any]:
-    """What a client told at the start."""
-    team = "" if federation.teams is None else federation.team_names[int(federation.teams[client])]
-    parts = {kind: part for kind in PARTS if (part := getattr(federation, kind)) is not None}
-    samples = {kind: _counts(part, client, federation.group_names) for kind, part in parts.items()}
-    return {"name": federation.name(client), "team": team, "samples": samples}
-
-
-def _counts(part: Part, client: int, groups: tuple[str, ...]) -> dict[str, int]:
-    rows = slice(int(part.offsets[client]), int(part.offsets[client + 1]))
-    if part.group is None:
-        return {"": rows.stop - rows.start}
-    return dict(
-        zip(groups, torch.bincount(part.group[rows], minlength=len(groups)).tolist(), strict=True)
-    )
+def _about_client(population: Population, client: int) -> dict[str, Any]:
+    """What a client's node has reported."""
+    team = "" if population.teams is None else population.team_names[int(population.teams[client])]
+    names = population.group_names or ("",)
+    samples = {
+        part: dict(zip(names, population.counts(part)[client].tolist(), strict=True))
+        for part in PARTS
+        if population.has(part)
+    }
+    return {"name": population.name(client), "team": team, "samples": samples}
