@@ -49,9 +49,8 @@ CLIENT_APP = '''\
 from collections.abc import Mapping
 from typing import Any
 
-from evenhand import Federation
+from evenhand import Federation, read_table
 from evenhand.flower.apps import client_app
-from evenhand.data.tables import read_table
 
 from $package.model import CODEBOOK, make_model
 
