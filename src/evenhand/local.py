@@ -134,17 +134,17 @@ class LocalSGD:
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
-            values, slopes = (tree.leaves({"": branch[name]}) for branch in (variables, gradient))
+            values, grads = (tree.leaves({"": branch[name]}) for branch in (variables, gradient))
             speeds = tree.leaves({"": velocity[name]}) if velocity else values
-            for value, speed, slope in zip(values, speeds, slopes, strict=True):
+            for value, speed, grad in zip(values, speeds, grads, strict=True):
                 shape = (-1,) + (1,) * (value.ndim - 1)
                 rate = rates[name].reshape(shape)
                 if self.weight_decay and is_model:
-                    slope = slope + value * self.weight_decay
+                    grad = grad + value * self.weight_decay
                 # one pass over memory, where it is memory that takes the time
                 if value.is_cuda and active is None:
                     value.addcmul_(
-                        speed.mul_(self.momentum).add_(slope) if self.momentum else slope,
+                        speed.mul_(self.momentum).add_(grad) if self.momentum else grad,
                         rate,
                         value=-1,
                     )
@@ -154,9 +154,9 @@ class LocalSGD:
                 # without momentum, speed is only room for the step: a new array this large costs as
                 # much as the product
                 move = (
-                    speed.mul_(self.momentum).add_(slope) * rate
+                    speed.mul_(self.momentum).add_(grad) * rate
                     if self.momentum
-                    else torch.mul(slope, rate, out=speed)
+                    else torch.mul(grad, rate, out=speed)
                 )
                 if active is not None:
                     move = torch.where(active.reshape(shape), move, 0)

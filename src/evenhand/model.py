@@ -16,6 +16,7 @@ from evenhand import losses, tree
 from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Samples
 from evenhand.errors import first_line, require_choice
+from evenhand.layers.stacked import fast_layers
 from evenhand.tree import Tree
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -138,8 +139,6 @@ class Model:
         # module of its own
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
-        from evenhand.layers.stacked import fast_layers  # here: engines know models
-
         with fast_layers(self._threads.module, self.device):
             if self.precision != "bf16" or self.device.type != "cuda":
                 result: Tensor = functional_call(self._threads.module, params, (x,))

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.engines import _try_stacking, choose
+from evenhand.engines import choose
+from evenhand.engines.auto import _try_stacking
 from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
 from evenhand.models.recurrent import _in_one_piece, _Recurrence

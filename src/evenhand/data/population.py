@@ -6,6 +6,7 @@ with samples; the server of a real federation has a population alone.
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -208,6 +209,13 @@ class Population:
         """What a module must fit before training: the samples of every part, or zeros of the same
         form where there are only counts."""
         yield self.probe(2)
+
+    def fingerprint(self) -> str:
+        """A short text that changes when what is known of the clients does."""
+        names = (self.names, self.group_names, self.team_names, self.label_names)
+        tables = [self.teams, *(self._counts[part] for part in sorted(self._counts))]
+        codes = [None if table is None else table.tolist() for table in tables]
+        return hashlib.sha256(repr((names, self.form, codes)).encode()).hexdigest()
 
     def first(self, extent: Extent) -> Population:
         """The population as it was with fewer clients; itself where it had as many, or more, or

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part, Samples
-from evenhand.engines.replay import TreeFunction
 from evenhand.engines.threads import one_thread
+from evenhand.engines.tracing import TreeFunction
 from evenhand.engines.work import Work
 from evenhand.messages import Replies, Reply, Task
 from evenhand.metrics.tally import BLOCK, Addend

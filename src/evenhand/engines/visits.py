@@ -20,7 +20,8 @@ from evenhand.tree import Tree
 class Members(NamedTuple):
     """Clients that are worked on, all of a cohort or those of a chunk."""
 
-    ids: Tensor  # (k,)
+    ids: Tensor  # (k,) in the federation that is here
+    numbers: Tensor  # (k,) in the whole federation: batches and random numbers depend on them
     run: Tensor  # (k,) which row of the runs trained together each belongs to
     memory: Tensor  # (k,) the number of that run, under which it remembers
     seed: Tensor  # (k,) of that run
@@ -67,7 +68,7 @@ class Visits:
         dtype: torch.dtype,
     ) -> None:
         schedule = local.schedule(
-            members.ids, members.sizes, int(members.widths.max()), round, members.seed
+            members.numbers, members.sizes, int(members.widths.max()), round, members.seed
         )
         self.steps, positions, valid = schedule.steps, schedule.positions, schedule.valid
         offsets = part.offsets[members.ids]

@@ -11,20 +11,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from evenhand import tree
-from evenhand.data.federation import Federation
-from evenhand.engines.base import Engine, Exchange
+from evenhand.data.population import Population
+from evenhand.engines.base import Engine, Exchange, with_samples
+from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply, ClientFunction
+from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.memory import free_memory
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
-from evenhand.engines.simulator import (
-    Batching,
-    ChunkFunction,
-    ChunkReply,
-    ClientFunction,
-    Simulator,
-)
+from evenhand.engines.replay import Replayed
+from evenhand.engines.simulator import Simulator
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
-from evenhand.layers.convolution import BLOCK
+from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -54,9 +50,11 @@ class Vmap(Engine):
     def __post_init__(self) -> None:
         require_whole("chunk", self.chunk, 1, optional=True)
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         in_blocks = model.device.type == "cpu" and model.has((nn.modules.conv._ConvNd,))
-        return Simulator(model, federation, seed, SideBySide(self, model.device, in_blocks))
+        return Simulator(
+            model, with_samples(population), seed, SideBySide(self, model.device, in_blocks)
+        )
 
 
 class SideBySide(Batching):
@@ -122,13 +120,13 @@ class SideBySide(Batching):
         return stacked
 
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
-        def slope(shared: Tree, inputs: Tree) -> Tree:
+        def gradient(shared: Tree, inputs: Tree) -> Tree:
             result: Tree = grad(
                 lambda variables: objective(shared, {**inputs, "variables": variables})
             )(inputs["variables"])
             return result
 
-        return self.map(slope)
+        return self.map(gradient)
 
     def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
         if not self.settings.trace:

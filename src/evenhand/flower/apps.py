@@ -225,7 +225,7 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         # here: a node starts anew for every message, and does without them
         from evenhand.flower.directory import Directory, run_spec
-        from evenhand.training.rounds import fit
+        from evenhand.training.fit import fit
 
         link = Link(grid, Limits(deadline=deadline, message=limit, patience=patience))
         module = _made(model, seed)
