@@ -67,11 +67,13 @@ if TYPE_CHECKING:
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
+    from evenhand.data.deal import deal
     from evenhand.data.federation import Federation
-    from evenhand.data.partitions import deal
     from evenhand.data.pool import Deal, Pool
     from evenhand.data.population import Census, Population
     from evenhand.data.samples import Batch, Part, View
+    from evenhand.data.tables.encoding import Encoding
+    from evenhand.data.tables.files import read_table
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
@@ -125,11 +127,13 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
+    "data.deal": ["deal"],
     "data.federation": ["Federation"],
-    "data.partitions": ["deal"],
     "data.pool": ["Deal", "Pool"],
     "data.population": ["Census", "Population"],
     "data.samples": ["Batch", "Part", "View"],
+    "data.tables.encoding": ["Encoding"],
+    "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
     "training.stacks.fit_many": ["fit_many"],
@@ -183,6 +187,7 @@ __all__ = [
     "Deal",
     "DeltaFL",
     "Ditto",
+    "Encoding",
     "Engine",
     "EvenhandError",
     "FedAdam",
@@ -234,6 +239,7 @@ __all__ = [
     "models",
     "partitions",
     "plots",
+    "read_table",
     "shifts",
     "simplex",
     "testing",

@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 
 import evenhand as eh
 from evenhand.cli.flower import _explained
-from evenhand.data.tables import read_table
+from evenhand.data.tables.files import read_table
 from evenhand.errors import DataError, SpecError
 from evenhand.files import read_tensors
 from evenhand.flower.codebook import Codebook

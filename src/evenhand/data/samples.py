@@ -221,6 +221,14 @@ class Part:
         x = self.x[rows] if isinstance(self.x, Tensor) else self.x.pick(torch.arange(rows.stop))
         return Part(x, self.y[rows], offsets, None if self.group is None else self.group[rows])
 
+    def select(self, chosen: Tensor) -> Part:
+        """The samples that a mask (N,) chooses; their features are a view, not a copy."""
+        rows = chosen.nonzero().flatten()
+        sizes = torch.bincount(self.owners[rows], minlength=len(self.sizes))
+        x = self.x.pick(rows) if isinstance(self.x, View) else View(self.x, rows)
+        group = None if self.group is None else self.group[rows]
+        return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
+
     def client(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Views of one client's x, y and group."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))

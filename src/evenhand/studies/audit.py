@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from evenhand.data.tables import groups_of, levels_of
+from evenhand.data.tables.levels import groups_of, levels_of
 from evenhand.errors import DataError, require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals

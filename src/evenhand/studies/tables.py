@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evenhand.data.encoding import Encoding
+from evenhand.data.tables.encoding import Encoding
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis import Comparison, Entry
 from evenhand.studies.directories import Ready
