@@ -83,7 +83,6 @@ LONGER = dict.fromkeys(
         "flower.records",
         "flower.roster",
         "flower.tryout.loopback",
-        "metrics.across",
         "models.recurrent",
         "report.figures",
         "report.panels",

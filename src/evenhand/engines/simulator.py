@@ -105,8 +105,7 @@ class Simulator:
         numbers: Tensor | None = None,
         wait: bool = True,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of R runs at once: every tensor has one more dimension in front, a row for
-        each run.
+        """The exchanges of R runs at once: every tensor has a row for each run in front.
 
         Args:
             task: shared (R, ...), own (R, K, ...).
@@ -118,8 +117,7 @@ class Simulator:
 
         Returns:
             Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and
-                which replies are finite (R, K):
-            the others are not in the totals and are not remembered.
+            which replies are finite (R, K): the others are not in the totals and not remembered.
         """
         runs, count = ids.shape
         shared, own = (tree.floating(t, self.model.dtype, self.model.device) for t in task)

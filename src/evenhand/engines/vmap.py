@@ -1,5 +1,4 @@
-"""The stacking engine: all clients of a chunk side by side with ``torch.func``, replayed as traced
-operations or CUDA graphs."""
+"""The stacking engine: all clients of a chunk side by side with ``torch.func``."""
 
 from __future__ import annotations
 
@@ -92,8 +91,10 @@ class SideBySide(Batching):
         return chunks
 
     def _most(self, clients: int, each: int) -> int:
-        """Clients in a chunk: what memory holds; on a CPU, where there is much work, one chunk or
-        more for every worker."""
+        """Clients in a chunk: as many as memory holds.
+
+        On a CPU with much work there is at least one chunk for every worker.
+        """
         # once: chunks of another size would have to be traced and captured anew
         if self._room is None:
             self._room = int(MEMORY_SHARE * free_memory(self.device)) // self.workers
@@ -156,7 +157,6 @@ class SideBySide(Batching):
 
 
 def _blocks(clients: int, workers: int) -> int:
-    """How many blocks of two to four clients: as many for each worker where there are enough
-    clients."""
+    """How many blocks of two to four clients; as many for each worker if there are enough."""
     least = -(-clients // BLOCK)
     return max(least, min(-(-least // workers) * workers, clients // 2))

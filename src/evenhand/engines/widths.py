@@ -55,8 +55,9 @@ def padded_widths(sizes: Tensor) -> Tensor:
 
 
 def stacked_clients(count: int) -> int:
-    """The smallest of a few numbers that is at least ``count``: they are less than an eighth apart,
-    so that few shapes come up.
+    """The smallest of a few numbers that is at least ``count``.
+
+    They are less than an eighth apart, so that few shapes come up.
 
     >>> [stacked_clients(count) for count in (1, 8, 17, 33, 100)]
     [1, 8, 18, 36, 104]

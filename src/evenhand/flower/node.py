@@ -15,8 +15,7 @@ Node = SingleClient
 
 
 def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
-    """The same data with the groups of the whole federation, some of which may have no sample
-    here."""
+    """The same data with the groups of the whole federation; some may have no sample here."""
     if not names or federation.group_names == names:
         return federation
     unknown = set(federation.group_names) - set(names)

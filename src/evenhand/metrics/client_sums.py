@@ -43,8 +43,7 @@ def client_sums(tally: Tree) -> Tree:
 
 
 def from_client_sums(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean loss over clients and, for classifiers, mean, worst and best 10 %, worst client and
-    spread of their accuracies."""
+    """The mean loss over clients, and for classifiers mean, tails, spread of their accuracies."""
     clients = float(sums["clients"])
     found = {"loss": float(sums["client_loss"]) / clients}
     if "client_accuracy" in sums:

@@ -19,7 +19,7 @@ from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Task
 from evenhand.metrics.calibration import BINS
 from evenhand.metrics.scores import Row
-from evenhand.metrics.tally import MOST_CELLS
+from evenhand.metrics.tallies import MOST_CELLS
 from evenhand.training.checkpoints import first_samples
 from evenhand.training.evaluation import Judge, over_clients
 from evenhand.training.result import Result
