@@ -47,17 +47,17 @@ class Messenger(Protocol):
     def exchange_with(
         self, look: Look, work: Work, task: Task, ids: Tensor, round: int
     ) -> tuple[Replies, Replies]:
-        """What was seen, and what the work has given. Clients of ``look`` are among ``ids``."""
+        """Replies to the look and to the work. Clients of ``look`` are among ``ids``."""
 
 
 def exchange_with(
     exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int
 ) -> tuple[Replies, Replies]:
-    """What clients see of models, and what they reply to the work that they do then."""
+    """Replies to a look at models, and to the work that follows it."""
     if isinstance(exchange, Messenger):
         return exchange.exchange_with(look, work, task, ids, round)
-    seen = exchange.exchange(look.work, look.task, look.ids, round)
-    return seen, exchange.exchange(work, task, ids, round)
+    looked = exchange.exchange(look.work, look.task, look.ids, round)
+    return looked, exchange.exchange(work, task, ids, round)
 
 
 class Engine(ABC):

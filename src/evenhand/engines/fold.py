@@ -12,7 +12,7 @@ from evenhand.tree import Tree
 
 
 class Fold:
-    """Adds replies up in float64 and keeps what is seen one by one.
+    """Adds replies up in float64 and keeps the rows of single clients.
 
     On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a
     chunk at a time.

@@ -105,7 +105,7 @@ class Pooled:
         """Blocks of samples: what each adds under every run's model (R, B), its group and cell."""
         model, runs = self._model, len(tree.leaves(shared)[0])
         block = BLOCK
-        # on a CPU a block's size would change bits, and runs must not depend on their company
+        # on a CPU a block's size would change bits, and a run must not depend on those beside it
         if model.device.type == "cuda":
             block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
         if id(work) not in self._judges:

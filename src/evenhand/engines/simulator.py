@@ -146,7 +146,7 @@ class Simulator:
         runs: int,
         wait: bool,
     ) -> tuple[Tree, Tree, Tensor]:
-        """Totals of each run, what is seen one by one, and who counts."""
+        """Totals of each run, rows of single clients, and who counts."""
         work, count = prepared.work, len(everyone.ids)
         fold, good = Fold(runs, count), torch.zeros(count, dtype=torch.bool)
         kinds = self._chunks.kinds(work, everyone)

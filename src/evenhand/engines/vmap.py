@@ -110,7 +110,7 @@ class SideBySide(Batching):
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
             # every client gets its own view of what is shared: one matrix product over all of them
-            # would round by company
+            # would round by how many there are
             clients = len(tree.leaves(inputs)[0])
             return side_by_side(
                 tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs

@@ -1,7 +1,7 @@
 """Padding: to which lengths clients' data are padded, and how many clients a stacked step holds.
 
 Both keep masked work below MOST_PADDING of all work. Widths depend on the federation alone, never
-on a cohort or chunk, so a client's arithmetic is the same in any company.
+on a cohort or chunk, so a client's arithmetic is the same whoever is stacked with it.
 """
 
 from __future__ import annotations

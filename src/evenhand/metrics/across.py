@@ -41,7 +41,7 @@ WHERE_EQUAL = {
     "entropy": 1.0,
     "cosine": 1.0,
 }
-POPULATION = 1000  # clients that stand for endlessly many
+POPULATION = 1000  # clients that stand for very many
 
 
 def accuracy_intervals(

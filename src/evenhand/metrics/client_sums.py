@@ -2,7 +2,7 @@
 
 Each client adds its accuracy, its square and a one in the cell of a histogram; mean and standard
 deviation follow exactly, the worst and best tenths to half a cell. Whoever has the sums knows which
-accuracies there are, to half a cell, but is not told whose they are; of few clients whose numbers
+accuracies there are, to half a cell, but not whose they are; of few clients whose numbers
 of samples are known, that can be guessed: 0.729 is 35 of 48.
 """
 

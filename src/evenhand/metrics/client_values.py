@@ -29,7 +29,7 @@ class Clients(Protocol):
     def samples(self) -> Ints: ...  # (n,)
 
     @property
-    def merit(self) -> Floats: ...  # (n,) as it was seen
+    def merit(self) -> Floats: ...  # (n,) as observed
 
     @property
     def total(self) -> float: ...  # the merit of all samples together

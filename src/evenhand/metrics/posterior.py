@@ -1,14 +1,14 @@
 """The posterior distribution of the clients' true values, given a test set of each.
 
-What is seen of many clients is more spread than the truth: the client that looks worst is partly
-unlucky. How much of it is luck can be told from all clients together. The true values are taken to
-come from up to three kinds of clients, each kind with a centre and a width of its own (one kind may
-have no width at all: its clients are equal); which kinds there are, how wide, and which client is
-of which kind is drawn again and again in proportion to how well it explains what was seen, and then
-each client's true value given its kind and its own samples. This is a mixture model with a Gibbs
-sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a client's
-truth is near what was seen, with few it leans on clients like it. Whether a client is large says
-nothing about its kind.
+What is observed of many clients is more spread than the truth: the client that looks worst is
+partly unlucky. All clients together show how much of it is luck. The true values are taken to come
+from up to three kinds of clients, each kind with a centre and a width of its own (one kind may have
+no width at all: its clients are equal); which kinds there are, how wide, and which client is of
+which kind is drawn again and again in proportion to how well it explains what was observed, and
+then each client's true value given its kind and its own samples. This is a mixture model with a
+Gibbs sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a
+client's truth is near what was observed, with few it leans on clients like it. Whether a client is
+large says nothing about its kind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Observations(Protocol):
     def widest(self) -> float: ...  # width of a kind
 
     @property
-    # (n,) clients of which the same was seen have the same number, 0, 1, ...
+    # (n,) clients with the same observation have the same number, 0, 1, ...
     def alike(self) -> Ints: ...
 
     def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:

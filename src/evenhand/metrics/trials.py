@@ -41,7 +41,7 @@ class Trials:
         """The sum of the trials' numbers with weights (R,), and the p-value of its being 0.
 
         Weights 1/S give a mean over S seeds, 1 and -1 a difference of two methods. The interval is
-        about its own middle, which may not be the sum of what was seen.
+        about its own middle, which may not be the sum of what was observed.
         """
         c = np.asarray(weight, np.float64)
         require(

@@ -19,7 +19,7 @@ AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval; NaN where they cannot be told."""
+    """A value with the ends of its interval; NaN where they are not known."""
 
     value: float
     low: float

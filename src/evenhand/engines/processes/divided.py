@@ -212,7 +212,7 @@ class Split:
     def _remembers(self, work: Work) -> bool | None:
         """Whether clients need their memories for this work.
 
-        None for training that starts without one and has not been seen yet.
+        None for training that starts without one and has not come up yet.
         """
         if id(work) not in self._remembering:
             starts_with_one = bool(work.first_memory(self.model.init()))
