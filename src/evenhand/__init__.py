@@ -70,9 +70,11 @@ if TYPE_CHECKING:
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
     from evenhand.studies import audit
+    from evenhand.training.fit import fit
     from evenhand.training.result import Result
-    from evenhand.training.rounds import fit
-    from evenhand.training.stacks import Run, fit_many
+    from evenhand.training.settings import Settings
+    from evenhand.training.stacks.fit_many import fit_many
+    from evenhand.training.stacks.plan import Run
 
 __version__ = "0.1.0"
 
@@ -114,12 +116,14 @@ _HOME = {
     "data.samples": ["Batch", "Part", "View"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
-    "training.stacks": ["Run", "fit_many"],
+    "training.stacks.fit_many": ["fit_many"],
+    "training.stacks.plan": ["Run"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
     "training.result": ["Result"],
-    "training.rounds": ["fit"],
+    "training.fit": ["fit"],
+    "training.settings": ["Settings"],
 }
 _SUBMODULES = {
     **{
@@ -190,6 +194,7 @@ __all__ = [
     "Result",
     "Run",
     "RunError",
+    "Settings",
     "SpecError",
     "Survey",
     "Task",

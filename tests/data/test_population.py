@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from support.federations import ragged
 from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.data.population import Extent, Form, Population
 from evenhand.data.samples import PARTS, Batch, Samples
 from evenhand.metrics.scores import counts_of, score_columns
+from tests.support.federations import ragged
 
 
 def counts_alone(fed: eh.Federation) -> Population:

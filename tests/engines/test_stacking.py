@@ -18,7 +18,7 @@ from evenhand.engines.visits import Members, Visits
 from evenhand.engines.widths import MOST_PADDING, padded_widths, stacked_clients
 from evenhand.engines.work import Evaluate, Train
 from evenhand.messages import Task
-from evenhand.training.rounds import with_round
+from evenhand.training.server import with_round
 from tests.support.federations import METHODS, network, ragged
 
 CPU = torch.device("cpu")

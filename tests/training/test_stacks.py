@@ -21,7 +21,7 @@ from evenhand import files, tree
 from evenhand.studies import comparing, directories
 from evenhand.studies.spec import Spec
 from evenhand.testing.subject import difference
-from evenhand.training.stacks import fit_each
+from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
 from tests.support.federations import METHODS, network, ragged
 
@@ -455,9 +455,7 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
         eh.fit_many(network(), federation, runs, progress=stopping(5), **settings)
     assert not list(tmp_path.rglob("checkpoint*"))
     clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr(
-        "evenhand.training.stacks.training.time.monotonic", lambda: float(next(clock))
-    )
+    monkeypatch.setattr("evenhand.training.rounds.time.monotonic", lambda: float(next(clock)))
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(4), **settings)
     assert len(list(tmp_path.rglob("checkpoint*"))) == len(runs)
@@ -480,10 +478,9 @@ def test_bits_do_not_depend_on_the_company(federation: eh.Federation) -> None:
         whole = eh.fit_many(network(), federation, runs, **{**SETTINGS, "checkpoint_every": None})
         few = [5, 0, 2]
         rest = [run for number, run in enumerate(runs) if number not in few]
-        settings = {key: value for key, value in SETTINGS.items() if key != "checkpoint_every"}
-        for number, result in fit_each(
-            network(), federation, [runs[number] for number in few], beside=rest, **settings
-        ):
+        settings = eh.Settings(**{**SETTINGS, "checkpoint_every": None})
+        chosen = [runs[number] for number in few]
+        for number, result in fit_each(network(), federation, chosen, settings, beside=rest):
             assert not alike(result, whole[few[number]], 0.0), name
 
 
@@ -616,27 +613,19 @@ def fit_each_until_the_last_round(
     module: torch.nn.Module, federation: eh.Federation, runs: list[eh.Run], rounds: int
 ) -> list[Callable[[], None]]:
     """Rounds of a stack, ready to be called: what happens before and after them is done once."""
+    from evenhand.training.rounds import Rounds
     from evenhand.training.stacks.plan import Plan
-    from evenhand.training.stacks.training import Training
+    from evenhand.training.stacks.server import StackServer
 
-    plan = Plan(
-        module,
-        federation,
-        runs,
-        [],
-        None,
-        rounds=rounds + 2,
-        cohort=eh.Uniform(2),
-        engine=eh.Vmap(trace=False),
-        eval_every=2,
+    settings = eh.Settings(
+        rounds=rounds + 2, cohort=eh.Uniform(2), engine=eh.Vmap(trace=False), eval_every=2
     )
+    plan = Plan(module, federation, runs, [], settings, resume=False)
     (stack,) = plan.stacks()
-    assert isinstance(plan.engine, eh.Engine)
-    training = Training(plan, stack, plan.engine.attach(stack.entries[0].model, federation, 0))
-
-    def step(t: int) -> None:
-        with torch.no_grad():
-            training.round(t)
+    exchange = plan.engine.attach(stack.entries[0].model, federation, 0)
+    server = StackServer(stack, federation, plan.census, exchange)
+    training = Rounds(server, settings, plan.census, None, federation.name, lambda done: None)
+    step = training.round
 
     step(0)
     step(1)  # what is imported or prepared at first use is no part of a round

@@ -14,7 +14,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
-from evenhand.theory.aggregates import RankSpread
+from evenhand.theory.rank_spread import RankSpread
 from evenhand.tree import Tree
 
 

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.data.samples import Batch
-from evenhand.engines.base import Engine
+from evenhand.engines.base import Engine, with_samples
 from evenhand.engines.loop import HEAVY_LAYERS, RECURRENT_LAYERS, Loop
 from evenhand.engines.threads import one_thread
 from evenhand.engines.tracing import traced
@@ -25,7 +26,10 @@ from evenhand.model import Model
 BATCH = 32  # samples of the step that is measured
 
 
-def choose(engine: str | Engine, model: Model, federation: Federation) -> Engine:
+ENGINES = ("auto", "loop", "vmap")
+
+
+def choose(engine: str | Engine, model: Model, population: Population) -> Engine:
     """The engine for a name; "auto" takes the one that is faster for this model and device.
 
     That is stacking wherever it works, but for convolutional and recurrent models on a CPU: there a
@@ -39,10 +43,7 @@ def choose(engine: str | Engine, model: Model, federation: Federation) -> Engine
         return Loop()
     if engine == "vmap":
         return Vmap()
-    if engine != "auto":
-        raise ValueError(
-            f'unknown engine {engine!r}; use "auto", "loop", "vmap" or an engine object'
-        )
+    federation = with_samples(population)
     if model.device.type == "cpu" and model.has(HEAVY_LAYERS):
         return Vmap() if _faster(model, federation) == "vmap" else Loop()
     try:

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 from torch import Tensor
 
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.engines.work import Work
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
@@ -62,10 +63,19 @@ def exchange_with(
     return seen, exchange.exchange(work, task, ids, round)
 
 
+def with_samples(population: Population) -> Federation:
+    """The population as a federation; raises where its samples are elsewhere."""
+    if not isinstance(population, Federation):
+        raise TypeError(
+            "simulated clients need samples, and a Population has none; pass a Federation"
+        )
+    return population
+
+
 class Engine(ABC):
     """A way to carry out exchanges. Engines are plain settings; the work starts when one is
     attached."""
 
     @abstractmethod
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         """Get ready to do exchanges with these clients."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import tree
-from evenhand.data.federation import Federation
-from evenhand.engines.base import Engine, Exchange
+from evenhand.data.population import Population
+from evenhand.engines.base import Engine, Exchange, with_samples
 from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
 from evenhand.engines.simulator import Simulator
 from evenhand.errors import require_whole
@@ -39,10 +39,10 @@ class Loop(Engine):
     def __post_init__(self) -> None:
         require_whole("workers", self.workers, 1, optional=True)
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         gains = model.device.type == "cpu" and (model.has(HEAVY_LAYERS) or model.size > LARGE)
         workers = self.workers or (torch.get_num_threads() if gains else 1)
-        return Simulator(model, federation, seed, OneByOne(workers))
+        return Simulator(model, with_samples(population), seed, OneByOne(workers))
 
 
 class OneByOne(Batching):

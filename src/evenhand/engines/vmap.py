@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from evenhand import tree
-from evenhand.data.federation import Federation
-from evenhand.engines.base import Engine, Exchange
+from evenhand.data.population import Population
+from evenhand.engines.base import Engine, Exchange, with_samples
 from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply, ClientFunction
 from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.memory import free_memory
@@ -50,9 +50,11 @@ class Vmap(Engine):
     def __post_init__(self) -> None:
         require_whole("chunk", self.chunk, 1, optional=True)
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         in_blocks = model.device.type == "cpu" and model.has((nn.modules.conv._ConvNd,))
-        return Simulator(model, federation, seed, SideBySide(self, model.device, in_blocks))
+        return Simulator(
+            model, with_samples(population), seed, SideBySide(self, model.device, in_blocks)
+        )
 
 
 class SideBySide(Batching):

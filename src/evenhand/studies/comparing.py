@@ -20,7 +20,7 @@ from evenhand.engines import processes
 from evenhand.errors import RunError, SpecError
 from evenhand.studies.directories import Ready, check, execute, execute_together, pays
 from evenhand.studies.spec import Spec
-from evenhand.training.rounds import Progress
+from evenhand.training.fit import Progress
 
 # share of the training samples that a sweep sets aside where the data have no validation part
 VALIDATION = 0.2

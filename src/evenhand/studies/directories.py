@@ -44,9 +44,12 @@ from evenhand.metrics.scores import rows_of
 from evenhand.studies.measure import Measure, measure_of
 from evenhand.studies.spec import NODES, RESERVED, Method, Spec
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.fit import Progress, fit
 from evenhand.training.result import Result
-from evenhand.training.rounds import Progress, check_arguments, fit, prepare
-from evenhand.training.stacks import Run, fit_each
+from evenhand.training.settings import Settings
+from evenhand.training.stacks.fit_many import fit_each
+from evenhand.training.stacks.plan import Run
+from evenhand.training.start import prepare
 
 SCORES, MODEL, PERSONAL = "scores.csv", "model.safetensors", "personal.safetensors"
 WEIGHTS = "weights.json"
@@ -118,35 +121,41 @@ def check(spec: Spec, federation: Federation | None = None) -> Ready:
         )
     if not spec.methods:
         raise SpecError("the spec names no method; add a [[methods]] entry")
-    check_arguments(spec.rounds, spec.seed, spec.eval_every, spec.checkpoint_every)
-    cohort = spec.build_cohort()
     for method in spec.methods:
         if method.name != "auto":
             # a slip in a setting shows before data are read
-            method.algorithm(), spec.build_local(method)
+            method.algorithm(), settings_of(spec, method)
     federation = federation or spec.build_data()
     spec = spec.settled(federation)
-    methods = [(method.algorithm(), spec.build_local(method)) for method in spec.methods]
     module = spec.build_model(federation)
     device = (
         ("cuda" if torch.cuda.is_available() else "cpu") if spec.device == "auto" else spec.device
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training will say it again
-        for algorithm, local in methods:
-            model = prepare(
-                module,
-                federation,
-                algorithm,
-                spec.loss,
-                local,
-                cohort,
-                spec.weights,
-                device,
-                spec.precision,
-            ).model
+        for method in spec.methods:
+            settings = settings_of(spec, method, device)
+            model = prepare(module, federation, method.algorithm(), settings).model
         choose(spec.engine, model, federation)
     return Ready(spec, federation, module, device)
+
+
+def settings_of(spec: Spec, method: Method, device: str | None = None) -> Settings:
+    """How a method of a spec is trained. ``device``: the one that was chosen."""
+    return Settings(
+        loss=spec.loss,
+        rounds=spec.rounds,
+        local=spec.build_local(method),
+        cohort=spec.build_cohort(),
+        seed=spec.seed,
+        engine=spec.engine,
+        weights=spec.weights,
+        device=device,
+        eval_every=spec.eval_every,
+        checkpoint_every=spec.checkpoint_every,
+        track_weights=spec.track_weights,
+        precision=spec.precision,
+    )
 
 
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
@@ -160,21 +169,10 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
                 module,
                 federation,
                 method.algorithm(),
-                loss=spec.loss,
-                rounds=spec.rounds,
-                local=spec.build_local(method),
-                cohort=spec.build_cohort(),
-                seed=spec.seed,
-                engine=spec.engine,
-                weights=spec.weights,
-                device=device,
-                eval_every=spec.eval_every,
+                settings=settings_of(spec, method, device),
                 out=folder,
-                checkpoint_every=spec.checkpoint_every,
                 resume=True,
                 progress=watch(method),
-                track_weights=spec.track_weights,
-                precision=spec.precision,
             )
             save(result, folder)
 
@@ -184,12 +182,10 @@ def pays(ready: Ready) -> bool:
     on a CPU for small models."""
     spec, federation, module, device = ready
     method = spec.methods[0]
-    local, cohort = spec.build_local(method), spec.build_cohort()
+    settings = settings_of(spec, method, device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # training will say it again
-        model = prepare(
-            module, federation, method.algorithm(), spec.loss, local, cohort, spec.weights, device
-        ).model
+        model = prepare(module, federation, method.algorithm(), settings).model
         stacks = (
             isinstance(choose(spec.engine, model, federation), Vmap)
             and not model.stochastic
@@ -227,25 +223,9 @@ def execute_together(
             watched[numbers[0]] = watch(seed, method, together=len(numbers), finished=finished)
         watched[numbers[0]](rounds, {})
 
-    common = {
-        name: getattr(first.spec, name)
-        for name in (
-            "loss",
-            "rounds",
-            "engine",
-            "precision",
-            "weights",
-            "eval_every",
-            "checkpoint_every",
-        )
-    }
-    common |= {
-        "cohort": first.spec.build_cohort(),
-        "device": first.device,
-        "track_weights": first.spec.track_weights,
-    }
+    settings = settings_of(first.spec, first.spec.methods[0], first.device)
     for number, result in fit_each(
-        first.module, first.federation, runs, beside=done, progress=progress, resume=True, **common
+        first.module, first.federation, runs, settings, beside=done, resume=True, progress=progress
     ):
         save(result, pairs[number][2])
         finished += 1

@@ -22,6 +22,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Full, Uniform
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Part
 from evenhand.engines import Engine, Exchange, Loop
 from evenhand.engines.work import Train, Work
@@ -30,8 +31,10 @@ from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
+from evenhand.training.fit import fit
 from evenhand.training.result import Result
-from evenhand.training.rounds import fit, prepare
+from evenhand.training.settings import Settings
+from evenhand.training.start import prepare
 from evenhand.tree import Tree
 
 SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 0.3 of the data
@@ -251,8 +254,8 @@ class Recorder(Engine):
 
     sent: list[Sent]
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
-        return _Recording(Loop(workers=1).attach(model, federation, seed), self.sent)
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        return _Recording(Loop(workers=1).attach(model, population, seed), self.sent)
 
 
 class _Recording:
@@ -448,14 +451,8 @@ class Subject:
         """Why the method does not take a federation: it may refuse one before training, with words.
         Empty where it does."""
         try:
-            prepare(
-                copy.deepcopy(self.module).double(),
-                federation,
-                self.algorithm,
-                self.loss,
-                WHOLE,
-                Full(),
-            )
+            settings = Settings(loss=self.loss, local=WHOLE)
+            prepare(copy.deepcopy(self.module).double(), federation, self.algorithm, settings)
         except ValueError as error:
             return f"the method refuses: {first_line(error)}"
         return ""

@@ -33,16 +33,16 @@ class Judge:
         self,
         algorithm: Algorithm,
         model: Model,
-        federation: Population,
+        population: Population,
         census: Census,
         exchange: Exchange,
     ) -> None:
-        self.algorithm, self.model, self.federation = algorithm, model, federation
+        self.algorithm, self.model, self.population = algorithm, model, population
         self.census, self.exchange = census, exchange
-        self.part = federation.judged_part
-        self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
+        self.part = population.judged_part
+        self.work = Evaluate(algorithm, population.groups, self.part, by_client=exchange.by_client)
         # one of each kind: engines prepare a kind of work once
-        self._training_work = Evaluate(Algorithm(), federation.groups, "train")
+        self._training_work = Evaluate(Algorithm(), population.groups, "train")
         # the last training losses, and the state they are of
         self._losses: tuple[State, Tensor] | None = None
         # full tallies of the last model, likewise
@@ -52,22 +52,22 @@ class Judge:
         self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]
     ) -> Result:
         """What a run of so many rounds that ends with ``state`` leaves."""
-        federation, certificate = self.federation, self.certificate(state, rounds)
+        population, certificate = self.population, self.certificate(state, rounds)
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
-        validated = self.tally(state, rounds, "val") if federation.has("val") else None
+        validated = self.tally(state, rounds, "val") if population.has("val") else None
         return Result(
             algorithm=self.algorithm,
             params=params,
             personal=personal,
             state=tree.to(state, "cpu"),
             history_rows=history,
-            score_columns=score_columns(tally, federation) | self.shared_columns(state, rounds),
+            score_columns=score_columns(tally, population) | self.shared_columns(state, rounds),
             tally=tally,
             values=self.values(params, personal),
-            counts=counts_of(tally, federation),
-            validation=None if validated is None else score_columns(validated, federation),
+            counts=counts_of(tally, population),
+            validation=None if validated is None else score_columns(validated, population),
             certificate=certificate,
             over_clients=over_clients,
             weight_columns=(
@@ -90,7 +90,7 @@ class Judge:
     def look(self, state: State, ids: Tensor) -> Look | None:
         """The same question to those of clients ``ids`` that have something to judge on, in company
         with other work."""
-        ids = ids[self.federation.sizes(self.part)[ids] > 0]
+        ids = ids[self.population.sizes(self.part)[ids] > 0]
         return Look(self.work, self._task(state), ids) if len(ids) else None
 
     def read(self, replies: Replies) -> Row:
@@ -116,15 +116,15 @@ class Judge:
                 "no client has answered the last evaluation; start the run again, it goes on from"
                 " its last round"
             )
-        return dense(replies, self.federation.clients)
+        return dense(replies, self.population.clients)
 
     def _full(self, part: str) -> Evaluate:
         return Evaluate(
             self.algorithm,
-            self.federation.groups,
+            self.population.groups,
             part,
             True,
-            self.federation.clients,
+            self.population.clients,
             self.exchange.by_client,
         )
 
@@ -138,22 +138,21 @@ class Judge:
             or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init())))
         ):
             return {}
-        clients = self.federation.clients
-        work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
-        columns = score_columns(dense(self._judged(work, state, round), clients), self.federation)
+        clients = self.population.clients
+        work = Evaluate(Algorithm(), self.population.groups, self.part, full=True, clients=clients)
+        columns = score_columns(dense(self._judged(work, state, round), clients), self.population)
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
     def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
-        """(N,) how each sample of the judged part is served, where samples are here; as evaluation,
-        with one thread for each operation."""
-        if not isinstance(self.federation, Federation):
+        """(N,) how each sample of the judged part is served; empty where samples are elsewhere."""
+        if not isinstance(self.population, Federation):
             return np.zeros(0)
-        with one_thread():
-            return sample_values(self.model, self.federation.judged, params, personal)
+        with one_thread():  # as evaluation
+            return sample_values(self.model, self.population.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
         # clients with something to judge on
-        ids = self.federation.sizes(work.part).nonzero().flatten()
+        ids = self.population.sizes(work.part).nonzero().flatten()
         return self.exchange.exchange(work, self._task(state), ids, round)
 
     def _task(self, state: State) -> Task:
@@ -172,7 +171,7 @@ class Judge:
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""
-        names = [self.federation.name(client) for client in range(self.federation.clients)]
+        names = [self.population.name(client) for client in range(self.population.clients)]
         columns = {
             "loss": self.training_losses(state, round),
             "base": self.census.weight,
@@ -187,7 +186,7 @@ class Judge:
         All are NaN where one has not answered: weights are about everyone's losses.
         """
         if self._losses is None or self._losses[0] is not state:
-            everyone = torch.arange(self.federation.clients)
+            everyone = torch.arange(self.population.clients)
             replies = self.exchange.exchange(
                 self._training_work, self._task(state), everyone, round
             )
@@ -210,7 +209,7 @@ class Judge:
         memories = self.exchange.memories
         return [
             self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first)))
-            for client in range(self.federation.clients)
+            for client in range(self.population.clients)
         ]
 
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.engines.base import Exchange
 from evenhand.engines.processes.group import launched, several
 from evenhand.engines.processes.meeting import ProcessError, digest, gather_objects, meet
@@ -30,7 +30,7 @@ from evenhand.model import Model
 from evenhand.tree import Tree
 
 
-def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
+def split(exchange: Exchange, model: Model, population: Population) -> Exchange:
     """``exchange`` divided among the processes; itself where there is one. All must have the same
     model and the same data."""
     if not several():
@@ -41,7 +41,7 @@ def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
                 stacklevel=4,  # where fit is called
             )
         return exchange
-    content = hashlib.sha256(federation.fingerprint().encode())
+    content = hashlib.sha256(population.fingerprint().encode())
     for name, value in model.state_dict(model.init()).items():
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
         content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -51,7 +51,7 @@ def split(exchange: Exchange, model: Model, federation: Federation) -> Exchange:
             "the processes do not start from the same model and data; call torch.manual_seed before"
             " making the module, and deal the data with the same seed everywhere"
         )
-    return Split(exchange, model, federation)
+    return Split(exchange, model, population)
 
 
 class Split:
@@ -59,14 +59,14 @@ class Split:
 
     here, by_client = True, True
 
-    def __init__(self, inner: Exchange, model: Model, federation: Federation) -> None:
-        self.inner, self.model, self.federation = inner, model, federation
+    def __init__(self, inner: Exchange, model: Model, population: Population) -> None:
+        self.inner, self.model, self.population = inner, model, population
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
         # (n,) where a client with a memory works, also after a checkpoint is loaded
-        self._home = deal(federation.train.sizes, self.world)
+        self._home = deal(population.sizes("train"), self.world)
         # (n,) where it got its memory, if that was unforeseen; -1 for the others
-        self._kept_at = torch.full((federation.clients,), -1)
+        self._kept_at = torch.full((population.clients,), -1)
         # by identity: whether a kind of work needs memories; None: not known
         self._remembering: dict[int, tuple[Work, bool | None]] = {}
 
@@ -198,7 +198,7 @@ class Split:
 
     def _places(self, work: Work, ids: Tensor) -> Tensor:
         """(K,) at which process each client works."""
-        dealt = deal(getattr(self.federation, work.part).sizes[ids], self.world)
+        dealt = deal(self.population.sizes(work.part)[ids], self.world)
         if work.pooled:  # memories play no part
             return dealt
         return torch.where(
