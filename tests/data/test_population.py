@@ -57,7 +57,8 @@ def test_counts_are_by_part_client_and_group(grouped: eh.Federation) -> None:
 
 
 def test_without_groups_there_is_one_column() -> None:
-    fed = ragged(sizes=(2, 5), teams=False)
+    sizes = (2, 5)
+    fed = eh.Federation.from_arrays([{"x": np.zeros((n, 1)), "y": [0] * n} for n in sizes])
     assert fed.counts("train").tolist() == [[2], [5]]
     assert fed.census().group_counts is None
 
@@ -81,8 +82,8 @@ def test_scores_need_no_samples(grouped: eh.Federation) -> None:
     tally = {
         "count": grouped.counts("test").double().numpy(),
         "correct": grouped.counts("test").double().numpy() / 2,
-        "loss": np.ones((3, 3)),
-        "confusion": np.arange(36, dtype=np.int64).reshape(3, 3, 2, 2),
+        "loss": grouped.counts("test").double().numpy(),
+        "confusion": np.arange(54, dtype=np.int64).reshape(3, 3, 2, 3),
     }
     found = [score_columns(tally, who) for who in (grouped, counts_alone(grouped))]
     assert found[0]["train_count"].tolist() == [4, 2, 3, 4, 3, 2, 4, 5]

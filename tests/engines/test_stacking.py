@@ -226,7 +226,9 @@ def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.
     for model, draw in zip(models, draws, strict=True):
         task = with_round(algorithm.task(algorithm.init(model.init(), census), draw.ids), draw, 0.1)
         task.shared.update(
-            {"moment": torch.tensor(0.6, dtype=torch.float64)} if algorithm.snapshot else {}
+            {"moment": torch.tensor(0.6, dtype=torch.float64)}
+            if algorithm.local_work().snapshot
+            else {}
         )
         tasks.append(task)
     work = Train(algorithm, local)

@@ -63,7 +63,7 @@ def test_work_of_no_method_in_particular_comes_back_equal() -> None:
 
 def test_the_work_after_the_last_round_comes_back_equal() -> None:
     method = METHODS["finetuned"]
-    last = method.finish()
+    last = method.local_work().last
     assert last is not None
     assert last != method
     for work in kinds(last):

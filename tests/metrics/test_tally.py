@@ -815,7 +815,7 @@ def test_training_data_are_looked_at_once_for_each_evaluated_round_and_only_wher
 
 
 @dataclass(frozen=True)
-class LateToTell(eh.Algorithm):
+class LateToTell(eh.Algorithm, eh.Reporting):
     """FedAvg that knows its weights once every loss is below a bound."""
 
     bound: float = 1.0

@@ -87,11 +87,11 @@ class Train:
 
     @property
     def snapshot(self) -> bool:
-        return self.algorithm.snapshot
+        return self.algorithm.local_work().snapshot
 
     @property
     def whole_data(self) -> bool:
-        return self.algorithm.whole_data
+        return self.algorithm.local_work().whole_data
 
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
@@ -148,7 +148,9 @@ class Ask(_Looking):
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        return self.algorithm.answer(model, data, task, memory), memory
+        question = self.algorithm.question()
+        assert question is not None, "only a method with a question asks"
+        return question.answer(model, data, task, memory), memory
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         return Reply()

@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, visible
 from evenhand.errors import RunError, require_kind, require_number, require_whole
 from evenhand.files import write_atomic
 from evenhand.flower import records
@@ -185,7 +185,7 @@ def _check_sharing(
 ) -> None:
     """Warn of clients whose owners share less than the run will ask for; raise where no client
     would be left."""
-    seen = algorithm.seen(roster.population.census(settings.weights))
+    seen = visible(algorithm, roster.population.census(settings.weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
     for clients, what, remedy in (

@@ -48,7 +48,7 @@ def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
     or none in particular."""
     if type(algorithm) is Algorithm:
         return {"plain": True}
-    last = algorithm != method and algorithm == method.finish()
+    last = algorithm != method and algorithm == method.local_work().last
     try:
         table: Any = algorithm_table(method if last else algorithm)
     except SpecError:
@@ -133,7 +133,7 @@ def _algorithm(asked: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
         algorithm = _built(method)
     if not after_last:
         return algorithm
-    last = algorithm.finish()
+    last = algorithm.local_work().last
     if last is None:
         raise SpecError(f"{type(algorithm).__name__} has no work after the last round")
     return last

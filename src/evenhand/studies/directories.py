@@ -35,7 +35,7 @@ import torch
 from torch import nn
 
 from evenhand import files
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, visible
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import Vmap, choose, processes
@@ -312,7 +312,7 @@ def about_run(
         },
         "server": {
             label: {
-                "sees": list(method.seen(census)),
+                "sees": list(visible(method, census)),
                 "stays": list(method.memory(params)) or ["model"] * method.personal,
             }
             for label, method in methods.items()
