@@ -28,8 +28,8 @@ from evenhand.studies.findings import analyse
 from evenhand.studies.study import Study
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
-from tests.support.flower_faults import FAST, Dying, Killed
-from tests.support.flower_nodes import Setting
+from tests.support.flower_faults import Dying, Killed
+from tests.support.flower_nodes import FAST, Setting
 
 SIZES = (4, 12, 7, 20)
 FROM_SUMS = (

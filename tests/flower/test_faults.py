@@ -25,15 +25,10 @@ from evenhand.tree import Tree
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_faults import Dying, Killed, Unheard, during
 from tests.support.flower_grid import InProcessGrid
-from tests.support.flower_nodes import Setting, flat, one_client
+from tests.support.flower_nodes import FAST, Setting, flat, one_client
 
 SIZES = (2, 12, 7)
 FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is left out, and of which round: the middle one
-FAST: dict[str, Any] = {
-    "local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5),
-    "seed": 3,
-    "eval_every": 2,
-}
 CANARY = 31337.125  # a value of a client's data: no log of the server may show it
 PATH = "/home/clinic/patients.csv"
 

@@ -19,6 +19,12 @@ SETTINGS: dict[str, Any] = {
     "seed": 3,
     "eval_every": 2,
 }
+# for runs of three rounds with few clients
+FAST: dict[str, Any] = {
+    "local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5),
+    "seed": 3,
+    "eval_every": 2,
+}
 
 
 def one_client(federation: eh.Federation, client: int) -> eh.Federation:

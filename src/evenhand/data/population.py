@@ -202,7 +202,7 @@ class Population:
         return self.counts("train") if self.groups else None
 
     def fingerprint(self) -> str:
-        """A short text that changes when names, counts or the form of samples do.
+        """A short text that changes when what is known of the clients does.
 
         It is that of a federation of zeros, sorted by group, which earlier versions had in place of
         a population: their runs can go on.

@@ -1,8 +1,8 @@
-"""The run directory of a real federation: the simulator's, but for what stays with the nodes.
+"""The run directory of a real federation: the simulator's, without what stays with the nodes.
 
-There are no samples, no values of single samples and no personal models in it. The checkpoint stays
-when the run is done: an app that is started again with the same directory trains nothing, evaluates
-once more and gives the same result.
+It has no samples, no values of single samples and no personal models. The checkpoint stays when the
+run is done: an app that is started again with the same directory trains nothing, evaluates once
+more and gives the same result.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm
-from evenhand.cohort import Cohort
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
@@ -24,6 +23,10 @@ from evenhand.local import LocalSGD
 from evenhand.studies import directories
 from evenhand.studies.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
 from evenhand.training.result import Result
+from evenhand.training.settings import Settings
+
+# settings that a spec has as they are
+PLAIN = ("rounds", "seed", "loss", "weights", "eval_every", "track_weights", "evaluate")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,15 +44,15 @@ class Directory:
         return self.path / self.spec.methods[0].label
 
     def check(self) -> None:
-        """Refuse a directory that was begun with other settings, before anything is written into
-        it."""
+        """Refuse a directory that was begun with other settings, before writing anything."""
         if not (self.path / "spec.toml").exists():
             return
-        then, now = (
-            dataclasses.asdict(spec) for spec in (directories.load_spec(self.path), self.spec)
-        )
-        # the directory may have been moved
-        other = [name for name in now if name != "name" and then[name] != now[name]]
+        then, now = map(_compared, (directories.load_spec(self.path), self.spec))
+        if then["evaluate"] == Spec.evaluate:
+            del now[
+                "evaluate"
+            ]  # earlier versions did not write it; the checkpoint compares it, too
+        other = [name for name in now if then[name] != now[name]]
         if other:
             raise RunError(
                 f"{self.path} was begun with other settings ({', '.join(other)}); use another"
@@ -57,7 +60,7 @@ class Directory:
             )
 
     def begin(self, population: Population, by_client: bool) -> None:
-        """Write what the run is about; a directory of a run that goes on stays as it is."""
+        """Write what the run is about; the directory of a resumed run stays as it is."""
         files.clear_partial(self.path, RESERVED)
         if (self.path / "spec.toml").exists():
             return
@@ -81,21 +84,8 @@ class Directory:
         files.write_json(self.path / directories.ABOUT, about)
 
 
-def run_spec(
-    path: Path,
-    algorithm: Algorithm,
-    module: nn.Module,
-    *,
-    local: LocalSGD | None,
-    cohort: Cohort | None,
-    **settings: Any,
-) -> Spec:
+def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Settings) -> Spec:
     """What a server app was asked for, in the form of a spec; its data are with the nodes."""
-    chosen = {key: value for key, value in settings.items() if value is not None}
-    if local is not None:
-        chosen["local"] = _given(local)
-    if cohort is not None:
-        chosen["cohort"] = {"name": type(cohort).__name__.lower(), **_given(cohort)}
     spec = Spec(
         name=plain_name(path.resolve().name),
         engine="flower",
@@ -106,9 +96,19 @@ def run_spec(
             "name": type(module).__name__,
             "parameters": sum(leaf.numel() for leaf in module.parameters()),
         },
-        **chosen,
+        local=Spec().local if settings.local == Settings.local else _given(settings.local),
+        cohort={"name": type(settings.cohort).__name__.lower(), **_given(settings.cohort)},
+        **{name: getattr(settings, name) for name in PLAIN},
     )
     return spec.with_methods([_method(algorithm)])
+
+
+def _compared(spec: Spec) -> dict[str, Any]:
+    """What must be the same for a run to go on; the directory may have been moved."""
+    found = dataclasses.asdict(spec)
+    del found["name"]
+    defaults = {field.name: field.default for field in dataclasses.fields(LocalSGD)}
+    return found | {"local": defaults | found["local"]}
 
 
 def _method(algorithm: Algorithm) -> Mapping[str, Any]:
@@ -119,7 +119,7 @@ def _method(algorithm: Algorithm) -> Mapping[str, Any]:
 
 
 def _given(settings: Any) -> dict[str, Any]:
-    """The plain values among the settings of a dataclass, and none that was not given."""
+    """The plain values among the fields of a dataclass."""
     if not dataclasses.is_dataclass(settings):
         return {}
     found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
