@@ -379,8 +379,8 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 @needs_proc
 @FEDERATION
-# sums only, needs each client's loss, has client memories
-@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])
+# needs each client's loss; sums only, and client memories
+@pytest.mark.parametrize("method", ["afl", "ditto"])
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     method: str, federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
