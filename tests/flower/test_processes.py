@@ -379,8 +379,8 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 @needs_proc
 @FEDERATION
-# sums only, needs each client's loss, has client memories
-@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])
+# sums and client memories; each client's loss, whose messages tests in one process see too
+@pytest.mark.parametrize("method", ["ditto", pytest.param("afl", marks=pytest.mark.slow)])
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     method: str, federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:

@@ -29,12 +29,14 @@ def test_every_method_gives_what_the_simulator_gives_to_the_bit(
         module,
         federation,
         METHODS[method],
-        rounds=5,
+        rounds=3,
         engine="loop",
         cohort=COHORTS[cohort],
         **SETTINGS,
     )
-    result = Setting(tmp_path, federation, module).run(METHODS[method], cohort=COHORTS[cohort])
+    result = Setting(tmp_path, federation, module).run(
+        METHODS[method], rounds=3, cohort=COHORTS[cohort]
+    )
     for key, value in flat(reference).items():
         assert torch.equal(flat(result)[key], value), key
     assert [row["answered"] for row in result.history_rows] == [
