@@ -69,7 +69,13 @@ if TYPE_CHECKING:
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
-    from evenhand.studies import audit
+    from evenhand.page import figures
+    from evenhand.page.report import report
+    from evenhand.studies.audit import audit
+    from evenhand.studies.entry import compare, load, sweep
+    from evenhand.studies.findings import Findings, analyse
+    from evenhand.studies.spec import Spec
+    from evenhand.studies.study import Study
     from evenhand.training.result import Result
     from evenhand.training.rounds import fit
     from evenhand.training.stacks import Run, fit_many
@@ -118,6 +124,12 @@ _HOME = {
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
+    "page.report": ["report"],
+    "studies.audit": ["audit"],
+    "studies.entry": ["compare", "load", "sweep"],
+    "studies.findings": ["Findings", "analyse"],
+    "studies.spec": ["Spec"],
+    "studies.study": ["Study"],
     "training.result": ["Result"],
     "training.rounds": ["fit"],
 }
@@ -137,7 +149,7 @@ _SUBMODULES = {
         )
     },
     **{name: f"data.{name}" for name in ("partitions", "plots", "shifts")},
-    "audit": "studies.audit",
+    "figures": "page.figures",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -173,6 +185,7 @@ __all__ = [
     "FedMinMax",
     "FedProx",
     "Federation",
+    "Findings",
     "FineTuned",
     "Full",
     "LocalOnly",
@@ -189,7 +202,9 @@ __all__ = [
     "Result",
     "Run",
     "RunError",
+    "Spec",
     "SpecError",
+    "Study",
     "Survey",
     "Task",
     "Uniform",
@@ -198,18 +213,24 @@ __all__ = [
     "Wrapper",
     "__version__",
     "algorithms",
+    "analyse",
     "audit",
+    "compare",
     "datasets",
     "deal",
     "engines",
+    "figures",
     "fit",
     "fit_many",
+    "load",
     "metrics",
     "models",
     "partitions",
     "plots",
+    "report",
     "shifts",
     "simplex",
+    "sweep",
     "testing",
     "theory",
     "tree",

@@ -225,7 +225,8 @@ def server_app(
     def main(grid: Grid, context: Context) -> None:
         # here: a node starts anew for every message, and does without them
         from evenhand.flower.directory import Directory, run_spec
-        from evenhand.training.rounds import fit
+        from evenhand.training.rounds import train
+        from evenhand.training.settings import Settings
 
         link = Link(grid, Limits(deadline=deadline, message=limit, patience=patience))
         module = _made(model, seed)
@@ -259,25 +260,27 @@ def server_app(
         while result is None:
             _tell_of_unheard(attendance.roster, algorithm, weights, by_client)
             with suppress(Joined):  # the run then goes on from its last round, with more clients
-                result = fit(
+                result = train(
                     module,
                     attendance.roster.federation,
                     algorithm,
-                    loss=loss,
-                    rounds=rounds,
-                    local=local,
-                    cohort=cohort,
-                    seed=seed,
-                    engine=Remote(
-                        link, attendance, algorithm, run_name(Path(out)), loss, by_client
+                    Settings(
+                        loss=loss,
+                        rounds=rounds,
+                        local=local or Settings.local,
+                        cohort=cohort or Settings.cohort,
+                        seed=seed,
+                        engine=Remote(
+                            link, attendance, algorithm, run_name(Path(out)), loss, by_client
+                        ),
+                        weights=weights,
+                        eval_every=eval_every,
+                        evaluate=evaluate,
+                        track_weights=track_weights,
+                        checkpoint_every=1,
                     ),
-                    weights=weights,
-                    eval_every=eval_every,
-                    evaluate=evaluate,
-                    track_weights=track_weights,
                     progress=progress,
                     out=directory.folder,
-                    checkpoint_every=1,
                     resume=True,
                 )
         if all(row["void"] for row in result.history_rows):

@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.data.federation import Federation
+from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, Row, rows_of, summary
 from evenhand.metrics.tally import Tally
+from evenhand.training.directory import write_run
+from evenhand.training.settings import Settings
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
+
+
+class Origin(NamedTuple):
+    """What a run was made of, besides its method."""
+
+    module: nn.Module
+    federation: Federation
+    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,26 @@ class Result:
     weight_rounds: list[int] = field(default_factory=list, repr=False)
     # (T, n) each client's effective weight then; rows sum to one
     weight_history: Floats | None = field(default=None, repr=False)
+    # what the run was made of, for save()
+    origin: Origin | None = field(default=None, repr=False, compare=False)
+
+    def save(self, directory: str | Path) -> Path:
+        """Write a run directory that :func:`evenhand.load` and :func:`evenhand.report` read.
+
+        ``fit(..., out=directory)`` has done so already. A directory that holds another run is
+        refused.
+        """
+        if self.origin is None:
+            raise RunError("only a result of fit or fit_many can be saved; this one is neither")
+        write_run(self, self.origin, Path(directory))
+        return Path(directory)
+
+    def recorded(self, origin: Origin, out: str | Path | None) -> Result:
+        """The same result with what the run was made of, saved in ``out`` if there is one."""
+        whole = replace(self, origin=origin)
+        if out is not None:
+            whole.save(out)
+        return whole
 
     @cached_property
     def history(self) -> pd.DataFrame:

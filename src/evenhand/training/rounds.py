@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 import torch
@@ -30,7 +31,8 @@ from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, identify
 from evenhand.training.evaluation import Judge
-from evenhand.training.result import Result
+from evenhand.training.result import Origin, Result
+from evenhand.training.settings import Options, Settings, takes_settings
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +44,7 @@ Progress = Callable[[int, Row], None]
 
 
 @processes.together
-def fit(
+def _fit(
     module: nn.Module,
     federation: Federation,
     algorithm: Algorithm,
@@ -64,40 +66,6 @@ def fit(
     precision: str = "fp32",
     evaluate: str = "after training",
 ) -> Result:
-    """Train ``module`` on ``federation`` with ``algorithm``.
-
-    Training starts from the module's own parameters and leaves the module unchanged. Same
-    arguments, same result, byte for byte, on one engine and device.
-
-    Args:
-        loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function (output, target)
-            -> one loss per sample.
-        rounds: communication rounds.
-        local: the local solver; default LocalSGD(lr=0.1, epochs=1, batch_size=32).
-        cohort: who takes part; default Full().
-        seed: of cohorts and batch orders (and dropout).
-        engine: "auto", "loop", "vmap" or an engine object.
-        weights: what a client counts for: "data" (its share of the samples) or "uniform".
-        device: where to compute; default where the module is.
-        eval_every: rounds between evaluations in the history; default rounds / 20. The last round
-            is always evaluated.
-        out: a directory for checkpoints and the history; None keeps nothing on disk.
-        checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
-        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
-            those of the first call. But the federation may have more clients, with the next
-            numbers: they join the run (:meth:`evenhand.Algorithm.join`).
-        progress: called after every round with the number of rounds done and the history row; of
-            several processes, by the first.
-        track_weights: keep the weight that each client effectively has after every evaluated round,
-            for methods that can tell it; this takes a look at all training data each time.
-        precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see
-            docs/speed.md. Parameters and sums are the module's own numbers in any case.
-        evaluate: "after training", everyone evaluates the model of a round; or "with training", the
-            round's cohort evaluates the model it starts from, which in a real federation takes no
-            messages of its own. The history then says in ``scores_after`` after how many rounds the
-            model was that its numbers are about; those at the end are about the last model in any
-            case.
-    """
     require_choice("evaluate", evaluate, EVALUATE)
     local = local or LocalSGD(lr=0.1, epochs=1, batch_size=32)
     cohort = cohort or Full()
@@ -209,6 +177,73 @@ def fit(
     tell_of_left_out(history, exchange.here)
     exchanges.finish(state, rounds)
     return judge.result(state, rounds, history, tracked)
+
+
+def train(
+    module: nn.Module,
+    federation: Federation,
+    algorithm: Algorithm,
+    settings: Settings,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone."""
+    chosen = {field.name: getattr(settings, field.name) for field in fields(settings)}
+    return _fit(module, federation, algorithm, out=out, resume=resume, progress=progress, **chosen)
+
+
+@takes_settings()
+def fit(
+    module: nn.Module,
+    federation: Federation,
+    algorithm: Algorithm,
+    *,
+    settings: Settings | None = None,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+    **options: Unpack[Options],
+) -> Result:
+    """Train ``module`` on ``federation`` with ``algorithm``.
+
+    Training starts from the module's own parameters and leaves the module unchanged. Same
+    arguments, same result, byte for byte, on one engine and device.
+
+    Args:
+        loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function (output, target)
+            -> one loss per sample.
+        rounds: communication rounds.
+        local: the local solver; default LocalSGD(lr=0.1, epochs=1, batch_size=32).
+        cohort: who takes part; default Full().
+        seed: of cohorts and batch orders (and dropout).
+        engine: "auto", "loop", "vmap" or an engine object.
+        weights: what a client counts for: "data" (its share of the samples) or "uniform".
+        device: where to compute; default where the module is.
+        eval_every: rounds between evaluations in the history; default rounds / 20. The last round
+            is always evaluated.
+        out: a run directory, which :func:`evenhand.load` and :func:`evenhand.report` read when the
+            run is done, and with checkpoints until then; None keeps nothing on disk.
+        checkpoint_every: rounds between checkpoints; default rounds / 10. Needs ``out``.
+        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
+            those of the first call. But the federation may have more clients, with the next
+            numbers: they join the run (:meth:`evenhand.Algorithm.join`).
+        progress: called after every round with the number of rounds done and the history row; of
+            several processes, by the first.
+        track_weights: keep the weight that each client effectively has after every evaluated round,
+            for methods that can tell it; this takes a look at all training data each time.
+        precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see
+            docs/speed.md. Parameters and sums are the module's own numbers in any case.
+        evaluate: "after training", everyone evaluates the model of a round; or "with training", the
+            round's cohort evaluates the model it starts from, which in a real federation takes no
+            messages of its own. The history then says in ``scores_after`` after how many rounds the
+            model was that its numbers are about; those at the end are about the last model in any
+            case.
+    """
+    chosen = Settings.of(settings, options)
+    result = train(module, federation, algorithm, chosen, out=out, resume=resume, progress=progress)
+    return result.recorded(Origin(module, federation, chosen), out)
 
 
 def after_replies(algorithm: Algorithm, state: State, replies: Replies) -> tuple[State, Row]:

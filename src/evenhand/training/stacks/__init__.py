@@ -18,17 +18,19 @@ row for each run.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from evenhand.cohort import Cohort
+from evenhand.cohort import Cohort, Full
 from evenhand.data.federation import Federation
 from evenhand.engines import Engine
 from evenhand.losses import LossFunction
 from evenhand.training.result import Result
+from evenhand.training.settings import Settings
 from evenhand.training.stacks.plan import Plan, Run, Together
 
 __all__ = ["Run", "fit_each", "fit_many"]
@@ -89,7 +91,22 @@ def fit_many(
         precision=precision,
     )
     results = dict(found)
-    return [results[number] for number in range(len(runs))]
+    settings = Settings(
+        loss=loss,
+        rounds=rounds,
+        cohort=cohort or Full(),
+        engine=engine,
+        weights=weights,
+        device=device,
+        eval_every=eval_every,
+        checkpoint_every=checkpoint_every,
+        track_weights=track_weights,
+        precision=precision,
+    )
+    return [
+        results[number].recorded(run.origin(module, federation, settings), run.out)
+        for number, run in enumerate(runs)
+    ]
 
 
 def fit_each(
@@ -97,6 +114,7 @@ def fit_each(
     federation: Federation,
     runs: Sequence[Run],
     *,
+    settings: Settings | None = None,
     beside: Sequence[Run] = (),
     progress: Together | None = None,
     **common: Any,
@@ -108,6 +126,12 @@ def fit_each(
             settings become tensors is decided by all of them, so that a sweep that was interrupted
             ends with the same bits.
     """
+    if settings is not None:
+        common |= {
+            field.name: getattr(settings, field.name)
+            for field in dataclasses.fields(settings)
+            if field.name not in ("local", "seed", "evaluate")
+        }
     plan = Plan(module, federation, list(runs), list(beside), progress, **common)
     for stack in plan.stacks():
         yield from plan.carry_out(stack)

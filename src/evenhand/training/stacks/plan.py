@@ -30,8 +30,9 @@ from evenhand.messages import Task
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, first_samples, identify
-from evenhand.training.result import Result
-from evenhand.training.rounds import EVALUATE, check_arguments, fit, prepare, with_round
+from evenhand.training.result import Origin, Result
+from evenhand.training.rounds import EVALUATE, check_arguments, prepare, train, with_round
+from evenhand.training.settings import Settings
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
 from evenhand.training.stacks.training import Training
 from evenhand.tree import Tree
@@ -58,6 +59,11 @@ class Run:
     local: LocalSGD | None = None
     module: nn.Module | None = None
     out: str | Path | None = None
+
+    def origin(self, module: nn.Module, federation: Federation, settings: Settings) -> Origin:
+        """What the run is made of, with a common module and common settings."""
+        own = dataclasses.replace(settings, seed=self.seed, local=self.local or settings.local)
+        return Origin(self.module or module, federation, own)
 
 
 class Entry(NamedTuple):
@@ -199,25 +205,27 @@ class Plan:
 
             yield (
                 number,
-                fit(
+                train(
                     run.module or self.module,
                     self.federation,
                     run.algorithm,
-                    loss=self.loss,
-                    rounds=self.rounds,
-                    local=local,
-                    cohort=self.cohort,
-                    seed=run.seed,
-                    engine=self.engine,
-                    weights=self.weights,
-                    device=self.device,
-                    eval_every=self.eval_every,
+                    Settings(
+                        loss=self.loss,
+                        rounds=self.rounds,
+                        local=local,
+                        cohort=self.cohort,
+                        seed=run.seed,
+                        engine=self.engine,
+                        weights=self.weights,
+                        device=self.device,
+                        eval_every=self.eval_every,
+                        checkpoint_every=self.checkpoint_every,
+                        track_weights=self.track_weights,
+                        precision=self.precision,
+                    ),
                     out=run.out,
-                    checkpoint_every=self.checkpoint_every,
                     resume=store is not None,
                     progress=after,
-                    track_weights=self.track_weights,
-                    precision=self.precision,
                 ),
             )
 
