@@ -20,6 +20,7 @@ ORDER = (
     "files",
     "simplex",
     "data",
+    "tables",  # where older Flower projects import read_table from
     "datasets",
     "models",
     "losses",
@@ -54,21 +55,13 @@ class Edge(NamedTuple):
 
 
 # Imports that are still to be removed; delete a line here when its import is gone.
-KNOWN = {
-    Edge("evenhand.training.stacks.plan", "evenhand.training.stacks.training"),
-    Edge("evenhand.flower.tryout.member", "evenhand.flower.tryout.loopback"),
-    Edge("evenhand.flower.attendance", "evenhand.flower.exchange"),
-}
+KNOWN: set[Edge] = set()
 # Files that are longer, and why; delete a line here when its file is short enough.
 LONGER = dict.fromkeys(
     [
+        "algorithm",
         "cli.flower",
         "cli.view",
-        "flower.apps",
-        "flower.exchange",
-        "flower.records",
-        "flower.roster",
-        "flower.tryout.loopback",
         "metrics.across",
         "report.figures",
         "report.panels",
@@ -81,9 +74,6 @@ LONGER = dict.fromkeys(
         "testing.hooks",
         "testing.runs",
         "testing.subject",
-        "training.rounds",
-        "training.stacks.plan",
-        "training.stacks.training",
     ],
     "not split yet",
 )

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         theory,
         tree,
     )
-    from evenhand.algorithm import Algorithm, Certificate, Survey
+    from evenhand.algorithm import (
+        Algorithm,
+        Certificate,
+        LocalWork,
+        Question,
+        Reporting,
+        Survey,
+        Weighting,
+    )
     from evenhand.algorithms import (
         AFL,
         ALGORITHMS,
@@ -82,7 +90,15 @@ __version__ = "0.1.0"
 
 # Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
 _HOME = {
-    "algorithm": ["Algorithm", "Certificate", "Survey"],
+    "algorithm": [
+        "Algorithm",
+        "Certificate",
+        "LocalWork",
+        "Question",
+        "Reporting",
+        "Survey",
+        "Weighting",
+    ],
     "algorithms": [
         "AFL",
         "ALGORITHMS",
@@ -186,6 +202,7 @@ __all__ = [
     "Full",
     "LocalOnly",
     "LocalSGD",
+    "LocalWork",
     "Loop",
     "LossGuard",
     "Model",
@@ -194,8 +211,10 @@ __all__ = [
     "Population",
     "PropFair",
     "Proportional",
+    "Question",
     "Replies",
     "Reply",
+    "Reporting",
     "Result",
     "Run",
     "RunError",
@@ -206,6 +225,7 @@ __all__ = [
     "Uniform",
     "View",
     "Vmap",
+    "Weighting",
     "Wrapper",
     "__version__",
     "algorithms",

@@ -83,7 +83,7 @@ def test_scores_need_no_samples(grouped: eh.Federation) -> None:
         "count": grouped.counts("test").double().numpy(),
         "correct": grouped.counts("test").double().numpy() / 2,
         "loss": grouped.counts("test").double().numpy(),
-        "confusion": np.arange(36, dtype=np.int64).reshape(3, 3, 2, 2),
+        "confusion": np.arange(54, dtype=np.int64).reshape(3, 3, 2, 3),
     }
     found = [score_columns(tally, who) for who in (grouped, counts_alone(grouped))]
     assert found[0]["train_count"].tolist() == [4, 2, 3, 4, 3, 2, 4, 5]

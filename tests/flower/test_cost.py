@@ -21,8 +21,8 @@ from flwr.proto.message_pb2 import Message as MessageProto
 import evenhand as eh
 from evenhand import tree
 from evenhand.flower import records
-from tests.flower.test_rounds import Setting
 from tests.support.federations import network, ragged
+from tests.support.flower_nodes import Setting
 
 # What torch and Flower load themselves is there before; the rest is printed.
 NODE = """
@@ -65,7 +65,7 @@ from pathlib import Path
 import torch
 import evenhand as eh
 from tests.support.federations import network, ragged
-from tests.flower.test_rounds import Setting
+from tests.support.flower_nodes import Setting
 
 result = Setting(Path(sys.argv[1]), ragged((30, 7, 40)), network()).run(eh.FedAvg(), rounds=2, by_client=False)
 assert len(result.history_rows) == 2

@@ -17,6 +17,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
+from evenhand.algorithm import visible
 from evenhand.data.federation import Federation
 from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
@@ -25,10 +26,10 @@ from evenhand.report.page import page
 from evenhand.studies.analysis import across_clients, compare, gaps, statistics
 from evenhand.studies.findings import analyse
 from evenhand.studies.study import Study
-from tests.flower.test_faults import FAST, Dying, Killed
-from tests.flower.test_rounds import Setting
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_faults import Dying, Killed
+from tests.support.flower_nodes import FAST, Setting
 
 SIZES = (4, 12, 7, 20)
 FROM_SUMS = (
@@ -459,7 +460,7 @@ def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(
         return [reply]
 
     Setting(tmp_path, federation, network(), spoil=watch).run(method, rounds=2, by_client=False)
-    seen = method.seen(federation.census())
+    seen = visible(method, federation.census())
     trees = {
         key
         for kind, reply in arrived

@@ -23,7 +23,7 @@ from evenhand.cli.flower import _explained
 from evenhand.data.tables.files import read_table
 from evenhand.errors import DataError, SpecError
 from evenhand.files import read_tensors
-from evenhand.flower.project.codebook import Codebook
+from evenhand.flower.codebook import Codebook
 from evenhand.flower.project.new import code, example, package_name, write_project
 from tests.support.flower_grid import InProcessGrid
 
@@ -347,7 +347,7 @@ def test_the_apps_of_a_project_are_short_and_clear_of_placeholders(app: Path) ->
 def test_flower_accepts_the_project_and_leaves_the_tables_here(app: Path, tmp_path: Path) -> None:
     import zipfile
 
-    from evenhand.flower.tryout.loopback import QUIET_FLOWER
+    from evenhand.flower.tryout.processes import QUIET_FLOWER
 
     # what is built alone, for others, must have a plain name; what is run need not
     app = app.rename(tmp_path / "renamed")

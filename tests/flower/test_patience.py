@@ -17,10 +17,10 @@ from torch import nn
 
 import evenhand as eh
 from evenhand.errors import RunError
-from evenhand.flower import apps
-from tests.flower.test_rounds import SETTINGS, Setting, flat, one_client
+from evenhand.flower import client_app, server_app
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import SETTINGS, Setting, flat, one_client
 
 SIZES = (9, 7, 12)
 
@@ -97,13 +97,13 @@ def test_a_model_that_starts_at_random_can_be_resumed(tmp_path: Path) -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
-    setting.grid.app = apps.client_app(
+    setting.grid.app = client_app(
         build, lambda config: one_client(setting.federation, int(config["partition-id"]))
     )
     found: list[eh.Result] = []
     before = torch.random.get_rng_state()
     for _ in range(2):
-        app = apps.server_app(
+        app = server_app(
             eh.Ditto(),
             build,
             clients=3,
@@ -148,7 +148,7 @@ def test_a_node_that_cannot_take_part_is_named_once(
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.contexts[2].node_config["share"] = "nonsense"
     message = (
-        "only 2 of 3 nodes have told of their data within 0.7 s; 1 cannot take part, see above and"
+        "only 2 of 3 nodes have registered within 0.7 s; 1 cannot take part, see above and"
         " their logs; start the others"
     )
     with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError, match=message):
@@ -196,7 +196,7 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(
         "out": "run",
     }
     with pytest.raises(kind, match=message):
-        apps.server_app(**given | wrong)
+        server_app(**given | wrong)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +210,4 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(
 )
 def test_a_clients_app_is_checked_too(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        apps.client_app(**{"model": network(), "load_data": dict} | wrong)
+        client_app(**{"model": network(), "load_data": dict} | wrong)

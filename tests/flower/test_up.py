@@ -22,10 +22,11 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install evenhan
 
 from evenhand.cli.flower import _carry_out, flower
 from evenhand.flower.tryout.certificates import write_certificates, write_node_key
+from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import __file__ as guard_file
 from evenhand.flower.tryout.guard import marked
 from evenhand.flower.tryout.loopback import Loopback, data_files
-from evenhand.flower.tryout.member import FederationError, Member, reason
+from evenhand.flower.tryout.member import Member, reason
 from tests.support.flower_app import write_app
 
 pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker
@@ -402,7 +403,7 @@ def _stranger(federation: Loopback, name: str, options: list[str]) -> Member:
         "0",
     ]
     return Member(
-        federation,
+        federation.processes,
         name,
         ["flower-supernode", *address, *options],
         lambda text: "SuperNode ID:" in text,

@@ -23,7 +23,7 @@ from evenhand.cli.terminal import stopping_cleanly
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from evenhand.flower.project.codebook import Codebook
+    from evenhand.flower.codebook import Codebook
     from evenhand.flower.tryout.loopback import Loopback
 
 
@@ -121,7 +121,7 @@ def _tables(
     """The codebook of a new app, and tables for a try-out where they can be made up."""
     from evenhand.data.tables.files import read_table
     from evenhand.errors import SpecError
-    from evenhand.flower.project.codebook import Codebook
+    from evenhand.flower.codebook import Codebook
     from evenhand.flower.project.new import example
 
     if table is not None:
@@ -240,7 +240,8 @@ def _check_settings(app: Path, settings: str) -> None:
 
 
 def _what_runs(federation: Loopback, app: Path | None) -> str:
-    from evenhand.flower.tryout.loopback import CONNECTION, QUIET_FLOWER
+    from evenhand.flower.tryout.options import CONNECTION
+    from evenhand.flower.tryout.processes import QUIET_FLOWER
 
     settings = " ".join(
         f"{name}={shlex.quote(value)}"
@@ -322,7 +323,7 @@ def _wait(federation: Loopback) -> None:
 
 def _report_ended(federation: Loopback, reported: set[str]) -> None:
     """Say it once where a node has ended; without the SuperLink nothing goes on."""
-    from evenhand.flower.tryout.member import FederationError
+    from evenhand.flower.tryout.errors import FederationError
 
     federation.link.check()
     for member in federation.ended():

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.data.samples import PARTS, Samples
@@ -200,6 +201,33 @@ class Population:
         """(n, A) training samples of each client and group; None where samples have no groups."""
         return self.counts("train") if self.groups else None
 
+    def fingerprint(self) -> str:
+        """A short text that changes when what is known of the clients does.
+
+        It is that of a federation of zeros, sorted by group, which earlier versions had in place of
+        a population: their runs can go on.
+        """
+        found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
+        found.append(None if self.teams is None else self.teams.tolist())
+        for part in PARTS:
+            if part == "train" or self.has(part):
+                found += self._summary(part)
+        return hashlib.sha256(repr(found).encode()).hexdigest()
+
+    def _summary(self, part: str) -> Iterator[object]:
+        """Of each array of such a federation: its shape, its sum, and its sum weighted by place."""
+        counts, total = self.counts(part).flatten(), int(self.counts(part).sum())
+        yield (1, *self.form.x_shape), 0.0, 0.0
+        yield (total,), 0.0, 0.0
+        yield (total, *self.form.y_shape), 0.0, 0.0
+        if self.groups:
+            codes, ends = torch.arange(self.groups).repeat(self.clients), counts.cumsum(0)
+            places = (ends * (ends + 1) - (ends - counts) * (ends - counts + 1)) // 2
+            yield (total,), float((codes * counts).sum()), float((codes * places).sum())
+        offsets = F.pad(self.sizes(part).cumsum(0), (1, 0))
+        places = torch.arange(1, len(offsets) + 1)
+        yield (len(offsets),), float(offsets.sum()), float((offsets * places).sum())
+
     def probe(self, count: int) -> Samples:
         """``count`` samples to try a module on, fewer where clients have fewer for training: the
         first ones, or zeros of the same form where there are only counts."""
@@ -209,13 +237,6 @@ class Population:
         """What a module must fit before training: the samples of every part, or zeros of the same
         form where there are only counts."""
         yield self.probe(2)
-
-    def fingerprint(self) -> str:
-        """A short text that changes when what is known of the clients does."""
-        names = (self.names, self.group_names, self.team_names, self.label_names)
-        tables = [self.teams, *(self._counts[part] for part in sorted(self._counts))]
-        codes = [None if table is None else table.tolist() for table in tables]
-        return hashlib.sha256(repr((names, self.form, codes)).encode()).hexdigest()
 
     def first(self, extent: Extent) -> Population:
         """The population as it was with fewer clients; itself where it had as many, or more, or

@@ -126,10 +126,10 @@ class Batch:
 
     @property
     def whole(self) -> Batch:
-        """All of the client's data, for methods that set ``whole_data``."""
+        """All of the client's data, for methods whose LocalWork has ``whole_data``."""
         if self._whole is None:
             raise ValueError(
-                "batch.whole is there for objectives of methods with whole_data = True"
+                "batch.whole is there for objectives of methods with LocalWork(whole_data=True)"
             )
         return self._whole
 

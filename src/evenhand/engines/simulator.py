@@ -105,8 +105,7 @@ class Simulator:
         numbers: Tensor | None = None,
         wait: bool = True,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of R runs at once: every tensor has one more dimension in front, a row for
-        each run.
+        """The exchanges of R runs at once: every tensor has a row for each run in front.
 
         Args:
             task: shared (R, ...), own (R, K, ...).
@@ -118,8 +117,7 @@ class Simulator:
 
         Returns:
             Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and
-                which replies are finite (R, K):
-            the others are not in the totals and are not remembered.
+            which replies are finite (R, K): the others are not in the totals and not remembered.
         """
         runs, count = ids.shape
         shared, own = (tree.floating(t, self.model.dtype, self.model.device) for t in task)
@@ -148,7 +146,7 @@ class Simulator:
         runs: int,
         wait: bool,
     ) -> tuple[Tree, Tree, Tensor]:
-        """Totals of each run, what is seen one by one, and who counts."""
+        """Totals of each run, rows of single clients, and who counts."""
         work, count = prepared.work, len(everyone.ids)
         fold, good = Fold(runs, count), torch.zeros(count, dtype=torch.bool)
         kinds = self._chunks.kinds(work, everyone)

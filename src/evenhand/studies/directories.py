@@ -35,8 +35,9 @@ import torch
 from torch import nn
 
 from evenhand import files
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, visible
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.engines import Vmap, choose, processes
 from evenhand.errors import RunError, SpecError
 from evenhand.metrics.scores import rows_of
@@ -286,7 +287,7 @@ def spec_identity(spec: Spec) -> str:
 
 def about_run(
     spec: Spec,
-    federation: Federation,
+    population: Population,
     methods: Mapping[str, Algorithm],
     module: nn.Module,
     device: str,
@@ -294,13 +295,14 @@ def about_run(
 ) -> dict[str, Any]:
     """What a run says about itself: data, machine, versions, and what a server learns of a single
     client with each method, by label."""
-    census, params = federation.census(spec.weights), dict(module.named_parameters())
+    encoding = population.encoding if isinstance(population, Federation) else None
+    census, params = population.census(spec.weights), dict(module.named_parameters())
     return {
         "spec": spec_identity(spec),
-        "data": federation.fingerprint(),
-        "judged_on": "test" if federation.judged is federation.test else "training",
-        "labels": list(federation.label_names),
-        "label_scale": federation.encoding.label_std if federation.encoding else 1.0,
+        "data": population.fingerprint(),
+        "judged_on": "test" if population.judged_part == "test" else "training",
+        "labels": list(population.label_names),
+        "label_scale": encoding.label_std if encoding else 1.0,
         "seed": spec.seed,
         "device": device,
         "machine": platform.platform(),
@@ -310,7 +312,7 @@ def about_run(
         },
         "server": {
             label: {
-                "sees": list(method.seen(census)),
+                "sees": list(visible(method, census)),
                 "stays": list(method.memory(params)) or ["model"] * method.personal,
             }
             for label, method in methods.items()

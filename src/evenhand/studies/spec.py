@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Table = dict[str, Any]
 
 KINDS: dict[str, type] = {
-    **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights"), str),
+    **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
     **dict.fromkeys(("rounds", "seed", "eval_every", "checkpoint_every"), int),
     **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
@@ -98,6 +98,7 @@ class Spec:
     # part
     validation: float = 0.0
     track_weights: bool = True  # whether each client's effective weight is kept at every evaluation
+    evaluate: str = "after training"  # or "with training", see evenhand.Settings
     data: Table = field(default_factory=lambda: {"name": "digits"})
     model: Table = field(default_factory=lambda: {"name": "mlp"})
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
@@ -231,6 +232,7 @@ class Spec:
             "resplit": False,
             "validation": 0,
             "track_weights": True,
+            "evaluate": "after training",
             "select": {},
         }
         table = {

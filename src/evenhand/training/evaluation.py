@@ -20,7 +20,7 @@ from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tally import Tally, dense, sample_values
+from evenhand.metrics.tallies import Tally, dense, sample_values
 from evenhand.model import Model
 from evenhand.training.result import Floats, Result
 from evenhand.tree import Tree
@@ -160,13 +160,14 @@ class Judge:
 
     def certificate(self, state: State, round: int) -> Certificate | None:
         """Which weight each client has at its training loss; None where the method cannot tell."""
-        if type(self.algorithm).certificate is Algorithm.certificate or not self.exchange.by_client:
+        reporting = self.algorithm.reporting()
+        if reporting is None or not self.exchange.by_client:
             return None  # that takes no look at the training data
         losses = self.training_losses(state, round)
         return (
             None
             if bool(losses.isnan().all())
-            else self.algorithm.certificate(state, losses, self.census)
+            else reporting.certificate(state, losses, self.census)
         )
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:

@@ -13,7 +13,7 @@ from torch import Tensor
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, Row, rows_of, summary
-from evenhand.metrics.tally import Tally
+from evenhand.metrics.tallies import Tally
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ class Result:
     history_rows: list[Row] = field(repr=False)
     # a row per client, then one per group and one per team
     score_columns: Columns = field(repr=False)
-    # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tally
+    # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tallies
     tally: Tally = field(repr=False)
     # (N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss
     values: Floats = field(repr=False)

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, normalised
+from evenhand.algorithm import normalised
 from evenhand.cohort import Draw, Full, Uniform
 from evenhand.data.population import Census
 from evenhand.engines.work import Ask, Train, Work
@@ -65,10 +65,10 @@ class Rounds:
         self.notes.settle()
         for history in server.histories:
             warn_of_missing(history, server.here)
-        last = server.algorithm.finish()
+        last = server.algorithm.local_work().last
         if last is not None and server.client_at_last is not None:
             everyone = Full().draw(self.census, self.settings.seed, rounds)
-            work = Train(server.client_at_last, last.local_solver(server.local, rounds))
+            work = Train(server.client_at_last, last.local_work().solver(server.local, rounds))
             server.finish(work, everyone, rounds)
 
     # ---- one round
@@ -91,7 +91,7 @@ class Rounds:
             self.notes.asked(rows, 0, dict, [], wait=False)
             return []
         task = server.sent(server.call("task", rows, ids), rows, draw, t)
-        if server.client.snapshot:
+        if server.client.local_work().snapshot:
             task.shared["moment"] = server.by_seed(partial(moment, round=t), rows)
         work = self._train_work(t)
         server.meanwhile(partial(self._foresee, t + 1))
@@ -140,8 +140,7 @@ class Rounds:
 
     def _foresee(self, t: int) -> tuple[Work, Tensor, int] | None:
         """The training of round ``t``, where it does not depend on what comes before it."""
-        kind = type(self.server.algorithm)
-        if kind.chances is not Algorithm.chances or kind.reweigh is not Algorithm.reweigh:
+        if self.server.algorithm.weighting() is not None:
             return None
         self._foreseen = (t, self._drawn(t, None))
         return self._train_work(t), self._foreseen[1][0].draw.ids, t
@@ -158,11 +157,11 @@ class Rounds:
         if self.settings.evaluate == "with training":
             self.notes.add(None, {"scores_after": t, **NOBODY})
         else:
-            last = t + 1 == self.settings.rounds and server.algorithm.finish() is None
+            last = t + 1 == self.settings.rounds and server.algorithm.local_work().last is None
             scores = server.evaluated(t, last)
         for rows, numbers in scores:
             self.notes.add(rows, numbers)
-        if self.settings.track_weights:
+        if self.settings.track_weights and server.algorithm.reporting() is not None:
             for row, judge, state in server.judges(t):
                 if (certificate := judge.certificate(state, t)) is not None:
                     server.tracked[row][t + 1] = normalised(certificate.weights)

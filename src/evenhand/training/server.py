@@ -159,7 +159,7 @@ class SingleServer(Server):
         store: Checkpoints | None,
     ) -> None:
         self.algorithm = self.client = algorithm
-        self.client_at_last = algorithm.finish()
+        self.client_at_last = algorithm.local_work().last
         self.local, self.seed, self.judge = settings.local, settings.seed, judge
         self.link, self.here = exchange, exchange.here
         self.state, memories, history, tracked = start
@@ -172,14 +172,17 @@ class SingleServer(Server):
         return getattr(self.algorithm, name)(self.state, *arguments)
 
     def asking(self) -> tuple[Rows, Survey] | None:
-        survey = self.algorithm.survey(self.state)
+        question = self.algorithm.question()
+        survey = None if question is None else question.ask(self.state)
         return None if survey is None or not survey.needed else (None, survey)
 
     def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
         return Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own))
 
     def learn(self, rows: Rows, answers: Answers) -> None:
-        self.state = self.algorithm.learn(self.state, answers.replies)
+        question = self.algorithm.question()
+        assert question is not None
+        self.state = question.learn(self.state, answers.replies)
 
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
         replies = answers.replies
@@ -196,17 +199,21 @@ class SingleServer(Server):
     def drawn(
         self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
     ) -> list[Cohorts]:
-        weight = self.algorithm.chances(self.state) if own else None
+        weighting = self.algorithm.weighting() if own else None
+        weight = None if weighting is None else weighting.chances(self.state)
         return [Cohorts(None, draw(self.seed, weight))]
 
     def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
-        return [Cohorts(None, self.algorithm.reweigh(self.state, cohorts[0].draw))]
+        weighting = self.algorithm.weighting()
+        if weighting is None:
+            return cohorts
+        return [Cohorts(None, weighting.reweigh(self.state, cohorts[0].draw))]
 
     def rates(self, round: int) -> float:
         return self.local.rate(round)
 
     def solver(self, round: int) -> LocalSGD:
-        return self.algorithm.local_solver(self.local, round)
+        return self.algorithm.local_work().solver(self.local, round)
 
     def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
         return with_round(task, draw, self.rates(round))

@@ -10,8 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Memory
-from evenhand.algorithms.wrapper import Wrapper
+from evenhand.algorithm import Algorithm, LocalWork, Memory, Question, State, Survey
 from evenhand.data.samples import Batch
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
@@ -72,7 +71,7 @@ def form_of(algorithm: Algorithm) -> str:
     return repr((type(algorithm).__qualname__, id(type(algorithm)), parts))
 
 
-class ClientView(Algorithm):
+class ClientView(Algorithm, Question):
     """A method as clients of a stack see it: hyper-parameters that vary come with the task.
 
     Args:
@@ -82,12 +81,11 @@ class ClientView(Algorithm):
     def __init__(self, form: Algorithm, last: bool = False) -> None:
         self.form, self.last = form, last
         first = self._method({})
-        self.personal, self.snapshot = first.personal, first.snapshot
-        self.whole_data = first.whole_data
+        self.personal, self._work = first.personal, first.local_work()
 
     def _method(self, shared: Tree) -> Algorithm:
         one = with_numbers(self.form, shared.get("varying", {}))
-        last = one.finish() if self.last else None
+        last = one.local_work().last if self.last else None
         return one if last is None else last
 
     def start(self, task: Task, memory: Memory) -> Tree:
@@ -104,20 +102,19 @@ class ClientView(Algorithm):
     ) -> tuple[Reply, Memory]:
         return self._method(task.shared).reply(model, start, end, data, task, memory)
 
+    def local_work(self) -> LocalWork:
+        return self._work
+
+    def ask(self, state: State) -> Survey | None:
+        return None
+
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        return self._method(task.shared).answer(model, data, task, memory)
+        question = self._method(task.shared).question()
+        assert question is not None
+        return question.answer(model, data, task, memory)
 
     def memory(self, params: Tree) -> Memory:
         return self._method({}).memory(params)
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
         return self._method(shared).deployed(shared, memory)
-
-
-def changes(algorithm: Algorithm, name: str) -> bool:
-    """Whether a method, or one inside it, has a function of this name of its own."""
-    if isinstance(algorithm, Wrapper):
-        return getattr(type(algorithm), name) is not getattr(Wrapper, name) or changes(
-            algorithm.inner, name
-        )
-    return getattr(type(algorithm), name) is not getattr(Algorithm, name)

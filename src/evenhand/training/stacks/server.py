@@ -23,7 +23,7 @@ from evenhand.training.history import Columns, Missing, Rows
 from evenhand.training.server import Answers, Cohorts, Server, with_round
 from evenhand.training.stacks.cohorts import grouped, merged, places
 from evenhand.training.stacks.evaluation import Evaluations, OneRun
-from evenhand.training.stacks.hyperparameters import ClientView, changes, with_numbers
+from evenhand.training.stacks.hyperparameters import ClientView, with_numbers
 from evenhand.training.stacks.plan import Stack
 from evenhand.training.stacks.states import States, joined, plain_to_cpu, some_rows
 from evenhand.training.start import to_server
@@ -46,13 +46,17 @@ class StackServer(Server):
         self.algorithm, self.model = first.run.algorithm, first.model
         self.local, self.device = first.settings.local, first.model.device
         self.client = ClientView(self.algorithm)
-        last = self.algorithm.finish()
+        last = self.algorithm.local_work().last
         self.client_at_last = None if last is None else ClientView(self.algorithm, last=True)
         self.states = States(
             [entry.run.algorithm for entry in stack.entries],
             [entry.start.state for entry in stack.entries],
             stack.varying,
             self.device,
+        )
+        weighting = self.algorithm.weighting()
+        self._has_chances = (
+            weighting is not None and weighting.chances(stack.entries[0].start.state) is not None
         )
         self.seeds = torch.tensor([entry.run.seed for entry in stack.entries])
         distinct, self.seed_of = torch.unique(self.seeds, return_inverse=True)
@@ -86,9 +90,9 @@ class StackServer(Server):
     # ---- the question before a round
 
     def asking(self) -> tuple[Rows, Survey] | None:
-        if not changes(self.algorithm, "survey"):
+        if self.algorithm.question() is None:
             return None
-        surveys = self.call("survey", None)
+        surveys = self.call("question.ask", None)
         if surveys is None:
             return None
         if isinstance(surveys, list):  # they cannot be stacked: some runs do not ask
@@ -118,7 +122,7 @@ class StackServer(Server):
         return Task(shared, tree.map(lambda leaf: leaf[run, ids], own))
 
     def learn(self, rows: Rows, answers: Answers) -> None:
-        for some, state in self._received("learn", rows, answers):
+        for some, state in self._received("question.learn", rows, answers):
             self.states.put(some, state)
         self.evaluations.forget()
 
@@ -182,13 +186,11 @@ class StackServer(Server):
     def drawn(
         self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
     ) -> list[Cohorts]:
-        if own and changes(self.algorithm, "chances"):
-            chances = self.call("chances", None)
-            if chances is not None:
-                runs = range(self.runs) if rows is None else rows.tolist()
-                weights = [None if one is None else one.cpu() for one in chances]
-                draws = [draw(int(self.seeds[run]), weights[run]) for run in runs]
-                return grouped(draws, rows)
+        if own and self._has_chances:
+            chances = self.call("weighting.chances", None)
+            runs = range(self.runs) if rows is None else rows.tolist()
+            draws = [draw(int(self.seeds[run]), chances[run].cpu()) for run in runs]
+            return grouped(draws, rows)
         draws = [draw(seed, None) for seed in self.distinct_seeds]  # one for each seed
         which = self.seed_of if rows is None else self.seed_of[rows]
         if len({len(one.ids) for one in draws}) == 1:
@@ -197,11 +199,11 @@ class StackServer(Server):
         return grouped([draws[place] for place in which.tolist()], rows)
 
     def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
-        if not changes(self.algorithm, "reweigh"):
+        if self.algorithm.weighting() is None:
             return cohorts
         found: list[Cohorts] = []
         for rows, draw in cohorts:
-            answer = self.call("reweigh", rows, draw)
+            answer = self.call("weighting.reweigh", rows, draw)
             if isinstance(answer, Draw):
                 found.append(Cohorts(rows, Draw(*(values.cpu() for values in answer))))
             else:
@@ -215,7 +217,7 @@ class StackServer(Server):
 
     def solver(self, round: int) -> LocalSGD:
         method = with_numbers(self.algorithm, self.states.varying)
-        return method.local_solver(self.local, round)
+        return method.local_work().solver(self.local, round)
 
     def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
         lr = torch.tensor(self.rates(round), dtype=torch.float64)

@@ -88,7 +88,7 @@ class States:
         rest = tuple(plain_to_cpu(argument) for argument in rest)
         states = self.plain()
         return [
-            getattr(self.algorithms[row], name)(
+            function(self.algorithms[row], name)(
                 states(row),
                 *(tree_map(lambda leaf, place=place: leaf[place], argument) for argument in rest),
             )
@@ -97,7 +97,7 @@ class States:
 
     def one(self, name: str, row: int, *rest: Any) -> Any:
         """One of the method's server functions, for one run."""
-        return getattr(self.algorithms[row], name)(self.plain()(row), *rest)
+        return function(self.algorithms[row], name)(self.plain()(row), *rest)
 
     def put(self, rows: Rows, states: Any) -> None:
         """Take new states of some runs: stacked, or a list."""
@@ -173,7 +173,7 @@ class _Batched:
         key = self._shapes(inputs)
 
         def one(varying: Tree, inputs: Tree) -> Tree:
-            answer = getattr(with_numbers(self.method, varying), self.name)(
+            answer = function(with_numbers(self.method, varying), self.name)(
                 *tree_unflatten(list(inputs.values()), self.form)
             )
             leaves, form = tree_flatten(answer)
@@ -191,6 +191,13 @@ class _Batched:
 
     def _shapes(self, inputs: Tree) -> Any:
         return tuple(value.shape for value in inputs.values())
+
+
+def function(method: Algorithm, name: str) -> Callable[..., Any]:
+    """One of a method's functions; "question.learn" is one of its question."""
+    part, _, own = name.rpartition(".")
+    found: Callable[..., Any] = getattr(getattr(method, part)() if part else method, own)
+    return found
 
 
 def some_rows(rows: Rows, stacked: Tree) -> Tree:

@@ -73,11 +73,11 @@ def _failure(
         if start:
             slope = grad(lambda variables: one.objective(model, variables, batch, task))(start)
         end = tree.map(lambda value, change: value - change, start, slope)
-        seen = {**end, "snapshot": end} if one.snapshot else end
+        seen = {**end, "snapshot": end} if one.local_work().snapshot else end
         reply, kept = one.reply(model, start, seen, whole, task, memory)
         trees = [reply.total, reply.each, kept]
-        if question is not None:
-            trees += one.answer(model, whole, question, memory)
+        if asked is not None and (question := one.question()) is not None:
+            trees += question.answer(model, whole, asked, memory)
         found = [*one.rates(task).values(), *(leaf for some in trees for leaf in tree.leaves(some))]
         return (*found, torch.zeros((), device=model.device))
 
@@ -85,10 +85,11 @@ def _failure(
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training will say it again
             state = algorithm.init(tree.to(model.init(), "cpu"), census)
-            task, survey = sent(algorithm.task(state, ids)), algorithm.survey(state)
-            question = None
+            task, asks = sent(algorithm.task(state, ids)), algorithm.question()
+            survey = None if asks is None else asks.ask(state)
+            asked = None
             if survey is not None:
-                question = sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
+                asked = sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
             values = numbers_of(algorithm)
             twice = torch.ones(2, dtype=model.dtype, device=model.device)
             vmap(client)({name: values[name] * twice for name in names})

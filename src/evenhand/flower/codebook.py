@@ -1,7 +1,7 @@
-"""What nodes make of the columns of their tables: a small file that travels with an app.
+"""How nodes turn the columns of their tables into numbers: a small file that travels with an app.
 
 Nodes must encode rows in the same way without seeing each other's. So the constants are agreed on
-beforehand, and written down where everyone can read them: which columns are features, about which
+beforehand and written down where everyone can read them: which columns are features, roughly which
 mean and spread a number has, which values a category can take.
 """
 
@@ -23,6 +23,7 @@ from evenhand.data.samples import Part
 from evenhand.data.splits import part_sizes
 from evenhand.data.tables.columns import MOST_CATEGORIES, Column, fit_column
 from evenhand.data.tables.encoding import Encoding
+from evenhand.data.tables.files import read_table
 from evenhand.data.tables.levels import groups_of, levels_of
 from evenhand.data.tables.roles import MOST_CLASSES
 from evenhand.data.tables.values import Values
@@ -37,12 +38,12 @@ class Codebook:
     """How one table of a node becomes the data of a client.
 
     Args:
-        columns: what features are made of; a column of a table that is not among them is not used.
+        columns: the features; other columns of a table are not used.
         label: the column to predict, or a condition on one: "stage > 2".
         classes: the values of the label.
         group: columns, or conditions, whose combinations are the groups of people to compare.
         test: the share of rows that is kept for testing.
-        left_out: columns that were found in a table and cannot be features, and why; only told.
+        left_out: columns of a table that cannot be features, and why; written as comments.
     """
 
     columns: tuple[Column, ...]
@@ -76,9 +77,13 @@ class Codebook:
         """Classes."""
         return len(self.classes)
 
-    def federation(self, table: pd.DataFrame) -> Federation:
-        """The rows of one node. Which of them are for testing depends on their number alone, so
-        that it is the same at every call."""
+    def federation(self, table: pd.DataFrame | str | Path) -> Federation:
+        """The data of one node, from its table or the path of it.
+
+        Which rows are for testing depends on their number alone, so it is the same at every call.
+        """
+        if not isinstance(table, pd.DataFrame):
+            table = read_table(table)
         answer = levels_of(table, "label", self.label)
         unknown = [name for name in answer.names if name not in self.classes]
         if unknown:
@@ -147,8 +152,9 @@ class Codebook:
     def parse(cls, text: str) -> Codebook:
         """The codebook in a TOML text.
 
-        >>> columns = 'columns.age = { mean = 50, std = 10 }\\ncolumns.ward = { values = ["A", "B"] }'
-        >>> Codebook.parse('label = "ill"\\nclasses = ["no", "yes"]\\n' + columns).encoding.features
+        >>> age, ward = 'age = { mean = 50, std = 10 }', 'ward = { values = ["A", "B"] }'
+        >>> lines = 'label = "ill"', 'classes = ["no", "yes"]', "[columns]", age, ward
+        >>> Codebook.parse("\\n".join(lines)).encoding.features
         ('age', 'ward=B')
         """
         found = tomllib.loads(text)
@@ -216,8 +222,9 @@ class Codebook:
 
 
 HEAD = """\
-# What every node makes of the columns of its table. This file travels with the app, so that all nodes do the same without seeing
-# each other's rows. Everyone in the federation can read it: put nothing into it that a single node would not tell.
+# How every node turns the columns of its table into numbers. This file travels with the app, so
+# that all nodes do the same without seeing each other's rows. Everyone in the federation can read
+# it: put nothing into it that a single node would not tell.
 
 label = {label}  # the column to predict, or a condition on one: "stage > 2"
 classes = {classes}  # its values
@@ -225,9 +232,10 @@ group = {group}  # columns whose combinations are the groups of people to compar
 test = {test}  # the share of each node's rows that is kept for testing
 
 # The features. Columns of a table that are not named here are not used.
-#   a number:   {{ mean = 60, std = 12 }}, about; it becomes (value - mean) / std. With missing = true there is an extra feature that is 1
-#               where the value is missing, without it a missing value is taken for the mean.
-#   a category: {{ values = ["A", "B"] }}; one feature for each value (one alone where there are two), another value is none of them.
+#   a number:   {{ mean = 60, std = 12 }}, roughly; it becomes (value - mean) / std. A missing value
+#               counts as the mean; with missing = true an extra feature is 1 where it is missing.
+#   a category: {{ values = ["A", "B"] }}; one feature for each value (a single one for two values).
+#               Any other value sets none of them.
 [columns]
 """
 
@@ -275,7 +283,7 @@ def _entry(column: Column) -> str:
 
 
 def _rounded(column: Column) -> Column:
-    """Without counts, which are nobody else's business."""
+    """Without counts, which are private."""
     if column.kind != "number":
         return Column(
             column.name,

@@ -199,7 +199,7 @@ def test_term_by_sums_says_when_all_losses_fall_out_of_range_at_once(engine: str
 def test_term_asks_for_losses_only_where_its_tilt_is_large_or_it_is_told_to() -> None:
     census = targets(1.0, 2.0).census()
     assert [
-        bool(eh.TERM(t=t, exact=exact).seen(census))
+        bool(eh.TERM(t=t, exact=exact).visible(census))
         for t, exact in ((20, None), (21, None), (1, True), (99, False))
     ] == [
         *(False, True),
