@@ -12,7 +12,7 @@ import torch
 import evenhand as eh
 from evenhand import files, tree
 from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
-from evenhand.studies.directories import check
+from evenhand.studies.executing import check
 from evenhand.studies.spec import Spec
 from tests.support.federations import METHODS, network, ragged
 

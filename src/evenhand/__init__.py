@@ -79,7 +79,13 @@ if TYPE_CHECKING:
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
-    from evenhand.studies import audit
+    from evenhand.page import figures
+    from evenhand.page.report import report
+    from evenhand.studies.audit import audit
+    from evenhand.studies.entry import compare, load, sweep
+    from evenhand.studies.findings import Findings, analyse
+    from evenhand.studies.spec import Spec
+    from evenhand.studies.study import Study
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
@@ -141,6 +147,12 @@ _HOME = {
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
+    "page.report": ["report"],
+    "studies.audit": ["audit"],
+    "studies.entry": ["compare", "load", "sweep"],
+    "studies.findings": ["Findings", "analyse"],
+    "studies.spec": ["Spec"],
+    "studies.study": ["Study"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
@@ -161,7 +173,7 @@ _SUBMODULES = {
         )
     },
     **{name: f"data.{name}" for name in ("partitions", "plots", "shifts")},
-    "audit": "studies.audit",
+    "figures": "page.figures",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -198,6 +210,7 @@ __all__ = [
     "FedMinMax",
     "FedProx",
     "Federation",
+    "Findings",
     "FineTuned",
     "Full",
     "LocalOnly",
@@ -219,7 +232,9 @@ __all__ = [
     "Run",
     "RunError",
     "Settings",
+    "Spec",
     "SpecError",
+    "Study",
     "Survey",
     "Task",
     "Uniform",
@@ -229,19 +244,25 @@ __all__ = [
     "Wrapper",
     "__version__",
     "algorithms",
+    "analyse",
     "audit",
+    "compare",
     "datasets",
     "deal",
     "engines",
+    "figures",
     "fit",
     "fit_many",
+    "load",
     "metrics",
     "models",
     "partitions",
     "plots",
     "read_table",
+    "report",
     "shifts",
     "simplex",
+    "sweep",
     "testing",
     "theory",
     "tree",

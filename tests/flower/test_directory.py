@@ -22,7 +22,7 @@ from evenhand.data.federation import Federation
 from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
 from evenhand.messages import Reply
-from evenhand.report.page import page
+from evenhand.page.document import page
 from evenhand.studies.analysis import across_clients, compare, gaps, statistics
 from evenhand.studies.findings import analyse
 from evenhand.studies.study import Study

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenhand.report.page import page
+from evenhand.page.document import page
 from evenhand.studies.findings import analyse
 from tests.report.test_report import FIVE, NASTY
 from tests.support.studies import make_study

@@ -18,7 +18,7 @@ import torch
 
 import evenhand as eh
 from evenhand import files, tree
-from evenhand.studies import comparing, directories
+from evenhand.studies import comparing, executing
 from evenhand.studies.spec import Spec
 from evenhand.testing.subject import difference
 from evenhand.training.stacks.fit_many import fit_each
@@ -522,7 +522,7 @@ def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(
 
     stacked = ran(tmp_path / "stacked", watch)
     assert watched == [(0, "fedavg", 2, 0), (0, "ditto", 2, 2), (0, "a", 4, 4)]
-    monkeypatch.setattr(directories, "SMALL", 0)
+    monkeypatch.setattr(executing, "SMALL", 0)
     separate = ran(tmp_path / "separate")
     assert stacked.keys() == separate.keys()
     for name in stacked:

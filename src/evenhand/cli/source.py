@@ -151,7 +151,7 @@ def data_table(
 ALGORITHM_HELP = (
     "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a"
     " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that changes another one: -a"
-    " fedprox:mu=0.1,inner=qffl,inner.q=2."
+    " fedprox:mu=0.1,inner=qffl,inner.q=2. One of your own: -a mypackage:MyMethod:rate=0.3."
 )
 
 

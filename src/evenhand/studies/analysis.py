@@ -19,7 +19,8 @@ from evenhand.metrics.trials import trials
 from evenhand.metrics.uncertainty import OVER, Interval, gap_interval, holm, over_seeds, paired
 from evenhand.studies.audit import Audit
 from evenhand.studies.selection import dominated
-from evenhand.studies.study import Study, Trial
+from evenhand.studies.study import Study
+from evenhand.studies.trial import Trial
 
 Floats = NDArray[np.float64]
 
@@ -120,10 +121,7 @@ def statistics(study: Study, merits: Floats, counts: Floats) -> dict[str, Floats
         name: function(shares if name in OF_SHARES else merits)
         for name, function in spread.SPREAD.items()
     }
-    classifies = study.measure.column == "accuracy"
-    found["pooled"] = (
-        spread.pooled(merits, counts) if classifies else -np.sqrt(spread.pooled(merits**2, counts))
-    )
+    found["pooled"] = study.measure.pooled(merits, counts)
     return {name: found[name] for name in STATISTICS}
 
 

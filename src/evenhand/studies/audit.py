@@ -5,23 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from evenhand.data.tables.levels import groups_of, levels_of
-from evenhand.errors import DataError, require_known, require_number, require_whole
+from evenhand.data.tables.files import read_table
+from evenhand.errors import require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
+from evenhand.studies.counting import count_predictions, read_counts
 
 Ints = NDArray[np.int64]
 Row = dict[str, Any]
 
-COLUMNS = ("client", "group", "label", "prediction", "count")
 # of one label, what must be equal over groups
 PARITIES: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "demographic parity": (rates.selection_rate,),
@@ -38,101 +39,10 @@ RATES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def count_predictions(
-    table: pd.DataFrame,
-    label: object,
-    prediction: object,
-    client: object = None,
-    group: object = None,
-    most: int = 50,
-) -> Counts:
-    """Count a table with a row for each sample.
-
-    Args:
-        label, prediction: columns, or conditions on them such as ``"decile_score >= 5"``; of a
-            condition, false and true stand for the two labels in their order. A missing prediction
-            is counted, and is never right; rows without a label are left out.
-        client: a column; None takes all rows for one client's.
-        group: a column or several, whose combinations are the groups.
-        most: groups that a column may have, and predictions that are no labels.
-    """
-    truth, guess = levels_of(table, "label", label), levels_of(table, "prediction", prediction)
-    kept = np.flatnonzero(truth.codes >= 0)
-    if not len(kept):
-        raise DataError("no row of the table has a label")
-    if str(prediction) not in table.columns and len(truth.names) == 2:  # a condition
-        names: tuple[str, ...] = truth.names
-        of_truth, of_guess = [0, 1], [0, 1]
-    else:
-        names = (*truth.names, *(name for name in guess.names if name not in truth.names))
-        of_truth, of_guess = (
-            [names.index(name) for name in level.names] for level in (truth, guess)
-        )
-    strange = len(names) - len(truth.names)
-    if strange > most:
-        raise DataError(
-            f"{prediction} holds {strange} values that are not among the labels"
-            f" ({', '.join(truth.names[:5])}); "
-            f'give a condition on it, such as "{prediction} >= 0.5"'
-        )
-    owner = None if client is None else levels_of(table, "client", client)
-    if owner is not None and bool((owner.codes[kept] < 0).any()):
-        row = int(kept[np.flatnonzero(owner.codes[kept] < 0)[0]]) + 1
-        raise DataError(f"row {row} has no value of {client}; fill it or remove the row")
-    codes, groups = groups_of(table, group, kept, most)
-    return Counts.of(
-        np.zeros(len(kept), np.int64) if owner is None else owner.codes[kept],
-        np.zeros(len(kept), np.int64) if codes is None else codes,
-        np.array(of_truth)[truth.codes[kept]],
-        np.array([*of_guess, -1])[guess.codes[kept]],
-        ("everyone",) if owner is None else owner.names,
-        groups or ("",),
-        names,
-    )
-
-
-def read_counts(table: pd.DataFrame) -> Counts:
-    """Counts from a table with columns label, prediction and count, and optionally client and
-    group; see :meth:`Counts.rows`."""
-    for column in ("label", "prediction", "count"):
-        if column not in table.columns:
-            raise DataError(
-                "a table of counts needs columns label, prediction and count; there is no"
-                f" {column!r}"
-            )
-    for column in table.columns:
-        require_known("column of a table of counts:", str(column), COLUMNS)
-    times = pd.to_numeric(table["count"], errors="coerce").to_numpy(np.float64)
-    bad = np.flatnonzero(~(times >= 0) | (times != np.floor(times)))
-    if len(bad):
-        raise DataError(
-            f"row {int(bad[0]) + 1}: count is {table['count'].iloc[bad[0]]}, not a whole number"
-            " that is not negative"
-        )
-    levels = {name: levels_of(table, name, name) for name in COLUMNS[:-1] if name in table.columns}
-    truth, guess = levels["label"], levels["prediction"]
-    for name in ("client", "group", "label"):
-        if name in levels and bool((levels[name].codes < 0).any()):
-            raise DataError(
-                f"row {int(np.flatnonzero(levels[name].codes < 0)[0]) + 1} has no {name}"
-            )
-    names = (*truth.names, *(name for name in guess.names if name not in truth.names))
-    zeros = np.zeros(len(table), np.int64)
-    return Counts.of(
-        levels["client"].codes if "client" in levels else zeros,
-        levels["group"].codes if "group" in levels else zeros,
-        np.array([names.index(name) for name in truth.names])[truth.codes],
-        np.array([*(names.index(name) for name in guess.names), -1])[guess.codes],
-        levels["client"].names if "client" in levels else ("everyone",),
-        levels["group"].names if "group" in levels else ("",),
-        names,
-        times.astype(np.int64),
-    )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """Numbers about clients and groups, with intervals.
+    """Numbers about clients and groups, with intervals; printed, they are the tables of the command
+    line.
 
     Args:
         counts: predictions, counted.
@@ -161,6 +71,11 @@ class Audit:
         require_whole("least", self.least, 0)
         if self.positive is not None:
             require_known("label", self.positive, self.counts.labels)
+
+    def __repr__(self) -> str:
+        from evenhand.studies.audit_tables import as_text  # here: rich is slow to load
+
+        return as_text(self)
 
     @property
     def code(self) -> int | None:
@@ -222,6 +137,27 @@ class Audit:
             )
         }
 
+    def tables(self) -> dict[str, list[Row]]:
+        """Rows of tables, by name: clients, groups, summary, counts."""
+        kinds = {"clients": self.across_clients(), "groups": self.across_groups()}
+        summary = [
+            {"across": kind, "measure": name, **value._asdict()}
+            for kind, values in kinds.items()
+            for name, value in values.items()
+        ]
+        return {
+            "clients": self.clients(),
+            "groups": self.groups(),
+            "summary": summary,
+            "counts": self.count_rows(),
+        }
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of :meth:`tables`."""
+        tables = self.tables()
+        require_known("table", name, tables)
+        return pd.DataFrame(tables[name])
+
     def count_rows(self) -> list[Row]:
         """See :meth:`Counts.rows`; without those of small clients and groups where they are
         suppressed."""
@@ -262,3 +198,52 @@ class Audit:
 def _right(tables: Ints) -> tuple[Ints, Ints]:
     """Samples that are predicted right, and all samples, of tables (..., C, C + 1)."""
     return np.diagonal(tables[..., :-1], axis1=-2, axis2=-1).sum(-1), tables.sum((-2, -1))
+
+
+def audit(
+    predictions: pd.DataFrame | Counts | str | Path,
+    label: object = None,
+    prediction: object = None,
+    client: object = None,
+    group: object = None,
+    *,
+    counts: bool = False,
+    positive: str | None = None,
+    over: str = "samples",
+    level: float = 0.95,
+    draws: int = 1000,
+    seed: int = 0,
+    least: int = 10,
+    suppress: bool = False,
+) -> Audit:
+    """Who is served how well by predictions that are there already.
+
+    >>> table = pd.DataFrame({"paid": ["no", "yes", "yes", "yes"], "score": [3, 8, 9, 2]})
+    >>> audit(table, label="paid", prediction="score >= 5").across_clients()["pooled"].value
+    0.75
+
+    Args:
+        predictions: a table with a row for each sample, the path of a CSV or Parquet file with one,
+            or counts.
+        label, prediction, client, group: columns of the table; see
+            :func:`evenhand.audit.count_predictions`.
+        counts: the table holds counts: columns label, prediction, count and, where there are any,
+            client and group.
+
+    The other arguments are those of :class:`evenhand.audit.Audit`.
+    """
+    if isinstance(predictions, Counts):
+        found = predictions
+    else:
+        table = predictions if isinstance(predictions, pd.DataFrame) else read_table(predictions)
+        if counts:
+            found = read_counts(table)
+        elif label is None or prediction is None:
+            raise ValueError("give label and prediction, or counts=True for a table of counts")
+        else:
+            found = count_predictions(table, label, prediction, client, group)
+    return Audit(found, positive, over, level, draws, seed, least, suppress)
+
+
+for _part in (Audit, count_predictions, read_counts):
+    setattr(audit, _part.__name__, _part)  # evenhand.audit was a module of these

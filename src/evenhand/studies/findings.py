@@ -4,20 +4,29 @@ page alike."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis import Comparison, Difference, Entry, compare, gaps, ledger
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
+from evenhand.studies.sweeping import Sweep
 from evenhand.studies.words import sentences
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 
+# how a study is looked at where nothing else is asked for, see analyse()
+NUMBERS: dict[str, Any] = {"over": "auto", "level": 0.95, "least": 10, "positive": None}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Findings:
-    """All numbers about a study."""
+    """All numbers about a study; printed, they are the tables and sentences of the command line."""
 
     study: Study
     comparison: Comparison
@@ -28,6 +37,13 @@ class Findings:
     least: int  # fewer samples were not judged
     # the label that gaps in rates are about; None: of many labels, the one that differs most
     positive: str | None = None
+    # how the point was chosen that is looked at here, beside the references
+    sweep: Sweep | None = None
+
+    def __repr__(self) -> str:
+        from evenhand.studies.tables import as_text  # here: rich is slow to load
+
+        return as_text(self)
 
     @property
     def clients(self) -> str:
@@ -51,10 +67,25 @@ class Findings:
             if count < max(1, self.least)
         ]
 
+    def table(self, name: str) -> pd.DataFrame:
+        """One of :meth:`tables`."""
+        import pandas as pd
+
+        tables = self.tables()
+        require_known("table", name, tables)
+        return pd.DataFrame(tables[name])
+
+    def of(self, study: Study) -> Findings:
+        """The same look at another study."""
+        over = "auto" if self.comparison.over == "nothing" else self.comparison.over
+        return analyse(study, over, self.comparison.level, self.least, self.positive)
+
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: comparison, differences, ledger, gaps, clients."""
+        """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
+        sweep."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
+            "sweep": [] if self.sweep is None else self.sweep.rows(),
             "comparison": [
                 {
                     "method": label,
@@ -120,8 +151,16 @@ def analyse(
     least: int = 10,
     positive: str | None = None,
 ) -> Findings:
-    """Look at a study from all sides; arguments as in :func:`compare`, :func:`ledger` and
-    :func:`gaps`."""
+    """Look at a study from all sides.
+
+    Args:
+        over: what intervals are over: "seeds" (another training), other "samples" of these
+            clients, other "clients" like these, or "both"; "auto" is seeds where there are at least
+            two, else samples.
+        level: of the intervals.
+        least: clients and groups with fewer test samples are not judged.
+        positive: the label that gaps in rates are about; by default the last of two.
+    """
     study = study.in_order()
     comparison, entries = compare(study, over, level), ledger(study, level, least)
     between = {by: gaps(study, by, level, least, positive) for by in ("group", "team")}
@@ -136,3 +175,31 @@ def analyse(
         least,
         positive,
     )
+
+
+def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
+    """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
+    if not spec.select:
+        return analyse(study, **numbers)
+    sweep = Sweep.of(study, spec)
+    return replace(analyse(sweep.final, **numbers), sweep=sweep)
+
+
+def check_numbers(
+    spec: Spec, labels: Sequence[str] = (), over: str = "auto", positive: str | None = None
+) -> None:
+    """Raise where results could not be analysed as asked for; before hours of training.
+
+    ``labels``: names of the classes, where they are known.
+    """
+    if over == "seeds" and len(spec.seeds) < 2:
+        raise SpecError(
+            "intervals over seeds need at least two of them; leave over out, or give more seeds"
+        )
+    if spec.resplit and over not in ("auto", "seeds"):
+        raise SpecError(
+            "data that are dealt anew with each seed have other samples with each; take intervals"
+            f" over seeds, not over {over}"
+        )
+    if positive is not None and labels and positive not in labels:
+        raise SpecError(unknown("label", positive, labels))

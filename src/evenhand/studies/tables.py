@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich import box
@@ -11,14 +13,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evenhand.data.tables.encoding import Encoding
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis import Comparison, Entry
-from evenhand.studies.directories import Ready
-from evenhand.studies.findings import Findings
 from evenhand.studies.study import Study
+from evenhand.studies.sweep_tables import show_choice
+
+if TYPE_CHECKING:
+    from evenhand.studies.findings import Findings
 
 TO = "\N{EN DASH}"
+WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
 MOST_ROWS = 40  # a table of more is no longer read
 
 COLUMNS = {
@@ -41,9 +45,18 @@ SHORT = {
 }
 
 
-def show_study(console: Console, findings: Findings) -> None:
+def as_text(findings: Findings) -> str:
+    """What :func:`show` prints."""
+    text = io.StringIO()
+    show(Console(file=text, width=WIDTH), findings)
+    return text.getvalue().rstrip()
+
+
+def show(console: Console, findings: Findings) -> None:
     """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted
-    for how much, and all that in words."""
+    for how much, and all that in words; of a sweep, first which point is chosen and why."""
+    if findings.sweep is not None:
+        show_choice(console, findings.sweep)
     study, comparison, entries = findings.study, findings.comparison, findings.entries
     _show(console, comparison_table(study, comparison))
     legend = _legend(comparison)
@@ -73,29 +86,6 @@ def show_study(console: Console, findings: Findings) -> None:
         _show(console, weights)
     for line in findings.sentences:
         console.print(line, highlight=False, markup=False)
-
-
-def show_data(console: Console, ready: Ready) -> None:
-    """Print what was read where the data came as a table, and what was settled for them."""
-    federation, spec = ready.federation, ready.spec
-    if federation.encoding is None:
-        return
-    show_encoding(console, federation.encoding)
-    sizes = [
-        0 if part is None else len(part.x)
-        for part in (federation.train, federation.val, federation.test)
-    ]
-    split = (
-        f"{sizes[0]} samples to train with"
-        + (f", {sizes[1]} to validate" if sizes[1] else "")
-        + f", {sizes[2]} to test"
-    )
-    groups = f", {federation.groups} groups" if federation.groups else ""
-    model = (
-        f"model {spec.model['name']} with {sum(p.numel() for p in ready.module.parameters())}"
-        f" parameters, loss {spec.loss}"
-    )
-    console.print(f"{federation.clients} clients{groups}; {split}; {model}", highlight=False)
 
 
 def comparison_table(study: Study, comparison: Comparison) -> Table:
@@ -244,20 +234,6 @@ def weight_table(study: Study) -> Table:
             f"{certificate['gap']:.1e}",
         )
     return table
-
-
-def show_encoding(console: Console, encoding: Encoding) -> None:
-    """Print how the columns of a table were read, and what of it was left out."""
-    rows = encoding.rows()
-    table = Table(title="Columns", box=box.SIMPLE, title_justify="left")
-    shown = [heading for heading in rows[0] if any(row[heading] for row in rows)] if rows else []
-    for heading in shown:
-        table.add_column(heading, justify="right" if isinstance(rows[0][heading], int) else "left")
-    for row in rows:
-        table.add_row(*(escape(str(row[heading] or "")) for heading in shown))
-    console.print(table)
-    for note in encoding.notes():
-        console.print(note, highlight=False, markup=False)
 
 
 def _show(console: Console, table: Table) -> None:

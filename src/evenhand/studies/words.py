@@ -45,7 +45,7 @@ def sentences(
     lines += [
         _own_models(study, label)
         for label in study.labels
-        if "shared_loss" in study.trials[label, study.seeds[0]].scores
+        if "shared_loss" in study.trials[label, study.seeds[0]].score_columns
     ]
     return [
         *lines,
@@ -58,7 +58,7 @@ def _void(study: Study, label: str) -> str:
     """That nobody answered in some rounds, so that less was trained than it seems."""
     answered = np.concatenate(
         [
-            np.asarray(study.trials[label, seed].history.get("answered", ()), dtype=float)
+            np.asarray(study.trials[label, seed].history_columns.get("answered", ()), dtype=float)
             for seed in study.seeds
         ]
     )
@@ -263,7 +263,7 @@ def _own_models(study: Study, label: str) -> str:
     measure, column = study.measure, f"shared_{study.measure.column}"
     own = float(np.mean([np.nanmean(study.merits(label, seed)) for seed in study.seeds]))
     shared = np.array([study.column(label, seed, column) for seed in study.seeds])
-    merit = float(np.nanmean(shared if measure.column == "accuracy" else -np.sqrt(shared)))
+    merit = float(np.nanmean(measure.merit(shared)))
     of_own, of_shared = (f"{measure.show(value)}{measure.percent}" for value in (own, merit))
     return (
         f"{label} gives each client a model of its own: mean {measure.name} {of_own}, and"
