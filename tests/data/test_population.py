@@ -176,3 +176,14 @@ def test_counts_that_cannot_be_are_refused(changes: dict[str, object], message: 
     assert repr(Population(**given)) == "<Population: 2 clients, 5 training samples, 1 teams>"  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         Population(**given | changes)  # type: ignore[arg-type]
+
+
+def test_the_fingerprint_of_counts_changes_with_them(grouped: eh.Federation) -> None:
+    alone = counts_alone(grouped)
+    assert alone.fingerprint() == counts_alone(grouped).fingerprint()
+    more = {"train": alone.counts("train"), "test": alone.counts("test") + 1}
+    others = (
+        Population(more, alone.form, alone.teams, alone.team_names, alone.group_names, alone.names),
+        alone.first(Extent(2, 2, 2)),
+    )
+    assert len({alone.fingerprint(), *(other.fingerprint() for other in others)}) == 3
