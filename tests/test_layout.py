@@ -70,7 +70,6 @@ KNOWN = {
 # Files that are longer, and why; delete a line here when its file is short enough.
 LONGER = dict.fromkeys(
     [
-        "cli.flower",
         "cli.view",
         "data.encoding",
         "data.partitions",

@@ -19,7 +19,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
-from evenhand.cli.flower import _explained
+from evenhand.cli.tryout import explained
 from evenhand.data.tables import read_table
 from evenhand.errors import DataError, SpecError
 from evenhand.files import read_tensors
@@ -547,7 +547,7 @@ def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:
         " part: no; its log says more"
     )
     assert (
-        _explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")])))
+        explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")])))
         == "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label"
         " 'a\\1' is odd\nnode 5 cannot take part: no; its log says more"
     )
