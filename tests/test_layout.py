@@ -60,7 +60,6 @@ KNOWN: set[Edge] = set()
 LONGER = dict.fromkeys(
     [
         "algorithm",
-        "cli.flower",
         "cli.view",
         "metrics.across",
         "page.figures",

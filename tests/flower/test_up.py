@@ -20,7 +20,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install evenhand[flower]")
 
-from evenhand.cli.flower import _carry_out, flower
+from evenhand.cli.flower import flower
+from evenhand.cli.tryout import carry_out
 from evenhand.flower.tryout.certificates import write_certificates, write_node_key
 from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import __file__ as guard_file
@@ -156,7 +157,7 @@ def test_a_run_reaches_every_node_with_its_own_settings(
 ) -> None:
     out = tmp_path / "out.json"
 
-    _carry_out(federation, tiny, f'out="{out}"')
+    carry_out(federation, tiny, f'out="{out}"')
 
     written = json.loads(out.read_text())
     expected = [
@@ -180,7 +181,7 @@ def test_a_run_that_fails_is_an_error(
     federation: Loopback, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        _carry_out(federation, tiny, "fail=true")
+        carry_out(federation, tiny, "fail=true")
 
     assert end.value.code == 1
     captured = capsys.readouterr()
