@@ -6,6 +6,7 @@ A run made of a spec also holds tables of its results, ``comparison.csv`` and ot
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from collections.abc import Mapping
@@ -222,15 +223,16 @@ def _rounds_done(folder: Path) -> int:
 
 def _columns(path: Path) -> Columns:
     rows = files.read_rows(path, text=TEXT)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open(newline="") as file:
+        header = next(csv.reader(file), [])
     return {
         name: (
             [row.get(name, "") for row in rows]
             if name in TEXT
             else np.array([row.get(name, np.nan) for row in rows])
         )
-        for name in ("by", "name", "team", *names)
-        if name in names or (name == "team" and "by" in names)
+        for name in header
+        if name in TEXT or any(name in row for row in rows)
     }
 
 
