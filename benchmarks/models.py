@@ -25,7 +25,7 @@ from evenhand.engines import choose
 from evenhand.engines.work import Train
 from evenhand.models import CNN, MLP, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
-from evenhand.training.rounds import with_round
+from evenhand.training.server import with_round
 
 CLIENTS, WARM_UP, MEASURED = 10, 125, 25
 LONG = 0.1  # seconds of a step beyond which nothing is gained by tracing on a CPU

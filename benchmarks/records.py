@@ -29,7 +29,7 @@ from benchmarks.machine import describe
 from evenhand import tree
 from evenhand.algorithm import Memory
 from evenhand.data.samples import Batch
-from evenhand.datasets.files import data_root
+from evenhand.data.storage.file import data_root
 from evenhand.datasets.idx import read_idx
 from evenhand.datasets.loaders.fashion_mnist import FILES
 from evenhand.messages import Reply, Task

@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.federation.problem import TESTED, network, read_data, write_data
 from benchmarks.machine import describe
-from evenhand.flower.tryout.loopback import Loopback
+from evenhand.flower import Loopback
 
 MOST_RATIO = 1.10
 LEAST_ACCURACY = 0.3  # of the last model: both sides must have trained; guessing gives 0.1

@@ -19,6 +19,7 @@ import torch
 import evenhand as eh
 from benchmarks.speed.figures import Figure, Options
 from benchmarks.speed.ours import Rounds, federation_of, images, run_rounds
+from evenhand.algorithm import visible
 from evenhand.algorithms import ALGORITHMS
 from evenhand.models import CNN
 
@@ -76,12 +77,10 @@ def methods(options: Options) -> Iterator[Figure]:
 def needed(algorithm: eh.Algorithm, fed: eh.Federation, module: torch.nn.Module) -> list[str]:
     """What a method needs beyond sums over its cohort, in words."""
     census, params = fed.census(), dict(module.named_parameters())
-    needs = [f"sees {what}" for what in algorithm.seen(census)]
-    needs += (
-        ["asks before training"]
-        if algorithm.survey(algorithm.init(params, census)) is not None
-        else []
-    )
-    needs += ["all data in every step"] if algorithm.whole_data else []
+    needs = [f"sees {what}" for what in visible(algorithm, census)]
+    question = algorithm.question()
+    asks = question is not None and question.ask(algorithm.init(params, census)) is not None
+    needs += ["asks before training"] if asks else []
+    needs += ["all data in every step"] if algorithm.local_work().whole_data else []
     needs += ["clients remember"] if algorithm.memory(params) else []
     return needs

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
         theory,
         tree,
     )
-    from evenhand.algorithm import Algorithm, Certificate, Survey
+    from evenhand.algorithm import (
+        Algorithm,
+        Certificate,
+        LocalWork,
+        Question,
+        Reporting,
+        Survey,
+        Weighting,
+    )
     from evenhand.algorithms import (
         AFL,
         ALGORITHMS,
@@ -59,11 +67,13 @@ if TYPE_CHECKING:
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
+    from evenhand.data.deal import deal
     from evenhand.data.federation import Federation
-    from evenhand.data.partitions import deal
     from evenhand.data.pool import Deal, Pool
-    from evenhand.data.population import Census
+    from evenhand.data.population import Census, Population
     from evenhand.data.samples import Batch, Part, View
+    from evenhand.data.tables.encoding import Encoding
+    from evenhand.data.tables.files import read_table
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
@@ -76,15 +86,25 @@ if TYPE_CHECKING:
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.spec import Spec
     from evenhand.studies.study import Study
+    from evenhand.training.fit import fit
     from evenhand.training.result import Result
-    from evenhand.training.rounds import fit
-    from evenhand.training.stacks import Run, fit_many
+    from evenhand.training.settings import Settings
+    from evenhand.training.stacks.fit_many import fit_many
+    from evenhand.training.stacks.plan import Run
 
 __version__ = "0.1.0"
 
 # Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
 _HOME = {
-    "algorithm": ["Algorithm", "Certificate", "Survey"],
+    "algorithm": [
+        "Algorithm",
+        "Certificate",
+        "LocalWork",
+        "Question",
+        "Reporting",
+        "Survey",
+        "Weighting",
+    ],
     "algorithms": [
         "AFL",
         "ALGORITHMS",
@@ -113,14 +133,17 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
+    "data.deal": ["deal"],
     "data.federation": ["Federation"],
-    "data.partitions": ["deal"],
     "data.pool": ["Deal", "Pool"],
-    "data.population": ["Census"],
+    "data.population": ["Census", "Population"],
     "data.samples": ["Batch", "Part", "View"],
+    "data.tables.encoding": ["Encoding"],
+    "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
-    "training.stacks": ["Run", "fit_many"],
+    "training.stacks.fit_many": ["fit_many"],
+    "training.stacks.plan": ["Run"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
@@ -131,7 +154,8 @@ _HOME = {
     "studies.spec": ["Spec"],
     "studies.study": ["Study"],
     "training.result": ["Result"],
-    "training.rounds": ["fit"],
+    "training.fit": ["fit"],
+    "training.settings": ["Settings"],
 }
 _SUBMODULES = {
     **{
@@ -175,6 +199,7 @@ __all__ = [
     "Deal",
     "DeltaFL",
     "Ditto",
+    "Encoding",
     "Engine",
     "EvenhandError",
     "FedAdam",
@@ -190,18 +215,23 @@ __all__ = [
     "Full",
     "LocalOnly",
     "LocalSGD",
+    "LocalWork",
     "Loop",
     "LossGuard",
     "Model",
     "Part",
     "Pool",
+    "Population",
     "PropFair",
     "Proportional",
+    "Question",
     "Replies",
     "Reply",
+    "Reporting",
     "Result",
     "Run",
     "RunError",
+    "Settings",
     "Spec",
     "SpecError",
     "Study",
@@ -210,6 +240,7 @@ __all__ = [
     "Uniform",
     "View",
     "Vmap",
+    "Weighting",
     "Wrapper",
     "__version__",
     "algorithms",
@@ -227,6 +258,7 @@ __all__ = [
     "models",
     "partitions",
     "plots",
+    "read_table",
     "report",
     "shifts",
     "simplex",

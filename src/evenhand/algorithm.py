@@ -4,6 +4,10 @@ client.
 Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a
 tensor, no in-place change of an argument, no randomness of their own.
 
+What few methods need are interfaces that a method inherits beside :class:`Algorithm`:
+:class:`Question`, :class:`Weighting` and, for reports alone, :class:`Reporting`. How clients work
+is a value, :class:`LocalWork`.
+
 Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers
 may then be tensors (), with a value for each run, and server functions are batched over runs where
 they keep to the same rules; where they do not, they are called run by run. What a method derives
@@ -13,7 +17,9 @@ stacked.
 
 from __future__ import annotations
 
-from abc import ABC
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -40,42 +46,11 @@ Info = dict[str, Any]  # numbers a report wants
 OUTPUTS = ("last", "average")
 
 
-class Survey(NamedTuple):
-    """A question to clients before a round's cohort trains."""
-
-    shared: Tree  # the same for everyone
-    own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
-    # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
-    who: str | int = "cohort"
-    # () whether it is asked this round; a tensor where that depends on the state
-    needed: Tensor | bool = True
-
-
-class Certificate(NamedTuple):
-    """Which weight each client effectively had at the end, and how far these weights are from the
-    best ones."""
-
-    value: Tensor  # () the objective at the clients' losses
-    weights: Tensor  # (n,) what a change of each client's loss counts for; not always of sum one
-    # () >= 0: what the objective has more than these weights explain; 0 where they are its gradient
-    gap: Tensor
-
-    @classmethod
-    def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
-        """Of a method whose weights are the gradient of its objective by construction."""
-        weights = aggregate.weights(losses, base)
-        return cls(aggregate.value(losses, base), weights, aggregate.gap(losses, base, weights))
-
-
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
     """A federated method. The defaults are those of federated averaging; a method overrides what it
     changes."""
 
     personal: bool = False  # whether each client ends with a model of its own
-    # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
-    snapshot: bool = False
-    # whether objective also finds all of the client's data, in batch.whole
-    whole_data: bool = False
 
     # ---- the server
 
@@ -96,6 +71,11 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """The model that is handed out."""
         model: Tree = state["model"]
         return model
+
+    def join(self, state: State, before: State, after: State) -> State:
+        """The state when clients have joined; ``before`` and ``after`` are the first states without
+        and with them."""
+        return grown(state, before, after)
 
     # ---- one client
 
@@ -127,20 +107,68 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         model: Tree = shared["model"]
         return model
 
-    # ---- what few methods need: a question before training, a say in who trains and how
+    # ---- what few methods have
 
-    def survey(self, state: State) -> Survey | None:
-        """What to ask clients before each round; None asks nothing. What is asked in some rounds
-        says so in ``needed``."""
-        return None
+    def question(self) -> Question | None:
+        """The question before each round's training."""
+        return self if isinstance(self, Question) else None
+
+    def weighting(self) -> Weighting | None:
+        """The say in who trains, and with which coefficient."""
+        return self if isinstance(self, Weighting) else None
+
+    def local_work(self) -> LocalWork:
+        """How clients work."""
+        return LocalWork()
+
+    def reporting(self) -> Reporting | None:
+        """What reports can tell of the method."""
+        return self if isinstance(self, Reporting) else None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Refuse a function that nothing would call: of an interface that the class does not
+        have."""
+        super().__init_subclass__(**options)
+        for name, (interface, now) in INTERFACE_OF.items():
+            own = vars(cls).get(name)
+            unheard = own is True or callable(own) or isinstance(own, property)
+            if unheard and (interface is None or not issubclass(cls, interface)):
+                raise TypeError(f"{cls.__name__}.{name} has no effect: {now}")
+
+
+# ---- the optional interfaces
+
+
+class Survey(NamedTuple):
+    """What a question sends, and to whom."""
+
+    shared: Tree  # the same for everyone
+    own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
+    # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
+    who: str | int = "cohort"
+    # () whether it is asked this round; a tensor where that depends on the state
+    needed: Tensor | bool = True
+
+
+class Question(ABC):
+    """A question to clients before each round's training."""
+
+    @abstractmethod
+    def ask(self, state: State) -> Survey | None:
+        """What to ask; None where the method never asks. What is asked in some rounds alone says
+        so in ``needed``."""
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        """One client's answer to the survey: by default its loss at the model sent."""
+        """One client's answer: by default its loss at the model sent."""
         return Reply(each={"loss": model.loss(task.shared["model"], data)})
 
     def learn(self, state: State, replies: Replies) -> State:
         """The state after the answers."""
         return state
+
+
+class Weighting(ABC):  # noqa: B024 (a method may need either function)
+    """A say in who trains, and with which coefficient."""
 
     def chances(self, state: State) -> Tensor | None:
         """(n,) weights of sum one that take the place of the clients' base weights when this
@@ -151,23 +179,46 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """The cohort that trains, and its coefficients, from the one drawn."""
         return draw
 
-    def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
-        """The local solver of a round, from the run's."""
-        return local
 
-    def finish(self) -> Algorithm | None:
-        """A method whose local work every client does once after the last round, to keep what it
-        then remembers."""
-        return None
+def _unchanged(local: LocalSGD, round: int) -> LocalSGD:
+    return local
 
-    def join(self, state: State, before: State, after: State) -> State:
-        """The state when clients have joined; ``before`` and ``after`` are the first states without
-        and with them."""
-        return grown(state, before, after)
 
-    # ---- for reports
+@dataclass(frozen=True)
+class LocalWork:
+    """How clients work, where it is not the run's local solver alone."""
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
+    snapshot: bool = False
+    # whether objective also finds all of the client's data, in batch.whole
+    whole_data: bool = False
+    # the local solver of a round, from the run's
+    solver: Callable[[LocalSGD, int], LocalSGD] = _unchanged
+    # a method whose local work every client does once after the last round, to keep what it then
+    # remembers
+    last: Algorithm | None = None
+
+
+class Certificate(NamedTuple):
+    """Which weight each client effectively had at the end, and how far these weights are from the
+    best ones."""
+
+    value: Tensor  # () the objective at the clients' losses
+    weights: Tensor  # (n,) what a change of each client's loss counts for; not always of sum one
+    # () >= 0: the part of the objective that these weights do not explain, the duality gap
+    gap: Tensor
+
+    @classmethod
+    def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
+        """Of a method whose weights are the gradient of its objective by construction."""
+        weights = aggregate.weights(losses, base)
+        return cls(aggregate.value(losses, base), weights, aggregate.gap(losses, base, weights))
+
+
+class Reporting(ABC):  # noqa: B024 (a method may have either)
+    """What reports can tell of a method; training does not depend on it."""
+
+    def visible(self, census: Census) -> tuple[str, ...]:
         """What the server sees of a single client, in words; nothing where it needs sums alone."""
         return ()
 
@@ -175,6 +226,30 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """The weights that clients have at their ``losses`` (n,) of the model handed out; None
         where the method has none."""
         return None
+
+
+def visible(algorithm: Algorithm, census: Census) -> tuple[str, ...]:
+    """What the server of a method sees of a single client, in words; nothing where it needs sums
+    alone."""
+    reporting = algorithm.reporting()
+    return () if reporting is None else reporting.visible(census)
+
+
+# functions that are called where a class has the interface alone, and how to get it
+INTERFACE_OF: dict[str, tuple[type | None, str]] = {
+    **{
+        name: (interface, f"inherit {interface.__name__} too")
+        for interface in (Question, Weighting, Reporting)
+        for name, value in vars(interface).items()
+        if callable(value) and not name.startswith("_")
+    },
+    "survey": (None, "inherit Question and call it ask"),
+    "seen": (None, "inherit Reporting and call it visible"),
+    "local_solver": (None, "give it as solver of the LocalWork that local_work returns"),
+    "finish": (None, "give what it returns as last of the LocalWork that local_work returns"),
+    "snapshot": (None, "set it in the LocalWork that local_work returns"),
+    "whole_data": (None, "set it in the LocalWork that local_work returns"),
+}
 
 
 def weighted(delta: Tree, task: Task) -> Tree:

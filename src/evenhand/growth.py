@@ -5,63 +5,20 @@ Clients, groups and teams that come later have the next numbers, so every old on
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.data.federation import Federation
-from evenhand.data.samples import Part
+from evenhand.data.population import Extent
 from evenhand.tree import Tree
 
-
-class Extent(NamedTuple):
-    """How many there are."""
-
-    clients: int
-    groups: int
-    teams: int
-
-    @classmethod
-    def of(cls, federation: Federation) -> Extent:
-        return cls(federation.clients, federation.groups, len(federation.team_names))
+__all__ = ["Extent", "first_clients", "grown", "resettled"]
 
 
 def first_clients(federation: Federation, extent: Extent) -> Federation:
-    """The federation as it was with fewer clients; itself where it had as many, or more, or cannot
-    have been like that."""
-    if extent.clients >= federation.clients:
-        return federation
-
-    def part(whole: Part | None) -> Part | None:
-        if whole is None:
-            return None
-        offsets = whole.offsets[: extent.clients + 1]
-        rows = slice(0, int(offsets[-1]))
-        x = whole.x[rows] if isinstance(whole.x, Tensor) else whole.x.pick(torch.arange(rows.stop))
-        return (
-            Part(x, whole.y[rows], offsets, None if whole.group is None else whole.group[rows])
-            if rows.stop
-            else None
-        )
-
-    train = part(federation.train)
-    assert train is not None
-    try:
-        return replace(
-            federation,
-            train=train,
-            val=part(federation.val),
-            test=part(federation.test),
-            teams=None if federation.teams is None else federation.teams[: extent.clients],
-            team_names=federation.team_names[: extent.teams],
-            group_names=federation.group_names[: extent.groups],
-            names=None if federation.names is None else federation.names[: extent.clients],
-        )
-    except ValueError:  # its clients have more groups or teams
-        return federation
+    """The federation as it was with fewer clients."""
+    return federation.first(extent)
 
 
 def grown(state: Tree, before: Tree, after: Tree) -> Tree:

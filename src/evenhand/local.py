@@ -78,11 +78,10 @@ class LocalSGD:
     def schedule(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
     ) -> Schedule:
-        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit, each client's data
-        padded to ``width``.
+        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit.
 
-        ``seed``: one for all, or one for each of them (K,).
-        One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
+        Each client's data are padded to ``width``. ``seed``: one for all, or one for each of them
+        (K,). One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
         """
         if self.batch_size is None:
             position = torch.arange(width)
@@ -124,27 +123,26 @@ class LocalSGD:
         rates: dict[str, Tensor],
         active: Tensor | None,
     ) -> None:
-        """One step of K clients, in place on stacked trees; clients that are not ``active`` (K,)
-        stay where they are.
+        """One step of K clients, in place on stacked trees.
 
-        ``velocity`` is also room for the step where there is no momentum; on a GPU it can then be
-        empty. On a CPU, products and differences are separate operations on purpose: a fused
-        multiply-add rounds differently in vectorised and scalar code, and a client's result would
-        then depend on its neighbours.
+        Clients that are not ``active`` (K,) stay where they are. ``velocity`` is also room for the
+        step where there is no momentum; on a GPU it can then be empty. On a CPU, products and
+        differences are separate operations on purpose: a fused multiply-add rounds differently in
+        vectorised and scalar code, and a client's result would then depend on its neighbours.
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
-            values, slopes = (tree.leaves({"": branch[name]}) for branch in (variables, gradient))
+            values, grads = (tree.leaves({"": branch[name]}) for branch in (variables, gradient))
             speeds = tree.leaves({"": velocity[name]}) if velocity else values
-            for value, speed, slope in zip(values, speeds, slopes, strict=True):
+            for value, speed, grad in zip(values, speeds, grads, strict=True):
                 shape = (-1,) + (1,) * (value.ndim - 1)
                 rate = rates[name].reshape(shape)
                 if self.weight_decay and is_model:
-                    slope = slope + value * self.weight_decay
+                    grad = grad + value * self.weight_decay
                 # one pass over memory, where it is memory that takes the time
                 if value.is_cuda and active is None:
                     value.addcmul_(
-                        speed.mul_(self.momentum).add_(slope) if self.momentum else slope,
+                        speed.mul_(self.momentum).add_(grad) if self.momentum else grad,
                         rate,
                         value=-1,
                     )
@@ -154,9 +152,9 @@ class LocalSGD:
                 # without momentum, speed is only room for the step: a new array this large costs as
                 # much as the product
                 move = (
-                    speed.mul_(self.momentum).add_(slope) * rate
+                    speed.mul_(self.momentum).add_(grad) * rate
                     if self.momentum
-                    else torch.mul(slope, rate, out=speed)
+                    else torch.mul(grad, rate, out=speed)
                 )
                 if active is not None:
                     move = torch.where(active.reshape(shape), move, 0)
@@ -166,8 +164,7 @@ class LocalSGD:
 def permutation(
     ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor
 ) -> Tensor:
-    """(K, E, width) for each client and epoch a random order of its samples; positions past its
-    size come last."""
+    """(K, E, width) a random order of samples for each client and epoch; padding comes last."""
     key = _mix(
         _unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64)
     )
@@ -180,8 +177,7 @@ def permutation(
 
 
 def fold_key(key: Tensor, value: Tensor) -> Tensor:
-    """Mix one more counter into a 64-bit key (the finaliser of SplitMix64; products wrap
-    around)."""
+    """Mix one more counter into a 64-bit key: the finaliser of SplitMix64."""
     return torch.from_numpy(_mix(_unsigned(key), _unsigned(value)).view(np.int64)).reshape(
         key.shape
     )

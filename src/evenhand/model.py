@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from evenhand import losses, tree
-from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Part, Samples
+from evenhand.data.population import Population
+from evenhand.data.samples import Batch, Samples
 from evenhand.errors import first_line, require_choice
+from evenhand.layers.stacked import fast_layers
 from evenhand.tree import Tree
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -68,9 +69,15 @@ class Model:
         return moved
 
     def with_precision(self, precision: str) -> Model:
-        """The same model whose products are computed as "fp32", as the module's numbers are; on a
-        GPU also "tf32", with inputs rounded to 10 bits, or "bf16", with layers' inputs and outputs
-        of 7 bits. Parameters, sums and losses stay as they are."""
+        """The same model with products in another precision.
+
+        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
+        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits. Parameters, sums
+        and losses stay as they are.
+
+        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
+        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits.
+        """
         require_choice("precision", precision, PRECISIONS)
         twin = copy.copy(self)
         twin.precision = precision
@@ -98,8 +105,7 @@ class Model:
         return twin
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
-        """The same model, starting at another module's parameters; None where layers or constants
-        of that module are others."""
+        """The same model from another module's parameters; None if layers or constants differ."""
         twin = Model(module, self.loss_function).to(self.device)
         layers = [str(model._module) for model in (self, twin)]
         forms = [
@@ -138,8 +144,6 @@ class Model:
         # module of its own
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
-        from evenhand.layers.stacked import fast_layers  # here: engines know models
-
         with fast_layers(self._threads.module, self.device):
             if self.precision != "bf16" or self.device.type != "cuda":
                 result: Tensor = functional_call(self._threads.module, params, (x,))
@@ -158,23 +162,20 @@ class Model:
         return total(values, batch) if self.summed else mean(values, batch)
 
     def state_dict(self, params: Tree) -> dict[str, Tensor]:
-        """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the
-        CPU."""
+        """``params`` and the constants under the keys of ``module.state_dict()``, on the CPU."""
         storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
         # tied weights appear under each of their names
         state = self._module.state_dict(keep_vars=True)
         full = {key: params.get(storage.get(id(value), key), value) for key, value in state.items()}
         return {key: value.detach().cpu().clone() for key, value in full.items()}
 
-    def check(self, federation: Federation) -> None:
+    def check(self, population: Population) -> None:
         """Raise before training if the module, the loss and the data do not fit together."""
-        for part in (federation.train, federation.val, federation.test):
-            if part is None or not len(part.x):
-                continue
-            samples = part.samples(self.dtype, torch.device("cpu"))
+        for given in population.examples():
+            samples = given.to(self.dtype, torch.device("cpu"))
             if (
                 isinstance(samples.x, Tensor)
-                and samples.x.dtype != part.x.dtype
+                and samples.x.dtype != given.x.dtype
                 and not bool(torch.isfinite(samples.x).all())
             ):
                 raise ValueError(
@@ -183,10 +184,10 @@ class Model:
                 )
             probe = Batch(
                 Samples(*(values[:2].to(self.device) for values in samples)),
-                *self._first(len(part.x)),
+                *self._first(len(given.x)),
             )
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                self._probe(probe, part)
+                self._probe(probe, given)
                 before = self._random_state()
                 self.training().output(self.init(), probe.x)
                 self.stochastic |= not torch.equal(before, self._random_state())
@@ -202,18 +203,18 @@ class Model:
             else torch.get_rng_state()
         )
 
-    def _probe(self, batch: Batch, part: Part) -> None:
+    def _probe(self, batch: Batch, given: Samples) -> None:
         rows = len(batch.x)
         try:
             output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
         except Exception as error:
             hint = (
                 ""
-                if part.x.is_floating_point()
+                if given.x.is_floating_point()
                 else "; x holds integers: convert it to float unless they are tokens"
             )
-            shape = list(part.x.shape[1:])
-            problem = f"the module does not accept samples of shape {shape} ({part.x.dtype})"
+            shape = list(given.x.shape[1:])
+            problem = f"the module does not accept samples of shape {shape} ({given.x.dtype})"
             raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
         if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
             got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -221,7 +222,7 @@ class Model:
                 f"the module must return a tensor with one row per sample, got {got} for {rows}"
                 " samples"
             )
-        losses.check(self.loss_function, output, part.y)
+        losses.check(self.loss_function, output, given.y)
         try:
             values = self.loss_function(output, batch.y)
         except Exception as error:

@@ -30,17 +30,22 @@ LIBRARY = {
 
 @pytest.mark.parametrize("method", LIBRARY)
 def test_every_method_passes_every_check(method: str) -> None:
-    outcomes = check_algorithm(LIBRARY[method], collect=True)
+    # what whole runs show of a method, they show of one form of it or another
+    names = list(CHECKS)
+    if method not in METHODS:
+        names = [name for name in names if CHECKS[name].__module__ != testing.runs.__name__]
+    outcomes = check_algorithm(LIBRARY[method], only=names, collect=True)
     assert [outcome.message for outcome in outcomes if not outcome.passed] == []
-    assert [outcome.name for outcome in outcomes] == list(CHECKS)
+    assert [outcome.name for outcome in outcomes] == names
     assert sum(outcome.skipped for outcome in outcomes) <= 4
 
 
-def test_every_check_states_a_fact_and_explains_it_in_one_line() -> None:
+def test_every_check_states_a_fact_and_explains_it_in_one_paragraph() -> None:
     assert len(CHECKS) >= 40
     for name, check in CHECKS.items():
         assert name.count("_") >= 2
-        assert len((check.__doc__ or "").splitlines()) == 1
+        assert (check.__doc__ or "").endswith(".")
+        assert "\n\n" not in (check.__doc__ or "")
 
 
 def test_every_function_that_takes_a_subject_is_among_the_checks() -> None:
@@ -77,7 +82,12 @@ def spoilt(settings: dict[str, Any] | None = None, **attributes: Any) -> eh.Algo
         "__annotations__": dict.fromkeys(settings or {}, "Any"),
         **(settings or {}),
     }
-    kind: Any = type("Spoilt", (Sound,), {**body, **attributes})
+    interfaces = [
+        kind
+        for kind in (eh.Question, eh.Weighting, eh.Reporting)
+        if any(name in vars(kind) for name in attributes)
+    ]
+    kind: Any = type("Spoilt", (Sound, *interfaces), {**body, **attributes})
     made: eh.Algorithm = dataclass(frozen=True)(kind)()
     return made
 
@@ -382,7 +392,7 @@ def negative_weights(
 
 
 ZERO = torch.zeros(())
-EACH: dict[str, Any] = {"reply": sent_each, "seen": lambda self, census: ("its update",)}
+EACH: dict[str, Any] = {"reply": sent_each, "visible": lambda self, census: ("its update",)}
 PERSONAL: dict[str, Any] = {
     "personal": True,
     "memory": lambda self, params: {"model": params},
@@ -454,7 +464,7 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         ["the_client_changes_no_argument"],
     ),
     "learns in place": (
-        spoilt(init=init_with(last=ZERO), survey=asks(), learn=learn_in_place),
+        spoilt(init=init_with(last=ZERO), ask=asks(), learn=learn_in_place),
         ["the_survey_changes_no_argument"],
     ),
     "reports in place": (spoilt(certificate=doubling_losses), ["reports_change_no_argument"]),
@@ -492,7 +502,7 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         spoilt(server=growing, task=lambda self, state, ids: eh.Task(dict(state))),
         ["every_round_sends_messages_of_the_same_form"],
     ),
-    "asks nobody known": (spoilt(survey=asks(who=1000)), ["a_survey_says_whom_it_asks"]),
+    "asks nobody known": (spoilt(ask=asks(who=1000)), ["a_survey_says_whom_it_asks"]),
     "has chances of any sum": (
         spoilt(init=init_with(even=torch.ones(6)), chances=lambda self, state: state["even"]),
         ["chances_are_a_distribution"],
@@ -502,7 +512,7 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         ["reweighing_keeps_to_the_cohort"],
     ),
     "has no local solver": (
-        spoilt(local_solver=lambda self, local, round: None),
+        spoilt(local_work=lambda self: eh.LocalWork(solver=lambda local, round: None)),  # type: ignore[arg-type,return-value]
         ["the_solver_is_a_local_solver"],
     ),
     "replies by sample": (spoilt(reply=wordy_reply), ["every_client_replies_in_the_same_form"]),
@@ -526,11 +536,11 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
     "counts padding": (spoilt(objective=padded_mean), ["padding_changes_nothing", *ENGINES_AGREE]),
     "looks at clients in secret": (
         spoilt(reply=telling_reply),
-        ["the_server_sees_single_clients_only_where_seen_says_so"],
+        ["the_server_sees_single_clients_only_where_it_says_so"],
     ),
     "says it looks at clients": (
-        spoilt(seen=lambda self, census: ("its loss",)),
-        ["the_server_sees_single_clients_only_where_seen_says_so"],
+        spoilt(visible=lambda self, census: ("its loss",)),
+        ["the_server_sees_single_clients_only_where_it_says_so"],
     ),
     "reports a list": (
         spoilt(server=server_with(dict, weights=[0.5, 0.5])),
@@ -599,7 +609,7 @@ BROKEN: dict[str, tuple[eh.Algorithm, list[str]]] = {
         ["a_client_whose_reply_is_not_finite_is_left_out"],
     ),
     "learns from nobody": (
-        spoilt(init=init_with(last=ZERO.double()), survey=asks(), learn=learn_from_somebody),
+        spoilt(init=init_with(last=ZERO.double()), ask=asks(), learn=learn_from_somebody),
         ["a_round_without_replies_leaves_the_model_alone"],
     ),
     "overflows": (spoilt(reply=tilted(torch.exp)), ["losses_in_the_hundreds_leave_nobody_out"]),

@@ -17,37 +17,14 @@ from evenhand import tree
 from evenhand.cohort import Draw
 from evenhand.growth import Extent, first_clients, grown, resettled
 from tests.support.federations import METHODS, network, ragged
-
-SIZES = (12, 30, 7, 40, 15)  # the last one joins
-FEW = Extent(4, 3, 2)
-JOINED = 2  # after so many rounds
-ROUNDS = 5
-SETTINGS: dict[str, Any] = {
-    "local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5),
-    "seed": 3,
-    "eval_every": 2,
-    "engine": "loop",
-}
-
-
-class Stopped(Exception):
-    """Ends a run after a round."""
-
-
-def stop(done: int, row: dict[str, Any]) -> None:
-    if done == JOINED:
-        raise Stopped
-
-
-def enlarged(
-    method: eh.Algorithm, out: Path, whole: eh.Federation, few: Extent = FEW, **settings: Any
-) -> eh.Result:
-    """Two rounds with few clients, then three with all."""
-    options = {**SETTINGS, "rounds": ROUNDS, "out": out, "checkpoint_every": 1, **settings}
-    with pytest.raises(Stopped):
-        eh.fit(network(), first_clients(whole, few), method, progress=stop, **options)
-    return eh.fit(network(), whole, method, resume=True, **options)
-
+from tests.support.joining import (
+    FEW,
+    JOINED,
+    ROUNDS,
+    SETTINGS,
+    SIZES,
+    enlarged,
+)
 
 # ---- the state, by hand
 

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import evenhand as eh
+from evenhand.algorithm import visible
 from evenhand.cli import main
 from evenhand.studies.methods import INNER, NOTHING, learned, learned_table
 from evenhand.studies.spec import build_algorithm, parse_method
@@ -103,7 +104,7 @@ def shown(value: Any) -> str:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_page_says_what_the_server_sees_as_the_method_does(name: str) -> None:
     told = section(name, "What is sent").partition("**The server learns of one client:**")[2]
-    seen = eh.ALGORITHMS[name]().seen(eh.datasets.digits(clients=4).census())
+    seen = visible(eh.ALGORITHMS[name](), eh.datasets.digits(clients=4).census())
     assert ("nothing: sums only" in told) == (not seen)
     for what in seen:
         assert what in told
@@ -221,10 +222,10 @@ def test_the_table_has_a_case_for_every_form_of_a_method(teams: bool) -> None:
     ]
     for method in (*METHODS_IN_ALL_FORMS.values(), *more):
         name = type(method).__name__.lower()
-        seen = ", ".join(method.seen(census)) or NOTHING
+        seen = ", ".join(visible(method, census)) or NOTHING
         assert rows[name] == {INNER} or seen in rows[name], method
         if rows[name] == {INNER}:
-            assert method.seen(census) == method.inner.seen(census)  # type: ignore[attr-defined]
+            assert visible(method, census) == visible(method.inner, census)  # type: ignore[attr-defined]
 
 
 def test_the_readme_says_what_the_server_learns_as_the_methods_do() -> None:

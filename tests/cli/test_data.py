@@ -18,18 +18,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from evenhand.cli import main
+from evenhand.data.storage.file import File
 from evenhand.datasets import DATASETS, catalogue
-from evenhand.datasets.catalogue import (
-    BY_HAND,
-    CATALOGUE,
-    EMBEDDED,
-    FETCH,
-    GENERATED,
-    PRESENT,
-    Entry,
-    Need,
-)
-from evenhand.datasets.files import File
+from evenhand.datasets.catalogue import CATALOGUE
+from evenhand.datasets.entry import BY_HAND, EMBEDDED, FETCH, GENERATED, PRESENT, Entry, Need
 from tests.support.file_server import LIGHT, Site, serving
 
 ONE, TWO = b"one" * 1000, b"two" * 2000
@@ -328,7 +320,7 @@ def test_the_command_lists_the_data_sets_of_the_library(tmp_path: Path) -> None:
 STOPPED = f"""
 {LIGHT}
 from evenhand.datasets import catalogue
-from evenhand.datasets.files import File
+from evenhand.data.storage.file import File
 from evenhand.cli import main
 need = catalogue.Need("slow", (File("two", sys.argv[1], sys.argv[2]),))
 catalogue.CATALOGUE = dict(slow=catalogue.Entry("slow", "", "", "", "", needs=lambda: (need,)))

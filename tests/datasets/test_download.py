@@ -21,8 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from evenhand.datasets import download
-from evenhand.datasets.files import File, locate
+from evenhand.data.storage import download
+from evenhand.data.storage.file import File
+from evenhand.data.storage.locate import locate
 from evenhand.errors import DataError
 from tests.support.file_server import LIGHT, Site, serving
 
@@ -515,7 +516,8 @@ def test_a_damaged_archive_without_a_checksum_is_refused(
 CHILD = f"""
 {LIGHT}
 from pathlib import Path
-from evenhand.datasets.files import File, locate, read
+from evenhand.data.storage.file import File, read
+from evenhand.data.storage.locate import locate
 url, checksum, root = sys.argv[1:4]
 file = File("big.bin", url, checksum)
 print("ready", flush=True)

@@ -9,7 +9,8 @@ from pathlib import Path
 import pooch
 import pytest
 
-from evenhand.datasets.files import File, data_root, find, locate, read, verify
+from evenhand.data.storage.file import File, data_root, find, read, verify
+from evenhand.data.storage.locate import locate
 from evenhand.errors import DataError
 
 TEXT = b"a table\n" * 1000

@@ -18,14 +18,7 @@ import evenhand as eh
 from evenhand.data.leaf import read_leaf
 from evenhand.data.pool import TEST, TRAIN, VAL, Pool
 from evenhand.data.samples import Part, View
-from evenhand.datasets.loaders.airline_sentiment import Tweet, airline_sentiment, pool_of
-from evenhand.datasets.loaders.airline_sentiment import read as read_tweets
-from evenhand.datasets.loaders.airline_sentiment import tweets as parse_tweets
-from evenhand.datasets.loaders.sent140 import sent140
-from evenhand.datasets.loaders.shakespeare import DROPPED, parts_in_time, shakespeare
-from evenhand.datasets.loaders.shakespeare import parse as parse_plays
-from evenhand.datasets.loaders.shakespeare import read as read_plays
-from evenhand.datasets.text import (
+from evenhand.data.text import (
     ALPHABET,
     PADDING,
     UNKNOWN,
@@ -35,6 +28,13 @@ from evenhand.datasets.text import (
     read_glove_text,
     tokens,
 )
+from evenhand.datasets.loaders.airline_sentiment import Tweet, airline_sentiment, pool_of
+from evenhand.datasets.loaders.airline_sentiment import read as read_tweets
+from evenhand.datasets.loaders.airline_sentiment import tweets as parse_tweets
+from evenhand.datasets.loaders.sent140 import sent140
+from evenhand.datasets.loaders.shakespeare import DROPPED, parts_in_time, shakespeare
+from evenhand.datasets.loaders.shakespeare import parse as parse_plays
+from evenhand.datasets.loaders.shakespeare import read as read_plays
 from evenhand.errors import DataError
 
 HERE = Path("plays.json")

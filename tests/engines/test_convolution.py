@@ -20,7 +20,8 @@ from evenhand import tree
 from evenhand.engines import choose
 from evenhand.layers import choices
 from evenhand.layers import stacked as layers
-from evenhand.layers.convolution import FORMS, Geometry
+from evenhand.layers.convolution import Geometry
+from evenhand.layers.forms import FORMS
 from evenhand.layers.stacked import FastLayers
 
 CPU = torch.device("cpu")

@@ -12,12 +12,13 @@ import evenhand as eh
 from evenhand import tree
 from evenhand.engines.fold import Fold, finite, summed
 from evenhand.engines.memory import Memories
-from evenhand.engines.replay import Replayed, traced
+from evenhand.engines.replay import Replayed
+from evenhand.engines.tracing import traced
 from evenhand.engines.visits import Members, Visits
 from evenhand.engines.widths import MOST_PADDING, padded_widths, stacked_clients
 from evenhand.engines.work import Evaluate, Train
 from evenhand.messages import Task
-from evenhand.training.rounds import with_round
+from evenhand.training.server import with_round
 from tests.support.federations import METHODS, network, ragged
 
 CPU = torch.device("cpu")
@@ -75,7 +76,7 @@ def test_stacks_are_less_than_an_eighth_larger_than_needed(count: int) -> None:
 
 def members(sizes: list[int]) -> Members:
     ids, zeros = torch.arange(len(sizes)), torch.zeros(len(sizes), dtype=torch.int64)
-    return Members(ids, zeros, zeros, zeros + 3, torch.tensor(sizes), torch.tensor(sizes))
+    return Members(ids, ids, zeros, zeros, zeros + 3, torch.tensor(sizes), torch.tensor(sizes))
 
 
 def test_every_sample_is_visited_once_an_epoch_and_little_work_is_for_nothing() -> None:
@@ -212,7 +213,7 @@ def test_simplified_operations_keep_every_bit_and_are_fewer() -> None:
 )
 @pytest.mark.parametrize("method", ["fedavg", "afl", "ditto", "drfa", "fafl", "gifair_per"])
 def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.Engine) -> None:
-    algorithm, federation = METHODS[method], ragged()
+    algorithm, federation = METHODS[method], ragged((1, 30, 7, 40, 33, 2, 12, 24, 15, 9))
     models = [eh.Model(network(torch.float64)) for _ in range(3)]
     for seed, model in enumerate(models):
         torch.manual_seed(seed)
@@ -225,7 +226,9 @@ def test_runs_exchanged_together_reply_as_they_do_alone(method: str, engine: eh.
     for model, draw in zip(models, draws, strict=True):
         task = with_round(algorithm.task(algorithm.init(model.init(), census), draw.ids), draw, 0.1)
         task.shared.update(
-            {"moment": torch.tensor(0.6, dtype=torch.float64)} if algorithm.snapshot else {}
+            {"moment": torch.tensor(0.6, dtype=torch.float64)}
+            if algorithm.local_work().snapshot
+            else {}
         )
         tasks.append(task)
     work = Train(algorithm, local)

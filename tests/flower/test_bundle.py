@@ -15,8 +15,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from evenhand.flower import bundle, records
 from evenhand.messages import Reply, Task
-from tests.flower.test_rounds import SETTINGS, SIZES, Setting, flat
 from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_nodes import SETTINGS, SIZES, Setting, flat
 
 NUMBERS = ("loss", "mean", "worst10", "best10", "worst", "std")
 ROUNDS = 3
@@ -106,10 +106,10 @@ def test_only_the_cohort_looks_and_the_server_sees_no_more_than_before(
         assert {name: mine[name] for name in exact} == pytest.approx(
             {name: theirs[name] for name in exact}, rel=1e-12
         )
-    replies = [reply for reply in arrived if bundle.LOOK in reply.total]
+    replies = [reply for reply in arrived if bundle.EVALUATION in reply.total]
     assert len(replies) == 3 * ROUNDS
-    assert all(bool(reply.each[bundle.LOOK]) == by_client for reply in replies)
-    assert all(reply.total[bundle.LOOK]["clients"] == 1 for reply in replies if not by_client)
+    assert all(bool(reply.each[bundle.EVALUATION]) == by_client for reply in replies)
+    assert all(reply.total[bundle.EVALUATION]["clients"] == 1 for reply in replies if not by_client)
 
 
 def test_a_round_with_evaluation_is_one_exchange(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_second_model_travels_only_where_it_is_another(
         ].content
     )
     assert "look" in about
-    assert ("model" in task.shared) + (bundle.LOOKED_AT in task.shared) == models
+    assert ("model" in task.shared) + (bundle.EVALUATED_MODEL in task.shared) == models
 
 
 def test_clients_without_test_data_train_and_have_no_say_in_the_numbers(tmp_path: Path) -> None:
@@ -182,19 +182,19 @@ def without_the_look(reply: Reply) -> Reply:
 
 
 def with_one_more(reply: Reply) -> Reply:
-    reply.each[bundle.LOOK]["count"][0] += 1
+    reply.each[bundle.EVALUATION]["count"][0] += 1
     return reply
 
 
 def with_a_negative_count(reply: Reply) -> Reply:
-    reply.each[bundle.LOOK]["correct"][0] = -1
+    reply.each[bundle.EVALUATION]["correct"][0] = -1
     return reply
 
 
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (without_the_look, "client 1 is left out: it has not replied to both"),
+        (without_the_look, "client 1 is left out: its reply lacks the work or the evaluation"),
         (with_one_more, "client 1: not what the server knows: each/count; left out"),
         (with_a_negative_count, "client 1: negative: each/correct; left out"),
     ],
@@ -227,12 +227,12 @@ def test_nothing_is_folded_between_evaluations(tmp_path: Path) -> None:
 
 def test_a_model_is_sent_once_where_it_is_the_same() -> None:
     model = {"w": torch.ones(2)}
-    assert bundle.with_model(
+    assert bundle.add_model(
         {"model": model, "level": torch.ones(())}, {"w": torch.ones(2)}
     ).keys() == {"model", "level"}
     other = {"w": torch.tensor([1.0, 2.0])}
-    shared = bundle.with_model({"model": model}, other)
-    work, look = bundle.apart(Task(shared, {"weight": torch.ones(1)}))
+    shared = bundle.add_model({"model": model}, other)
+    work, look = bundle.split_task(Task(shared, {"weight": torch.ones(1)}))
     assert work.shared == {"model": model}
     assert work.own.keys() == {"weight"}
     assert look == Task({"model": other})

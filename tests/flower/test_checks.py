@@ -12,13 +12,11 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 from evenhand.flower.checks import (
-    BadReply,
     NotFinite,
     RollCall,
     check_reply,
     label,
     require_finite,
-    require_good,
 )
 from evenhand.messages import Reply
 from evenhand.tree import Tree
@@ -266,14 +264,6 @@ def test_nothing_of_the_client_is_told() -> None:
     reply.total["weight"] = torch.tensor(-789.0).double()
     told = " ".join(check_reply(reply, good(), WHO))
     assert not any(secret in told for secret in ("123", "456", "789", "patient"))
-
-
-def test_bad_replies_are_an_error_with_all_reasons() -> None:
-    require_good([])
-    with pytest.raises(BadReply) as error:
-        require_good(["client 1: a", "client 1: b"])
-    assert str(error.value) == "client 1: a; client 1: b"
-    assert error.value.reasons == ["client 1: a", "client 1: b"]
 
 
 # who replies to what

@@ -21,8 +21,8 @@ from flwr.proto.message_pb2 import Message as MessageProto
 import evenhand as eh
 from evenhand import tree
 from evenhand.flower import records
-from tests.flower.test_rounds import Setting
 from tests.support.federations import network, ragged
+from tests.support.flower_nodes import Setting
 
 # What torch and Flower load themselves is there before; the rest is printed.
 NODE = """
@@ -39,7 +39,7 @@ from flwr.supercore.task_identity import TaskIdentity
 TaskIdentity._run_id = TaskIdentity._task_id = TaskIdentity._node_id = 1
 there = set(sys.modules)
 
-from evenhand.flower import client_app
+from evenhand.flower.apps import client_app  # as older projects; it is evenhand.flower.client_app
 
 place = Path(sys.argv[1])
 
@@ -65,7 +65,7 @@ from pathlib import Path
 import torch
 import evenhand as eh
 from tests.support.federations import network, ragged
-from tests.flower.test_rounds import Setting
+from tests.support.flower_nodes import Setting
 
 result = Setting(Path(sys.argv[1]), ragged((30, 7, 40)), network()).run(eh.FedAvg(), rounds=2, by_client=False)
 assert len(result.history_rows) == 2
@@ -119,6 +119,9 @@ def test_a_node_loads_nothing_that_its_answer_does_not_need(
     loaded = json.loads(done.stdout.splitlines()[-1])
     packages = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
     assert packages == {"evenhand", *more}
+    assert not [
+        name for name in loaded if name.startswith(("evenhand.flower.server", "evenhand.training"))
+    ]
     for message in asked.values():
         answered = MessageProto.FromString(
             (tmp_path / f"{message.metadata.message_type}.reply").read_bytes()

@@ -17,18 +17,21 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
+from evenhand.algorithm import visible
 from evenhand.data.federation import Federation
+from evenhand.errors import RunError
 from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
 from evenhand.messages import Reply
 from evenhand.page.document import page
 from evenhand.studies.analysis import across_clients, compare, gaps, statistics
+from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import analyse
 from evenhand.studies.study import Study
-from tests.flower.test_faults import FAST, Dying, Killed
-from tests.flower.test_rounds import Setting
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_faults import Dying, Killed
+from tests.support.flower_nodes import FAST, Setting
 
 SIZES = (4, 12, 7, 20)
 FROM_SUMS = (
@@ -115,6 +118,36 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
     assert {name for row in rows for name, cell in row.items() if cell == ""} == {"team"}
     assert [row["round"] for row in read_rows(tmp_path / "run/fedavg/history.csv")] == [1, 2, 3]
     assert json.loads((tmp_path / "run/fedavg/over_clients.json").read_text())["clients"] == 4
+
+
+def test_the_spec_says_how_models_are_evaluated(tmp_path: Path) -> None:
+    run(tmp_path, evaluate="with training")
+    spec = load_spec(tmp_path / "run")
+    assert spec.evaluate == "with training"
+    with pytest.raises(RunError, match=r"begun with other settings \(evaluate\)"):
+        run(tmp_path)
+    # earlier versions did not write it: then the checkpoint tells
+    path = tmp_path / "run" / "spec.toml"
+    path.write_text(path.read_text().replace('evaluate = "with training"\n', ""))
+    assert load_spec(tmp_path / "run").evaluate == "after training"
+    run(tmp_path, evaluate="with training")
+    with pytest.raises(RunError, match="a checkpoint of a run with other settings or data"):
+        run(tmp_path)
+
+
+def test_a_local_solver_may_be_written_with_or_without_its_defaults(tmp_path: Path) -> None:
+    """Earlier versions wrote all of them where a solver was given, and none where it was not."""
+    local = eh.LocalSGD(lr=0.1, epochs=1, batch_size=32)
+    run(tmp_path, local=None)
+    run(tmp_path, local=local)
+    assert load_spec(tmp_path / "run").local == {"lr": 0.1, "epochs": 1, "batch_size": 32}
+    path = tmp_path / "run" / "spec.toml"
+    path.write_text(
+        path.read_text().replace("lr = 0.1\n", "lr = 0.1\nmomentum = 0.0\ndecay = 1.0\n")
+    )
+    run(tmp_path, local=local)
+    with pytest.raises(RunError, match=r"begun with other settings \(local\)"):
+        run(tmp_path, local=eh.LocalSGD(lr=0.1, epochs=1, batch_size=32, momentum=0.5))
 
 
 def test_it_says_what_each_client_told(tmp_path: Path) -> None:
@@ -459,7 +492,7 @@ def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(
         return [reply]
 
     Setting(tmp_path, federation, network(), spoil=watch).run(method, rounds=2, by_client=False)
-    seen = method.seen(federation.census())
+    seen = visible(method, federation.census())
     trees = {
         key
         for kind, reply in arrived

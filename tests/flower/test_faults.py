@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +18,22 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 import evenhand as eh
-from evenhand.engines import Engine, Exchange, Loop
-from evenhand.engines.work import Work
 from evenhand.errors import RunError
-from evenhand.flower import apps, records
-from evenhand.messages import Replies, Reply, Task
-from evenhand.model import Model
+from evenhand.flower import client_app, packing, records, server_app
+from evenhand.messages import Reply
 from evenhand.tree import Tree
-from tests.flower.test_rounds import Setting, flat, one_client
 from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_faults import Dying, Killed, Unheard, during
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import FAST, Setting, flat, one_client
 
 SIZES = (2, 12, 7)
 FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is left out, and of which round: the middle one
-FAST: dict[str, Any] = {
-    "local": eh.LocalSGD(lr=0.05, batch_size=8, momentum=0.5),
-    "seed": 3,
-    "eval_every": 2,
-}
 CANARY = 31337.125  # a value of a client's data: no log of the server may show it
 PATH = "/home/clinic/patients.csv"
 
 
 # ---- the reference: the simulator, with clients that are not heard
-
-
-@dataclass(frozen=True)
-class Unheard(Engine):
-    """The simulator's loop, where some clients are never asked to do some work."""
-
-    lost: tuple[tuple[str, int, int], ...]  # work, round, client
-
-    def attach(self, model: Model, federation: eh.Federation, seed: int) -> Exchange:
-        inner: Any = Loop().attach(model, federation, seed)
-        ask = inner.exchange
-
-        def exchange(work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-            rows = [
-                row
-                for row, client in enumerate(ids.tolist())
-                if (work.name, round, client) not in self.lost
-            ]
-            if not rows:
-                return Replies(ids[:0], {}, {})
-            return ask(
-                work,
-                Task(task.shared, eh.tree.map(lambda leaf: leaf[rows], task.own)),
-                ids[rows],
-                round,
-            )
-
-        inner.exchange = exchange
-        return inner
 
 
 def reference(
@@ -163,7 +126,7 @@ def content(made: Callable[[], RecordDict]) -> Callable[[Spoilt, Message], list[
 
 def garbage() -> RecordDict:
     noise = np.random.default_rng(0).bytes(300)
-    array = Array(dtype="uint8", shape=(len(noise),), stype=records.STYPE, data=noise)
+    array = Array(dtype="uint8", shape=(len(noise),), stype=packing.STYPE, data=noise)
     return RecordDict(
         {
             "trees": ArrayRecord({"total": array, "each": array}),
@@ -224,7 +187,7 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     "a late reply": (an_earlier_reply, f"another round than {ROUND + 1}; the reply is late"),
     "other work": (told(work="evaluate"), "other work than train"),
     "garbage": (content(garbage), "header"),
-    "nothing": (content(RecordDict), "is not one of evenhand's"),
+    "nothing": (content(RecordDict), "is not from evenhand"),
     "no trees": (
         content(lambda: RecordDict({"about": ConfigRecord({"format": records.FORMAT})})),
         "must hold the trees total and each",
@@ -242,7 +205,7 @@ def heard_by_server(caplog: pytest.LogCaptureFixture) -> list[str]:
     records = [
         record
         for record in caplog.records
-        if record.name.startswith("evenhand") and record.name != apps.__name__
+        if record.name.startswith("evenhand") and record.name != "evenhand.flower.client"
     ]
     return [record.getMessage() for record in records if record.levelno >= logging.WARNING]
 
@@ -326,7 +289,7 @@ def test_a_reply_of_ten_times_the_limit_is_refused(
 
 def test_a_node_does_not_send_more_than_its_limit(tmp_path: Path) -> None:
     federation = ragged(SIZES)
-    app = apps.client_app(network(), lambda config: one_client(federation, 0), limit=1000)
+    app = client_app(network(), lambda config: one_client(federation, 0), limit=1000)
     setting = Setting(tmp_path, federation, network())
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
     task = next(
@@ -390,18 +353,12 @@ def test_a_round_without_any_reply_that_counts_is_void_and_training_goes_on(tmp_
 
 
 def node_app(load_data: Callable[[int], eh.Federation], **options: Any) -> Any:
-    return apps.client_app(
+    return client_app(
         options.pop("module", network()),
         lambda config: load_data(int(config["partition-id"])),
         share="client",
         **options,
     )
-
-
-def during(grid: InProcessGrid, round: int, work: str = "train") -> bool:
-    """Whether the last message that was sent is about this work."""
-    about = grid.sent[-1].content.get("about", {})
-    return (about.get("work"), about.get("round")) == (work, round)
 
 
 class FileGone(OSError):
@@ -529,40 +486,6 @@ def test_a_question_without_an_answer_counts_as_in_the_simulator(tmp_path: Path)
 # ---- a server that stops
 
 
-class Killed(BaseException):
-    """Ends the server, and nobody catches it."""
-
-
-class Dying(InProcessGrid):
-    """Ends the server once, at a moment of the work of a round."""
-
-    # "push", before nodes have it; "pull", when half of them have answered
-    moment: tuple[str, str, int] | None = None
-
-    def _at(self, moment: str) -> bool:
-        if (
-            self.moment is None
-            or self.moment[0] != moment
-            or not during(self, self.moment[2], self.moment[1])
-        ):
-            return False
-        self.moment = None
-        return True
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        ids = super().push_messages(messages)
-        if self._at("push"):
-            raise Killed
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        names = list(message_ids)
-        if self._at("pull"):
-            super().pull_messages(names[::2])
-            raise Killed
-        return super().pull_messages(names)
-
-
 MOMENTS = {
     "before the first round": ("push", "train", 0),
     "in the first round": ("pull", "train", 0),
@@ -628,7 +551,7 @@ def test_a_run_that_was_done_gives_its_result_again(tmp_path: Path) -> None:
     def ends(result: eh.Result) -> None:
         raise Killed
 
-    app = apps.server_app(
+    app = server_app(
         METHODS["finetuned"],
         network(),
         clients=3,

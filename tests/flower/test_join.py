@@ -21,16 +21,16 @@ from flwr.app import Message
 import evenhand as eh
 from evenhand.errors import RunError
 from evenhand.files import read_tensors
-from evenhand.flower import apps
+from evenhand.flower import client_app, server_app
 from evenhand.flower.memory import FIRST, NodeMemory
 from evenhand.flower.tryout.loopback import Loopback
 from evenhand.growth import Extent, first_clients
-from tests.algorithms.test_growth import JOINED, SETTINGS, SIZES, enlarged
-from tests.flower.test_faults import Dying, Killed
-from tests.flower.test_rounds import Setting, flat, one_client
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_app import write_app
+from tests.support.flower_faults import Dying, Killed
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import Setting, flat, one_client
+from tests.support.joining import JOINED, SETTINGS, SIZES, enlarged
 
 ROUNDS = 5
 FAST = {key: value for key, value in SETTINGS.items() if key != "engine"}
@@ -157,7 +157,7 @@ def test_a_newcomer_brings_a_group_and_a_team(tmp_path: Path) -> None:
     data = [rows("bc", "t"), rows("cb", "u"), rows("ac", "s")]
     setting = late(tmp_path, ragged(SIZES[:3]), arrives={3: 0})
     own = [eh.Federation.from_arrays([client]) for client in data]
-    setting.grid.app = apps.client_app(
+    setting.grid.app = client_app(
         network(), lambda config: own[int(config["partition-id"])], share="client"
     )
     found = run(setting, eh.FedMinMax(lr_mu=0.1), clients=2)
@@ -205,7 +205,7 @@ def test_who_cannot_join_is_named_and_training_goes_on_without(
         **change,
     }
     if change:
-        other = apps.client_app(
+        other = client_app(
             network(), lambda config: eh.Federation.from_arrays([odd]), share="client"
         )
         setting.grid.app = lambda message, context: (other if context.node_id == 5 else app)(
@@ -379,7 +379,7 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
     setting = Setting(tmp_path, federation, network())
     open_app = setting.grid.app
     own = {"share": share} if share != "method" else {}  # the default
-    careful = apps.client_app(network(), lambda config: one_client(federation, 1), **own)
+    careful = client_app(network(), lambda config: one_client(federation, 1), **own)
     setting.grid.app = lambda message, context: (careful if context.node_id == 2 else open_app)(
         message, context
     )  # type: ignore[assignment]
@@ -434,12 +434,12 @@ def test_what_is_not_shared_is_not_remembered(tmp_path: Path) -> None:
     """GIFAIR without teams sends each client's loss; a node that shares sums alone keeps nothing of
     a round that it took no part in."""
     data = [{"x": np.ones((4, 5)), "y": [0, 1, 2, 0]} for _ in range(3)]
-    app = apps.client_app(network(), lambda config: data[int(config["partition-id"])])
+    app = client_app(network(), lambda config: data[int(config["partition-id"])])
     grid = InProcessGrid(
         app, [{"partition-id": i, "state-dir": str(tmp_path / f"state{i}")} for i in range(3)]
     )
     grid.contexts[2].node_config["share"] = "sums"
-    server = apps.server_app(
+    server = server_app(
         eh.GIFAIR(personal=True), network(), clients=3, out=tmp_path / "run", rounds=1
     )
     server(grid, grid.contexts[1])
@@ -471,7 +471,7 @@ def test_the_owners_word_in_the_node_config_counts_over_the_apps(
     app: str, node: str, answered: int, tmp_path: Path
 ) -> None:
     setting = Setting(tmp_path, ragged(SIZES[:3]), network())
-    setting.grid.app = apps.client_app(
+    setting.grid.app = client_app(
         network(),
         lambda config: one_client(setting.federation, int(config["partition-id"])),
         share=app,
@@ -496,7 +496,7 @@ def test_a_node_whose_owner_shares_something_unknown_takes_no_part(
 
 def test_what_to_share_is_checked() -> None:
     with pytest.raises(ValueError, match="share"):
-        apps.client_app(network(), lambda config: {}, share="all")
+        client_app(network(), lambda config: {}, share="all")
 
 
 def test_a_look_at_who_is_there_costs_one_question_a_round(tmp_path: Path) -> None:
@@ -514,7 +514,7 @@ def test_a_look_at_who_is_there_costs_one_question_a_round(tmp_path: Path) -> No
 
 CLIENT = """
 import numpy as np
-from evenhand.flower.apps import client_app
+from evenhand.flower import client_app
 from tests.support.federations import network
 
 def load(config):
@@ -528,7 +528,7 @@ SERVER = """
 from pathlib import Path
 import evenhand as eh
 from evenhand.files import write_tensors
-from evenhand.flower.apps import server_app
+from evenhand.flower import server_app
 from tests.support.federations import network
 
 app = server_app(

@@ -301,21 +301,6 @@ def test_clients_that_share_a_folder_do_not_mix(tmp_path: Path) -> None:
     assert kept(tmp_path, client=1) == [0, 1]
 
 
-def test_forgetting_is_of_one_run_and_client(tmp_path: Path) -> None:
-    for run, client in (("a", 0), ("a", 1), ("b", 0)):
-        train(NodeMemory(tmp_path, run, client), 0, FIRST)
-    NodeMemory(tmp_path, "a", 0).forget()
-    NodeMemory(tmp_path, "never", 0).forget()
-    assert [kept(tmp_path, run, client) for run, client in (("a", 0), ("a", 1), ("b", 0))] == [
-        [],
-        [0],
-        [0],
-    ]
-    assert not (tmp_path / "a" / "client-0").exists()
-    train(NodeMemory(tmp_path, "a", 0), 0, FIRST)
-    assert kept(tmp_path, "a") == [0]
-
-
 @pytest.mark.parametrize(
     "run", ["", ".", "..", "../up", "/etc", "a/b", "a\\b", "a\n", "x" * 101, ".hidden", "-x", "é"]
 )

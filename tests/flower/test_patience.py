@@ -3,6 +3,7 @@ started again."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,10 @@ from torch import nn
 
 import evenhand as eh
 from evenhand.errors import RunError
-from evenhand.flower import apps
-from tests.flower.test_rounds import SETTINGS, Setting, flat, one_client
+from evenhand.flower import client_app, server_app
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import SETTINGS, Setting, flat, one_client
 
 SIZES = (9, 7, 12)
 
@@ -97,13 +98,13 @@ def test_a_model_that_starts_at_random_can_be_resumed(tmp_path: Path) -> None:
     def build() -> nn.Module:
         return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).double()
 
-    setting.grid.app = apps.client_app(
+    setting.grid.app = client_app(
         build, lambda config: one_client(setting.federation, int(config["partition-id"]))
     )
     found: list[eh.Result] = []
     before = torch.random.get_rng_state()
     for _ in range(2):
-        app = apps.server_app(
+        app = server_app(
             eh.Ditto(),
             build,
             clients=3,
@@ -148,7 +149,7 @@ def test_a_node_that_cannot_take_part_is_named_once(
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.contexts[2].node_config["share"] = "nonsense"
     message = (
-        "only 2 of 3 nodes have told of their data within 0.7 s; 1 cannot take part, see above and"
+        "only 2 of 3 nodes have registered within 0.7 s; 1 cannot take part, see above and"
         " their logs; start the others"
     )
     with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError, match=message):
@@ -173,6 +174,17 @@ def test_rounds_are_told_in_the_servers_log(
         ({"rounds": -1}, ValueError, "rounds must be a whole number >= 1"),
         ({"eval_every": 0}, ValueError, "eval_every must be a whole number >= 1"),
         ({"seed": -1}, ValueError, "seed must be a whole number >= 0"),
+        ({"evaluate": "sometimes"}, ValueError, "evaluate must be"),
+        ({"weights": "equal"}, ValueError, "weights must be"),
+        ({"loss": "cross_entropi"}, ValueError, "unknown loss 'cross_entropi'"),
+        ({"loss": nn.functional.cross_entropy}, TypeError, "loss must be the name of a loss"),
+        ({"track_weights": True}, ValueError, "track_weights needs by_client=True"),
+        ({"engine": "loop"}, TypeError, "server_app takes no engine"),
+        ({"device": "cpu"}, TypeError, "server_app takes no device"),
+        ({"precision": "bf16"}, TypeError, "server_app takes no precision"),
+        ({"checkpoint_every": 5}, TypeError, "server_app takes no checkpoint_every"),
+        ({"settings": eh.Settings(device="cpu")}, TypeError, "server_app takes no device"),
+        ({"eval_evry": 5}, TypeError, "eval_evry"),
         ({"deadline": -1}, ValueError, "deadline must be"),
         ({"patience": 0}, ValueError, "patience must be"),
         ({"limit": "1GB"}, ValueError, "limit must be a whole number >= 1"),
@@ -196,7 +208,7 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(
         "out": "run",
     }
     with pytest.raises(kind, match=message):
-        apps.server_app(**given | wrong)
+        server_app(**given | wrong)
 
 
 @pytest.mark.parametrize(
@@ -210,4 +222,47 @@ def test_what_cannot_be_is_refused_when_the_app_is_made(
 )
 def test_a_clients_app_is_checked_too(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(TypeError, match=message):
-        apps.client_app(**{"model": network(), "load_data": dict} | wrong)
+        client_app(**{"model": network(), "load_data": dict} | wrong)
+
+
+def test_the_keywords_of_a_server_and_their_defaults_are_shown() -> None:
+    shown = inspect.signature(server_app).parameters
+    assert list(shown)[:2] == ["algorithm", "model"]
+    defaults = {
+        "rounds": 100,
+        "loss": "cross_entropy",
+        "local": eh.LocalSGD(lr=0.1, epochs=1, batch_size=32),
+        "cohort": eh.Full(),
+        "seed": 0,
+        "weights": "data",
+        "eval_every": None,
+        "evaluate": "after training",
+        "track_weights": False,
+        "deadline": 600.0,
+        "patience": 600.0,
+        "limit": 1 << 30,
+        "by_client": False,
+        "finished": None,
+    }
+    assert {name: shown[name].default for name in defaults} == defaults
+    assert shown.keys() == {"algorithm", "model", "clients", "out", "settings", *defaults}
+
+
+def test_settings_as_a_value_are_the_same_as_keywords(tmp_path: Path) -> None:
+    found: list[eh.Result] = []
+    value = eh.Settings(rounds=2, **SETTINGS)
+    for name, given in (("value", {"settings": value}), ("keywords", {"rounds": 2, **SETTINGS})):
+        setting = Setting(tmp_path / name, ragged(SIZES), network())
+        app = server_app(
+            eh.AFL(),
+            network(),
+            clients=3,
+            out=tmp_path / name / "run",
+            finished=found.append,
+            **given,
+        )
+        app(setting.grid, setting.grid.contexts[1])
+    one, other = map(flat, found)
+    assert all(torch.equal(one[key], other[key]) for key in one)
+    specs = [(tmp_path / name / "run" / "spec.toml").read_text() for name in ("value", "keywords")]
+    assert specs[0] == specs[1]

@@ -24,17 +24,17 @@ from flwr.app import Error, Message
 import evenhand as eh
 from evenhand.files import read_tensors
 from evenhand.flower.tryout.loopback import Loopback, Run
-from tests.flower.test_faults import Unheard
-from tests.flower.test_rounds import Setting
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_app import write_app
+from tests.support.flower_faults import Unheard
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import Setting
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 
 CLIENT = """
 import numpy as np
-from evenhand.flower.apps import client_app
+from evenhand.flower import client_app
 from tests.support.federations import network
 
 def load(config):
@@ -51,7 +51,7 @@ from pathlib import Path
 from flwr.serverapp import ServerApp
 import evenhand as eh
 from evenhand.files import write_tensors
-from evenhand.flower.apps import server_app
+from evenhand.flower import server_app
 from tests.support.federations import METHODS, network
 
 app = ServerApp()
@@ -379,8 +379,8 @@ def federation(trial: Trial) -> Iterator[Loopback]:
 
 @needs_proc
 @FEDERATION
-# sums only, needs each client's loss, has client memories
-@pytest.mark.parametrize("method", ["fedavg", "afl", "ditto"])
+# sums and client memories; each client's loss, whose messages tests in one process see too
+@pytest.mark.parametrize("method", ["ditto", pytest.param("afl", marks=pytest.mark.slow)])
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     method: str, federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:

@@ -26,19 +26,17 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from evenhand.flower import records
+from evenhand.flower.packing import STYPE, pack, unpack
 from evenhand.flower.records import (
     FORMAT,
-    STYPE,
     TooLarge,
     check_size,
-    pack,
     read_reply,
     read_task,
     reply_content,
     size_of,
     task_content,
     text,
-    unpack,
     whole,
 )
 from evenhand.messages import Reply, Task
@@ -273,7 +271,7 @@ def test_depth_has_the_same_limit_on_both_sides() -> None:
         == "a tree with more than 64 branches inside each other cannot be sent"
     )
     header = '{"a":' * 65 + "{}" + "}" * 65
-    assert refused(lambda: unpack(raw(header))) == "the header of an array does not tell of a tree"
+    assert refused(lambda: unpack(raw(header))) == "the header of an array does not describe a tree"
 
 
 # what is malformed
@@ -315,9 +313,9 @@ WRONG_HEADER = "the header of an array "
             raw({}, stype="evenhand.tree." + {"little": "big", "big": "little"}[sys.byteorder]),
             "an array is encoded as",
         ),
-        (raw({}, dtype="float32"), "an array of 10 bytes says that it has another type or length"),
-        (raw({}, shape=(9,)), "an array of 10 bytes says that it has another type or length"),
-        (raw({}, shape=(2, 5)), "an array of 10 bytes says that it has another type or length"),
+        (raw({}, dtype="float32"), "an array of 10 bytes declares another type or length"),
+        (raw({}, shape=(9,)), "an array of 10 bytes declares another type or length"),
+        (raw({}, shape=(2, 5)), "an array of 10 bytes declares another type or length"),
         (Array("uint8", (0,), STYPE, b""), "an array ends before its header does"),
         (Array("uint8", (4,), STYPE, b"\x00" * 4), "an array ends before its header does"),
         (Array("uint8", (8,), STYPE, b"\xff" * 8), "an array ends before its header does"),
@@ -331,10 +329,10 @@ WRONG_HEADER = "the header of an array "
         (raw('{"a":{},"a":{}}'), WRONG_HEADER + "is not the JSON it should be"),
         (raw("[" * 100_000), WRONG_HEADER + "is not the JSON it should be"),
         (raw('{"a":["int8",[' + "9" * 5000 + "]]}"), WRONG_HEADER + "is not the JSON it should be"),
-        (raw([]), WRONG_HEADER + "does not tell of a tree"),
-        (raw(None), WRONG_HEADER + "does not tell of a tree"),
-        (raw({"a": 1}), WRONG_HEADER + "does not tell of a tree"),
-        (raw({"a": ["int8"]}, b"1"), WRONG_HEADER + "does not tell of a tree"),
+        (raw([]), WRONG_HEADER + "does not describe a tree"),
+        (raw(None), WRONG_HEADER + "does not describe a tree"),
+        (raw({"a": 1}), WRONG_HEADER + "does not describe a tree"),
+        (raw({"a": ["int8"]}, b"1"), WRONG_HEADER + "does not describe a tree"),
         (
             raw({"a": ["object", [1]]}, b"12345678"),
             WRONG_HEADER + "names the type 'object'; known are float64,",
@@ -372,21 +370,21 @@ WRONG_HEADER = "the header of an array "
         ),
         (
             raw({"a": ["int8", [2**61]]}, b"1"),
-            f"an array has 1 bytes of tensors, its header tells of {2**61}",
+            f"an array has 1 bytes of tensors, its header declares {2**61}",
         ),
         (
             raw({"a": ["float32", [2]]}, b"1234567"),
-            "an array has 7 bytes of tensors, its header tells of 8",
+            "an array has 7 bytes of tensors, its header declares 8",
         ),
         (
             raw({"a": ["float32", [2]]}, b"123456789"),
-            "an array has 9 bytes of tensors, its header tells of 8",
+            "an array has 9 bytes of tensors, its header declares 8",
         ),
         (
             raw({"a": ["float32", [2]], "b": ["int8", [2]]}, b"12345678"),
-            "an array has 8 bytes of tensors, its header tells of 10",
+            "an array has 8 bytes of tensors, its header declares 10",
         ),
-        (raw({}, b"x"), "an array has 1 bytes of tensors, its header tells of 0"),
+        (raw({}, b"x"), "an array has 1 bytes of tensors, its header declares 0"),
         (
             raw({"a": ["bool", [3]]}, b"\x00\x01\x02"),
             "an array has truth values that are neither 0 nor 1",
@@ -510,7 +508,7 @@ def test_a_format_that_is_no_number_is_refused(value: Any) -> None:
 
 
 BOTH = "a message must hold the trees total and each, and nothing else"
-NOT_OURS = "a message is not one of evenhand's: it has no values about itself"
+NOT_OURS = 'a message is not from evenhand: it has no record "about"'
 
 
 def without(content: RecordDict, *path: str) -> RecordDict:

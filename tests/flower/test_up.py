@@ -20,12 +20,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install evenhand[flower]")
 
-from evenhand.cli.flower import _carry_out, flower
+from evenhand.cli.flower import flower
+from evenhand.cli.tryout import carry_out
 from evenhand.flower.tryout.certificates import write_certificates, write_node_key
+from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import __file__ as guard_file
 from evenhand.flower.tryout.guard import marked
 from evenhand.flower.tryout.loopback import Loopback, data_files
-from evenhand.flower.tryout.member import FederationError, Member, reason
+from evenhand.flower.tryout.member import Member, reason
 from tests.support.flower_app import write_app
 
 pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker
@@ -155,7 +157,7 @@ def test_a_run_reaches_every_node_with_its_own_settings(
 ) -> None:
     out = tmp_path / "out.json"
 
-    _carry_out(federation, tiny, f'out="{out}"')
+    carry_out(federation, tiny, f'out="{out}"')
 
     written = json.loads(out.read_text())
     expected = [
@@ -179,7 +181,7 @@ def test_a_run_that_fails_is_an_error(
     federation: Loopback, tiny: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        _carry_out(federation, tiny, "fail=true")
+        carry_out(federation, tiny, "fail=true")
 
     assert end.value.code == 1
     captured = capsys.readouterr()
@@ -402,7 +404,7 @@ def _stranger(federation: Loopback, name: str, options: list[str]) -> Member:
         "0",
     ]
     return Member(
-        federation,
+        federation.processes,
         name,
         ["flower-supernode", *address, *options],
         lambda text: "SuperNode ID:" in text,

@@ -18,11 +18,11 @@ from evenhand.algorithm import Algorithm
 from evenhand.algorithms import ALGORITHMS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
-from evenhand.flower import apps
-from evenhand.flower.wire import described, made
-from tests.flower.test_rounds import SETTINGS, one_client
+from evenhand.flower import client_app, server_app
+from evenhand.flower.wire import describe_work, read_work
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_grid import InProcessGrid
+from tests.support.flower_nodes import SETTINGS, one_client
 from tests.support.own_method import PowerLoss
 
 LOCALS = {
@@ -48,7 +48,7 @@ def kinds(algorithm: Algorithm) -> list[Work]:
 def test_every_method_and_kind_of_work_comes_back_equal(method: str) -> None:
     algorithm = METHODS[method]
     for work in kinds(algorithm):
-        again = made(described(work, algorithm))
+        again = read_work(describe_work(work, algorithm))
         assert again == work
         assert type(again) is type(work)
         assert repr(again) == repr(work)  # 1 and True are equal, and print differently
@@ -57,23 +57,23 @@ def test_every_method_and_kind_of_work_comes_back_equal(method: str) -> None:
 def test_work_of_no_method_in_particular_comes_back_equal() -> None:
     """The training losses that a certificate needs are of the shared model, whatever the method."""
     work = Evaluate(Algorithm(), 3, "train")
-    again = made(described(work, eh.Ditto(lam=0.5)))
+    again = read_work(describe_work(work, eh.Ditto(lam=0.5)))
     assert type(again.algorithm) is Algorithm  # type: ignore[attr-defined]
     assert replace(again, algorithm=work.algorithm) == work  # type: ignore[type-var]
 
 
 def test_the_work_after_the_last_round_comes_back_equal() -> None:
     method = METHODS["finetuned"]
-    last = method.finish()
+    last = method.local_work().last
     assert last is not None
     assert last != method
     for work in kinds(last):
-        assert made(described(work, method)) == work
+        assert read_work(describe_work(work, method)) == work
 
 
 def test_methods_with_one_setting_changed_stay_apart() -> None:
     words = {
-        described(Ask(replace(eh.QFFL(), q=q)), replace(eh.QFFL(), q=q))
+        describe_work(Ask(replace(eh.QFFL(), q=q)), replace(eh.QFFL(), q=q))
         for q in (0.0, 0.1, 0.1 + 2**-56, 1.0)
     }
     assert len(words) == 4
@@ -88,14 +88,16 @@ class Halved(eh.FedAvg):
 
 def test_a_method_of_ones_own_is_the_one_that_the_node_was_given() -> None:
     theirs, ours = Halved(by=3.0), Halved(by=4.0)
-    words = described(Ask(theirs), theirs)
+    words = describe_work(Ask(theirs), theirs)
     assert "Halved" not in words
     assert "3.0" not in words
-    assert made(words, ours) == Ask(ours)
+    assert read_work(words, ours) == Ask(ours)
     # only where it is asked for
-    assert made(described(Ask(METHODS["afl"]), METHODS["afl"]), ours) == Ask(METHODS["afl"])
+    assert read_work(describe_work(Ask(METHODS["afl"]), METHODS["afl"]), ours) == Ask(
+        METHODS["afl"]
+    )
     with pytest.raises(SpecError, match=r"give it to client_app\(algorithm=\.\.\.\) on every node"):
-        made(words)
+        read_work(words)
 
 
 def test_a_method_of_ones_own_runs_where_nodes_have_it(
@@ -105,7 +107,7 @@ def test_a_method_of_ones_own_runs_where_nodes_have_it(
     found: list[eh.Result] = []
 
     def run(name: str, **given: Any) -> eh.Result:
-        app = apps.client_app(
+        app = client_app(
             module, lambda config: one_client(federation, int(config["partition-id"])), **given
         )
         grid = InProcessGrid(
@@ -119,7 +121,7 @@ def test_a_method_of_ones_own_runs_where_nodes_have_it(
             "rounds": 2,
             "eval_every": 2,
         }
-        apps.server_app(method, module, finished=found.append, **settings)(grid, grid.contexts[1])
+        server_app(method, module, finished=found.append, **settings)(grid, grid.contexts[1])
         return found[-1]
 
     result = run("with", algorithm=method)
@@ -146,9 +148,9 @@ def words(**changes: Any) -> str:
 
 
 def test_the_words_of_these_tests_are_right_but_for_what_is_changed() -> None:
-    assert made(words()) == Train(eh.QFFL(q=1.0), eh.LocalSGD(lr=0.1))
-    assert isinstance(made(words(kind="evaluate")), Evaluate)
-    assert isinstance(made(words(kind="survey")), Ask)
+    assert read_work(words()) == Train(eh.QFFL(q=1.0), eh.LocalSGD(lr=0.1))
+    assert isinstance(read_work(words(kind="evaluate")), Evaluate)
+    assert isinstance(read_work(words(kind="survey")), Ask)
 
 
 class Touched(Exception):
@@ -241,7 +243,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(
         monkeypatch.setattr(f"builtins.{name}", touched)
     monkeypatch.setattr("os.system", touched)
     with pytest.raises(SpecError) as caught:
-        made(hostile)
+        read_work(hostile)
     monkeypatch.undo()
     assert 0 < len(str(caught.value).splitlines()) < 2
 
@@ -259,13 +261,13 @@ def test_a_message_imports_no_code(
     monkeypatch.syspath_prepend(tmp_path)
     for method in ({"name": name}, {"name": "fedprox", "mu": 0.1, "inner": {"name": name}}):
         with pytest.raises(SpecError, match=f"unknown algorithm '{name}'"):
-            made(words(method=method))
+            read_work(words(method=method))
     assert not (tmp_path / "touched").exists()
 
 
 def test_a_users_own_method_travels_without_its_module() -> None:
     own = PowerLoss(3.0)
-    told = described(Ask(own), own)
+    told = describe_work(Ask(own), own)
     assert "own_method" not in told
     assert "PowerLoss" not in told
 
@@ -279,7 +281,7 @@ def test_methods_inside_each_other_without_end_are_refused() -> None:
         '{"name": "fedprox", "mu": 0.1, "inner": ' * 60 + '{"name": "nobody\'s"}' + "}" * 60,
     )
     with pytest.raises(SpecError):
-        made(text)
+        read_work(text)
 
 
 def test_work_that_is_no_kind_of_evenhands_does_not_travel() -> None:
@@ -287,7 +289,7 @@ def test_work_that_is_no_kind_of_evenhands_does_not_travel() -> None:
         name = "odd"
 
     with pytest.raises(TypeError, match="Odd is no kind of work that travels"):
-        described(Odd(), eh.FedAvg())  # type: ignore[arg-type]
+        describe_work(Odd(), eh.FedAvg())  # type: ignore[arg-type]
 
 
 def test_all_methods_of_the_registry_are_among_those_tried() -> None:

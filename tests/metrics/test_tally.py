@@ -24,7 +24,7 @@ from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
 from evenhand.metrics import calibration, rates, sample_values, tally
 from evenhand.metrics.calibration import BINS, EDGES, TAIL
-from evenhand.metrics.tally import COUNTS, Tally, dense, judge
+from evenhand.metrics.tallies import COUNTS, Tally, dense, judge
 from evenhand.model import Model
 from evenhand.tree import Tree
 from tests.support.federations import METHODS, SIZES, network, ragged
@@ -815,7 +815,7 @@ def test_training_data_are_looked_at_once_for_each_evaluated_round_and_only_wher
 
 
 @dataclass(frozen=True)
-class LateToTell(eh.Algorithm):
+class LateToTell(eh.Algorithm, eh.Reporting):
     """FedAvg that knows its weights once every loss is below a bound."""
 
     bound: float = 1.0

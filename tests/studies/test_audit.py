@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import evenhand as eh
-from evenhand.data.tables import parse
-from evenhand.datasets.files import File, data_root, find
-from evenhand.datasets.files import read as read_file
+from evenhand.data.storage.file import File, data_root, find
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.tables.files import parse
 from evenhand.errors import DataError
 from evenhand.metrics import parity
 from evenhand.metrics.counts import Counts

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.theory import checks
 from evenhand.theory.checks import (
     client_fairness_is_group_fairness,
     pareto_residual,
@@ -285,8 +284,8 @@ def test_result_params_are_accepted_and_the_module_is_left_alone() -> None:
 def test_pieces_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, module = federations.ragged(), federations.network()
     whole = pareto_residual(module, federation, by="team")
-    monkeypatch.setattr(checks, "PIECE", 17)
-    monkeypatch.setattr(checks, "COLUMNS", 10)
+    monkeypatch.setattr("evenhand.theory.checks.pareto.PIECE", 17)
+    monkeypatch.setattr("evenhand.theory.checks.pareto.COLUMNS", 10)
     pieces = pareto_residual(module, federation, by="team")
     for one, other in zip(whole, pieces, strict=True):
         assert one == pytest.approx(other)

@@ -21,8 +21,9 @@ from evenhand import files, tree
 from evenhand.studies import comparing, executing
 from evenhand.studies.spec import Spec
 from evenhand.testing.subject import difference
-from evenhand.training.stacks import fit_each
+from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
+from tests.support import joining
 from tests.support.federations import METHODS, network, ragged
 
 SIZES = (1, 9, 7, 12, 8)
@@ -192,7 +193,7 @@ def test_single_precision_agrees_to_single_precision(federation: eh.Federation) 
         check(federation, front(METHODS[name]), 1e-4, module=network(torch.float32))
 
 
-@pytest.mark.parametrize("name", ["afl", "term", "ditto", "fedavgm"])
+@pytest.mark.parametrize("name", ["afl", "term", "fedavgm"])
 def test_server_functions_that_are_replayed_give_the_same(
     name: str, federation: eh.Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -455,9 +456,7 @@ def test_without_checkpoint_every_there_is_one_at_the_end_and_one_a_minute(
         eh.fit_many(network(), federation, runs, progress=stopping(5), **settings)
     assert not list(tmp_path.rglob("checkpoint*"))
     clock = iter(range(0, 10_000, 25))
-    monkeypatch.setattr(
-        "evenhand.training.stacks.training.time.monotonic", lambda: float(next(clock))
-    )
+    monkeypatch.setattr("evenhand.training.rounds.time.monotonic", lambda: float(next(clock)))
     with pytest.raises(Stop):
         eh.fit_many(network(), federation, runs, progress=stopping(4), **settings)
     assert len(list(tmp_path.rglob("checkpoint*"))) == len(runs)
@@ -480,10 +479,9 @@ def test_bits_do_not_depend_on_the_company(federation: eh.Federation) -> None:
         whole = eh.fit_many(network(), federation, runs, **{**SETTINGS, "checkpoint_every": None})
         few = [5, 0, 2]
         rest = [run for number, run in enumerate(runs) if number not in few]
-        settings = {key: value for key, value in SETTINGS.items() if key != "checkpoint_every"}
-        for number, result in fit_each(
-            network(), federation, [runs[number] for number in few], beside=rest, **settings
-        ):
+        settings = eh.Settings(**{**SETTINGS, "checkpoint_every": None})
+        chosen = [runs[number] for number in few]
+        for number, result in fit_each(network(), federation, chosen, settings, beside=rest):
             assert not alike(result, whole[few[number]], 0.0), name
 
 
@@ -616,31 +614,69 @@ def fit_each_until_the_last_round(
     module: torch.nn.Module, federation: eh.Federation, runs: list[eh.Run], rounds: int
 ) -> list[Callable[[], None]]:
     """Rounds of a stack, ready to be called: what happens before and after them is done once."""
+    from evenhand.training.rounds import Rounds
     from evenhand.training.stacks.plan import Plan
-    from evenhand.training.stacks.training import Training
+    from evenhand.training.stacks.server import StackServer
 
-    plan = Plan(
-        module,
-        federation,
-        runs,
-        [],
-        None,
-        rounds=rounds + 2,
-        cohort=eh.Uniform(2),
-        engine=eh.Vmap(trace=False),
-        eval_every=2,
+    settings = eh.Settings(
+        rounds=rounds + 2, cohort=eh.Uniform(2), engine=eh.Vmap(trace=False), eval_every=2
     )
+    plan = Plan(module, federation, runs, [], settings, resume=False)
     (stack,) = plan.stacks()
-    assert isinstance(plan.engine, eh.Engine)
-    training = Training(plan, stack, plan.engine.attach(stack.entries[0].model, federation, 0))
-
-    def step(t: int) -> None:
-        with torch.no_grad():
-            training.round(t)
+    exchange = plan.engine.attach(stack.entries[0].model, federation, 0)
+    server = StackServer(stack, federation, plan.census, exchange)
+    training = Rounds(server, settings, plan.census, None, federation.name, lambda done: None)
+    step = training.round
 
     step(0)
     step(1)  # what is imported or prepared at first use is no part of a round
     return [lambda t=t: step(t) for t in range(2, rounds + 2)]  # type: ignore[misc]
+
+
+# ---- what one run can do, a stack can
+
+
+@pytest.mark.parametrize("cohort", [eh.Full(), eh.Uniform(2), eh.Proportional(3)])
+@pytest.mark.parametrize("name", ["fedavg", "qffl", "deltafl", "gifair_per"])
+def test_cohorts_of_a_stack_evaluate_as_they_train(
+    federation: eh.Federation, name: str, cohort: eh.Cohort
+) -> None:
+    settings = {"cohort": cohort, "evaluate": "with training", "rounds": 3, "eval_every": 1}
+    for result in check(federation, front(METHODS[name]), **settings):
+        assert [row["scores_after"] for row in result.history_rows] == [0, 1, 2]
+
+
+def test_a_cohort_without_test_samples_has_no_scores() -> None:
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(4, 5)), "y": [0, 1, 2, 0]} for _ in range(4)]
+    test = [*clients[:2], None, None]
+    federation = eh.Federation.from_arrays(clients, test=test)
+    settings = {"cohort": eh.Uniform(1), "evaluate": "with training", "rounds": 6, "eval_every": 1}
+    found = check(federation, [eh.Run(eh.FedAvg(), seed, LOCAL) for seed in (0, 1, 2)], **settings)
+    without = [np.isnan(row["loss"]) for result in found for row in result.history_rows]
+    assert 0 < sum(without) < len(without)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "afl", "gifair", "ditto", "fedminmax"])
+def test_clients_join_a_stack_that_is_resumed(name: str, tmp_path: Path) -> None:
+    whole = ragged(joining.SIZES)
+    few = whole.first(joining.FEW)
+    runs = [
+        dataclasses.replace(run, out=tmp_path / str(number), local=joining.SETTINGS["local"])
+        for number, run in enumerate(front(METHODS[name], seeds=(3,)))
+    ]
+    settings = {"rounds": joining.ROUNDS, "checkpoint_every": 1, "eval_every": 2}
+
+    def stop(numbers: Sequence[int], done: int) -> None:
+        if done == joining.JOINED:
+            raise Stop
+
+    with pytest.raises(Stop):
+        eh.fit_many(network(), few, runs, engine="vmap", progress=stop, **settings)
+    found = eh.fit_many(network(), whole, runs, engine="vmap", resume=True, **settings)
+    for number, (run, result) in enumerate(zip(runs, found, strict=True)):
+        wanted = joining.enlarged(run.algorithm, tmp_path / f"alone-{number}", whole)
+        assert not alike(result, wanted), run
 
 
 # ---- small things

@@ -9,7 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, State, Survey, normalised
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Question,
+    Reporting,
+    State,
+    Survey,
+    Weighting,
+    normalised,
+)
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.errors import require_choice
@@ -30,7 +39,7 @@ CDFS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @dataclass(frozen=True)
-class AAggFF(Algorithm):
+class AAggFF(Algorithm, Question, Weighting, Reporting):
     """Let an online learner choose the clients' weights, so that high losses weigh more, within a
     regret bound.
 
@@ -67,7 +76,7 @@ class AAggFF(Algorithm):
             return {**state, "curvature": torch.zeros(len(base), len(base), dtype=torch.float64)}
         return {**state, "rounds": torch.zeros((), dtype=torch.float64)}
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         return Survey({"model": state["model"]})
 
     def learn(self, state: State, replies: Replies) -> State:
@@ -118,7 +127,7 @@ class AAggFF(Algorithm):
             past["curvature"] = mean @ state["curvature"] @ mean.T
         return {**joined, **past, "lam": resettled(joined["lam"], before["base"], after["base"])}
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend
+from evenhand.algorithm import Algorithm, Info, Memory, Reporting, State, as_rows, descend
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number
@@ -20,7 +20,7 @@ INDEPENDENT = 1e-10
 
 
 @dataclass(frozen=True)
-class AdaFed(Algorithm):
+class AdaFed(Algorithm, Reporting):
     """Descend for everyone at once, faster for those with higher losses.
 
     theta <- theta - server_lr d,   d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for
@@ -78,5 +78,5 @@ class AdaFed(Algorithm):
             "direction_norm": direction.norm()
         }
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")

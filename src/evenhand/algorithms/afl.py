@@ -13,8 +13,11 @@ from evenhand.algorithm import (
     Certificate,
     Info,
     Memory,
+    Question,
+    Reporting,
     State,
     Survey,
+    Weighting,
     averaged_result,
     check_output,
     first_average,
@@ -36,7 +39,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class AFL(Algorithm):
+class AFL(Algorithm, Question, Weighting, Reporting):
     """Do as well as possible for the worst mixture of clients.
 
     min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Mohri et al., ICML
@@ -72,7 +75,7 @@ class AFL(Algorithm):
             duals["average_lam"] = torch.zeros_like(census.weight)
         return {"model": params, **duals, **first_average(self.output, params)}
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         return Survey({"model": state["model"]}) if self.order == "before" else None
 
     def learn(self, state: State, replies: Replies) -> State:
@@ -119,7 +122,7 @@ class AFL(Algorithm):
     def result(self, state: State) -> Tree:
         return averaged_result(state)
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, normalised, step
+from evenhand.algorithm import Algorithm, Info, LocalWork, Memory, State, normalised, step
 from evenhand.algorithms.groups import group_risks, group_shares, group_totals
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
@@ -44,8 +44,6 @@ class AgnosticFedAvg(Algorithm):
 
     lr_lambda: float = 0.1
     window: int = 1
-
-    whole_data = True
 
     def __post_init__(self) -> None:
         require_number("lr_lambda", self.lr_lambda, "[0, inf)", "0 gives FedAvg")
@@ -102,6 +100,9 @@ class AgnosticFedAvg(Algorithm):
             "recent": recent,
             **risks,
         }, info
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(whole_data=True)
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)

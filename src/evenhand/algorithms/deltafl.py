@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, State, Survey, normalised
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Question,
+    Reporting,
+    State,
+    Survey,
+    Weighting,
+    normalised,
+)
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.errors import require_number
@@ -18,7 +27,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class DeltaFL(Algorithm):
+class DeltaFL(Algorithm, Question, Weighting, Reporting):
     """Train on the clients in the upper tail of the losses alone: the superquantile.
 
     minimise  mean of the f_i(theta) in the upper tail of mass ``tail``         (Laguel et al.,
@@ -43,7 +52,7 @@ class DeltaFL(Algorithm):
         nobody = torch.zeros_like(census.weight)
         return {"model": params, "loss": nobody, "known": nobody}
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         return Survey({"model": state["model"]})
 
     def learn(self, state: State, replies: Replies) -> State:
@@ -63,7 +72,7 @@ class DeltaFL(Algorithm):
         weight = normalised(draw.weight[kept])
         return Draw(draw.ids[kept], weight, weight)
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

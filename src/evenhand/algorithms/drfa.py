@@ -12,9 +12,13 @@ from evenhand.algorithm import (
     Algorithm,
     Certificate,
     Info,
+    LocalWork,
     Memory,
+    Question,
+    Reporting,
     State,
     Survey,
+    Weighting,
     mean_step,
     step,
     weighted,
@@ -31,7 +35,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class DRFA(Algorithm):
+class DRFA(Algorithm, Question, Weighting, Reporting):
     """AFL with few messages: draw clients by their dual weights, and raise these by losses at one
     moment of the round.
 
@@ -54,8 +58,6 @@ class DRFA(Algorithm):
     lr_lambda: float = 0.1
     sample: int | None = None
     floor: float = 0.0
-
-    snapshot = True
 
     def __post_init__(self) -> None:
         require_number("lr_lambda", self.lr_lambda, "[0, inf)", "0 gives FedAvg")
@@ -89,7 +91,7 @@ class DRFA(Algorithm):
         lam: Tensor = state["lam"]
         return lam
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         """Losses at the last round's snapshot."""
         who = "everyone" if self.sample is None else self.sample
         return Survey({"model": state["snapshot"]}, who=who, needed=state["started"] > 0)
@@ -109,6 +111,9 @@ class DRFA(Algorithm):
         total = weighted(tree.sub(start["model"], end["model"]), task)
         until_then = weighted(tree.sub(start["model"], end["snapshot"]["model"]), task)
         return Reply(total={**total, "snapshot": until_then["delta"]}), memory
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(snapshot=True)
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         before = state["model"]
@@ -130,7 +135,7 @@ class DRFA(Algorithm):
         lam = resettled(joined["lam"], before["lam"], after["lam"])
         return {**joined, "lam": project_simplex(lam, self.floor) if self.floor else lam}
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss, when asked",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -17,7 +17,10 @@ from evenhand.algorithm import (
     Algorithm,
     Certificate,
     Info,
+    LocalWork,
     Memory,
+    Question,
+    Reporting,
     State,
     Survey,
     averaged_result,
@@ -39,7 +42,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class FAFL(Algorithm):
+class FAFL(Algorithm, Question, Reporting):
     """Guard against every reweighting of clients up to w_i / alpha_i (HCVaR), by sums alone.
 
     minimise over (theta, eta)  eta + sum_i (w_i / alpha_i) phi_mu(f_i(theta) - eta)          (FAFL,
@@ -119,7 +122,6 @@ class FAFL(Algorithm):
             "short_first_round must be true or false, got {!r}",
             self.short_first_round,
         )
-        object.__setattr__(self, "whole_data", self.sigma == "local")
         object.__setattr__(self, "_smooth", self.mu > 0)  # not asked of mu later: see Algorithm
 
     def init(self, params: Tree, census: Census) -> State:
@@ -145,7 +147,7 @@ class FAFL(Algorithm):
         }
         return state if at_once else {**state, "started": torch.zeros_like(eta)}
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         return (
             Survey({"model": state["model"]}, needed=state["started"] == 0)
             if "started" in state
@@ -200,7 +202,10 @@ class FAFL(Algorithm):
             else {"eta": torch.zeros_like(task.shared["lr"]) + self.lr_eta}
         )
 
-    def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
+    def local_work(self) -> LocalWork:
+        return LocalWork(whole_data=self.sigma == "local", solver=self._solver)
+
+    def _solver(self, local: LocalSGD, round: int) -> LocalSGD:
         return (
             dataclasses.replace(local, epochs=None, steps=1)
             if self.short_first_round and round == 0
@@ -223,7 +228,7 @@ class FAFL(Algorithm):
     def result(self, state: State) -> Tree:
         return averaged_result(state)
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss at the first model, once",) if self.eta0 == "quantile" else ()
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

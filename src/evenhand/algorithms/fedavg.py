@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.algorithm import Algorithm, Certificate, Reporting, State
 from evenhand.data.population import Census
 from evenhand.theory.aggregates import Mean
 
 
 @dataclass(frozen=True)
-class FedAvg(Algorithm):
+class FedAvg(Algorithm, Reporting):
     """Average the clients' local work: good for the mean, blind to who is left behind.
 
     minimise  sum_i w_i f_i(theta)                                       (McMahan et al., AISTATS

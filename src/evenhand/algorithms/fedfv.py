@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend
+from evenhand.algorithm import Algorithm, Info, Memory, Reporting, State, as_rows, descend
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number, require_whole
@@ -19,7 +19,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class FedFV(Algorithm):
+class FedFV(Algorithm, Reporting):
     """Take out of every update what works against the others, the highest losses having the last
     word.
 
@@ -102,7 +102,7 @@ class FedFV(Algorithm):
             "past": torch.cat([state["past"][kept].to(updates.device), updates]),
         }
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")
 
 

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import torch
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, State, as_rows, descend, normalised
+from evenhand.algorithm import (
+    Algorithm,
+    Info,
+    Memory,
+    Reporting,
+    State,
+    as_rows,
+    descend,
+    normalised,
+)
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
@@ -18,7 +27,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class FedMGDA(Algorithm):
+class FedMGDA(Algorithm, Reporting):
     """Look for directions that lower every participant's loss (FedMGDA+).
 
     lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon,  u_i =
@@ -89,5 +98,5 @@ class FedMGDA(Algorithm):
         model = descend(state["model"], state["server_lr"] * direction)
         return {"model": model, "server_lr": state["server_lr"] * self.decay}, info
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update",)

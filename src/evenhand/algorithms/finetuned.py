@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Memory, State
+from evenhand.algorithm import Algorithm, Certificate, LocalWork, Memory, State
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_whole
-from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -51,8 +50,8 @@ class FineTuned(Wrapper):
         )
         object.__setattr__(self, "personal", True)
 
-    def finish(self) -> Algorithm | None:
-        return Tuning(self.epochs, self.inner)
+    def local_work(self) -> LocalWork:
+        return dataclasses.replace(self.inner.local_work(), last=Tuning(self.epochs, self.inner))
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
         # until the last round there is none
@@ -73,8 +72,10 @@ class Tuning(Algorithm):
     def memory(self, params: Tree) -> Memory:
         return self.inner.memory(params)
 
-    def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
-        return dataclasses.replace(local, epochs=self.epochs, steps=None)
+    def local_work(self) -> LocalWork:
+        return LocalWork(
+            solver=lambda local, round: dataclasses.replace(local, epochs=self.epochs, steps=None)
+        )
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory

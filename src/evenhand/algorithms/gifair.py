@@ -8,18 +8,29 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey, step, weighted
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Info,
+    Memory,
+    Question,
+    Reporting,
+    State,
+    Survey,
+    step,
+    weighted,
+)
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
-from evenhand.theory.aggregates import RankSpread
+from evenhand.theory.rank_spread import RankSpread
 from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class GIFAIR(Algorithm):
+class GIFAIR(Algorithm, Question, Reporting):
     """Pull the losses of teams of clients together.
 
     minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|                     (Yue, Nouiehed, Al
@@ -87,7 +98,7 @@ class GIFAIR(Algorithm):
         state = {"model": params, "team": team, "factor": c / room, "loss": zeros, "heard": zeros}
         return state if individual else {**state, "index": torch.arange(len(members))}
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         if not self.exact_losses:
             return None
         index = {"index": state["index"]} if "index" in state else {}
@@ -152,7 +163,7 @@ class GIFAIR(Algorithm):
         model: Tree = memory["model"] if self.personal else shared["model"]
         return model
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",) if census.teams is None else ()
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

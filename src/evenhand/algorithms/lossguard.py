@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, Info, State, normalised
+from evenhand.algorithm import Algorithm, Certificate, Info, State, normalised, visible
 from evenhand.algorithms.afl import AFL
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.cohort import Draw
@@ -48,7 +48,9 @@ class LossGuard(Wrapper):
         require_number("cap", self.cap, "(0, 1]", "1 does not limit weights")
 
     def init(self, params: Tree, census: Census) -> State:
-        sees = any(what in ("its loss", "its loss, when asked") for what in self.inner.seen(census))
+        sees = any(
+            what in ("its loss", "its loss, when asked") for what in visible(self.inner, census)
+        )
         require(
             sees,
             "LossGuard needs a method whose server sees losses all along; {} does not: they cannot"
@@ -66,14 +68,14 @@ class LossGuard(Wrapper):
         return self._capped(self.inner.init(params, census))
 
     def learn(self, state: State, replies: Replies) -> State:
-        return self._capped(self.inner.learn(state, self._clipped(replies)))
+        return self._capped(super().learn(state, self._clipped(replies)))
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         state, info = self.inner.server(state, self._clipped(replies))
         return self._capped(state), info
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
-        draw = self.inner.reweigh(state, draw)
+        draw = super().reweigh(state, draw)
         if not len(draw.ids):
             return draw
         share, cap = normalised(draw.weight), self._cap(draw.weight).clamp(min=1 / len(draw.ids))
@@ -87,7 +89,7 @@ class LossGuard(Wrapper):
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         # other weights are taken without the cap
-        return self.inner.certificate(state, losses, census) if "lam" in state else None
+        return super().certificate(state, losses, census) if "lam" in state else None
 
     def _clipped(self, replies: Replies) -> Replies:
         """The replies with every reported loss clipped."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.algorithm import Algorithm, Certificate, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
@@ -19,7 +19,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class PropFair(Algorithm):
+class PropFair(Algorithm, Reporting):
     """Proportional fairness: maximise the product of the clients' utilities M - loss.
 
     minimise  - sum_i w_i log(M - f_i(theta))                            (Zhang et al., 2022,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Memory, State
+from evenhand.algorithm import Algorithm, Certificate, Memory, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
@@ -19,7 +19,7 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class QFFL(Algorithm):
+class QFFL(Algorithm, Reporting):
     """Weight clients by the q-th power of their loss, so that high losses fall first.
 
     minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)                         (Li et al., ICLR 2020,

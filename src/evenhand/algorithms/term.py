@@ -16,8 +16,11 @@ from evenhand.algorithm import (
     Certificate,
     Info,
     Memory,
+    Question,
+    Reporting,
     State,
     Survey,
+    Weighting,
     holds,
     mean_step,
     normalised,
@@ -37,7 +40,7 @@ LARGE = 20  # a difference of losses of 4 then takes e^(t loss) out of float32's
 
 
 @dataclass(frozen=True)
-class TERM(Algorithm):
+class TERM(Algorithm, Question, Weighting, Reporting):
     """Tilt the mean towards high losses, of clients, of teams of clients or of samples.
 
     minimise  (1/t) log sum_i w_i e^(t f_i(theta))                               (Li et al., ICLR
@@ -116,7 +119,7 @@ class TERM(Algorithm):
         """Whether the server sets the weights, by the risk of each client or of its team."""
         return self._asks or self.level == "team"
 
-    def survey(self, state: State) -> Survey | None:
+    def ask(self, state: State) -> Survey | None:
         if self.level == "team":
             return Survey(
                 {"model": state["model"], "index": state["index"]}, {"team": state["team"]}
@@ -221,7 +224,7 @@ class TERM(Algorithm):
         )
         return {**state, "shift": shift}, {"tilted_loss": shift}
 
-    def seen(self, census: Census) -> tuple[str, ...]:
+    def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",) if self._asks else ()
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -1,21 +1,129 @@
-"""What methods that change another method share."""
+"""Methods that are another method, but for what they change."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, Info, Memory, State, Survey
+from evenhand.algorithm import (
+    Algorithm,
+    Certificate,
+    Info,
+    LocalWork,
+    Memory,
+    Question,
+    Reporting,
+    State,
+    Survey,
+    Weighting,
+    visible,
+)
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_kind
-from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
 
-class Wrapper(Algorithm):
+class Forwarding(Algorithm, Question, Weighting, Reporting):
+    """A method that hands every call to another one."""
+
+    @property
+    @abstractmethod
+    def _method(self) -> Algorithm:
+        """The other one."""
+
+    def init(self, params: Tree, census: Census) -> State:
+        return self._method.init(params, census)
+
+    def task(self, state: State, ids: Tensor) -> Task:
+        return self._method.task(state, ids)
+
+    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
+        return self._method.server(state, replies)
+
+    def result(self, state: State) -> Tree:
+        return self._method.result(state)
+
+    def start(self, task: Task, memory: Memory) -> Tree:
+        return self._method.start(task, memory)
+
+    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
+        return self._method.objective(model, variables, batch, task)
+
+    def rates(self, task: Task) -> dict[str, Tensor]:
+        return self._method.rates(task)
+
+    def reply(
+        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
+    ) -> tuple[Reply, Memory]:
+        return self._method.reply(model, start, end, data, task, memory)
+
+    def memory(self, params: Tree) -> Memory:
+        return self._method.memory(params)
+
+    def deployed(self, shared: Tree, memory: Memory) -> Tree:
+        return self._method.deployed(shared, memory)
+
+    def join(self, state: State, before: State, after: State) -> State:
+        return self._method.join(state, before, after)
+
+    # ---- what the other method may have
+
+    def question(self) -> Question | None:
+        return self if self._method.question() is not None or self._overrides(Question) else None
+
+    def weighting(self) -> Weighting | None:
+        return self if self._method.weighting() is not None or self._overrides(Weighting) else None
+
+    def local_work(self) -> LocalWork:
+        return self._method.local_work()
+
+    def reporting(self) -> Reporting | None:
+        return self if self._method.reporting() is not None or self._overrides(Reporting) else None
+
+    def ask(self, state: State) -> Survey | None:
+        question = self._method.question()
+        return None if question is None else question.ask(state)
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        question = self._method.question()
+        if question is None:
+            return super().answer(model, data, task, memory)
+        return question.answer(model, data, task, memory)
+
+    def learn(self, state: State, replies: Replies) -> State:
+        question = self._method.question()
+        return state if question is None else question.learn(state, replies)
+
+    def chances(self, state: State) -> Tensor | None:
+        weighting = self._method.weighting()
+        return None if weighting is None else weighting.chances(state)
+
+    def reweigh(self, state: State, draw: Draw) -> Draw:
+        weighting = self._method.weighting()
+        return draw if weighting is None else weighting.reweigh(state, draw)
+
+    def visible(self, census: Census) -> tuple[str, ...]:
+        return visible(self._method, census)
+
+    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
+        reporting = self._method.reporting()
+        return None if reporting is None else reporting.certificate(state, losses, census)
+
+    def _overrides(self, interface: type) -> bool:
+        """Whether the class changes a function of an interface."""
+        return any(
+            getattr(type(self), name) is not getattr(Forwarding, name)
+            for name in vars(interface)
+            if not name.startswith("_")
+        )
+
+
+class Wrapper(Forwarding):
     """A method that is another one, ``inner``, but for what it overrides. Its subclasses are
     dataclasses with that field."""
 
@@ -23,67 +131,8 @@ class Wrapper(Algorithm):
 
     def __post_init__(self) -> None:
         require_kind("inner", getattr(self, "inner", None), Algorithm, "FedAvg()")
-        for name in ("personal", "snapshot", "whole_data"):
-            object.__setattr__(self, name, getattr(self.inner, name))
+        object.__setattr__(self, "personal", self.inner.personal)
 
-    def init(self, params: Tree, census: Census) -> State:
-        return self.inner.init(params, census)
-
-    def task(self, state: State, ids: Tensor) -> Task:
-        return self.inner.task(state, ids)
-
-    def server(self, state: State, replies: Replies) -> tuple[State, Info]:
-        return self.inner.server(state, replies)
-
-    def result(self, state: State) -> Tree:
-        return self.inner.result(state)
-
-    def start(self, task: Task, memory: Memory) -> Tree:
-        return self.inner.start(task, memory)
-
-    def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        return self.inner.objective(model, variables, batch, task)
-
-    def rates(self, task: Task) -> dict[str, Tensor]:
-        return self.inner.rates(task)
-
-    def reply(
-        self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
-    ) -> tuple[Reply, Memory]:
-        return self.inner.reply(model, start, end, data, task, memory)
-
-    def memory(self, params: Tree) -> Memory:
-        return self.inner.memory(params)
-
-    def deployed(self, shared: Tree, memory: Memory) -> Tree:
-        return self.inner.deployed(shared, memory)
-
-    def survey(self, state: State) -> Survey | None:
-        return self.inner.survey(state)
-
-    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        return self.inner.answer(model, data, task, memory)
-
-    def learn(self, state: State, replies: Replies) -> State:
-        return self.inner.learn(state, replies)
-
-    def chances(self, state: State) -> Tensor | None:
-        return self.inner.chances(state)
-
-    def reweigh(self, state: State, draw: Draw) -> Draw:
-        return self.inner.reweigh(state, draw)
-
-    def local_solver(self, local: LocalSGD, round: int) -> LocalSGD:
-        return self.inner.local_solver(local, round)
-
-    def finish(self) -> Algorithm | None:
-        return self.inner.finish()
-
-    def join(self, state: State, before: State, after: State) -> State:
-        return self.inner.join(state, before, after)
-
-    def seen(self, census: Census) -> tuple[str, ...]:
-        return self.inner.seen(census)
-
-    def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        return self.inner.certificate(state, losses, census)
+    @property
+    def _method(self) -> Algorithm:
+        return self.inner

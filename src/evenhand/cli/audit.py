@@ -111,7 +111,7 @@ def audit(
     predicted, and whose it is. Or, with --counts, a table of counts: the same numbers come out.
     """
     with stopping_cleanly(quiet):
-        from evenhand.data.tables import read_table
+        from evenhand.data.tables.files import read_table
         from evenhand.files import check_formats, json_text, write_tables
         from evenhand.studies.audit import audit as judge
         from evenhand.studies.audit_tables import show

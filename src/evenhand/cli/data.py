@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evenhand.datasets.catalogue import Entry, State
+    from evenhand.datasets.entry import Entry, State
 
 WIDTH_IN_FILES = 130  # a pipe has no width, and rich would cut columns to fit 80
 
@@ -29,8 +29,8 @@ def list_(as_json: bool) -> None:
     Files are looked for in the folder that EVENHAND_DATA names, by default in the user's cache
     directory.
     """
+    from evenhand.data.storage.file import data_root
     from evenhand.datasets.catalogue import CATALOGUE
-    from evenhand.datasets.files import data_root
 
     root = data_root()
     states = {entry: entry.state(root) for entry in CATALOGUE.values()}
@@ -67,7 +67,7 @@ def list_(as_json: bool) -> None:
 
 def _files(state: State, root: Path) -> str:
     """Where the files of a data set are, for a cell of the table."""
-    from evenhand.datasets.catalogue import FETCH, PRESENT
+    from evenhand.datasets.entry import FETCH, PRESENT
 
     if state.kind == FETCH:
         return f"fetch ({state.megabytes:g} MB)" if state.megabytes else "fetch"
@@ -99,8 +99,8 @@ def fetch(names: tuple[str, ...], check: bool) -> None:
     An interrupted download goes on where it stopped. Files without a public home are named, with
     the place to put them.
     """
+    from evenhand.data.storage.file import data_root
     from evenhand.datasets.catalogue import entry
-    from evenhand.datasets.files import data_root
     from evenhand.errors import EvenhandError
 
     root, failed = data_root(), False
@@ -119,7 +119,7 @@ def fetch(names: tuple[str, ...], check: bool) -> None:
 
 def _fetch(entry: Entry, root: Path, check: bool) -> None:
     """Bring the files of a data set and say where they are."""
-    from evenhand.datasets.files import verify
+    from evenhand.data.storage.file import verify
 
     before = entry.state(root)
     if entry.kind:

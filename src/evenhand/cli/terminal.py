@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from evenhand.studies.spec import Method, Spec
-    from evenhand.training.rounds import Progress as AfterRound
+    from evenhand.training.fit import Progress as AfterRound
 
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
 WITH_INTERVALS = 130  # the same, for tables with intervals

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from evenhand.studies.executing import Ready
     from evenhand.studies.findings import Findings
     from evenhand.studies.spec import Spec
-    from evenhand.training.rounds import Progress as AfterRound
+    from evenhand.training.fit import Progress as AfterRound
 
 LEVEL = click.option(
     "--level",

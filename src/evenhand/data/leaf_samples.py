@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.data.samples import View
-from evenhand.datasets.text import letter_codes
+from evenhand.data.text import letter_codes
 from evenhand.errors import DataError
 
 # LEAF writes 0 and 1, the original data and older scripts 0 and 4

@@ -1,10 +1,22 @@
-"""What a server knows of its clients."""
+"""What a server knows of its clients: who they are and how many samples they have, not the samples.
+
+Cohorts, methods and scores need no more than this. A :class:`evenhand.Federation` is a population
+with samples; the server of a real federation has a population alone.
+"""
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from evenhand.data.samples import PARTS, Samples
+from evenhand.errors import require_choice
 
 
 class Census(NamedTuple):
@@ -23,3 +35,237 @@ class Census(NamedTuple):
     @property
     def clients(self) -> int:
         return len(self.sizes)
+
+
+class Extent(NamedTuple):
+    """How many clients, groups and teams there are."""
+
+    clients: int
+    groups: int
+    teams: int
+
+    @classmethod
+    def of(cls, population: Population) -> Extent:
+        return population.extent
+
+
+class Form(NamedTuple):
+    """Shape and type of one sample."""
+
+    x_shape: tuple[int, ...]
+    x_dtype: torch.dtype
+    y_shape: tuple[int, ...]
+    y_dtype: torch.dtype
+
+    def zeros(self, count: int) -> Samples:
+        """``count`` samples that are all zero."""
+        return Samples(
+            torch.zeros(count, *self.x_shape, dtype=self.x_dtype),
+            torch.zeros(count, *self.y_shape, dtype=self.y_dtype),
+            torch.zeros(count, dtype=torch.int64),
+        )
+
+
+class Population:
+    """Clients, their names, teams and groups, and the number of samples each of them has.
+
+    Args:
+        counts: (n, A) samples of each client and group, by part: "train", optionally "val" and
+            "test". (n, 1) where samples have no groups.
+        form: shape and type of a sample.
+        teams: (n,) int64 codes into ``team_names``.
+        names: of the clients; None means "0", "1", ...
+        label_names: of the classes, where they have names.
+    """
+
+    teams: Tensor | None
+    team_names: tuple[str, ...]
+    group_names: tuple[str, ...]
+    names: tuple[str, ...] | None
+    label_names: tuple[str, ...]
+
+    def __init__(
+        self,
+        counts: Mapping[str, Tensor],
+        form: Form,
+        teams: Tensor | None = None,
+        team_names: tuple[str, ...] = (),
+        group_names: tuple[str, ...] = (),
+        names: tuple[str, ...] | None = None,
+        label_names: tuple[str, ...] = (),
+    ) -> None:
+        self._counts, self._form = dict(counts), form
+        self.teams, self.team_names, self.group_names = teams, team_names, group_names
+        self.names, self.label_names = names, label_names
+        shape = (len(self._counts["train"]), max(1, len(group_names)))
+        for part, table in self._counts.items():
+            require_choice("part", part, PARTS)
+            if table.shape != shape or table.dtype != torch.int64 or bool((table < 0).any()):
+                raise ValueError(
+                    f"{part} counts must be whole numbers of shape {list(shape)}, one row per"
+                    f" client and one column per group; got {table.dtype} {list(table.shape)}"
+                )
+        self._check_clients()
+
+    def _check_clients(self) -> None:
+        """Raise unless every client has training samples, a team where there are teams, and a name
+        of its own."""
+        empty = torch.nonzero(self.sizes("train") == 0)
+        if len(empty):
+            raise ValueError(
+                f"client {self.name(int(empty[0]))} has no training samples; leave it out of the"
+                " federation"
+            )
+        if self.teams is not None and self.teams.shape != (self.clients,):
+            raise ValueError(
+                f"teams must have one entry per client ({self.clients}), got"
+                f" {list(self.teams.shape)}"
+            )
+        check_codes("team", self.teams, self.team_names)
+        if self.names is None:
+            return
+        if len(self.names) != self.clients:
+            raise ValueError(
+                f"names must have one entry per client ({self.clients}), got {len(self.names)}"
+            )
+        name, uses = Counter(self.names).most_common(1)[0]
+        if uses > 1:
+            raise ValueError(f"client names must differ; {name!r} is used {uses} times")
+
+    def __repr__(self) -> str:
+        parts = [f"{self.clients} clients", f"{int(self.sizes('train').sum())} training samples"]
+        named = {"groups": self.group_names, "teams": self.team_names}
+        parts += [f"{len(names)} {kind}" for kind, names in named.items() if names]
+        return f"<{type(self).__name__}: {', '.join(parts)}>"
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self._counts["train"])
+
+    @property
+    def groups(self) -> int:
+        """Number of sample groups; 0 where the data have none."""
+        return len(self.group_names)
+
+    @property
+    def extent(self) -> Extent:
+        """How many clients, groups and teams there are."""
+        return Extent(self.clients, self.groups, len(self.team_names))
+
+    @property
+    def form(self) -> Form:
+        """Shape and type of a sample."""
+        return self._form
+
+    def name(self, client: int) -> str:
+        """The name of a client, its index where it has none."""
+        return str(client) if self.names is None else self.names[client]
+
+    def counts(self, part: str) -> Tensor:
+        """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
+        have no groups."""
+        missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
+        return self._counts.get(part, missing)
+
+    def sizes(self, part: str) -> Tensor:
+        """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
+        part."""
+        return self.counts(part).sum(1)
+
+    def has(self, part: str) -> bool:
+        """Whether any client has samples in this part."""
+        return bool(self.sizes(part).any())
+
+    @property
+    def judged_part(self) -> str:
+        """The part that models are judged on: "test", or "train" where nobody has test samples."""
+        return "test" if self.has("test") else "train"
+
+    def census(self, weights: str = "data") -> Census:
+        """What the server may know beforehand. ``weights``: "data" for w_i = m_i / m, "uniform" for
+        1 / n."""
+        if weights not in ("data", "uniform"):
+            raise ValueError(f'weights must be "data" or "uniform", got {weights!r}')
+        sizes = self.sizes("train")
+        base = sizes.double() if weights == "data" else torch.ones(len(sizes), dtype=torch.float64)
+        return Census(
+            sizes=sizes,
+            weight=base / base.sum(),
+            group_counts=self._group_counts(),
+            teams=self.teams,
+            names=self.names,
+        )
+
+    def _group_counts(self) -> Tensor | None:
+        """(n, A) training samples of each client and group; None where samples have no groups."""
+        return self.counts("train") if self.groups else None
+
+    def fingerprint(self) -> str:
+        """A short text that changes when what is known of the clients does.
+
+        It is that of a federation of zeros, sorted by group, which earlier versions had in place of
+        a population: their runs can go on.
+        """
+        found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
+        found.append(None if self.teams is None else self.teams.tolist())
+        for part in PARTS:
+            if part == "train" or self.has(part):
+                found += self._summary(part)
+        return hashlib.sha256(repr(found).encode()).hexdigest()
+
+    def _summary(self, part: str) -> Iterator[object]:
+        """Of each array of such a federation: its shape, its sum, and its sum weighted by place."""
+        counts, total = self.counts(part).flatten(), int(self.counts(part).sum())
+        yield (1, *self.form.x_shape), 0.0, 0.0
+        yield (total,), 0.0, 0.0
+        yield (total, *self.form.y_shape), 0.0, 0.0
+        if self.groups:
+            codes, ends = torch.arange(self.groups).repeat(self.clients), counts.cumsum(0)
+            places = (ends * (ends + 1) - (ends - counts) * (ends - counts + 1)) // 2
+            yield (total,), float((codes * counts).sum()), float((codes * places).sum())
+        offsets = F.pad(self.sizes(part).cumsum(0), (1, 0))
+        places = torch.arange(1, len(offsets) + 1)
+        yield (len(offsets),), float(offsets.sum()), float((offsets * places).sum())
+
+    def probe(self, count: int) -> Samples:
+        """``count`` samples to try a module on, fewer where clients have fewer for training: the
+        first ones, or zeros of the same form where there are only counts."""
+        return self.form.zeros(min(count, int(self.sizes("train").sum())))
+
+    def examples(self) -> Iterator[Samples]:
+        """What a module must fit before training: the samples of every part, or zeros of the same
+        form where there are only counts."""
+        yield self.probe(2)
+
+    def first(self, extent: Extent) -> Population:
+        """The population as it was with fewer clients; itself where it had as many, or more, or
+        cannot have been like that."""
+        if extent.clients >= self.clients:
+            return self
+        columns = max(1, extent.groups)
+        counts = {part: table[: extent.clients] for part, table in self._counts.items()}
+        outside = any(bool(table[:, extent.groups :].any()) for table in counts.values())
+        if self.groups and outside:  # its clients have more groups
+            return self
+        try:
+            return Population(
+                {part: table[:, :columns] for part, table in counts.items()},
+                self.form,
+                None if self.teams is None else self.teams[: extent.clients],
+                self.team_names[: extent.teams],
+                self.group_names[: extent.groups],
+                None if self.names is None else self.names[: extent.clients],
+                self.label_names,
+            )
+        except ValueError:  # its clients have more teams
+            return self
+
+
+def check_codes(what: str, codes: Tensor | None, names: tuple[str, ...]) -> None:
+    """Raise unless every code has a name."""
+    if codes is None or not len(codes):
+        return
+    bad = int(codes.min()) if int(codes.min()) < 0 else int(codes.max())
+    if not 0 <= bad < len(names):
+        raise ValueError(f"{what} code {bad} has no name; there are {len(names)} {what} names")

@@ -104,6 +104,15 @@ class Samples(NamedTuple):
     y: Tensor  # (N, ...)
     group: Tensor  # (N,) int64 codes; zeros where the data have no groups
 
+    def to(self, dtype: torch.dtype, device: torch.device) -> Samples:
+        """On ``device``, floating-point arrays as ``dtype``; no copy where nothing changes."""
+        x, y = self.x, self.y
+        return Samples(
+            x.to(device, dtype if isinstance(x, View) or x.is_floating_point() else x.dtype),
+            y.to(device, dtype if y.is_floating_point() else y.dtype),
+            self.group.to(device),
+        )
+
 
 class Batch:
     """Samples of one client, gathered when they are asked for. Padding has weight 0."""
@@ -117,10 +126,10 @@ class Batch:
 
     @property
     def whole(self) -> Batch:
-        """All of the client's data, for methods that set ``whole_data``."""
+        """All of the client's data, for methods whose LocalWork has ``whole_data``."""
         if self._whole is None:
             raise ValueError(
-                "batch.whole is there for objectives of methods with whole_data = True"
+                "batch.whole is there for objectives of methods with LocalWork(whole_data=True)"
             )
         return self._whole
 
@@ -187,16 +196,38 @@ class Part:
         """(N,) the client that each sample belongs to."""
         return torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
 
+    def counts(self, groups: int) -> Tensor:
+        """(n, A) samples of each client and group; (n, 1) where there are no groups."""
+        clients, columns = len(self.sizes), max(1, groups)
+        cells = self.owners * columns
+        if self.group is not None:
+            cells = cells + self.group
+        return torch.bincount(cells, minlength=clients * columns).reshape(clients, columns)
+
+    def all(self) -> Samples:
+        """The arrays of all clients."""
+        group = torch.zeros(len(self.x), dtype=torch.int64) if self.group is None else self.group
+        return Samples(self.x, self.y, group)
+
     def samples(self, dtype: torch.dtype, device: torch.device) -> Samples:
-        """The arrays on ``device``, floating-point ones as ``dtype``; no copy where nothing
-        changes."""
-        x = self.x.to(
-            device,
-            dtype if isinstance(self.x, View) or self.x.is_floating_point() else self.x.dtype,
-        )
-        y = self.y.to(device, dtype if self.y.is_floating_point() else self.y.dtype)
-        group = torch.zeros(len(x), dtype=torch.int64) if self.group is None else self.group
-        return Samples(x, y, group.to(device))
+        """The arrays of all clients on ``device``, floating-point ones as ``dtype``; no copy where
+        nothing changes."""
+        return self.all().to(dtype, device)
+
+    def first(self, clients: int) -> Part:
+        """The samples of the first clients."""
+        offsets = self.offsets[: clients + 1]
+        rows = slice(0, int(offsets[-1]))
+        x = self.x[rows] if isinstance(self.x, Tensor) else self.x.pick(torch.arange(rows.stop))
+        return Part(x, self.y[rows], offsets, None if self.group is None else self.group[rows])
+
+    def select(self, chosen: Tensor) -> Part:
+        """The samples that a mask (N,) chooses; their features are a view, not a copy."""
+        rows = chosen.nonzero().flatten()
+        sizes = torch.bincount(self.owners[rows], minlength=len(self.sizes))
+        x = self.x.pick(rows) if isinstance(self.x, View) else View(self.x, rows)
+        group = None if self.group is None else self.group[rows]
+        return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
 
     def client(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
         """Views of one client's x, y and group."""

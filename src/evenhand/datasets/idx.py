@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from evenhand.data.pool import Pool
-from evenhand.datasets.files import File, read
+from evenhand.data.storage.file import File, read
 from evenhand.datasets.images import check_labels, image_pool
 from evenhand.errors import DataError
 

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import tree
-from evenhand.data.federation import Federation
-from evenhand.engines.base import Engine, Exchange
-from evenhand.engines.simulator import Batching, ChunkFunction, ClientFunction, Simulator
+from evenhand.data.population import Population
+from evenhand.engines.base import Engine, Exchange, with_samples
+from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
+from evenhand.engines.simulator import Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
-from evenhand.models.recurrent import LSTM
+from evenhand.models.lstm import LSTM
 from evenhand.tree import Tree
 
 RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase, LSTM)
@@ -38,10 +39,10 @@ class Loop(Engine):
     def __post_init__(self) -> None:
         require_whole("workers", self.workers, 1, optional=True)
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         gains = model.device.type == "cpu" and (model.has(HEAVY_LAYERS) or model.size > LARGE)
         workers = self.workers or (torch.get_num_threads() if gains else 1)
-        return Simulator(model, federation, seed, OneByOne(workers))
+        return Simulator(model, with_samples(population), seed, OneByOne(workers))
 
 
 class OneByOne(Batching):
@@ -68,9 +69,9 @@ class OneByOne(Batching):
             variables = tree.map(lambda leaf: leaf.detach().requires_grad_(), inputs["variables"])
             with torch.enable_grad():
                 value = objective(tree.row(shared, 0), {**inputs, "variables": variables})
-                slopes = iter(
+                gradients = iter(
                     torch.autograd.grad(value, tree.leaves(variables), materialize_grads=True)
                 )
-            return tree.map(lambda leaf: next(slopes)[None], variables)
+            return tree.map(lambda leaf: next(gradients)[None], variables)
 
         return call

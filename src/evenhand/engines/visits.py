@@ -1,5 +1,4 @@
-"""Who works on what: the clients of a cohort or chunk, and the samples that they visit at each of
-their local steps."""
+"""Who works on what: the clients of a chunk, and the samples of each of their local steps."""
 
 from __future__ import annotations
 
@@ -20,7 +19,8 @@ from evenhand.tree import Tree
 class Members(NamedTuple):
     """Clients that are worked on, all of a cohort or those of a chunk."""
 
-    ids: Tensor  # (k,)
+    ids: Tensor  # (k,) in the federation that is here
+    numbers: Tensor  # (k,) in the whole federation: batches and random numbers depend on them
     run: Tensor  # (k,) which row of the runs trained together each belongs to
     memory: Tensor  # (k,) the number of that run, under which it remembers
     seed: Tensor  # (k,) of that run
@@ -37,8 +37,7 @@ class Members(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Local steps that the same clients take one after another: those that are not done yet, the
-    first ones of a chunk."""
+    """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
     # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for
     # padding
@@ -49,8 +48,9 @@ class Steps(NamedTuple):
 
 
 class Visits:
-    """The samples that clients visit. Clients are in the order of falling steps, so that those who
-    are done fall out of the stack.
+    """The samples that clients visit.
+
+    Clients are in the order of falling steps, so that those who are done fall out of the stack.
 
     Args:
         part: the data.
@@ -67,7 +67,7 @@ class Visits:
         dtype: torch.dtype,
     ) -> None:
         schedule = local.schedule(
-            members.ids, members.sizes, int(members.widths.max()), round, members.seed
+            members.numbers, members.sizes, int(members.widths.max()), round, members.seed
         )
         self.steps, positions, valid = schedule.steps, schedule.positions, schedule.valid
         offsets = part.offsets[members.ids]

@@ -1,5 +1,4 @@
-"""The stacking engine: all clients of a chunk side by side with ``torch.func``, replayed as traced
-operations or CUDA graphs."""
+"""The stacking engine: all clients of a chunk side by side with ``torch.func``."""
 
 from __future__ import annotations
 
@@ -11,20 +10,16 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from evenhand import tree
-from evenhand.data.federation import Federation
-from evenhand.engines.base import Engine, Exchange
+from evenhand.data.population import Population
+from evenhand.engines.base import Engine, Exchange, with_samples
+from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply, ClientFunction
+from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.memory import free_memory
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
-from evenhand.engines.simulator import (
-    Batching,
-    ChunkFunction,
-    ChunkReply,
-    ClientFunction,
-    Simulator,
-)
+from evenhand.engines.replay import Replayed
+from evenhand.engines.simulator import Simulator
 from evenhand.engines.widths import padded_widths
 from evenhand.errors import require_whole
-from evenhand.layers.convolution import BLOCK
+from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -54,9 +49,11 @@ class Vmap(Engine):
     def __post_init__(self) -> None:
         require_whole("chunk", self.chunk, 1, optional=True)
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         in_blocks = model.device.type == "cpu" and model.has((nn.modules.conv._ConvNd,))
-        return Simulator(model, federation, seed, SideBySide(self, model.device, in_blocks))
+        return Simulator(
+            model, with_samples(population), seed, SideBySide(self, model.device, in_blocks)
+        )
 
 
 class SideBySide(Batching):
@@ -96,8 +93,10 @@ class SideBySide(Batching):
         return chunks
 
     def _most(self, clients: int, each: int) -> int:
-        """Clients in a chunk: what memory holds; on a CPU, where there is much work, one chunk or
-        more for every worker."""
+        """Clients in a chunk: as many as memory holds.
+
+        On a CPU with much work there is at least one chunk for every worker.
+        """
         # once: chunks of another size would have to be traced and captured anew
         if self._room is None:
             self._room = int(MEMORY_SHARE * free_memory(self.device)) // self.workers
@@ -113,7 +112,7 @@ class SideBySide(Batching):
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
             # every client gets its own view of what is shared: one matrix product over all of them
-            # would round by company
+            # would round by how many there are
             clients = len(tree.leaves(inputs)[0])
             return side_by_side(
                 tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs
@@ -122,13 +121,13 @@ class SideBySide(Batching):
         return stacked
 
     def gradient(self, objective: Callable[[Tree, Tree], Tensor]) -> ChunkFunction:
-        def slope(shared: Tree, inputs: Tree) -> Tree:
+        def gradient(shared: Tree, inputs: Tree) -> Tree:
             result: Tree = grad(
                 lambda variables: objective(shared, {**inputs, "variables": variables})
             )(inputs["variables"])
             return result
 
-        return self.map(slope)
+        return self.map(gradient)
 
     def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
         if not self.settings.trace:
@@ -160,7 +159,6 @@ class SideBySide(Batching):
 
 
 def _blocks(clients: int, workers: int) -> int:
-    """How many blocks of two to four clients: as many for each worker where there are enough
-    clients."""
+    """How many blocks of two to four clients; as many for each worker if there are enough."""
     least = -(-clients // BLOCK)
     return max(least, min(-(-least // workers) * workers, clients // 2))

@@ -13,7 +13,7 @@ from evenhand.data.samples import Batch
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums
-from evenhand.metrics.tally import MOST_CELLS, judge, tally
+from evenhand.metrics.tallies import MOST_CELLS, judge, tally
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -36,8 +36,8 @@ class Work(Protocol):
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of
-        its client and group: an :class:`evenhand.metrics.tally.Addend` in place of every tensor of
-        the reply."""
+        its client and group: an :class:`evenhand.metrics.tallies.Addend` in place of every tensor
+        of the reply."""
 
     @property
     def groups(self) -> int:
@@ -87,11 +87,11 @@ class Train:
 
     @property
     def snapshot(self) -> bool:
-        return self.algorithm.snapshot
+        return self.algorithm.local_work().snapshot
 
     @property
     def whole_data(self) -> bool:
-        return self.algorithm.whole_data
+        return self.algorithm.local_work().whole_data
 
     def first_memory(self, params: Tree) -> Memory:
         return self.algorithm.memory(params)
@@ -148,7 +148,9 @@ class Ask(_Looking):
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        return self.algorithm.answer(model, data, task, memory), memory
+        question = self.algorithm.question()
+        assert question is not None, "only a method with a question asks"
+        return question.answer(model, data, task, memory), memory
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         return Reply()
@@ -159,7 +161,7 @@ class Evaluate(_Looking):
     """Counts and sums by group of the model a client would use, on one part of its data.
 
     Args:
-        full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct
+        full: take a full tally (see :mod:`evenhand.metrics.tallies`), not only counts, correct
             predictions and losses.
         clients: how many reply; a table that is too large to be kept for each of them is summed
             over them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +12,30 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
-    from evenhand.flower.apps import client_app, server_app
+    from evenhand.flower.client import client_app
+    from evenhand.flower.codebook import Codebook
+    from evenhand.flower.server import server_app
+    from evenhand.flower.tryout.certificates import write_certificates
+    from evenhand.flower.tryout.loopback import Loopback
 
-__all__ = ["client_app", "server_app"]
+__all__ = ["Codebook", "Loopback", "client_app", "server_app", "write_certificates"]
+
+# A node starts anew for every message: it loads its own side and nothing else. Commands that start
+# processes do without torch.
+_HOME = {
+    "Codebook": "codebook",
+    "Loopback": "tryout.loopback",
+    "client_app": "client",
+    "server_app": "server",
+    "write_certificates": "tryout.certificates",
+}
 
 
-# apps bring torch along, which the commands that start processes do not need
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from evenhand.flower import apps
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
 
-    return getattr(apps, name)
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

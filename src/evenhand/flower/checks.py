@@ -17,7 +17,7 @@ from torch import Tensor
 
 from evenhand.errors import EvenhandError
 from evenhand.messages import Reply
-from evenhand.metrics.tally import COUNTS
+from evenhand.metrics.tallies import COUNTS
 from evenhand.tree import Tree
 
 # Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32
@@ -44,14 +44,6 @@ NOT_NEGATIVE = frozenset(
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
 
-class BadReply(EvenhandError):
-    """A client's reply cannot count; ``reasons`` has a line for each fault."""
-
-    def __init__(self, reasons: list[str]) -> None:
-        super().__init__("; ".join(reasons))
-        self.reasons = reasons
-
-
 class NotFinite(EvenhandError):
     """A client's work has ended in infinity or NaN, and nothing is sent."""
 
@@ -73,12 +65,12 @@ class RollCall:
         work: str,
         name: Callable[[int], str] | None = None,
     ) -> None:
-        self._missing, self._heard = set(clients), set[int]()
+        self._missing, self._replied = set(clients), set[int]()
         self._round, self._work, self._name = round, work, name
 
     @property
     def missing(self) -> list[int]:
-        """Clients not heard from yet, ascending."""
+        """Clients that have not replied yet, ascending."""
         return sorted(self._missing)
 
     def answer(self, client: int, about: Mapping[str, Any]) -> list[str]:
@@ -88,12 +80,12 @@ class RollCall:
         The first reply is the client's only one, whatever is wrong with it.
         """
         who = label(client, self._name)
-        if client in self._heard:
+        if client in self._replied:
             return [f"{who} has replied already; its second reply is left out"]
         if client not in self._missing:
             return [f"{who} has replied and was not asked"]
         self._missing.remove(client)
-        self._heard.add(client)
+        self._replied.add(client)
         reasons = []
         if about.get("client") != client:
             reasons.append(f"{who} replies under another client's number")
@@ -150,12 +142,6 @@ def check_reply(
         f"{who}: {fault}" + (f": {_listed(paths)}" if paths else "")
         for fault, paths in faults.items()
     ]
-
-
-def require_good(reasons: list[str]) -> None:
-    """Raise :class:`BadReply` where there are reasons."""
-    if reasons:
-        raise BadReply(reasons)
 
 
 def require_finite(reply: Reply, memory: Tree | None = None) -> None:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import errno
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,12 +119,6 @@ class NodeMemory:
             about = {"run": self._run, "client": self._client, "round": round, "counted": counted}
             write_tensors(self._path(round), memory, about)
             self._remove_old(round, counted)
-
-    def forget(self) -> None:
-        """Remove all that this client remembers of this run."""
-        if self._folder.exists():
-            with self._alone():
-                shutil.rmtree(self._folder)
 
     def _be_newest(self) -> None:
         """Note the session; raise where there was a later one."""

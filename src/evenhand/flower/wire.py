@@ -1,5 +1,5 @@
-"""What a client is asked to do, in words that travel: plain values from which the node makes the
-same work again.
+"""The work that a client is asked to do, as text: plain values from which the node makes the same
+work again.
 
 A method travels by its name and settings, never as code: a node carries out nothing but evenhand's
 own methods, and those that its owner has given to :func:`evenhand.flower.client_app`.
@@ -24,12 +24,12 @@ MOST = 1 << 31  # clients, and groups
 SAME = "install the same evenhand on all sides"
 
 
-def described(work: Work, method: Algorithm) -> str:
+def describe_work(work: Work, method: Algorithm) -> str:
     """``work`` of a run of ``method`` as text."""
     if isinstance(work, Train):
-        told: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
+        found: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
     elif isinstance(work, Evaluate):
-        told = {
+        found = {
             "kind": work.name,
             "groups": work.groups,
             "full": work.full,
@@ -37,10 +37,10 @@ def described(work: Work, method: Algorithm) -> str:
             "by_client": work.by_client,
         }
     elif isinstance(work, Ask):
-        told = {"kind": work.name}
+        found = {"kind": work.name}
     else:
         raise TypeError(f"{type(work).__name__} is no kind of work that travels")
-    return json.dumps(told | {"part": work.part, **_method(work.algorithm, method)})
+    return json.dumps(found | {"part": work.part, **_method(work.algorithm, method)})
 
 
 def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
     or none in particular."""
     if type(algorithm) is Algorithm:
         return {"plain": True}
-    last = algorithm != method and algorithm == method.finish()
+    last = algorithm != method and algorithm == method.local_work().last
     try:
         table: Any = algorithm_table(method if last else algorithm)
     except SpecError:
@@ -56,28 +56,28 @@ def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
     return {"method": table, "last": last}
 
 
-def made(text: str, own: Algorithm | None = None) -> Work:
-    """The work that :func:`described` has put into words; raises a SpecError of one line where a
-    node should not do it.
+def read_work(text: str, own: Algorithm | None = None) -> Work:
+    """The work in a text of :func:`describe_work`; raises a SpecError of one line where a node
+    should not do it.
 
     ``own``: the method that the node's owner has given.
     """
-    told = _parsed(text)
-    algorithm, part, kind = _algorithm(told, own), told.get("part"), told.get("kind")
+    asked = _parsed(text)
+    algorithm, part, kind = _algorithm(asked, own), asked.get("part"), asked.get("kind")
     if part not in PARTS:
         raise SpecError(f"the server names no part of the data that there is; {SAME}")
     if kind == Train.name:
-        return Train(algorithm, _local(told.get("local")), part)
+        return Train(algorithm, _local(asked.get("local")), part)
     if kind == Evaluate.name:
-        full, by_client = told.get("full"), told.get("by_client")
+        full, by_client = asked.get("full"), asked.get("by_client")
         if type(full) is not bool or type(by_client) is not bool:
             raise SpecError(f"full and by_client must be true or false; {SAME}")
         return Evaluate(
             algorithm,
-            _number(told, "groups", 0),
+            _number(asked, "groups", 0),
             part,
             full,
-            _number(told, "clients", 1),
+            _number(asked, "clients", 1),
             by_client,
         )
     if kind == Ask.name:
@@ -87,12 +87,12 @@ def made(text: str, own: Algorithm | None = None) -> Work:
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
-        told = json.loads(text)
+        found = json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
         raise SpecError(f"what the server asks for cannot be read; {SAME}") from error
-    if not isinstance(told, dict):
+    if not isinstance(found, dict):
         raise SpecError(f"what the server asks for cannot be read; {SAME}")
-    return told
+    return found
 
 
 def _local(settings: Any) -> LocalSGD:
@@ -109,17 +109,17 @@ def _built(table: Any) -> Algorithm:
         raise SpecError(f"the server sends settings that make no method; {SAME}") from error
 
 
-def _number(told: Mapping[str, Any], name: str, least: int) -> int:
-    value = told.get(name)
+def _number(asked: Mapping[str, Any], name: str, least: int) -> int:
+    value = asked.get(name)
     if type(value) is not int or not least <= value <= MOST:
         raise SpecError(f"{name} must be a whole number from {least} to {MOST}; {SAME}")
     return value
 
 
-def _algorithm(told: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
-    if told.get("plain") is True:
+def _algorithm(asked: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
+    if asked.get("plain") is True:
         return Algorithm()
-    method, after_last = told.get("method"), told.get("last")
+    method, after_last = asked.get("method"), asked.get("last")
     if type(after_last) is not bool:
         raise SpecError(f"last must be true or false; {SAME}")
     if method == OWN:
@@ -133,7 +133,7 @@ def _algorithm(told: Mapping[str, Any], own: Algorithm | None) -> Algorithm:
         algorithm = _built(method)
     if not after_last:
         return algorithm
-    last = algorithm.finish()
+    last = algorithm.local_work().last
     if last is None:
         raise SpecError(f"{type(algorithm).__name__} has no work after the last round")
     return last

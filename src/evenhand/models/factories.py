@@ -122,12 +122,12 @@ def text_lstm(
     Args:
         vectors: "glove" reads them from the data root, as the data set did; or a tensor (words,
             dimensions).
-        dimensions, most, root: of :func:`evenhand.datasets.text.glove`; must be those of the data
+        dimensions, most, root: of :func:`evenhand.data.text.glove`; must be those of the data
             set.
     """
     _require_tokens("text_lstm", shape, "words")
     if isinstance(vectors, str):
-        from evenhand.datasets.text import glove
+        from evenhand.data.text import glove
 
         require(
             vectors == "glove",

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from evenhand.data.tables import read_table
+from evenhand.data.tables.files import read_table
 from evenhand.errors import require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals

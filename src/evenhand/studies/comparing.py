@@ -26,7 +26,7 @@ from evenhand.studies.executing import (
     pays,
 )
 from evenhand.studies.spec import Spec
-from evenhand.training.rounds import Progress
+from evenhand.training.fit import Progress
 
 # share of the training samples that a sweep sets aside where the data have no validation part
 VALIDATION = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from evenhand.data.tables import groups_of, levels_of
+from evenhand.data.tables.levels import groups_of, levels_of
 from evenhand.errors import DataError, require_known
 from evenhand.metrics.counts import Counts
 

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evenhand.data.encoding import Encoding
+from evenhand.data.tables.encoding import Encoding
 from evenhand.studies.executing import Ready
 
 

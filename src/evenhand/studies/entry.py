@@ -19,7 +19,7 @@ from evenhand.studies.given import Data, Methods, Model, Request, request
 from evenhand.studies.grid import Axis, parse_axis, swept
 from evenhand.studies.spec import REFERENCES, Method, Spec
 from evenhand.studies.study import Study
-from evenhand.training.rounds import Progress
+from evenhand.training.fit import Progress
 from evenhand.training.settings import Options, takes_settings
 
 # called after every round with the rounds done and the rounds in all

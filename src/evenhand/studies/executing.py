@@ -17,9 +17,11 @@ from evenhand.model import Model
 from evenhand.studies.directories import claim_run, is_finished
 from evenhand.studies.spec import NODES, Method, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
-from evenhand.training.rounds import Progress, prepare, train
+from evenhand.training.fit import Progress, train
 from evenhand.training.settings import Settings
-from evenhand.training.stacks import Run, fit_each
+from evenhand.training.stacks.fit_many import fit_each
+from evenhand.training.stacks.plan import Run
+from evenhand.training.start import prepare
 
 # parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
 SMALL = 1_000_000
@@ -60,18 +62,8 @@ class Ready(NamedTuple):
         """The model as a method trains it; raises where parts do not fit together."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training will say it again
-            settings = self.settings(method)
-            return prepare(
-                self.module,
-                self.federation,
-                method.algorithm(),
-                settings.loss,
-                settings.local,
-                settings.cohort,
-                settings.weights,
-                settings.device,
-                settings.precision,
-            ).model
+            algorithm, settings = method.algorithm(), self.settings(method)
+            return prepare(self.module, self.federation, algorithm, settings).model
 
     def engine(self, model: Model) -> Engine:
         """The engine that trains."""

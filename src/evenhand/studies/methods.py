@@ -58,6 +58,7 @@ class Learned(NamedTuple):
 def learned() -> list[Learned]:
     """A row for each method and each case in which it differs, from what methods say of their
     messages."""
+    from evenhand.algorithm import visible
     from evenhand.algorithms import ALGORITHMS
     from evenhand.algorithms.wrapper import Wrapper
 
@@ -68,7 +69,7 @@ def learned() -> list[Learned]:
             continue
         for setting, values in SETTINGS.get(name, {"": {}}).items():
             method = kind(**values)
-            with_teams, without = (method.seen(_census(teams)) for teams in (True, False))
+            with_teams, without = (visible(method, _census(teams)) for teams in (True, False))
             cases = (
                 {"": without}
                 if with_teams == without

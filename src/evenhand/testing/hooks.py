@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from evenhand import files, tree
+from evenhand.algorithm import visible
 from evenhand.cohort import Draw
 from evenhand.engines import Vmap
 from evenhand.local import LocalSGD
@@ -26,6 +27,7 @@ from evenhand.testing.subject import (
     expect_alike,
     finite,
     form,
+    hook_of,
     rearranged,
     rebuilt,
     skip,
@@ -141,14 +143,13 @@ def the_client_changes_no_argument(subject: Subject) -> None:
 
 
 def the_survey_changes_no_argument(subject: Subject) -> None:
-    """survey, answer, learn, chances, reweigh and local_solver leave what they are given as it
-    was."""
-    _expect_unchanged(subject, "survey", "answer", "learn", "chances", "reweigh", "local_solver")
+    """ask, answer, learn, chances, reweigh and solver leave what they are given as it was."""
+    _expect_unchanged(subject, "ask", "answer", "learn", "chances", "reweigh", "solver")
 
 
 def reports_change_no_argument(subject: Subject) -> None:
-    """seen and certificate leave what they are given as it was."""
-    _expect_unchanged(subject, "seen", "certificate")
+    """visible and certificate leave what they are given as it was."""
+    _expect_unchanged(subject, "visible", "certificate")
 
 
 def the_same_arguments_give_the_same_answer(subject: Subject) -> None:
@@ -163,7 +164,7 @@ def nothing_is_remembered_outside_state_and_memory(subject: Subject) -> None:
     fresh = subject.fit(
         watched(
             subject.algorithm,
-            lambda name, _, arguments: getattr(rebuilt(subject.algorithm), name)(*arguments),
+            lambda name, _, arguments: hook_of(rebuilt(subject.algorithm), name)(*arguments),
         )
     )
     expect_alike(fresh.state, subject.usual.state, what="state with a new object for every call")
@@ -238,7 +239,7 @@ def _form_of(sent: Sent) -> Tree:
 def a_survey_says_whom_it_asks(subject: Subject) -> None:
     """who is "cohort", "everyone" or a number of clients, and every tensor of own has a row for
     every client."""
-    for survey in subject.observed.witness.answers("survey"):
+    for survey in subject.observed.witness.answers("ask"):
         if survey is None:
             continue
         known = survey.who in ("cohort", "everyone") or (
@@ -289,14 +290,16 @@ def reweighing_keeps_to_the_cohort(subject: Subject) -> None:
 def reweighing_follows_the_ids(subject: Subject) -> None:
     """For a cohort in another order, reweigh gives every client the same coefficients."""
     for (state, draw), after in subject.observed.witness.calls["reweigh"]:
-        backwards = subject.algorithm.reweigh(state, Draw(*(values.flip(0) for values in draw)))
+        backwards = hook_of(subject.algorithm, "reweigh")(
+            state, Draw(*(values.flip(0) for values in draw))
+        )
         expect_alike(backwards.ascending(), after.ascending(), EXACT, "the cohort backwards")
 
 
 def the_solver_is_a_local_solver(subject: Subject) -> None:
-    """local_solver gives a LocalSGD for every round."""
-    solvers = [subject.algorithm.local_solver(WHOLE, round) for round in range(3)]
-    expect(all(isinstance(local, LocalSGD) for local in solvers), f"local_solver gives {solvers}")
+    """The solver of the local work gives a LocalSGD for every round."""
+    solvers = [hook_of(subject.algorithm, "solver")(WHOLE, round) for round in range(3)]
+    expect(all(isinstance(local, LocalSGD) for local in solvers), f"solver gives {solvers}")
 
 
 # ---- messages from clients
@@ -388,24 +391,24 @@ def padding_changes_nothing(subject: Subject) -> None:
     expect_alike(remembered, kept, CLOSE, "memories with more padding")
 
 
-def the_server_sees_single_clients_only_where_seen_says_so(subject: Subject) -> None:
-    """seen is empty exactly where no reply, to training or survey, has anything in each; with and
-    without teams."""
+def the_server_sees_single_clients_only_where_it_says_so(subject: Subject) -> None:
+    """visible is empty exactly where no reply, to training or survey, has anything in each; with
+    and without teams."""
     runs = (
         [subject.observed]
         if subject.refusal(subject.teamless)
         else [subject.observed, subject.observed_teamless]
     )
     for observed in runs:
-        seen = subject.algorithm.seen(observed.witness.calls["init"][0].arguments[1])
+        seen = visible(subject.algorithm, observed.witness.calls["init"][0].arguments[1])
         expect(
             isinstance(seen, tuple) and all(isinstance(what, str) for what in seen),
-            f"seen gives {seen!r}; write words in a tuple",
+            f"visible gives {seen!r}; write words in a tuple",
         )
         each = sorted(
             {name for sent in (*observed.training, *observed.surveys) for name in sent.replies.each}
         )
-        expect(bool(seen) == bool(each), f"seen says {seen}, but each holds {each}")
+        expect(bool(seen) == bool(each), f"visible says {seen}, but each holds {each}")
 
 
 # ---- reports
@@ -529,7 +532,7 @@ CHECKS = (
     the_replies_of_two_halves_add_up,
     a_zero_weight_client_changes_nothing,
     padding_changes_nothing,
-    the_server_sees_single_clients_only_where_seen_says_so,
+    the_server_sees_single_clients_only_where_it_says_so,
     infos_are_single_numbers,
     infos_keep_out_of_the_columns_of_every_history,
     certificates_are_sound,

@@ -418,7 +418,7 @@ def poisoned(algorithm: Algorithm, factor: Tensor) -> Algorithm:
         answer = hook(*arguments)
         if name == "task":
             return answer._replace(own={**answer.own, "factor": factor[arguments[1]]})
-        if name == "survey" and answer is not None:
+        if name == "ask" and answer is not None:
             return answer._replace(own={**answer.own, "factor": factor})
         if name == "answer":
             return Reply(*(spoil(part, arguments[2]) for part in answer))

@@ -11,7 +11,7 @@ from typing import Any
 
 from evenhand.algorithm import Algorithm
 from evenhand.errors import SpecError, first_line
-from evenhand.testing.subject import FLAGS, HOOKS, Subject, expect, expect_alike, rebuilt, skip
+from evenhand.testing.subject import ACCESSORS, HOOKS, Subject, expect, expect_alike, rebuilt, skip
 
 PLAIN = (bool, int, float, str, type(None), Algorithm)
 
@@ -53,16 +53,16 @@ def every_setting_has_a_default(subject: Subject) -> None:
 
 def no_setting_takes_the_name_of_a_hook(subject: Subject) -> None:
     """A field called like a hook would be called in its place."""
-    taken = sorted(set(settings(subject.algorithm)) & set(HOOKS))
+    names = {*HOOKS, *ACCESSORS}
+    taken = sorted(set(settings(subject.algorithm)) & names)
     expect(not taken, f"setting {taken} hides the hook of that name; choose another name")
-    hidden = [name for name in HOOKS if not callable(getattr(subject.algorithm, name))]
+    hidden = [name for name in names if not callable(getattr(subject.algorithm, name, callable))]
     expect(not hidden, f"{hidden} cannot be called")
 
 
 def its_flags_are_true_or_false(subject: Subject) -> None:
-    """personal, snapshot and whole_data are bool."""
-    for name in FLAGS:
-        value = getattr(subject.algorithm, name)
+    """personal is bool, and so are snapshot and whole_data of the local work."""
+    for name, value in _flags(subject.algorithm).items():
         expect(isinstance(value, bool), f"{name} is {value!r}")
 
 
@@ -89,10 +89,7 @@ def it_survives_pickling(subject: Subject) -> None:
     """The method can be sent to another process."""
     twin = pickle.loads(pickle.dumps(subject.algorithm))
     expect(bool(twin == subject.algorithm), f"{subject.algorithm!r} comes back as {twin!r}")
-    expect_alike(
-        {name: getattr(twin, name) for name in FLAGS},
-        {name: getattr(subject.algorithm, name) for name in FLAGS},
-    )
+    expect_alike(_flags(twin), _flags(subject.algorithm))
 
 
 def equal_methods_have_equal_hashes(subject: Subject) -> None:
@@ -112,13 +109,13 @@ def its_repr_shows_every_setting(subject: Subject) -> None:
 
 
 def its_docstring_says_what_it_does(subject: Subject) -> None:
-    """The class has a docstring, whose first line is a sentence."""
+    """The class has a docstring, whose first paragraph is a sentence."""
     kind = type(subject.algorithm)
-    first = next(iter((kind.__doc__ or "").strip().splitlines()), "")
+    first = (kind.__doc__ or "").strip().partition("\n\n")[0]
     made_up = first.startswith(f"{kind.__name__}(")  # what dataclass writes where there is none
     expect(
         len(first.split()) > 2 and not made_up,
-        f"{kind.__name__} needs a docstring; its first line is what a user would say",
+        f"{kind.__name__} needs a docstring; its first paragraph is what a user would say",
     )
 
 
@@ -142,6 +139,15 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
 def settings(algorithm: Any) -> dict[str, Any]:
     """The values of a method's fields."""
     return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}
+
+
+def _flags(algorithm: Algorithm) -> dict[str, Any]:
+    work = algorithm.local_work()
+    return {
+        "personal": algorithm.personal,
+        "snapshot": work.snapshot,
+        "whole_data": work.whole_data,
+    }
 
 
 def _replace(algorithm: Any, name: str, value: Any) -> Any:

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, LocalWork, Question, Reporting, Weighting
 from evenhand.cohort import Full, Uniform
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Part
 from evenhand.engines import Engine, Exchange, Loop
 from evenhand.engines.work import Train, Work
@@ -30,8 +31,10 @@ from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
+from evenhand.training.fit import fit
 from evenhand.training.result import Result
-from evenhand.training.rounds import fit, prepare
+from evenhand.training.settings import Settings
+from evenhand.training.start import prepare
 from evenhand.tree import Tree
 
 SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 0.3 of the data
@@ -40,10 +43,25 @@ SEED = 3
 BATCHES = LocalSGD(lr=0.05, epochs=1, batch_size=8, momentum=0.5, weight_decay=0.01, decay=0.9)
 WHOLE = LocalSGD(lr=0.1, steps=2)  # whole local data: nothing depends on a client's number
 
-HOOKS = tuple(
-    name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")
-)
-FLAGS = tuple(name for name, value in vars(Algorithm).items() if isinstance(value, bool))
+
+def _public(interface: type) -> tuple[str, ...]:
+    """The functions of an interface, by name."""
+    return tuple(
+        name
+        for name, value in vars(interface).items()
+        if callable(value) and not name.startswith("_")
+    )
+
+
+# what a method may have, by the accessor that gives it
+OPTIONAL = {"question": Question, "weighting": Weighting, "reporting": Reporting}
+ACCESSORS = (*OPTIONAL, "local_work")
+# functions by name, and the accessor of the object that has them
+HOOKS = {
+    **{name: "" for name in _public(Algorithm) if name not in ACCESSORS},
+    **{name: accessor for accessor, kind in OPTIONAL.items() for name in _public(kind)},
+    "solver": "local_work",
+}
 
 Hook = Callable[..., Any]
 # (name of the hook, the hook, its arguments) -> what the run gets
@@ -162,13 +180,27 @@ def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
     """The same method, with every call of a hook handed to ``watch``."""
 
     def through(name: str) -> Hook:
-        return lambda _, *arguments: watch(name, getattr(algorithm, name), arguments)
+        return lambda _, *arguments: watch(name, hook_of(algorithm, name), arguments)
 
-    flags = {name: getattr(algorithm, name) for name in FLAGS}
+    def local_work(_: Algorithm) -> LocalWork:
+        work = algorithm.local_work()
+        solver = lambda *arguments: watch("solver", hook_of(algorithm, "solver"), arguments)  # noqa: E731
+        return dataclasses.replace(work, solver=solver)
+
+    has = {"", *(accessor for accessor in OPTIONAL if getattr(algorithm, accessor)() is not None)}
+    hooks = {name: through(name) for name, accessor in HOOKS.items() if accessor in has}
+    kinds = (Algorithm, *(kind for accessor, kind in OPTIONAL.items() if accessor in has))
     twin: Algorithm = type(
-        "Watched", (Algorithm,), {**{name: through(name) for name in HOOKS}, **flags}
+        "Watched", kinds, {**hooks, "local_work": local_work, "personal": algorithm.personal}
     )()
     return twin
+
+
+def hook_of(algorithm: Algorithm, name: str) -> Hook:
+    """One of the functions that a method has."""
+    owner = getattr(algorithm, HOOKS[name])() if HOOKS[name] else algorithm
+    hook: Hook = getattr(owner, name)
+    return hook
 
 
 def rebuilt(algorithm: Any) -> Algorithm:
@@ -251,8 +283,8 @@ class Recorder(Engine):
 
     sent: list[Sent]
 
-    def attach(self, model: Model, federation: Federation, seed: int) -> Exchange:
-        return _Recording(Loop(workers=1).attach(model, federation, seed), self.sent)
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        return _Recording(Loop(workers=1).attach(model, population, seed), self.sent)
 
 
 class _Recording:
@@ -386,7 +418,7 @@ class Subject:
         witness, sent = Witness(), list[Sent]()
         result = self.fit(watched(self.algorithm, witness), engine=Recorder(sent), **changes)
         of = {name: [s for s in sent if s.work.name == name] for name in ("train", "survey")}
-        finishing = self.algorithm.finish() is not None
+        finishing = self.algorithm.local_work().last is not None
         return Observed(
             result, witness, of["train"][:-1] if finishing else of["train"], of["survey"]
         )
@@ -448,14 +480,8 @@ class Subject:
         """Why the method does not take a federation: it may refuse one before training, with words.
         Empty where it does."""
         try:
-            prepare(
-                copy.deepcopy(self.module).double(),
-                federation,
-                self.algorithm,
-                self.loss,
-                WHOLE,
-                Full(),
-            )
+            settings = Settings(loss=self.loss, local=WHOLE)
+            prepare(copy.deepcopy(self.module).double(), federation, self.algorithm, settings)
         except ValueError as error:
             return f"the method refuses: {first_line(error)}"
         return ""
@@ -474,7 +500,7 @@ class Subject:
             skip("a setting has one value for each client")
         if any(
             survey is not None and isinstance(survey.who, int)
-            for survey in self.observed.witness.answers("survey")
+            for survey in self.observed.witness.answers("ask")
         ):
             skip("the method asks a random sample of clients")
 

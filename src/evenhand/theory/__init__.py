@@ -1,5 +1,4 @@
-"""The theory behind the methods, as functions: what they minimise, which weights clients get, what
-the theorems promise."""
+"""The theory behind the methods: objectives, dual weights of clients, theorems as numbers."""
 
 from __future__ import annotations
 
@@ -9,7 +8,6 @@ from evenhand.theory.aggregates import (
     Maximum,
     Mean,
     PowerMean,
-    RankSpread,
     TiltedMean,
 )
 from evenhand.theory.bounds import (
@@ -36,6 +34,7 @@ from evenhand.theory.rademacher import (
     rademacher_monte_carlo,
     rademacher_vc,
 )
+from evenhand.theory.rank_spread import RankSpread
 
 __all__ = [
     "Aggregate",

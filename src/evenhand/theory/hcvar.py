@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from evenhand.errors import require, require_number
-from evenhand.theory.aggregates import (
-    ROUND_OFF,
-    Aggregate,
-    Vector,
-    loss_and_weight,
-    mass,
-    plain,
-    unweighted_mass,
+from evenhand.theory.aggregates import Aggregate
+from evenhand.theory.inputs import Vector, loss_and_weight, plain
+from evenhand.theory.numerics import ROUND_OFF, mass, unweighted_mass
+from evenhand.theory.thresholds import (
+    Bounds,
+    exact_share,
+    exact_threshold,
+    is_mean,
+    positive_part,
+    smooth_threshold,
 )
 
 Levels = float | tuple[float, ...]
 
 
-class Bounds(NamedTuple):
-    """The weights HCVaR may choose: lower <= lam <= lower + room, sum 1."""
-
-    lower: Tensor  # (n,) w_i a_i
-    room: Tensor  # (n,) w_i (1/alpha_i - a_i)
-    mass: Tensor  # () what is left to give, 1 - sum w_i a_i
-    spare: Tensor  # () room that stays empty, sum w_i / alpha_i - 1
-
-
 @dataclass(frozen=True)
 class HCVaR(Aggregate):
-    """The worst average loss over all reweightings of clients between a_i w_i and w_i / alpha_i:
-    FAFL, with a floor.
+    """The worst average loss over all client weights in [a_i w_i, w_i / alpha_i]: FAFL, floored.
 
     A(f) = max { sum_i lam_i f_i : a_i w_i <= lam_i <= w_i / alpha_i, sum_i lam_i = 1 }
          = min over eta of  eta + sum_i w_i [a_i (f_i - eta) + (1/alpha_i - a_i) (f_i - eta)_+]
-         (docs/theory.md)
+                                                                                (docs/theory.md)
 
     a = 0 is FAFL's HCVaR; a > 0 is our extension: no client is ever ignored. With mu > 0, phi_mu(x)
     = mu log(1 + e^(x/mu)) takes the place of (x)_+, which adds at most ``smoothing_bound``; the
@@ -76,8 +67,7 @@ class HCVaR(Aggregate):
     # ---- the threshold and what it certifies
 
     def threshold(self, losses: Vector, base: Vector) -> Tensor:
-        """A minimiser eta* of the dual, a number (): the loss from which a client counts for more
-        than its floor.
+        """A minimiser eta* of the dual: the loss above which a client gets more than its floor.
 
         mu = 0: the loss of the last client to receive mass. mu > 0: -inf where tau = 1 (all alpha =
         1) and +inf where all floors are 1: the dual has no finite minimiser there, and approaches
@@ -88,17 +78,16 @@ class HCVaR(Aggregate):
             return torch.full_like(f.sum(), torch.nan)
         bounds = self._bounds(w)
         if self.mu == 0:
-            return _exact_threshold(f, bounds)
-        if _is_mean(bounds):
+            return exact_threshold(f, bounds)
+        if is_mean(bounds):
             return torch.full_like(
                 f.sum(), -torch.inf if bounds.spare <= bounds.mass else torch.inf
             )
-        anchor, shift = _smooth_threshold(f, bounds, self.mu)
+        anchor, shift = smooth_threshold(f, bounds, self.mu)
         return anchor + shift
 
     def dual_value(self, losses: Vector, base: Vector, eta: float | Tensor) -> Tensor:
-        """The dual objective at a threshold ``eta``, a number (): at least the value for every eta,
-        equal at eta*."""
+        """The dual objective at a threshold ``eta``: at least the value, equal to it at eta*."""
         f, w = loss_and_weight(losses, base)
         bounds = self._bounds(w)
         at = torch.as_tensor(eta, dtype=torch.float64, device="cpu").detach()
@@ -109,19 +98,17 @@ class HCVaR(Aggregate):
                 else (bounds.mass, bounds.lower)
             )
             return torch.where(left <= ROUND_OFF, slope @ f, torch.inf)
-        return at + bounds.lower @ (f - at) + bounds.room @ _positive_part(f - at, self.mu)
+        return at + bounds.lower @ (f - at) + bounds.room @ positive_part(f - at, self.mu)
 
     def duality_gap(self, losses: Vector, base: Vector, eta: float | Tensor) -> Tensor:
-        """How far ``eta`` is from the best threshold, in units of the loss: dual_value(eta) - value
-        >= 0, a certificate."""
+        """dual_value(eta) - value >= 0: how far ``eta`` is from the best threshold."""
         return (self.dual_value(losses, base, eta) - self.value(losses, base)).clamp(min=0)
 
     def deviation(self, losses: Vector, base: Vector) -> Tensor:
-        """What the value adds to the mean loss under weights w_i / (alpha_i tau): the price of
-        unequal losses, a number ().
+        """What the value adds to the mean loss under weights w_i / (alpha_i tau), a number ().
 
-        FAFL's deviation form A = E + D. It is >= 0 where these weights respect the floors, as with
-        floor 0.
+        The price of unequal losses: FAFL's deviation form A = E + D. It is >= 0 where these weights
+        respect the floors, as with floor 0.
         """
         f, w = loss_and_weight(losses, base)
         cap = w / self._alpha(len(w))
@@ -133,10 +120,9 @@ class HCVaR(Aggregate):
         return (w / self._alpha(len(w))).sum()
 
     def smoothing_bound(self, base: Vector) -> Tensor:
-        """The most that smoothing adds to the value: mu ln 2 sum_i w_i (1/alpha_i - a_i), attained
-        where all losses are eta.
+        """The most that smoothing adds to the value: mu ln 2 sum_i w_i (1/alpha_i - a_i).
 
-        FAFL, Lemma 2, has mu tau; ln 2 makes it sharp.
+        It is attained where all losses are eta. FAFL, Lemma 2, has mu tau; ln 2 makes it sharp.
         """
         _, w = loss_and_weight(base, base)
         return self.mu * math.log(2) * self._bounds(w).room.sum()
@@ -145,21 +131,19 @@ class HCVaR(Aggregate):
 
     def _value(self, f: Tensor, w: Tensor) -> Tensor:
         bounds = self._bounds(w)
-        if self.mu == 0 or _is_mean(bounds):
+        if self.mu == 0 or is_mean(bounds):
             return self._weights(f, w) @ f
-        anchor, shift = _smooth_threshold(f, bounds, self.mu)
+        anchor, shift = smooth_threshold(f, bounds, self.mu)
         above = (f - anchor) - shift
-        return anchor + (
-            shift + bounds.lower @ above + bounds.room @ _positive_part(above, self.mu)
-        )
+        return anchor + (shift + bounds.lower @ above + bounds.room @ positive_part(above, self.mu))
 
     def _weights(self, f: Tensor, w: Tensor) -> Tensor:
         bounds = self._bounds(w)
         if self.mu == 0:
-            return bounds.lower + bounds.room * _exact_share(f, bounds)
-        if _is_mean(bounds):
+            return bounds.lower + bounds.room * exact_share(f, bounds)
+        if is_mean(bounds):
             return w
-        anchor, shift = _smooth_threshold(f, bounds, self.mu)
+        anchor, shift = smooth_threshold(f, bounds, self.mu)
         return bounds.lower + bounds.room * torch.sigmoid(((f - anchor) - shift) / self.mu)
 
     def _conjugate(self, lam: Tensor, w: Tensor) -> Tensor:
@@ -189,8 +173,7 @@ class HCVaR(Aggregate):
 
 
 def cvar(losses: Vector, base: Vector, level: float) -> Tensor:
-    """The mean loss of the worst 1 - ``level`` of the weight: conditional value at risk, for a
-    level in [0, 1).
+    """Conditional value at risk: the mean loss of the worst 1 - ``level`` of the weight.
 
     >>> cvar([1.0, 2.0, 3.0, 4.0], [0.25] * 4, 0.75).item()
     4.0
@@ -207,97 +190,6 @@ def superquantile(losses: Vector, base: Vector, tail: float) -> Tensor:
     """
     require_number("tail", tail, "(0, 1]", "1 gives the mean")
     return HCVaR(tail).value(losses, base)
-
-
-# ---- mu = 0
-
-
-def _exact_threshold(f: Tensor, bounds: Bounds) -> Tensor:
-    order = f.argsort(descending=True)
-    last = torch.searchsorted(bounds.room[order].cumsum(0), bounds.mass).clamp(max=len(f) - 1)
-    return f[order[last]]
-
-
-def _exact_share(f: Tensor, bounds: Bounds) -> Tensor:
-    """(n,) part of its room that each client fills: all above the threshold, none below, the rest
-    shared at it."""
-    eta = _exact_threshold(f, bounds)
-    above, at = bounds.room[f > eta].sum(), bounds.room[f == eta].sum()
-    rest = ((bounds.mass - above) / torch.where(at > 0, at, 1.0)).clamp(0, 1)
-    return torch.where(f > eta, 1.0, torch.where(f == eta, rest, 0.0))
-
-
-# ---- mu > 0
-
-
-def _positive_part(x: Tensor, mu: float) -> Tensor:
-    """phi_mu(x) = mu log(1 + e^(x/mu)), and (x)_+ for mu = 0."""
-    return x.clamp(min=0) + (mu * torch.log1p((-x.abs() / mu).exp()) if mu > 0 else 0)
-
-
-def _is_mean(bounds: Bounds) -> bool:
-    """Whether the bounds leave one choice, the base weights: every alpha is 1, or every floor
-    is."""
-    return bool(torch.minimum(bounds.mass, bounds.spare) <= 1e-15)
-
-
-def _smooth_threshold(f: Tensor, bounds: Bounds, mu: float) -> tuple[Tensor, Tensor]:
-    """eta* as anchor + shift, with a loss as anchor: f - eta* is then exact however large the
-    losses are.
-
-    The condition is sum room sigma((f - eta)/mu) = mass or, the other way round, sum room
-    sigma((eta - f)/mu) = spare: the smaller right-hand side has the better relative precision.
-    """
-    if bounds.mass <= bounds.spare:
-        return _tail_threshold(f, bounds.room, bounds.mass, mu)
-    anchor, shift = _tail_threshold(-f, bounds.room, bounds.spare, mu)
-    return -anchor, -shift
-
-
-def _tail_threshold(f: Tensor, room: Tensor, target: Tensor, mu: float) -> tuple[Tensor, Tensor]:
-    """The eta with sum room sigma((f - eta)/mu) = target, for a target of at most half the room, so
-    that eta >= min f."""
-
-    def filled(anchor: Tensor, shift: Tensor | float) -> Tensor:
-        return (room * torch.sigmoid(((f - anchor) - shift) / mu)).sum()
-
-    ordered = f.sort().values
-    # the sum falls from ordered[first] >= target to below it at ordered[last]
-    first, last = 0, len(ordered)
-    while last - first > 1:
-        middle = (first + last) // 2
-        first, last = (middle, last) if filled(ordered[middle], 0.0) >= target else (first, middle)
-    # farther from every loss than this, the sum no longer moves
-    reach = mu * (40 + (room.sum() / target).log())
-    below = ordered[first]
-    above = ordered[last] if last < len(ordered) else torch.full_like(reach, torch.inf)
-    if above - below <= reach or filled(below, reach) < target:
-        return below, _root(
-            f - below,
-            room,
-            target,
-            mu,
-            torch.zeros_like(reach),
-            torch.minimum(reach, above - below),
-        )
-    return above, _root(f - above, room, target, mu, -reach, torch.zeros_like(reach))
-
-
-def _root(x: Tensor, room: Tensor, target: Tensor, mu: float, low: Tensor, high: Tensor) -> Tensor:
-    """The shift in [low, high] with sum room sigma((x - shift)/mu) = target: Newton on the
-    logarithm, kept inside by bisection."""
-    shift = (low + high) / 2
-    for step in range(300):
-        share = torch.sigmoid((x - shift) / mu)
-        filled, slope = (room * share).sum(), (room * share * torch.sigmoid((shift - x) / mu)).sum()
-        low, high = (shift, high) if filled >= target else (low, shift)
-        newton = shift + mu * (filled / target).log() * filled / slope
-        if (newton - shift).abs() <= 2**-52 * (
-            shift.abs() + mu
-        ) or high - low <= 2**-52 * high.abs().maximum(low.abs()):
-            break
-        shift = newton if low < newton < high and step % 3 < 2 else (low + high) / 2
-    return shift
 
 
 def _several(levels: Levels) -> tuple[float, ...]:

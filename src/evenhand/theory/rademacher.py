@@ -1,5 +1,4 @@
-"""Rademacher complexities of a federation: how well a class of functions can fit random signs on
-the clients' samples.
+"""Rademacher complexities: how well functions can fit random signs on the clients' samples.
 
 All are weighted by w_i / (alpha_i m_i), as FAFL's Theorem 3 has them; for its Theorem 4 ask for one
 client at a time.
@@ -16,8 +15,7 @@ import torch
 from torch import Tensor
 
 from evenhand.errors import require, require_number, require_whole
-from evenhand.theory.aggregates import Vector
-from evenhand.theory.bounds import counts_and_caps
+from evenhand.theory.inputs import Vector, counts_and_caps
 
 # (D, m) weighted signs to (D,) suprema over a class of functions
 Supremum = Callable[[Tensor], Tensor]
@@ -32,8 +30,7 @@ def rademacher_linear(
     alpha: float | Vector = 1.0,
     lipschitz: float = 1.0,
 ) -> float:
-    """At most how well a linear model of bounded norm can fit random signs on these samples, in
-    closed form.
+    """At most how well a linear model of bounded norm can fit random signs, in closed form.
 
     lip radius sqrt(sum_i (w_i / (alpha_i m_i))^2 sum_j |x_ij|^2)
 
@@ -68,8 +65,7 @@ def rademacher_vc(
 ) -> float:
     """At most how well classifiers of a VC dimension can fit random signs, whatever the samples.
 
-    sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i                    (FAFL,
-    Remark 3)
+    sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i       (FAFL, Remark 3)
 
     The remark takes losses in {-1, +1} while Theorem 3 wants them in [0, B]. The value is right for
     both; for losses in {0, 1} half of it is, because shifting a class changes nothing and halving
@@ -108,8 +104,8 @@ def rademacher_monte_carlo(
 ) -> Estimate:
     """How well a class of functions fits random signs on these samples, by drawing signs.
 
-    the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)       (FAFL,
-    before Theorem 3)
+    the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)
+                                                                      (FAFL, before Theorem 3)
 
     It is the complexity given the samples; :func:`fafl_generalisation` takes it with
     ``measured=True``. A complexity is never negative, so a mean below 0 is given as 0. Theorem 4's
@@ -156,8 +152,7 @@ def linear_class(x: Sequence[Tensor | npt.NDArray[Any]], radius: float) -> Supre
 
 
 def finite_class(values: Tensor | npt.NDArray[Any]) -> Supremum:
-    """The functions with these values, one row (m,) of the matrix for each: the supremum is the
-    largest row sum."""
+    """The functions with these values, a row (m,) of the matrix for each."""
     table = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     require(
         table.ndim == 2 and len(table) > 0,

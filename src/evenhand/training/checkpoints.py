@@ -4,32 +4,41 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from evenhand import files, tree
-from evenhand.algorithm import State
-from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Part, Samples
+from evenhand.algorithm import Algorithm, State
+from evenhand.data.population import Extent, Population
+from evenhand.data.samples import Batch, Samples
 from evenhand.engines import processes
 from evenhand.errors import RunError
-from evenhand.growth import Extent
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
+from evenhand.training.settings import Settings
 from evenhand.tree import Tree
 
 CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
 
 
-class Checkpoints:
-    """State, client memories, history and tracked weights of a run, in a directory; enough to go on
-    as if nothing had happened."""
+class Start(NamedTuple):
+    """Where training begins or goes on: all that rounds change."""
 
-    def __init__(self, directory: Path, settings: str, every: int, extent: Extent) -> None:
-        self.directory, self.every, self.extent = directory, every, extent
-        self.settings = _hashed(settings)
+    state: State
+    memories: dict[int, Tree]  # what clients remember
+    history: list[Row]
+    tracked: dict[int, Tensor]  # the clients' weights after some rounds
+
+
+class Checkpoints:
+    """The checkpoint of a run in a directory: enough to go on as if nothing had happened."""
+
+    def __init__(self, directory: Path, identity: str, extent: Extent) -> None:
+        self.directory, self.extent = directory, extent
+        self.settings = _hashed(identity)
         self._open()
 
     @processes.on_first
@@ -52,13 +61,9 @@ class Checkpoints:
         return found
 
     @processes.on_first
-    def save(
-        self,
-        state: State,
-        memories: dict[int, Tree],
-        history: list[Row],
-        tracked: dict[int, Tensor],
-    ) -> None:
+    def save(self, now: Start) -> None:
+        """Replace the checkpoint."""
+        state, memories, history, tracked = now
         # to look at; resuming reads the checkpoint alone
         files.write_rows(self.directory / HISTORY, history)
         kept = {
@@ -82,13 +87,10 @@ class Checkpoints:
         return Extent(*about.get("extent", self.extent))
 
     @processes.on_first
-    def load(
-        self, settings: str | None = None
-    ) -> tuple[State, dict[int, Tree], list[Row], dict[int, Tensor]]:
-        """What the checkpoint holds, which must be of a run with ``settings``, by default the
-        present ones."""
+    def load(self, identity: str | None = None) -> Start:
+        """The checkpoint, which must be of a run with this identity, by default the present one."""
         flat, about = files.read_tensors(self.directory / CHECKPOINT)
-        if about.get("settings") != (self.settings if settings is None else _hashed(settings)):
+        if about.get("settings") != (self.settings if identity is None else _hashed(identity)):
             raise RunError(
                 f"{self.directory} holds a checkpoint of a run with other settings or data; use"
                 " another directory"
@@ -102,31 +104,35 @@ class Checkpoints:
             raise RunError(
                 f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history"
             )
-        return kept["state"], memories, about["history"], tracked
+        return Start(kept["state"], memories, about["history"], tracked)
 
 
-def identify(model: Model, federation: Federation, data: str, *settings: object) -> str:
-    """A text that changes when the settings of a run, its initial model, the loss or the ``data``,
-    by their fingerprint, do."""
+def identify(
+    model: Model,
+    population: Population,
+    algorithm: Algorithm,
+    settings: Settings,
+    data: str | None = None,
+) -> str:
+    """A text that changes when a run's settings, initial model, loss or data do.
+
+    ``data``: the population's fingerprint, where it is known.
+    """
+    start = model.init()
     parameters = [
-        (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in model.init().items()
+        (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in start.items()
     ]
-    first = first_samples(model, federation, 8)
+    first = first_samples(model, population, 8)
     few = torch.arange(len(first.y), device=model.device)
-    loss = float(
-        model.loss(
-            model.init(),
-            Batch(first, few, torch.ones(len(few), device=model.device, dtype=model.dtype)),
-        )
-    )
-    return repr((settings, (loss, parameters, data)))
+    ones = torch.ones(len(few), device=model.device, dtype=model.dtype)
+    loss = float(model.loss(start, Batch(first, few, ones)))
+    data = data or population.fingerprint()
+    return repr((settings.identity(algorithm), (loss, parameters, data)))
 
 
-def first_samples(model: Model, federation: Federation, count: int) -> Samples:
-    """The first training samples, as the model takes them."""
-    part = federation.train
-    x, y, group = part.x[:count], part.y[:count], None if part.group is None else part.group[:count]
-    return Part(x, y, torch.tensor([0, len(y)]), group).samples(model.dtype, model.device)
+def first_samples(model: Model, population: Population, count: int) -> Samples:
+    """The first training samples, as the model takes them; zeros where there are none here."""
+    return population.probe(count).to(model.dtype, model.device)
 
 
 def _hashed(settings: str) -> str:

@@ -30,23 +30,22 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from evenhand import files
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import Algorithm, visible
 from evenhand.algorithms.naming import described, label_of, plain_fields
 from evenhand.data.federation import Federation
+from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError
 from evenhand.metrics.scores import rows_of
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.outcome import Outcome
 from evenhand.training.settings import Settings
-
-if TYPE_CHECKING:
-    from evenhand.training.result import Origin, Result
 
 SPEC, ABOUT, ENCODING, SAMPLES = "spec.toml", "about.json", "encoding.json", "samples.safetensors"
 SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients.json"
@@ -70,8 +69,16 @@ PYTHON = "python"  # the name of data that a Python program gave
 PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
 
 
+class Origin(NamedTuple):
+    """What a run was made of, besides its method."""
+
+    module: nn.Module
+    federation: Population
+    settings: Settings
+
+
 @processes.on_first
-def write_run(result: Result, origin: Origin, directory: Path) -> None:
+def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     """Write a run of one method into a directory; refuse one that holds another run."""
     import tomli_w
 
@@ -145,7 +152,7 @@ def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
 
 def about_run(
     spec: str,
-    federation: Federation,
+    population: Population,
     methods: Mapping[str, Algorithm],
     module: nn.Module,
     weights: str,
@@ -155,13 +162,14 @@ def about_run(
 ) -> dict[str, Any]:
     """What a run says about itself: data, machine, versions, and what a server learns of a single
     client with each method, by label. ``spec``: the text of its spec."""
-    census, params = federation.census(weights), dict(module.named_parameters())
+    census, params = population.census(weights), dict(module.named_parameters())
+    encoding = population.encoding if isinstance(population, Federation) else None
     return {
         "spec": identity(spec),
-        "data": federation.fingerprint(),
-        "judged_on": "test" if federation.judged is federation.test else "training",
-        "labels": list(federation.label_names),
-        "label_scale": federation.encoding.label_std if federation.encoding else 1.0,
+        "data": population.fingerprint(),
+        "judged_on": "test" if population.judged_part == "test" else "training",
+        "labels": list(population.label_names),
+        "label_scale": encoding.label_std if encoding else 1.0,
         "seed": seed,
         "device": device,
         "machine": platform.platform(),
@@ -171,7 +179,7 @@ def about_run(
         },
         "server": {
             label: {
-                "sees": list(method.seen(census)),
+                "sees": list(visible(method, census)),
                 "stays": list(method.memory(params)) or ["model"] * method.personal,
             }
             for label, method in methods.items()
@@ -184,8 +192,10 @@ def identity(spec: str) -> str:
     return hashlib.sha256(spec.encode()).hexdigest()
 
 
-def write_samples(federation: Federation, directory: Path) -> None:
+def write_samples(federation: Population, directory: Path) -> None:
     """Write whose each test sample is, of which group, and how a table was encoded."""
+    if not isinstance(federation, Federation):  # samples are with the nodes
+        return
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
     part = federation.judged
@@ -194,7 +204,7 @@ def write_samples(federation: Federation, directory: Path) -> None:
 
 
 @processes.on_first
-def write_method(result: Result, folder: Path, keep_checkpoint: bool = False) -> None:
+def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
     """Write a finished method; scores last, since they mark it as finished."""
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))

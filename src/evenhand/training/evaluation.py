@@ -11,7 +11,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.data.federation import Federation
-from evenhand.data.population import Census
+from evenhand.data.population import Census, Population
 from evenhand.engines import Exchange
 from evenhand.engines.base import Look
 from evenhand.engines.threads import one_thread
@@ -20,9 +20,10 @@ from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tally import Tally, dense, sample_values
+from evenhand.metrics.tallies import Tally, dense, sample_values
 from evenhand.model import Model
-from evenhand.training.result import Floats, Result
+from evenhand.training.outcome import Floats
+from evenhand.training.result import Result
 from evenhand.tree import Tree
 
 
@@ -33,16 +34,16 @@ class Judge:
         self,
         algorithm: Algorithm,
         model: Model,
-        federation: Federation,
+        population: Population,
         census: Census,
         exchange: Exchange,
     ) -> None:
-        self.algorithm, self.model, self.federation = algorithm, model, federation
+        self.algorithm, self.model, self.population = algorithm, model, population
         self.census, self.exchange = census, exchange
-        self.part = "train" if federation.judged is federation.train else "test"
-        self.work = Evaluate(algorithm, federation.groups, self.part, by_client=exchange.by_client)
+        self.part = population.judged_part
+        self.work = Evaluate(algorithm, population.groups, self.part, by_client=exchange.by_client)
         # one of each kind: engines prepare a kind of work once
-        self._training_work = Evaluate(Algorithm(), federation.groups, "train")
+        self._training_work = Evaluate(Algorithm(), population.groups, "train")
         # the last training losses, and the state they are of
         self._losses: tuple[State, Tensor] | None = None
         # full tallies of the last model, likewise
@@ -52,26 +53,22 @@ class Judge:
         self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]
     ) -> Result:
         """What a run of so many rounds that ends with ``state`` leaves."""
-        federation, certificate = self.federation, self.certificate(state, rounds)
+        population, certificate = self.population, self.certificate(state, rounds)
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
-        validated = (
-            self.tally(state, rounds, "val")
-            if federation.val is not None and len(federation.val.x)
-            else None
-        )
+        validated = self.tally(state, rounds, "val") if population.has("val") else None
         return Result(
             algorithm=self.algorithm,
             params=params,
             personal=personal,
             state=tree.to(state, "cpu"),
             history_rows=history,
-            score_columns=score_columns(tally, federation) | self.shared_columns(state, rounds),
+            score_columns=score_columns(tally, population) | self.shared_columns(state, rounds),
             tally=tally,
             values=self.values(params, personal),
-            counts=counts_of(tally, federation),
-            validation=None if validated is None else score_columns(validated, federation),
+            counts=counts_of(tally, population),
+            validation=None if validated is None else score_columns(validated, population),
             certificate=certificate,
             over_clients=over_clients,
             weight_columns=(
@@ -94,7 +91,7 @@ class Judge:
     def look(self, state: State, ids: Tensor) -> Look | None:
         """The same question to those of clients ``ids`` that have something to judge on, in company
         with other work."""
-        ids = ids[getattr(self.federation, self.part).sizes[ids] > 0]
+        ids = ids[self.population.sizes(self.part)[ids] > 0]
         return Look(self.work, self._task(state), ids) if len(ids) else None
 
     def read(self, replies: Replies) -> Row:
@@ -120,15 +117,15 @@ class Judge:
                 "no client has answered the last evaluation; start the run again, it goes on from"
                 " its last round"
             )
-        return dense(replies, self.federation.clients)
+        return dense(replies, self.population.clients)
 
     def _full(self, part: str) -> Evaluate:
         return Evaluate(
             self.algorithm,
-            self.federation.groups,
+            self.population.groups,
             part,
             True,
-            self.federation.clients,
+            self.population.clients,
             self.exchange.by_client,
         )
 
@@ -142,22 +139,21 @@ class Judge:
             or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init())))
         ):
             return {}
-        clients = self.federation.clients
-        work = Evaluate(Algorithm(), self.federation.groups, self.part, full=True, clients=clients)
-        columns = score_columns(dense(self._judged(work, state, round), clients), self.federation)
+        clients = self.population.clients
+        work = Evaluate(Algorithm(), self.population.groups, self.part, full=True, clients=clients)
+        columns = score_columns(dense(self._judged(work, state, round), clients), self.population)
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
     def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
-        """(N,) how each sample of the judged part is served, where samples are here; as evaluation,
-        with one thread for each operation."""
-        if not self.exchange.here:
+        """(N,) how each sample of the judged part is served; empty where samples are elsewhere."""
+        if not isinstance(self.population, Federation):
             return np.zeros(0)
-        with one_thread():
-            return sample_values(self.model, self.federation.judged, params, personal)
+        with one_thread():  # as evaluation
+            return sample_values(self.model, self.population.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
         # clients with something to judge on
-        ids = getattr(self.federation, work.part).sizes.nonzero().flatten()
+        ids = self.population.sizes(work.part).nonzero().flatten()
         return self.exchange.exchange(work, self._task(state), ids, round)
 
     def _task(self, state: State) -> Task:
@@ -165,18 +161,19 @@ class Judge:
 
     def certificate(self, state: State, round: int) -> Certificate | None:
         """Which weight each client has at its training loss; None where the method cannot tell."""
-        if type(self.algorithm).certificate is Algorithm.certificate or not self.exchange.by_client:
+        reporting = self.algorithm.reporting()
+        if reporting is None or not self.exchange.by_client:
             return None  # that takes no look at the training data
         losses = self.training_losses(state, round)
         return (
             None
             if bool(losses.isnan().all())
-            else self.algorithm.certificate(state, losses, self.census)
+            else reporting.certificate(state, losses, self.census)
         )
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""
-        names = [self.federation.name(client) for client in range(self.federation.clients)]
+        names = [self.population.name(client) for client in range(self.population.clients)]
         columns = {
             "loss": self.training_losses(state, round),
             "base": self.census.weight,
@@ -191,7 +188,7 @@ class Judge:
         All are NaN where one has not answered: weights are about everyone's losses.
         """
         if self._losses is None or self._losses[0] is not state:
-            everyone = torch.arange(self.federation.clients)
+            everyone = torch.arange(self.population.clients)
             replies = self.exchange.exchange(
                 self._training_work, self._task(state), everyone, round
             )
@@ -214,7 +211,7 @@ class Judge:
         memories = self.exchange.memories
         return [
             self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first)))
-            for client in range(self.federation.clients)
+            for client in range(self.population.clients)
         ]
 
 

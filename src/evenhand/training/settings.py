@@ -12,12 +12,12 @@ import torch
 from evenhand.algorithm import Algorithm
 from evenhand.cohort import Cohort, Full
 from evenhand.engines import Engine
+from evenhand.engines.auto import ENGINES
 from evenhand.errors import require_choice, require_kind, require_whole, unknown
 from evenhand.local import LocalSGD
 from evenhand.losses import LossFunction, resolve
 from evenhand.model import PRECISIONS
 
-ENGINES = ("auto", "loop", "vmap")
 WEIGHTS = ("data", "uniform")
 EVALUATE = ("after training", "with training")
 

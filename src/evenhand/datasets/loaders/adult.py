@@ -11,9 +11,10 @@ import pandas as pd
 
 from evenhand.data.federation import Federation
 from evenhand.data.pool import Partition
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_file
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
+from evenhand.data.tables.files import parse, require_numbers, require_values
 from evenhand.errors import require_choice
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
@@ -100,7 +101,7 @@ def adult(
             lambda education: "PhD" if education == "Doctorate" else "no PhD"
         )
     unused = {*drop, *(NUMBERS if features == "categorical" else ())}
-    return from_frame(
+    return Federation.from_frame(
         rows,
         client=client,
         label="income",

@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, find, folder_of, locate
-from evenhand.datasets.files import read as read_file
-from evenhand.datasets.text import WordVectors, glove
+from evenhand.data.storage.file import File, find, folder_of
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
+from evenhand.data.text import WordVectors, glove
 from evenhand.errors import DataError, require, require_choice
 
 FILES = (

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_bytes
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_bytes
+from evenhand.data.storage.locate import locate
 from evenhand.datasets.images import DIRICHLET, check_labels, image_pool, prepared
 from evenhand.errors import DataError
 

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, find, folder_of, locate
+from evenhand.data.storage.file import File, find, folder_of
+from evenhand.data.storage.locate import locate
 from evenhand.datasets.idx import read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 from evenhand.errors import require_choice

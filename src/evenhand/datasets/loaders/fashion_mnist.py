@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, locate
+from evenhand.data.storage.file import File
+from evenhand.data.storage.locate import locate
 from evenhand.datasets.idx import read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_file
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
 from evenhand.errors import DataError
 
 FILES = (

@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
-from evenhand.datasets.files import File, folder_of, locate
-from evenhand.datasets.files import read as read_bytes
+from evenhand.data.storage.file import File, folder_of
+from evenhand.data.storage.file import read as read_bytes
+from evenhand.data.storage.locate import locate
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import DIRICHLET, prepared
 from evenhand.errors import DataError, require_choice

@@ -13,14 +13,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal, natural
+from evenhand.data.partitions import natural
 from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
 from evenhand.data.samples import View
 from evenhand.data.splits import part_sizes
-from evenhand.datasets.files import File, locate
-from evenhand.datasets.files import read as read_file
-from evenhand.datasets.text import LETTER_NAMES, letter_codes
+from evenhand.data.storage.file import File
+from evenhand.data.storage.file import read as read_file
+from evenhand.data.storage.locate import locate
+from evenhand.data.text import LETTER_NAMES, letter_codes
 from evenhand.errors import DataError, require, require_choice, require_number, require_whole
 
 FILES = (
@@ -87,7 +89,7 @@ def shakespeare(
     if margin:
         pool, part = pool.select(part != DROPPED), part[part != DROPPED]
     if partition is None:
-        return pool.federation(natural(pool, seed=seed, clients=clients), part)
+        return Federation.from_pool(pool, natural(pool, seed=seed, clients=clients), part)
     return deal(replace(pool, held_out=part == TEST), partition, "official", seed, clients)
 
 

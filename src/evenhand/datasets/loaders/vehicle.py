@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.leaf import read_leaf
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.samples import Part, View
-from evenhand.datasets.files import File, locate
+from evenhand.data.storage.file import File
+from evenhand.data.storage.locate import locate
 from evenhand.errors import require_choice
 
 HOME = "https://raw.githubusercontent.com/litian96/ditto/602f571de561f7796104860108dfa91182bfbcd8/data/vehicle/data/train/mytrain.json"

@@ -32,7 +32,7 @@ MODEL = '''\
 
 from pathlib import Path
 
-from evenhand.flower.project.codebook import Codebook
+from evenhand.flower import Codebook
 from evenhand.models import Linear
 
 CODEBOOK = Codebook.load(Path(__file__).with_name("codebook.toml"))
@@ -50,15 +50,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenhand import Federation
-from evenhand.flower.apps import client_app
-from evenhand.data.tables import read_table
+from evenhand.flower import client_app
 
 from $package.model import CODEBOOK, make_model
 
 
 def load_data(config: Mapping[str, Any]) -> Federation:
     """The node's rows. Where they are is said by its owner: --node-config 'data="/path/to/table.csv"'."""
-    return CODEBOOK.federation(read_table(config["data"]))
+    return CODEBOOK.federation(config["data"])
 
 
 # What the server may see of this node alone: "sums" (nothing; methods that need more leave the node out), "method" (what the method
@@ -70,7 +69,7 @@ SERVER_APP = '''\
 """What the server does: the rounds of a fair method. It never sees a row."""
 
 import evenhand as eh
-from evenhand.flower.apps import server_app
+from evenhand.flower import server_app
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 

@@ -12,22 +12,14 @@ is kept.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import secrets
 import shutil
-import signal
-import subprocess
-import sys
-import sysconfig
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -39,79 +31,34 @@ from evenhand.flower.tryout.certificates import (
     write_certificates,
     write_node_key,
 )
-from evenhand.flower.tryout.guard import MARK, end_group, marked
-from evenhand.flower.tryout.member import FederationError, Member
+from evenhand.flower.tryout.commands import USER, Commands
+from evenhand.flower.tryout.errors import FederationError
+from evenhand.flower.tryout.member import Member
+from evenhand.flower.tryout.options import (
+    CONNECTION,
+    connection,
+    key_values,
+    link_command,
+    node_command,
+)
 from evenhand.flower.tryout.ports import HOST, free_ports, listens
-
-CONNECTION = "loopback"  # the SuperLink's name in Flower's configuration
-QUIET_FLOWER = {  # no telemetry, no look for updates, no installing of an app's dependencies
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-
-
-class Run:
-    """A run that was started on a federation."""
-
-    def __init__(self, federation: Loopback, run_id: int) -> None:
-        self.id, self._federation = run_id, federation
-
-    def status(self) -> str:
-        """Such as "running", "finished:completed", "finished:failed" or "finished:stopped"."""
-        return str(self.row()["status"])
-
-    def details(self) -> str:
-        """What Flower says about a failure."""
-        return str(self.row().get("status-details", ""))
-
-    def row(self) -> dict[str, Any]:
-        """All that ``flwr list`` knows about it."""
-        listed = self._federation.flwr_json("list", CONNECTION, "--run-id", str(self.id))
-        rows: list[dict[str, Any]] = listed["runs"]
-        return rows[0]
-
-    def wait(self, timeout: float | None = None) -> str:
-        """Wait until it has finished; its status."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while not (status := self.status()).startswith("finished"):
-            self._federation.link.check()
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"run {self.id} is {status} after {timeout:g} s; see flwr log {self.id} and"
-                    f" {self._federation.link.log}"
-                )
-            time.sleep(0.2)
-        return status
-
-    def log(self) -> str:
-        """What the server's app has logged."""
-        first, _, rest = self._federation.flwr("log", str(self.id), CONNECTION, "--show").partition(
-            "\n"
-        )
-        return rest if first.startswith("Using SuperLink") else f"{first}\n{rest}"
-
-    def stop_run(self) -> None:
-        """Ask the SuperLink to stop it."""
-        self._federation.flwr_json("stop", str(self.id), CONNECTION)
-
-    def kill_server_app(self) -> None:
-        """Kill the process that runs the server's app (of every run in progress: they cannot be
-        told apart)."""
-        if not self._federation.kill_server_apps():
-            raise FederationError(f"run {self.id} has no server app; its status is {self.status()}")
+from evenhand.flower.tryout.processes import Processes
+from evenhand.flower.tryout.run import Run, kill_server_apps
 
 
 class Loopback:
     """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1; entering it as a context starts them,
     leaving it ends all their processes.
 
-    directory: where everything is kept; only one federation at a time can use it. tls: encrypt, and
-    let in only nodes whose key is registered. Without it, anything that reaches the port is let in.
-    data: one file for each node, or a directory with as many .csv files; a node finds its path as
-    "data" in its configuration. env: more environment variables for all processes. port: the
-    SuperLink's; 0 for a free one. cwd: working directory of the SuperLink, thus of server apps; the
-    present one by default.
+    Args:
+        directory: where everything is kept; only one federation at a time can use it.
+        tls: encrypt, and let in only nodes whose key is registered. Without it, anything that
+            reaches the port is let in.
+        data: one file for each node, or a directory with as many .csv files; a node finds its path
+            as "data" in its configuration.
+        env: more environment variables for all processes.
+        port: the SuperLink's; 0 for a free one.
+        cwd: working directory of the SuperLink, thus of server apps; the present one by default.
     """
 
     def __init__(
@@ -134,12 +81,10 @@ class Loopback:
             raise FederationError("a federation needs Flower: pip install evenhand[flower]")
         self.directory, self.tls = Path(directory).absolute(), tls
         self.data = _one_file_each(data, nodes) if data is not None else None
-        self._nodes, self._port, self._cwd = nodes, port, Path(cwd or ".")
-        self._env = dict(env or {})
-        self._token = secrets.token_hex(16)
+        self._nodes, self._port = nodes, port
         self._lock = FileLock(self.directory / "lock")
-        self._guard: subprocess.Popen[bytes] | None = None
-        self._console: subprocess.Popen[bytes] | None = None
+        self.processes = Processes(self.directory, Path(cwd or "."), env or {})
+        self._commands = Commands(self.processes)
         self.certificates: Certificates | None = None
         self.keys: list[NodeKey] = []
         self.members: list[Member] = []  # the SuperLink, then the nodes
@@ -164,16 +109,10 @@ class Loopback:
             raise
 
     def _start(self) -> None:
-        self._token = secrets.token_hex(16)
         self._prepare()
-        self._guard = subprocess.Popen(
-            [sys.executable, "-P", str(Path(__file__).with_name("guard.py")), self._token],
-            stdin=subprocess.PIPE,
-            # Ctrl-C in a terminal goes to a whole group; the guard is the last to end
-            start_new_session=True,
-        )
+        self.processes.start()
         self.link.launch()
-        self._start_console()  # imports Flower while the SuperLink does
+        self._commands.start()  # loads Flower while the SuperLink does
         self.link.wait_until_ready()
         if self.tls:
             for key in self.keys:
@@ -185,7 +124,8 @@ class Loopback:
 
     def stop(self) -> None:
         """End every process of the federation and wait until they are gone."""
-        self.kill_server_apps()  # before the nodes: it would go on, and find nobody
+        if self.members:  # before the nodes: a server's app would go on, and find nobody
+            kill_server_apps(self.link)
         # nodes first, so that they can take their leave
         for members in (self.nodes, self.members[:1]):
             for member in members:
@@ -195,19 +135,9 @@ class Loopback:
                 time.sleep(0.02)
             for member in members:
                 member.kill()
-        self._end_helpers()
+        self._commands.stop()
+        self.processes.stop()
         self._lock.release()
-
-    def _end_helpers(self) -> None:
-        for helper in (self._console, self._guard):  # the guard ends whatever is left
-            if helper is not None:
-                with suppress(BrokenPipeError):
-                    _pipe(helper.stdin).close()
-                if helper is self._console:
-                    _pipe(helper.stdout).close()
-                    end_group(helper.pid)
-                helper.wait()
-        self._console = self._guard = None
 
     def __enter__(self) -> Loopback:
         self.start()
@@ -260,7 +190,7 @@ class Loopback:
     @property
     def home(self) -> Path:
         """The FLWR_HOME with which ``flwr`` commands find this federation."""
-        return self.directory / "flwr" / "user"
+        return self.processes.home(USER)
 
     def ended(self) -> list[Member]:
         """Members that should run and do not."""
@@ -268,123 +198,28 @@ class Loopback:
 
     def pids(self) -> list[int]:
         """Ids of all processes of the federation (where there is a /proc to search)."""
-        return marked(self._token)
+        return self.processes.pids()
 
     # Runs and commands
-
-    def kill_server_apps(self) -> bool:
-        """Kill the processes that run servers' apps (where there is a /proc to find them); whether
-        there were any."""
-        found = (
-            [pid for pid in self.link.pids() if b"flwr-serverapp" in _command_line(pid)]
-            if self.members
-            else []
-        )
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        return bool(found)
 
     def run(
         self, app: str | Path, config: Mapping[str, str | int | float | bool] | str | None = None
     ) -> Run:
         """Start a run of the Flower app in a directory; ``config`` overrides values of its
         [tool.flwr.app.config]."""
-        settings = (
-            config
-            if isinstance(config, str)
-            else " ".join(f"{key}={_value(value)}" for key, value in (config or {}).items())
-        )
+        settings = config if isinstance(config, str) else key_values(config or {})
         started = self.flwr_json(
             "run", str(app), CONNECTION, *(("--run-config", settings) if settings else ())
         )
-        return Run(self, int(started["run-id"]))
+        return Run(self._commands, self.link, int(started["run-id"]))
 
     def flwr(self, *arguments: str) -> str:
-        """Carry out a ``flwr`` command and give what it prints."""
-        if self._console is None:
-            raise FederationError("the federation is not running; call start() first")
-        try:
-            _pipe(self._console.stdin).write(json.dumps(arguments).encode() + b"\n")
-            _pipe(self._console.stdin).flush()
-            answer = _pipe(self._console.stdout).readline()
-        except BrokenPipeError:
-            answer = b""
-        if not answer:
-            raise FederationError(
-                f"flwr {' '.join(arguments)} ended without an answer; see {self._console_log}"
-            )
-        code, printed = json.loads(answer)
-        if code:
-            raise FederationError(f"flwr {' '.join(arguments)} failed: {_error_in(printed)}")
-        return str(printed)
+        """Carry out a ``flwr`` command; what it prints."""
+        return self._commands.flwr(*arguments)
 
     def flwr_json(self, *arguments: str) -> dict[str, Any]:
         """Carry out a ``flwr`` command that can answer in JSON."""
-        answer: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
-        if not answer.get("success"):
-            raise FederationError(
-                f"flwr {' '.join(arguments)} failed:"
-                f" {_error_in(str(answer.get('error-message', answer)))}"
-            )
-        return answer
-
-    def environment(self, name: str) -> dict[str, str]:
-        """Environment variables for a process: our settings, a FLWR_HOME of its own, and Flower's
-        commands on the path."""
-        scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by name
-        return {
-            **os.environ,
-            "PATH": os.pathsep.join((scripts, os.environ.get("PATH", os.defpath))),
-            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.3",  # seconds; 1 by default
-            "PYTHONUNBUFFERED": "1",
-            **self._env,
-            **QUIET_FLOWER,
-            "FLWR_HOME": str(self.directory / "flwr" / name.replace(" ", "-")),
-            MARK: self.mark(name),
-        }
-
-    def mark(self, name: str) -> str:
-        """What marks processes of a member."""
-        return f"{self._token}/{name.replace(' ', '-')}"
-
-    def spawn(self, name: str, command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-        """Start a process that ends with this federation, whatever happens to us."""
-        with log.open("ab") as output:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self.environment(name),
-                cwd=self._cwd,
-                start_new_session=True,
-            )
-        self.tell_guard(f"+{process.pid}")
-        return process
-
-    def tell_guard(self, line: str) -> None:
-        """Which process groups the guard has to end."""
-        if self._guard is not None and self._guard.stdin is not None:
-            with suppress(BrokenPipeError):
-                self._guard.stdin.write(f"{line}\n".encode())
-                self._guard.stdin.flush()
-
-    def _start_console(self) -> None:
-        with self._console_log.open("ab") as log:
-            self._console = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("console.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**self.environment("user"), "COLUMNS": "1000"},
-                start_new_session=True,
-            )
-        self.tell_guard(f"+{self._console.pid}")
-
-    @property
-    def _console_log(self) -> Path:
-        return self.directory / "logs" / "console.log"
+        return self._commands.flwr_json(*arguments)
 
     # Files
 
@@ -402,84 +237,27 @@ class Loopback:
             self.keys = [
                 write_node_key(self.directory / "keys", f"node-{i}") for i in range(self._nodes)
             ]
-        self._write_connection()
-        for name in ("link", "user"):
-            private_directory(self.directory / "flwr" / name)
-        link = Member(self, "link", self._link_command(), lambda _: listens(self._port))
+        for name in ("link", USER):
+            private_directory(self.processes.home(name))
+        (self.home / "config.toml").write_text(connection(self.address, self.certificates))
+        command = link_command(self._port, self.directory / "link.db", self.certificates)
+        link = Member(self.processes, "link", command, lambda _: listens(self._port))
         self.members = [link, *(self._node(i, ports[1 + i]) for i in range(self._nodes))]
 
     def _node(self, i: int, port: int) -> Member:
-        private_directory(self.directory / "flwr" / f"node-{i}")
-        return Member(
-            self, f"node {i}", self._node_command(i, port), lambda text: "SuperNode ID:" in text
-        )
-
-    def _write_connection(self) -> None:
-        trust = (
-            "insecure = true"
-            if self.certificates is None
-            else f"root-certificates = {json.dumps(str(self.certificates.authority))}"
-        )
-        private_directory(self.home)
-        text = (
-            f'[superlink]\ndefault = "{CONNECTION}"\n\n[superlink.{CONNECTION}]\naddress ='
-            f' "{self.address}"\n{trust}\n'
-        )
-        (self.home / "config.toml").write_text(text)
-
-    def _link_command(self) -> list[str]:
-        tls = ["--insecure"]
-        if self.certificates is not None:
-            authority, server, key = map(str, self.certificates)
-            tls = [
-                "--ssl-ca-certfile",
-                authority,
-                "--ssl-certfile",
-                server,
-                "--ssl-keyfile",
-                key,
-                "--enable-supernode-auth",
-            ]
-        database = str(self.directory / "link.db")
-        return [
-            "flower-superlink",
-            "--host",
-            HOST,
-            "--port",
-            str(self._port),
-            "--database",
-            database,
-            *tls,
-        ]
-
-    def _node_command(self, i: int, port: int) -> list[str]:
-        state = private_directory(self.directory / "state" / f"node-{i}")
-        config: dict[str, str | int] = {
+        name, state = f"node {i}", private_directory(self.directory / "state" / f"node-{i}")
+        private_directory(self.processes.home(name))
+        config: dict[str, str | int | float | bool] = {
             "partition-id": i,
             "num-partitions": self._nodes,
             "state-dir": str(state),
         }
         if self.data is not None and i < len(self.data):
             config["data"] = str(self.data[i])
-        tls = ["--insecure"]
-        if self.certificates is not None:
-            tls = [
-                "--root-certificates",
-                str(self.certificates.authority),
-                "--auth-supernode-private-key",
-                str(self.keys[i].private),
-            ]
-        settings = " ".join(f"{key}={_value(value)}" for key, value in config.items())
-        here = ["--host", HOST, "--port", str(port)]
-        return [
-            "flower-supernode",
-            "--superlink",
-            self.address,
-            *here,
-            *tls,
-            "--node-config",
-            settings,
-        ]
+        trust = None if self.certificates is None else self.certificates.authority
+        key = self.keys[i] if self.tls else None
+        command = node_command(self.address, port, config, trust, key)
+        return Member(self.processes, name, command, lambda text: "SuperNode ID:" in text)
 
 
 def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
@@ -493,13 +271,6 @@ def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
     return [Path(path) for path in source]
 
 
-def _error_in(printed: str) -> str:
-    """In one line, what a ``flwr`` command that failed says, without its notes before and the box
-    it draws."""
-    said = re.sub(r".*(Using SuperLink: \S+ \(\S+\)|Error ─)", "", printed, flags=re.DOTALL)
-    return " ".join(said.translate(dict.fromkeys(map(ord, "─│╭╮╰╯"), " ")).split())
-
-
 def _one_file_each(data: str | Path | Sequence[str | Path], nodes: int) -> list[Path]:
     files = [path.absolute() for path in data_files(data)]
     if len(files) != nodes:
@@ -511,29 +282,3 @@ def _one_file_each(data: str | Path | Sequence[str | Path], nodes: int) -> list[
         if not path.is_file():
             raise ValueError(f"{path} is not a file; data must be one file for each node")
     return files
-
-
-def _value(value: str | int | float | bool) -> str:
-    """A value as Flower's key=value lists have it."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if not isinstance(value, str):
-        return repr(value)
-    if '"' in value or "\\" in value or "\n" in value:
-        raise ValueError(
-            f"{value!r} has a quotation mark, backslash or line break, which Flower's configuration"
-            " cannot carry; rename it"
-        )
-    return f'"{value}"'
-
-
-def _command_line(pid: int) -> bytes:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b""
-
-
-def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
-    if stream is None:
-        raise FederationError("the federation is not running; call start() first")
-    return stream

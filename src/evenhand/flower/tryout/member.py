@@ -9,31 +9,24 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
-from evenhand.errors import EvenhandError
+from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import end_group, end_marked, marked
-
-if TYPE_CHECKING:
-    from evenhand.flower.tryout.loopback import Loopback
+from evenhand.flower.tryout.processes import Processes
 
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of Flower's logs
 TAIL = 15  # lines of a log that a message quotes
-
-
-class FederationError(EvenhandError):
-    """A process of the federation did not start, ended, or refused a command."""
 
 
 class Member:
     """One process of the federation, with all that it starts: the SuperLink or a SuperNode."""
 
     def __init__(
-        self, federation: Loopback, name: str, command: Sequence[str], ready: Callable[[str], bool]
+        self, processes: Processes, name: str, command: Sequence[str], ready: Callable[[str], bool]
     ) -> None:
         self.name, self.command = name, list(command)
-        self.log = federation.directory / "logs" / f"{name.replace(' ', '-')}.log"
-        self._federation, self._ready, self._log_start = federation, ready, 0
+        self.log = processes.directory / "logs" / f"{name.replace(' ', '-')}.log"
+        self._processes, self._ready, self._log_start = processes, ready, 0
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -60,7 +53,10 @@ class Member:
     def launch(self) -> None:
         """Start the process and return at once."""
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
-        self._process = self._federation.spawn(self.name, self.command, self.log)
+        with self.log.open("ab") as output:
+            self._process = self._processes.spawn(
+                self.name, self.command, stdout=output, cwd=self._processes.cwd
+            )
 
     def wait_until_ready(self, timeout: float = 60) -> None:
         """Wait until it works; raise with its log where it ends instead."""
@@ -109,7 +105,7 @@ class Member:
         end_group(self._process.pid)
         end_marked(self._mark)
         self._process.wait()
-        self._federation.tell_guard(f"-{self._process.pid}")
+        self._processes.ended(self._process.pid)
 
     def restart(self, timeout: float = 120) -> None:
         """Start it again, with the same address, key and database.
@@ -136,7 +132,7 @@ class Member:
 
     @property
     def _mark(self) -> str:
-        return self._federation.mark(self.name)
+        return self._processes.mark(self.name)
 
 
 def reason(log: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 
-from evenhand.flower.tryout.member import FederationError
+from evenhand.flower.tryout.errors import FederationError
 
 HOST = "127.0.0.1"
 # below those that systems give to outgoing connections, which could take a port between choice and

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from evenhand.cohort import Draw
-from evenhand.training.stacks.server import Rows
+from evenhand.training.history import Rows
+from evenhand.training.server import Cohorts
 
 
-class Party(NamedTuple):
-    """Runs of a stack whose cohorts have the same number of clients, and these cohorts."""
-
-    rows: Rows
-    draw: Draw  # (R', K) each
-
-
-def parties_of(draws: list[Draw], rows: Rows) -> list[Party]:
+def grouped(draws: list[Draw], rows: Rows) -> list[Cohorts]:
     """Draws of runs ``rows``, those of equal size together."""
     sizes: dict[int, list[int]] = {}
     for place, draw in enumerate(draws):
@@ -32,21 +24,21 @@ def parties_of(draws: list[Draw], rows: Rows) -> list[Party]:
             )
         )
         which = rows if len(sizes) == 1 else torch.tensor(places) if rows is None else rows[places]
-        found.append(Party(which, together))
+        found.append(Cohorts(which, together))
     return found
 
 
-def merged(parties: list[Party]) -> list[Party]:
-    """Parties of equal size as one."""
-    if len(parties) == 1 or len({party.draw.ids.shape[1] for party in parties}) == len(parties):
-        return parties
+def merged(cohorts: list[Cohorts]) -> list[Cohorts]:
+    """Cohorts of equal size as one."""
+    if len(cohorts) == 1 or len({some.draw.ids.shape[1] for some in cohorts}) == len(cohorts):
+        return cohorts
     pairs = [
-        (int(row), Draw(*(values[place] for values in party.draw)))
-        for party in parties
-        if party.rows is not None
-        for place, row in enumerate(party.rows)
+        (int(row), Draw(*(values[place] for values in some.draw)))
+        for some in cohorts
+        if some.rows is not None
+        for place, row in enumerate(some.rows)
     ]
-    return parties_of([draw for _, draw in pairs], torch.tensor([row for row, _ in pairs]))
+    return grouped([draw for _, draw in pairs], torch.tensor([row for row, _ in pairs]))
 
 
 def places(among: Rows, rows: Tensor) -> Tensor:

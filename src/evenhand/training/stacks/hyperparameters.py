@@ -10,8 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Memory
-from evenhand.algorithms.wrapper import Wrapper
+from evenhand.algorithm import Algorithm, LocalWork, Memory, Question, State, Survey
 from evenhand.data.samples import Batch
 from evenhand.messages import Reply, Task
 from evenhand.model import Model
@@ -72,9 +71,8 @@ def form_of(algorithm: Algorithm) -> str:
     return repr((type(algorithm).__qualname__, id(type(algorithm)), parts))
 
 
-class Seen(Algorithm):
-    """A method as clients of a stack see it: the settings that differ between runs come with the
-    task.
+class ClientView(Algorithm, Question):
+    """A method as clients of a stack see it: hyper-parameters that vary come with the task.
 
     Args:
         last: the method's work after the last round.
@@ -82,43 +80,41 @@ class Seen(Algorithm):
 
     def __init__(self, form: Algorithm, last: bool = False) -> None:
         self.form, self.last = form, last
-        first = self._seen({})
-        self.personal, self.snapshot = first.personal, first.snapshot
-        self.whole_data = first.whole_data
+        first = self._method({})
+        self.personal, self._work = first.personal, first.local_work()
 
-    def _seen(self, shared: Tree) -> Algorithm:
-        one = with_numbers(self.form, shared.get("knobs", {}))
-        last = one.finish() if self.last else None
+    def _method(self, shared: Tree) -> Algorithm:
+        one = with_numbers(self.form, shared.get("varying", {}))
+        last = one.local_work().last if self.last else None
         return one if last is None else last
 
     def start(self, task: Task, memory: Memory) -> Tree:
-        return self._seen(task.shared).start(task, memory)
+        return self._method(task.shared).start(task, memory)
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        return self._seen(task.shared).objective(model, variables, batch, task)
+        return self._method(task.shared).objective(model, variables, batch, task)
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        return self._seen(task.shared).rates(task)
+        return self._method(task.shared).rates(task)
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        return self._seen(task.shared).reply(model, start, end, data, task, memory)
+        return self._method(task.shared).reply(model, start, end, data, task, memory)
+
+    def local_work(self) -> LocalWork:
+        return self._work
+
+    def ask(self, state: State) -> Survey | None:
+        return None
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        return self._seen(task.shared).answer(model, data, task, memory)
+        question = self._method(task.shared).question()
+        assert question is not None
+        return question.answer(model, data, task, memory)
 
     def memory(self, params: Tree) -> Memory:
-        return self._seen({}).memory(params)
+        return self._method({}).memory(params)
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
-        return self._seen(shared).deployed(shared, memory)
-
-
-def changes(algorithm: Algorithm, name: str) -> bool:
-    """Whether a method, or one inside it, has a function of this name of its own."""
-    if isinstance(algorithm, Wrapper):
-        return getattr(type(algorithm), name) is not getattr(Wrapper, name) or changes(
-            algorithm.inner, name
-        )
-    return getattr(type(algorithm), name) is not getattr(Algorithm, name)
+        return self._method(shared).deployed(shared, memory)

@@ -1,56 +1,42 @@
-"""Which runs are stacked, and what is done with those that are not."""
+"""Which runs are stacked."""
 
 from __future__ import annotations
 
 import dataclasses
-import logging
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
-from torch.func import grad, vmap
+from torch import nn
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, State
-from evenhand.cohort import Cohort, Draw, Full
+from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census
-from evenhand.data.samples import Batch
-from evenhand.engines import Engine, choose, processes
+from evenhand.engines import choose
 from evenhand.engines.memory import SHARE, free_memory
-from evenhand.errors import ClientError, first_line, require_kind
-from evenhand.growth import Extent
+from evenhand.errors import require_kind
 from evenhand.local import LocalSGD
-from evenhand.losses import LossFunction
-from evenhand.messages import Task
-from evenhand.metrics.scores import Row
 from evenhand.model import Model
-from evenhand.training.checkpoints import Checkpoints, first_samples, identify
-from evenhand.training.result import Origin, Result
-from evenhand.training.rounds import EVALUATE, check_arguments, prepare, train, with_round
+from evenhand.training.checkpoints import Checkpoints, Start
+from evenhand.training.directory import Origin
 from evenhand.training.settings import Settings
-from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
-from evenhand.training.stacks.training import Training
-from evenhand.tree import Tree
-
-log = logging.getLogger(__name__)
-
-DEFAULT = LocalSGD(lr=0.1, epochs=1, batch_size=32)
-
-# called with the numbers of runs and the rounds that they have done
-Together = Callable[[Sequence[int], int], None]
+from evenhand.training.stacks.hyperparameters import form_of, numbers_of
+from evenhand.training.stacks.trial import same_function, unstackable
+from evenhand.training.start import Prepared, open_store, prepare, require_out
 
 
 @dataclass(frozen=True)
 class Run:
-    """One of several runs that are trained together; see :func:`fit_many`.
+    """One of several runs that are trained together; see :func:`evenhand.fit_many`.
 
     Args:
-        algorithm, seed, local, out: as for :func:`evenhand.fit`.
+        algorithm, seed, out: as for :func:`evenhand.fit`.
+        local: where its local solver differs from the common one.
         module: where its initial parameters differ from the common module's.
     """
 
@@ -60,10 +46,13 @@ class Run:
     module: nn.Module | None = None
     out: str | Path | None = None
 
-    def origin(self, module: nn.Module, federation: Federation, settings: Settings) -> Origin:
+    def settings(self, common: Settings) -> Settings:
+        """How this run is trained, given what is common to all."""
+        return dataclasses.replace(common, seed=self.seed, local=self.local or common.local)
+
+    def origin(self, module: nn.Module, federation: Federation, common: Settings) -> Origin:
         """What the run is made of, with a common module and common settings."""
-        own = dataclasses.replace(settings, seed=self.seed, local=self.local or settings.local)
-        return Origin(self.module or module, federation, own)
+        return Origin(self.module or module, federation, self.settings(common))
 
 
 class Entry(NamedTuple):
@@ -71,23 +60,20 @@ class Entry(NamedTuple):
 
     number: int  # among the runs that were given
     run: Run
-    local: LocalSGD
+    settings: Settings
     model: Model
     build: int  # of its module: the same for modules of one architecture and equal constants
-    state: State
+    start: Start
     store: Checkpoints | None
-    memories: dict[int, Tree]
-    history: list[Row]
-    tracked: dict[int, Tensor]
 
     @property
     def kind(self) -> tuple[str, str]:
-        return kind_of(self.run.algorithm, self.local)
+        return kind_of(self.run.algorithm, self.settings.local)
 
 
 class Stack(NamedTuple):
     entries: list[Entry]
-    knobs: list[str]  # settings that are tensors
+    varying: list[str]  # hyper-parameters that become tensors
 
 
 def kind_of(algorithm: Algorithm, local: LocalSGD) -> tuple[str, str]:
@@ -96,61 +82,55 @@ def kind_of(algorithm: Algorithm, local: LocalSGD) -> tuple[str, str]:
 
 
 class Plan:
-    """Runs, made ready to be trained, and how they are put together."""
+    """Runs, made ready to be trained, and how they are put together.
+
+    Args:
+        beside: runs that are not trained now, but have a say in which hyper-parameters become
+            tensors.
+        settings: what is common to all runs.
+    """
 
     def __init__(
         self,
         module: nn.Module,
         federation: Federation,
-        runs: list[Run],
-        beside: list[Run],
-        progress: Together | None,
-        *,
-        loss: str | LossFunction = "cross_entropy",
-        rounds: int = 100,
-        cohort: Cohort | None = None,
-        engine: str | Engine = "auto",
-        weights: str = "data",
-        device: str | torch.device | None = None,
-        eval_every: int | None = None,
-        checkpoint_every: int | None = None,
-        resume: bool = False,
-        track_weights: bool = False,
-        precision: str = "fp32",
+        runs: Sequence[Run],
+        beside: Sequence[Run],
+        settings: Settings,
+        resume: bool,
     ) -> None:
         for run in runs:
             require_kind("each of runs", run, Run, "Run(FedAvg(), seed=1)")
-            check_arguments(rounds, run.seed, eval_every, checkpoint_every, progress)
-            if run.out is None and (resume or checkpoint_every):
-                raise ValueError(
-                    "resume and checkpoint_every need out, the directory for checkpoints, in"
-                    " every run"
-                )
-        self.module, self.federation, self.runs, self.beside = module, federation, runs, beside
-        self.progress = progress
-        self.rounds, self.cohort, self.weights = rounds, cohort or Full(), weights
-        self.resume = resume
-        self.eval_every, self.checkpoint_every = eval_every, checkpoint_every
-        self.track_weights = track_weights
-        self.loss, self.device, self.engine, self.precision = loss, device, engine, precision
+            require_out(run.out, resume, settings)
+        self.module, self.federation, self.settings = module, federation, settings
+        self.runs, self.beside, self.resume = runs, beside, resume
         # of each module that was met, with the number of its architecture
         self._models: list[tuple[nn.Module, Model, int]] = []
-        self._census: Census | None = None
-        self._data: str | None = None
         self._kinds: list[tuple[tuple[str, str], dict[str, float]]] = []
+
+    @cached_property
+    def census(self) -> Census:
+        return self.federation.census(self.settings.weights)
+
+    @cached_property
+    def _data(self) -> str:
+        return self.federation.fingerprint()
 
     def stacks(self) -> Iterator[Stack]:
         """What is trained together, in the order of the first of each."""
         if not self.runs:
             return
         entries = [self._entry(number, run) for number, run in enumerate(self.runs)]
-        self.engine = choose(self.engine, entries[0].model, self.federation)
+        self.engine = choose(self.settings.engine, entries[0].model, self.federation)
         waiting: dict[object, list[Entry]] = {}
         for entry in entries:
-            waiting.setdefault((entry.kind, entry.build, len(entry.history)), []).append(entry)
+            waiting.setdefault((entry.kind, entry.build, len(entry.start.history)), []).append(
+                entry
+            )
         for alike in waiting.values():
-            knobs = self._differing(alike[0].kind)
-            apart = self._looked_at(alike, knobs)
+            one = alike[0]
+            varying = self._differing(one.kind)
+            apart = unstackable(one.run.algorithm, one.model, self.federation, self.census, varying)
             pieces: dict[object, list[Entry]] = {}
             for entry in alike:
                 pieces.setdefault(
@@ -160,113 +140,23 @@ class Plan:
                 size = most_runs(piece[0], self.federation)
                 for first in range(0, len(piece), size):
                     yield Stack(
-                        piece[first : first + size], [name for name in knobs if name not in apart]
+                        piece[first : first + size], [name for name in varying if name not in apart]
                     )
 
-    def carry_out(self, stack: Stack) -> Iterator[tuple[int, Result]]:
-        """Train a stack."""
-        exchange = None
-        if (
-            (len(stack.entries) > 1 or stack.knobs)
-            and not stack.entries[0].model.stochastic
-            and not processes.several()
-        ):
-            assert isinstance(self.engine, Engine)
-            exchange = self.engine.attach(
-                stack.entries[0].model, self.federation, stack.entries[0].run.seed
-            )
-        if exchange is None or not hasattr(exchange, "exchange_runs"):
-            if len(stack.entries) > 1:
-                log.info(
-                    "%d runs are trained one after another: this engine, module or number of"
-                    " processes cannot stack them",
-                    len(stack[0]),
-                )
-            yield from self._one_after_another(stack.entries)
-            return
-        try:
-            yield from Training(self, stack, exchange).results()
-        except ClientError as error:
-            log.info(
-                "training %d runs one after another, since together it fails: %s",
-                len(stack.entries),
-                first_line(error),
-            )
-            yield from self._one_after_another(stack.entries)
-
-    def _one_after_another(self, entries: list[Entry]) -> Iterator[tuple[int, Result]]:
-        for number, run, local, *_, store, _memories, history, _tracked in entries:
-            if self.progress:
-                self.progress([number], len(history))
-
-            def after(done: int, row: Row, number: int = number) -> None:
-                if self.progress:
-                    self.progress([number], done)
-
-            yield (
-                number,
-                train(
-                    run.module or self.module,
-                    self.federation,
-                    run.algorithm,
-                    Settings(
-                        loss=self.loss,
-                        rounds=self.rounds,
-                        local=local,
-                        cohort=self.cohort,
-                        seed=run.seed,
-                        engine=self.engine,
-                        weights=self.weights,
-                        device=self.device,
-                        eval_every=self.eval_every,
-                        checkpoint_every=self.checkpoint_every,
-                        track_weights=self.track_weights,
-                        precision=self.precision,
-                    ),
-                    out=run.out,
-                    resume=store is not None,
-                    progress=after,
-                ),
-            )
-
-    @property
-    def census(self) -> Census:
-        if self._census is None:
-            self._census = self.federation.census(self.weights)
-        return self._census
-
     def _entry(self, number: int, run: Run) -> Entry:
-        local = run.local or DEFAULT
         require_kind("algorithm", run.algorithm, Algorithm, "FedAvg()")
-        require_kind("local", local, LocalSGD, "LocalSGD(lr=0.1)")
-        model, build = self._model(run, local)
+        settings = run.settings(self.settings)
+        model, build = self._model(run, settings)
         state = run.algorithm.init(tree.to(model.init(), "cpu"), self.census)
-        entry = Entry(number, run, local, model, build, state, None, {}, [], {})
-        if run.out is None:
-            return entry
-        self._data = self._data or self.federation.fingerprint()
-        settings = (
-            run.algorithm,
-            self.rounds,
-            local,
-            self.cohort,
-            run.seed,
-            self.weights,
-            self.eval_every,
-            self.track_weights,
-        )
-        identity = identify(
-            model, self.federation, self._data, *settings, self.precision, EVALUATE[0]
-        )
-        store = Checkpoints(
-            Path(run.out), identity, self.checkpoint_every or 0, Extent.of(self.federation)
-        )
-        if store.has_one_to_resume(self.resume):
-            state, memories, history, tracked = store.load()
-            entry = entry._replace(state=state, memories=memories, history=history, tracked=tracked)
-        return entry._replace(store=store)
+        store, start = None, Start(state, {}, [], {})
+        if run.out is not None:
+            prepared = Prepared(model, self.census, state)
+            store, start = open_store(
+                run.out, prepared, self.federation, run.algorithm, settings, self.resume, self._data
+            )
+        return Entry(number, run, settings, model, build, start, store)
 
-    def _model(self, run: Run, local: LocalSGD) -> tuple[Model, int]:
+    def _model(self, run: Run, settings: Settings) -> tuple[Model, int]:
         """The checked model of a run, and the number of its architecture."""
         module = run.module or self.module
         for known, model, build in self._models:
@@ -280,18 +170,9 @@ class Plan:
             if twin is not None and same_function(first, twin, self.federation):
                 self._models.append((module, twin, build))
                 return twin, build
-        arguments = (
-            run.algorithm,
-            self.loss,
-            local,
-            self.cohort,
-            self.weights,
-            self.device,
-            self.precision,
-        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the method's first state, which is made once more
-            model = prepare(module, self.federation, *arguments).model
+            model = prepare(module, self.federation, run.algorithm, settings).model
         self._models.append((module, model, len(self._models)))
         return model, len(self._models) - 1
 
@@ -299,101 +180,20 @@ class Plan:
         """The numbers in which the runs of a kind differ."""
         if not self._kinds:
             self._kinds = [
-                (kind_of(run.algorithm, run.local or DEFAULT), numbers_of(run.algorithm))
+                (
+                    kind_of(run.algorithm, run.local or self.settings.local),
+                    numbers_of(run.algorithm),
+                )
                 for run in (*self.runs, *self.beside)
             ]
         every = [numbers for other, numbers in self._kinds if other == kind]
         return [name for name in every[0] if len({numbers[name] for numbers in every}) > 1]
 
-    def _looked_at(self, alike: list[Entry], knobs: list[str]) -> list[str]:
-        """Those of the settings that a method's client functions look at, so that they cannot be
-        tensors."""
-        if not knobs or (error := self._failure(alike[0], knobs)) is None:
-            return []
-        apart = [name for name in knobs if self._failure(alike[0], [name]) is not None]
-        if self._failure(alike[0], [name for name in knobs if name not in apart]) is not None:
-            apart = knobs
-        text = "runs with different %s are not stacked: %s cannot be batched over it (%s)"
-        log.info(text, ", ".join(apart), type(alike[0].run.algorithm).__name__, first_line(error))
-        return apart
-
-    def _failure(self, entry: Entry, knobs: list[str]) -> Exception | None:
-        """What goes wrong where a client's functions meet tensors in the place of these
-        settings."""
-        if not knobs:
-            return None
-        algorithm, model = entry.run.algorithm, entry.model
-        samples = first_samples(model, self.federation, 2)
-        few = torch.arange(len(samples.y), device=model.device)
-        ones = torch.ones(len(few), dtype=model.dtype, device=model.device)
-        whole = Batch(samples, few, ones)
-        ids, weight = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
-
-        def sent(task: Task) -> Task:
-            task = with_round(task, Draw(ids, weight, weight), 0.1)
-            task.shared["moment"] = torch.tensor(0.5)
-            shared, own = (tree.floating(message, model.dtype, model.device) for message in task)
-            return Task(shared, tree.row(own, 0))
-
-        def client(numbers: dict[str, Tensor]) -> tuple[Tensor, ...]:
-            one = with_numbers(algorithm, numbers)
-            memory = tree.to(algorithm.memory(model.init()), model.device)
-            start = one.start(task, memory)
-            batch = Batch(samples, few, ones, whole)
-            slope = (
-                grad(lambda variables: one.objective(model, variables, batch, task))(start)
-                if start
-                else {}
-            )
-            end = tree.map(lambda value, change: value - change, start, slope)
-            reply, kept = one.reply(
-                model, start, {**end, "snapshot": end} if one.snapshot else end, whole, task, memory
-            )
-            found = [
-                *one.rates(task).values(),
-                *tree.leaves(reply.total),
-                *tree.leaves(reply.each),
-                *tree.leaves(kept),
-            ]
-            if question is not None:
-                answer = one.answer(model, whole, question, memory)
-                found += [*tree.leaves(answer.total), *tree.leaves(answer.each)]
-            return (*found, torch.zeros((), device=model.device))
-
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # training will say it again
-                state = algorithm.init(tree.to(model.init(), "cpu"), self.census)
-                task, survey = sent(algorithm.task(state, ids)), algorithm.survey(state)
-                question = (
-                    None
-                    if survey is None
-                    else sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
-                )
-                values = numbers_of(algorithm)
-                vmap(client)(
-                    {
-                        name: torch.full((2,), values[name], dtype=model.dtype, device=model.device)
-                        for name in knobs
-                    }
-                )
-        except Exception as error:
-            return error
-        return None
-
-
-def same_function(one: Model, other: Model, federation: Federation) -> bool:
-    """Whether two models with the same layers give the same output for the same parameters; what a
-    module does need not show in them."""
-    x = first_samples(one, federation, 2).x
-    with torch.no_grad():
-        return torch.equal(one.output(other.init(), x[:]), other.output(other.init(), x[:]))
-
 
 def most_runs(entry: Entry, federation: Federation) -> int:
     """How many runs like this one fit into a quarter of the memory that is free."""
     # state, task, replies and evaluation hold a few copies of a model, some in float64
-    state = 12 * sum(leaf.numel() for leaf in tree.leaves(entry.state)) * 8
+    state = 12 * sum(leaf.numel() for leaf in tree.leaves(entry.start.state)) * 8
     memory = entry.run.algorithm.memory(entry.model.init())
     memories = federation.clients * sum(
         leaf.numel() * leaf.element_size() for leaf in tree.leaves(memory)

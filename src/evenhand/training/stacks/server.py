@@ -1,73 +1,162 @@
-"""The server's side of a stack: the states of all runs, and the method's functions of them, batched
-where they can be."""
+"""The server's side of a stack of runs."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import vmap
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_map
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, State
-from evenhand.engines.replay import Captured, GraphMemory, Replayed
-from evenhand.errors import first_line
-from evenhand.messages import Replies
-from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
-from evenhand.tree import Tree
+from evenhand.algorithm import State, Survey
+from evenhand.cohort import Draw
+from evenhand.data.federation import Federation
+from evenhand.data.population import Census
+from evenhand.engines.work import Train, Work
+from evenhand.local import LocalSGD
+from evenhand.messages import Replies, Task
+from evenhand.training.checkpoints import Start
+from evenhand.training.evaluation import Judge
+from evenhand.training.history import Columns, Missing, Rows
+from evenhand.training.server import Answers, Cohorts, Server, with_round
+from evenhand.training.stacks.cohorts import grouped, merged, places
+from evenhand.training.stacks.evaluation import Evaluations, OneRun
+from evenhand.training.stacks.hyperparameters import ClientView, with_numbers
+from evenhand.training.stacks.plan import Stack
+from evenhand.training.stacks.states import States, joined, plain_to_cpu, some_rows
+from evenhand.training.start import to_server
 
-log = logging.getLogger(__name__)
 
-Rows = Tensor | None  # (R',) which runs of a stack; None is all of them
-
-
-class Server:
-    """States of several runs of one method, all of them on the model's device.
+class StackServer(Server):
+    """The server of several runs of one method: each of its functions for all of them at once.
 
     Args:
-        algorithms: the method with the settings of each run.
-        states: of each run.
-        knobs: names of the settings that are tensors.
+        exchange: of an engine that can stack runs.
     """
 
-    def __init__(
-        self,
-        algorithms: Sequence[Algorithm],
-        states: Sequence[State],
-        knobs: Sequence[str],
-        device: torch.device,
-    ) -> None:
-        self.algorithms, self.device, self.runs = algorithms, device, len(algorithms)
-        self.form = algorithms[0]
-        values = [numbers_of(algorithm) for algorithm in algorithms]
-        self.knobs: Tree = {
-            name: torch.tensor([v[name] for v in values], dtype=torch.float64, device=device)
-            for name in knobs
-        }
-        # stacked; a list where states differ in shape
-        self.state: Tree | list[Tree] = joined(list(states), device)
-        # server functions by name, one for each form of arguments
-        self.batched: dict[str, list[_Batched]] = {}
-        self.apart: set[str] = set()  # those that are called run by run
+    here = True
 
-    def received(
-        self, name: str, rows: Rows, replies: Replies, good: Tensor
-    ) -> Iterator[tuple[Rows, Any]]:
+    def __init__(self, stack: Stack, federation: Federation, census: Census, exchange: Any) -> None:
+        self.entries, self.link = stack.entries, exchange
+        self.federation, self.census = federation, census
+        first = stack.entries[0]
+        self.runs = len(stack.entries)
+        self.algorithm, self.model = first.run.algorithm, first.model
+        self.local, self.device = first.settings.local, first.model.device
+        self.client = ClientView(self.algorithm)
+        last = self.algorithm.local_work().last
+        self.client_at_last = None if last is None else ClientView(self.algorithm, last=True)
+        self.states = States(
+            [entry.run.algorithm for entry in stack.entries],
+            [entry.start.state for entry in stack.entries],
+            stack.varying,
+            self.device,
+        )
+        weighting = self.algorithm.weighting()
+        self._has_chances = (
+            weighting is not None and weighting.chances(stack.entries[0].start.state) is not None
+        )
+        self.seeds = torch.tensor([entry.run.seed for entry in stack.entries])
+        distinct, self.seed_of = torch.unique(self.seeds, return_inverse=True)
+        self.distinct_seeds: list[int] = distinct.tolist()
+        self.done = len(first.start.history)
+        self.histories = [list(entry.start.history) for entry in stack.entries]
+        self.tracked = [dict(entry.start.tracked) for entry in stack.entries]
+        self.stores = [entry.store for entry in stack.entries]
+        self.evaluations = Evaluations(
+            self.client, self.model, federation, self.states, self._replies
+        )
+        self._remember()
+
+    def _remember(self) -> None:
+        """Give the engine what clients remember, also before their first round where that depends
+        on the run's initial parameters."""
+        memories = [dict(entry.start.memories) for entry in self.entries]
+        several = len({id(entry.model) for entry in self.entries}) > 1
+        if several and self.algorithm.memory(self.model.init()):
+            for entry, known in zip(self.entries, memories, strict=True):
+                first = entry.run.algorithm.memory(tree.to(entry.model.init(), "cpu"))
+                for client in range(self.federation.clients):
+                    known.setdefault(client, first)
+        if any(memories):
+            self.link.remember_runs(memories)
+
+    @torch.no_grad()
+    def call(self, name: str, rows: Rows, *arguments: Any) -> Any:
+        return self.states.call(name, rows, *arguments)
+
+    # ---- the question before a round
+
+    def asking(self) -> tuple[Rows, Survey] | None:
+        if self.algorithm.question() is None:
+            return None
+        surveys = self.call("question.ask", None)
+        if surveys is None:
+            return None
+        if isinstance(surveys, list):  # they cannot be stacked: some runs do not ask
+            rows = [
+                row for row, survey in enumerate(surveys) if survey is not None and survey.needed
+            ]
+            if not rows:
+                return None
+            some = [surveys[row]._replace(needed=True) for row in rows]
+            return torch.tensor(rows), joined(some, self.device)
+        if not isinstance(surveys.needed, Tensor):
+            return (None, surveys) if surveys.needed else None
+        needed = surveys.needed.cpu()
+        if bool(needed.all()):
+            return None, surveys
+        chosen = needed.nonzero().flatten()
+        return (chosen, _some(surveys, chosen)) if len(chosen) else None
+
+    def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
+        own_rows = slice(None) if rows is None else places(asking, rows)
+        shared, own = (
+            tree.map(lambda leaf: leaf[own_rows], message)
+            for message in (survey.shared, survey.own)
+        )
+        ids = ids.to(self.device)
+        run = torch.arange(len(ids), device=self.device)[:, None]
+        return Task(shared, tree.map(lambda leaf: leaf[run, ids], own))
+
+    def learn(self, rows: Rows, answers: Answers) -> None:
+        for some, state in self._received("question.learn", rows, answers):
+            self.states.put(some, state)
+        self.evaluations.forget()
+
+    # ---- training
+
+    def step(self, rows: Rows, answers: Answers) -> list[Columns]:
+        found: list[Columns] = []
+        for some, answer in self._received("server", rows, answers):
+            if isinstance(answer, list):  # they could not be stacked
+                states, infos = zip(*answer, strict=True)
+                self.states.put(some, list(states))
+                runs = range(self.runs) if some is None else some.tolist()
+                found += [([run], dict(info)) for run, info in zip(runs, infos, strict=True)]
+            else:
+                state, info = answer
+                self.states.put(some, state)
+                found.append((None if some is None else some.tolist(), dict(info)))
+        self.evaluations.forget()
+        return found
+
+    @torch.no_grad()
+    def _received(self, name: str, rows: Rows, answers: Answers) -> Iterator[tuple[Rows, Any]]:
         """What a server function makes of the replies: of runs that have all of them together, of
         the others one by one."""
+        replies, good = answers
+        assert good is not None
         if bool(good.all()):
-            yield rows, self.call(name, rows, replies)
+            yield rows, self.states.call(name, rows, replies)
             return
         whole = good.all(1)
         if bool(whole.any()):
             some = whole.nonzero().flatten()
-            part = tree_map(lambda leaf: leaf[some.to(leaf.device)], replies)
             which = some if rows is None else rows[some]
-            yield which, self.call(name, which, part)
+            yield which, self.states.call(name, which, _some(replies, some))
         for place in (~whole).nonzero().flatten().tolist():
             row, kept = place if rows is None else int(rows[place]), good[place]
             one = Replies(replies.ids[place][kept], {}, {})
@@ -76,196 +165,121 @@ class Server:
                     plain_to_cpu(tree.row(values, place))
                     for values in (replies.total, replies.each)
                 )
-                one = Replies(
-                    one.ids,
-                    total,
-                    tree.map(lambda leaf, kept=kept: leaf[kept.to(leaf.device)], each),
-                )
+                each = tree.map(lambda leaf, kept=kept: leaf[kept.to(leaf.device)], each)
+                one = Replies(one.ids, total, each)
             elif name == "server":
                 continue  # the round is void
-            answer = getattr(self.algorithms[row], name)(self.plain()(row), one)
-            yield torch.tensor([row]), [answer]
+            yield torch.tensor([row]), [self.states.one(name, row, one)]
 
-    def call(self, name: str, rows: Rows, *rest: Any) -> Any:
-        """One of the method's server functions for some runs: batched, or run by run where
-        torch.func cannot.
-
-        What comes back has a row for each run; where that cannot be (rows of different shapes) it
-        is a list.
-        """
-        if isinstance(self.state, dict) and name not in self.apart:
-            try:
-                return self._batched(name, rows, *rest)
-            except Exception as error:
-                self.apart.add(name)
-                log.info(
-                    "%s.%s is called run by run: %s",
-                    type(self.form).__name__,
-                    name,
-                    first_line(error),
-                )
-        return joined(self._run_by_run(name, rows, *rest), self.device)
-
-    def _batched(self, name: str, rows: Rows, *rest: Any) -> Any:
-        assert isinstance(self.state, dict)
-        given, form = tree_flatten((some_rows(rows, self.state), *rest))
-        known = self.batched.setdefault(name, [])
-        batched = next((one for one in known if one.form == form), None)
-        if batched is None:
-            known.append(batched := _Batched(self.form, name, form, self.device))
-        return batched(
-            some_rows(rows, self.knobs), [tree.there(value, self.device) for value in given]
-        )
-
-    def _run_by_run(self, name: str, rows: Rows, *rest: Any) -> list[Any]:
-        listed = range(self.runs) if rows is None else rows.tolist()
-        rest = tuple(plain_to_cpu(argument) for argument in rest)
-        states = self.plain()
-        return [
-            getattr(self.algorithms[row], name)(
-                states(row),
-                *(tree_map(lambda leaf, place=place: leaf[place], argument) for argument in rest),
-            )
-            for place, row in enumerate(listed)
-        ]
-
-    def put(self, rows: Rows, states: Any) -> None:
-        """Take new states of some runs: stacked, or a list."""
-        if isinstance(self.state, dict):
-            together = states if isinstance(states, dict) else joined(states, self.device)
-            if rows is None:
-                self.state = together
-                return
-            if isinstance(together, dict) and _fits(together, self.state):
-                place = rows.to(self.device)
-                self.state = tree.map(
-                    lambda old, new: old.index_copy(0, place, new), self.state, together
-                )
-                return
-            self.state = list(map(self.plain(), range(self.runs)))
-        new = (
-            states
-            if isinstance(states, list)
-            else [
-                tree.row(states, place) for place in range(self.runs if rows is None else len(rows))
-            ]
-        )
-        for row, state in zip(
-            range(self.runs) if rows is None else rows.tolist(), new, strict=True
-        ):
-            self.state[row] = state
-
-    def plain(self) -> Callable[[int], Tree]:
-        """A function from a run to its state, as its own server functions take it: models where
-        they are, the rest on the CPU."""
-        if isinstance(self.state, list):
-            return self.state.__getitem__
-        plain = plain_to_cpu(self.state)
-        return lambda row: tree.row(plain, row)
-
-    def states(self) -> list[Tree]:
-        """The states of all runs on the CPU, sharing nothing."""
-        if isinstance(self.state, list):
-            return [tree.to(state, "cpu") for state in self.state]
-        there = tree.to(self.state, "cpu")
-        return [
-            tree.map(lambda leaf, row=row: leaf[row].clone(), there) for row in range(self.runs)
-        ]
-
-
-class _Batched:
-    """A server function of a method for several runs at once, replayed without Python where it is
-    called often."""
-
-    def __init__(self, method: Algorithm, name: str, form: TreeSpec, device: torch.device) -> None:
-        self.method, self.name, self.form = method, name, form
-        # by shapes: an answer with what is no tensor in it
-        self._found: dict[Any, tuple[list[Any], TreeSpec]] = {}
-        on_gpu = device.type == "cuda"
-        self._replayed = (
-            Captured(self._all, GraphMemory(), compile=False) if on_gpu else Replayed(self._all)
-        )
-        # a graph's next replay writes to the same memory
-        self._keep = torch.clone if on_gpu else lambda value: value
-
-    def __call__(self, knobs: Tree, values: list[Tensor]) -> Any:
-        """The answer to stacked arguments, flat, with a row for each run."""
-        inputs = {str(place): value for place, value in enumerate(values)}
-        results = self._replayed(knobs, inputs)
-        leaves, form = self._found[self._shapes(inputs)]
-        answer = [
-            self._keep(results[str(place)]) if isinstance(leaf, Tensor) else leaf
-            for place, leaf in enumerate(leaves)
-        ]
-        return tree_unflatten(answer, form)
-
-    def _all(self, knobs: Tree, inputs: Tree) -> Tree:
-        key = self._shapes(inputs)
-
-        def one(knobs: Tree, inputs: Tree) -> Tree:
-            answer = getattr(with_numbers(self.method, knobs), self.name)(
-                *tree_unflatten(list(inputs.values()), self.form)
-            )
-            leaves, form = tree_flatten(answer)
-            self._found[key] = (
-                [torch.empty(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
-                form,
-            )
-            something = torch.zeros((), device=inputs["0"].device)  # vmap wants a result
-            return {
-                str(place): leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)
-            } | {"": something}
-
-        results: Tree = vmap(one)(knobs, inputs)
-        return results
-
-    def _shapes(self, inputs: Tree) -> Any:
-        return tuple(value.shape for value in inputs.values())
-
-
-def some_rows(rows: Rows, stacked: Tree) -> Tree:
-    """Some rows of a stacked tree."""
-    return stacked if rows is None else tree.map(lambda leaf: leaf[rows.to(leaf.device)], stacked)
-
-
-def joined(answers: list[Any], device: torch.device) -> Any:
-    """The answers of several runs as one with stacked tensors on ``device``; the list itself where
-    they cannot be stacked."""
-    flat = [tree_flatten(answer) for answer in answers]
-    if any(form != flat[0][1] for _, form in flat):
-        return answers
-    stacked: list[Any] = []
-    for values in zip(*(leaves for leaves, _ in flat), strict=True):
-        if all(
-            isinstance(value, Tensor)
-            and value.shape == values[0].shape
-            and value.dtype == values[0].dtype
-            for value in values
-        ):
-            stacked.append(torch.stack([value.to(device) for value in values]))
-        elif not any(isinstance(value, Tensor) or value != values[0] for value in values):
-            stacked.append(values[0])
-        else:
-            return answers
-    return tree_unflatten(stacked, flat[0][1])
-
-
-def plain_to_cpu(value: Any) -> Any:
-    """Tensors that are no part of a model on the CPU: a tree's own, not those in its branches."""
-    if isinstance(value, Tensor):
-        return value.cpu()
-    if isinstance(value, dict):
+    def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
+        assert answers.good is not None
+        if bool(answers.good.all()):
+            return {}
         return {
-            name: entry.cpu() if isinstance(entry, Tensor) else entry
-            for name, entry in value.items()
+            place if rows is None else int(rows[place]): set(draw.ids[place][~good].tolist())
+            for place, good in enumerate(answers.good)
+            if not bool(good.all())
         }
-    return type(value)(*(plain_to_cpu(entry) for entry in value))
+
+    # ---- who takes part
+
+    def drawn(
+        self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
+    ) -> list[Cohorts]:
+        if own and self._has_chances:
+            chances = self.call("weighting.chances", None)
+            runs = range(self.runs) if rows is None else rows.tolist()
+            draws = [draw(int(self.seeds[run]), chances[run].cpu()) for run in runs]
+            return grouped(draws, rows)
+        draws = [draw(seed, None) for seed in self.distinct_seeds]  # one for each seed
+        which = self.seed_of if rows is None else self.seed_of[rows]
+        if len({len(one.ids) for one in draws}) == 1:
+            together = Draw(*(torch.stack(values) for values in zip(*draws, strict=True)))
+            return [Cohorts(rows, Draw(*(values[which] for values in together)))]
+        return grouped([draws[place] for place in which.tolist()], rows)
+
+    def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
+        if self.algorithm.weighting() is None:
+            return cohorts
+        found: list[Cohorts] = []
+        for rows, draw in cohorts:
+            answer = self.call("weighting.reweigh", rows, draw)
+            if isinstance(answer, Draw):
+                found.append(Cohorts(rows, Draw(*(values.cpu() for values in answer))))
+            else:
+                found += grouped(answer, rows)
+        return merged(found)
+
+    # ---- messages
+
+    def rates(self, round: int) -> list[float]:
+        return [entry.settings.local.rate(round) for entry in self.entries]
+
+    def solver(self, round: int) -> LocalSGD:
+        method = with_numbers(self.algorithm, self.states.varying)
+        return method.local_work().solver(self.local, round)
+
+    def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
+        lr = torch.tensor(self.rates(round), dtype=torch.float64)
+        task = with_round(task, draw, lr if rows is None else lr[rows])
+        if self.states.varying:
+            task.shared["varying"] = some_rows(rows, self.states.varying)
+        return task
+
+    def by_seed(self, value: Callable[[int], float], rows: Rows) -> Tensor:
+        values = torch.tensor([value(seed) for seed in self.distinct_seeds], dtype=torch.float64)
+        return values[self.seed_of if rows is None else self.seed_of[rows]]
+
+    def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:
+        seeds = self.seeds if rows is None else self.seeds[rows]
+        which = () if rows is None else (rows,)
+        return Answers(*self.link.exchange_runs(work, task, ids, round, seeds, *which))
+
+    def _replies(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Replies:
+        return self.exchange(work, task, ids, round, rows).replies
+
+    def look_and_train(
+        self, work: Train, task: Task, ids: Tensor, round: int, rows: Rows
+    ) -> tuple[list[Columns], Answers]:
+        scores: list[Columns] = []
+        evaluations = self.evaluations
+        sizes = self.federation.sizes(evaluations.part)
+        looking = [one[sizes[one] > 0] for one in ids]  # those with something to be evaluated on
+        for some, draw in grouped([Draw(one, one, one) for one in looking], rows):
+            if draw.ids.shape[1]:
+                look = evaluations.work((False, evaluations.part, False))
+                seen = self._replies(look, evaluations.task(some), draw.ids, round, some)
+                scores.append(evaluations.columns(seen, some))
+        return scores, self.exchange(work, task, ids, round, rows)
+
+    # ---- after rounds
+
+    def evaluated(self, round: int, last: bool) -> list[Columns]:
+        return self.evaluations.numbers(round)
+
+    def judges(self, round: int) -> Iterator[tuple[int, Judge, State]]:
+        states = self.states.states()
+        for row, entry in enumerate(self.entries):
+            exchange = OneRun(self.evaluations, row, self.link.memories_of)
+            judge = Judge(entry.run.algorithm, entry.model, self.federation, self.census, exchange)
+            yield row, judge, to_server(states[row], self.device)
+
+    def finish(self, work: Train, everyone: Draw, round: int) -> None:
+        everyone = Draw(*(values.expand(self.runs, -1) for values in everyone))
+        task = Task({"model": self.evaluations.models(None)})
+        self.exchange(work, self.sent(task, None, everyone, round), everyone.ids, round, None)
+        self.evaluations.forget_tallies()
+
+    def save(self) -> None:
+        for row, state in enumerate(self.states.states()):
+            store = self.stores[row]
+            if store is not None:
+                memories = self.link.memories_of(row)
+                store.save(Start(state, memories, self.histories[row], self.tracked[row]))
 
 
-def _fits(rows: Tree, stacked: Tree) -> bool:
-    """Whether stacked rows have the form of others."""
-    forms = [
-        [(path, leaf.shape[1:], leaf.dtype) for path, leaf in tree.items(values)]
-        for values in (rows, stacked)
-    ]
-    return forms[0] == forms[1]
+def _some(stacked: Any, rows: Tensor) -> Any:
+    """Some rows of all tensors in a value."""
+    return tree_map(
+        lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, stacked
+    )

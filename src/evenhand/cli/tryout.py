@@ -1,0 +1,175 @@
+"""A federation on this machine for ``evenhand flower up``: its run, its log, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from evenhand.flower.tryout.loopback import Loopback
+
+
+def check_settings(app: Path, settings: str) -> None:
+    """Raise where ``-c`` cannot be read, which Flower would ignore, or names a setting that the app
+    does not have."""
+    from evenhand.errors import require_known
+
+    if settings.endswith(".toml"):
+        return
+    pair = r"(\S+?)=(\'[^\']*\'|\"[^\"]*\"|[^\s=]+)"  # as Flower reads it
+    rest = re.sub(pair, "", settings).strip()
+    if rest:
+        raise ValueError(
+            f"""-c: {rest!r} is no setting; write them as 'num-rounds=5 name="trial"'"""
+        )
+    known = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+    for key in ("tool", "flwr", "app", "config"):
+        known = known.get(key, {})
+    for name, _ in re.findall(pair, settings):
+        require_known("setting", name.split(".")[0], tuple(known))
+
+
+def what_runs(federation: Loopback, app: Path | None) -> str:
+    """What is online, and how to start a run on it."""
+    from evenhand.flower.tryout.options import CONNECTION
+    from evenhand.flower.tryout.processes import QUIET_FLOWER
+
+    settings = " ".join(
+        f"{name}={shlex.quote(value)}"
+        for name, value in {"FLWR_HOME": str(federation.home), **QUIET_FLOWER}.items()
+    )
+    protection = "TLS and node keys" if federation.tls else "INSECURE: no TLS, no node keys"
+    return "\n".join(
+        (
+            (
+                f"SuperLink on {federation.address} and {len(federation.nodes)} nodes are online"
+                f" ({protection})"
+            ),
+            f"logs, keys, database and what nodes remember are in {federation.directory}",
+            "to start a run from another terminal:",
+            f"  export {settings}",
+            (
+                f"  flwr run {shlex.quote(str(app.absolute())) if app else 'APP'} {CONNECTION}"
+                " --stream"
+            ),
+            "Ctrl-C stops everything",
+        )
+    )
+
+
+def carry_out(federation: Loopback, app: Path, settings: str) -> None:
+    """A run from start to end, with its log; exits with 1 unless it completes."""
+    run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
+    try:
+        while True:
+            # asked before the log, so that the log is whole after it
+            finished = run.status().startswith("finished")
+            log = run.log().rstrip("\n")
+            click.echo(explained(log[len(shown) :], federation), nl=False)
+            shown = log
+            if finished:
+                break
+            report_ended(federation, reported)
+            time.sleep(0.5)
+    finally:
+        click.echo()
+    status, details = run.status(), run.details()
+    click.echo(
+        f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""),
+        err=True,
+    )
+    if status != "finished:completed":
+        sys.exit(1)
+
+
+def explained(text: str, federation: Loopback) -> str:
+    """A server's log with what the server cannot know: which of our nodes a number means, and what
+    the log of that node says."""
+    for i, node in enumerate(federation.nodes if "its log says more" in text else ()):
+        log = node.log.read_text(encoding="utf-8", errors="replace")
+        number = re.search(r"SuperNode ID: (\d+)", log)
+        said = [
+            line
+            for line in re.findall(r"^[\w.]*Error: (.+)$", log, re.MULTILINE)
+            if "its log says more" not in line
+        ]
+        if number and said:
+            whose = f"{node.name}, {federation.data[i].name}" if federation.data else node.name
+            # re.sub reads backslashes
+            whose, why = (words.replace("\\", "\\\\") for words in (whose, said[-1]))
+            text = re.sub(
+                rf"node {number[1]} (.*)its log says more",
+                rf"node {number[1]} ({whose}) \1its log says: {why}",
+                text,
+            )
+    return text
+
+
+def wait(federation: Loopback) -> None:
+    """Return never: it runs until Ctrl-C, or until the SuperLink ends."""
+    reported = set[str]()
+    while True:
+        report_ended(federation, reported)
+        time.sleep(0.5)
+
+
+def report_ended(federation: Loopback, reported: set[str]) -> None:
+    """Report each node that has ended once; raise where the SuperLink has."""
+    from evenhand.flower.tryout.errors import FederationError
+
+    federation.link.check()
+    for member in federation.ended():
+        if member.name not in reported:
+            reported.add(member.name)
+            try:
+                member.check()
+            except FederationError as error:
+                click.echo(f"evenhand: {error}", err=True)
+
+
+@contextlib.contextmanager
+def place(directory: Path | None) -> Iterator[Path]:
+    """The directory asked for, or a temporary one, whose logs are kept if something goes wrong."""
+    if directory is not None:
+        yield directory
+        return
+    temporary = Path(tempfile.mkdtemp(prefix="evenhand-flower-"))
+    try:
+        yield temporary
+    except KeyboardInterrupt:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    except BaseException:
+        for name in ("tls", "keys", "flwr", "state"):
+            shutil.rmtree(temporary / name, ignore_errors=True)
+        click.echo(f"logs are kept in {temporary}", err=True)
+        raise
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def terminated_cleanly() -> Iterator[None]:
+    """Stop everything too when the process is told to end or its terminal closes."""
+
+    def leave(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,1 @@
+"""Where the files of data sets lie, and how missing ones get there."""

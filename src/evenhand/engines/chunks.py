@@ -1,0 +1,256 @@
+"""The work of a chunk of clients whose data are in this process."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Memory
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Samples
+from evenhand.engines.batching import Batching, ChunkFunction, ChunkReply
+from evenhand.engines.descent import descend
+from evenhand.engines.fold import finite
+from evenhand.engines.pooled import Pooled
+from evenhand.engines.prepared import Prepared
+from evenhand.engines.randomness import randomness
+from evenhand.engines.visits import Members, Visits
+from evenhand.engines.work import Work
+from evenhand.errors import ClientError, first_line
+from evenhand.messages import Replies
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+class Chunks:
+    """Lets clients work on a task, a chunk of them at a time.
+
+    Args:
+        numbers: (n,) the clients' numbers in the whole federation, on which the order of their
+            samples and their random numbers depend; None counts from 0.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        federation: Federation,
+        batching: Batching,
+        numbers: Tensor | None = None,
+    ) -> None:
+        self.model, self.federation, self.batching = model, federation, batching
+        self._numbers = numbers
+        self._samples: dict[str, Samples] = {}
+        # by identity: a method may have fields that cannot be hashed
+        self._prepared: dict[int, Prepared] = {}
+        self._pooled: dict[str, Pooled] = {}
+        self._ahead: tuple[Work, int, Tensor, Visits] | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.model.device.type == "cuda"
+
+    def prepare(self, work: Work) -> Prepared:
+        """The functions of ``work``, made once."""
+        if id(work) not in self._prepared:
+            self._prepared[id(work)] = Prepared(
+                work, self.model, self._samples_of(work.part), self.batching
+            )
+        return self._prepared[id(work)]
+
+    def members(
+        self, work: Work, ids: Tensor, run: Tensor, memory: Tensor, seed: Tensor
+    ) -> Members:
+        """Clients ``ids`` with what their work depends on; see :class:`Members`."""
+        part = getattr(self.federation, work.part)
+        sizes = part.sizes[ids]
+        widths = self.batching.widths(work.part, sizes, part.sizes)
+        numbers = ids if self._numbers is None else self._numbers[ids]
+        return Members(ids, numbers, run, memory, seed, sizes, widths)
+
+    def kinds(self, work: Work, members: Members) -> Tensor:
+        """Widths of what clients work on: only those of the same can be stacked."""
+        if work.local is None or work.local.batch_size is None or work.whole_data:
+            return members.widths
+        # steps are on batches: clients of all sizes can be stacked
+        return members.widths.clamp(max=work.local.batch_size)
+
+    def pooled(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
+        """Replies to work that is a sum over samples; see :class:`Pooled`."""
+        if work.part not in self._pooled:
+            # on a CPU evaluation is not replayed: all engines judge alike, to the bit
+            replayed = (
+                partial(self.batching.replayed, often=True)
+                if self.on_gpu
+                else lambda function: function
+            )
+            self._pooled[work.part] = Pooled(
+                self.model,
+                getattr(self.federation, work.part),
+                self._samples_of(work.part),
+                replayed,
+            )
+        return self._pooled[work.part].sums(work, shared, ids)
+
+    def reply(
+        self,
+        prepared: Prepared,
+        shared: Tree,
+        own: Tree,
+        memory: Memory,
+        members: Members,
+        rows: Tensor,
+        round: int,
+        summed: bool = False,
+    ) -> ChunkReply:
+        """What the clients of a chunk reply and remember.
+
+        Args:
+            shared: a row for each run.
+            own: a row for each client of the cohort, or of the chunk.
+            memory: a row for each client of the chunk.
+            rows: (k,) of the cohort.
+            summed: give the sums of what is summed instead of a row for each client.
+        """
+        work = prepared.work
+        stage = "start"
+        try:
+            with (
+                torch.no_grad(),
+                randomness(self.model, members.seed[0], round, members.numbers[0]),
+            ):
+                shared = tree.map(
+                    lambda leaf: leaf if leaf.shape[0] == 1 else leaf[members.run.to(leaf.device)],
+                    shared,
+                )
+                own = tree.map(
+                    lambda leaf: leaf if leaf.shape[0] == len(rows) else leaf[rows.to(leaf.device)],
+                    own,
+                )
+                shared, own = self.batching.fixed(shared, "shared"), self.batching.fixed(own, "own")
+                inputs = {"own": own, "memory": memory}
+                start: Tree = {}
+                end: Tree = {}
+                if work.local is not None:
+                    begin = prepared.start(shared, inputs)
+                    start = begin["variables"]
+                    stage = "training"
+                    end = self._descended(prepared, shared, own, begin, members, round)
+                stage = "reply"
+                function = prepared.summed_reply if summed else prepared.reply
+                out = self._replies(
+                    prepared, function, shared, {**inputs, "start": start, "end": end}, members
+                )
+        except Exception as error:
+            names = ", ".join(self.federation.name(int(i)) for i in members.ids[:5]) + (
+                "..." if len(rows) > 5 else ""
+            )
+            raise ClientError(
+                f"client {names}, round {round + 1}, {work.name} ({stage}):"
+                f" {first_line(error)}{self.batching.hint}"
+            ) from error
+        sums = out.get("sums")
+        if sums is not None:
+            return ChunkReply(rows, sums["good"], {}, out["each"], out["memory"], sums["total"])
+        good = (
+            finite(out, len(rows))
+            if work.must_be_finite
+            else torch.ones(len(rows), dtype=torch.bool)
+        )
+        return ChunkReply(rows, good, out["total"], out["each"], out["memory"])
+
+    def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
+        """Choose the samples of an exchange to come, while the host would wait for the GPU."""
+        nobody = torch.zeros_like(ids)
+        members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
+        if len(set(self.kinds(work, members).tolist())) == 1:
+            self._ahead = (work, round, ids, self._visits(work, members, round))
+
+    def _descended(
+        self, prepared: Prepared, shared: Tree, own: Tree, begin: Tree, members: Members, round: int
+    ) -> Tree:
+        if not begin["variables"]:
+            return {}
+        visits = self._visits(prepared.work, members, round)
+        whole = {"whole": self._data(members)} if prepared.work.whole_data else {}
+        device = self.model.device
+        return descend(prepared, self.batching, visits, shared, own, begin, whole, device)
+
+    def _visits(self, work: Work, members: Members, round: int) -> Visits:
+        """The samples that clients visit, those chosen ahead if they are for this work."""
+        ahead, self._ahead = self._ahead, None
+        if (
+            ahead is not None
+            and ahead[0] is work
+            and ahead[1] == round
+            and torch.equal(ahead[2], members.ids)
+        ):
+            return ahead[3]
+        if work.local is None:
+            raise ValueError("there are no visits without local work")
+        return Visits(
+            work.local,
+            members,
+            getattr(self.federation, work.part),
+            round,
+            self.model.device,
+            self.model.dtype,
+        )
+
+    def _replies(
+        self,
+        prepared: Prepared,
+        function: ChunkFunction,
+        shared: Tree,
+        inputs: Tree,
+        members: Members,
+    ) -> Tree:
+        """Stacked replies; those that look at the clients' data by width."""
+        part = prepared.work.part
+        if prepared.reads_data is None:
+            one = members.pick(torch.tensor([0])) if len(members.ids) > 1 else members
+            data = self._data(one, part)
+            prepared.probe(tree.row(shared, 0), tree.row(inputs, 0), tree.row(data, 0))
+        if not prepared.reads_data:
+            return function(shared, inputs)
+        kinds = sorted(set(members.widths.tolist()))
+        if len(kinds) == 1:
+            return function(shared, {**inputs, "data": self._data(members, part)})
+        groups = [(members.widths == kind).nonzero().flatten() for kind in kinds]
+        answers = []
+        count = len(members.ids)
+        for rows in groups:
+            here = rows.to(self.model.device)
+            few, some = (
+                tree.map(lambda leaf, here=here: leaf if leaf.shape[0] != count else leaf[here], t)
+                for t in (shared, inputs)
+            )
+            answer = function(few, {**some, "data": self._data(members.pick(rows), part)})
+            # the next one may take the same memory
+            answers.append(tree.map(torch.clone, answer) if self.on_gpu else answer)
+        back = torch.cat(groups).argsort().to(self.model.device)
+        totals = [answer["sums"].pop("total") for answer in answers if "sums" in answer]
+        joined = tree.map(lambda *pieces: torch.cat(pieces)[back], *answers)
+        if totals:
+            joined["sums"]["total"] = tree.map(lambda *sums: torch.stack(sums).sum(0), *totals)
+        return joined
+
+    def _data(self, members: Members, part: str = "train") -> Tree:
+        """All samples of clients that are padded to the same width."""
+        position = torch.arange(int(members.widths[0]))
+        valid = position < members.sizes[:, None]  # (k, W)
+        offsets = getattr(self.federation, part).offsets[members.ids]
+        index = torch.where(valid, position, 0) + offsets[:, None]
+        return {
+            "index": index.to(self.model.device),
+            "weight": valid.to(self.model.device, self.model.dtype),
+        }
+
+    def _samples_of(self, part: str) -> Samples:
+        if part not in self._samples:
+            self._samples[part] = getattr(self.federation, part).samples(
+                self.model.dtype, self.model.device
+            )
+        return self._samples[part]

@@ -1,0 +1,140 @@
+"""What is made once for a kind of work: its functions for a chunk, so that they are traced once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.data.samples import Batch, Samples
+from evenhand.engines.batching import Batching
+from evenhand.engines.fold import summed
+from evenhand.engines.randomness import randomness
+from evenhand.engines.work import Work
+from evenhand.messages import Task
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+
+class Prepared:
+    """The functions of a kind of work for a whole chunk: start, local step and reply."""
+
+    def __init__(self, work: Work, model: Model, samples: Samples, batching: Batching) -> None:
+        self.work, self._model, self._samples = work, model, samples
+        self.first_memory = work.first_memory(model.init())  # of a client that has not worked yet
+        # whether a reply looks at the client's data; found out with the first
+        self.reads_data: bool | None = None
+        self._bytes: dict[int, int] = {}  # of a client, by width
+        training_model, local = model.training(), work.local
+
+        def start(shared: Tree, inputs: Tree) -> Tree:
+            task = Task(shared, inputs["own"])
+            variables = work.start(task, inputs["memory"])
+            return {
+                "variables": variables,
+                "rates": {**dict.fromkeys(variables, shared["lr"]), **work.rates(task)},
+            }
+
+        def objective(shared: Tree, inputs: Tree) -> Tensor:
+            whole = self._batch(inputs["whole"]) if "whole" in inputs else None
+            here = Batch(samples, inputs["batch"]["index"], inputs["batch"]["weight"], whole)
+            return work.objective(
+                training_model, inputs["variables"], here, Task(shared, inputs["own"])
+            )
+
+        gradient = batching.gradient(objective)
+
+        def step(shared: Tree, inputs: Tree) -> Tree:
+            if local is not None:
+                local.update(
+                    inputs["variables"],
+                    inputs["velocity"],
+                    gradient(shared, inputs),
+                    inputs["rates"],
+                    inputs.get("active"),
+                )
+            return {}
+
+        replies = batching.map(
+            lambda shared, inputs: self._reply(shared, inputs, self._batch(inputs.get("data")))
+        )
+
+        def with_sums(shared: Tree, inputs: Tree) -> Tree:
+            out = replies(shared, inputs)
+            return {
+                "each": out["each"],
+                "memory": out["memory"],
+                "sums": summed(out, work.must_be_finite),
+            }
+
+        # the variables where they start, and their step sizes
+        self.start = batching.replayed(batching.map(start))
+        self.step = batching.replayed(step, often=True)  # one step, in place
+        self.reply = batching.replayed(replies, often=True)  # stacked
+        # the same with sums in place of what is summed, for clients of one run
+        self.summed_reply = batching.replayed(with_sums, often=True)
+
+    def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
+        """Find out whether a reply looks at the client's data, by the reply of one client."""
+        noticed = _Noticed(self._batch(data))
+        self._reply(shared, inputs, noticed)
+        self.reads_data = noticed.touched
+
+    def bytes_of_a_client(self, width: int) -> int:
+        """Estimated memory of a client in a chunk: variables and what backpropagation saves."""
+        if width not in self._bytes:
+            self._bytes[width] = self._measured_bytes(width)
+        return self._bytes[width]
+
+    def _reply(self, shared: Tree, inputs: Tree, data: Any) -> Tree:
+        task = Task(shared, inputs["own"])
+        answer, memory = self.work.reply(
+            self._model, inputs["start"], inputs["end"], data, task, inputs["memory"]
+        )
+        return {"total": answer.total, "each": answer.each, "memory": memory}
+
+    def _batch(self, inputs: Tree | None) -> Batch | None:
+        return None if inputs is None else Batch(self._samples, inputs["index"], inputs["weight"])
+
+    def _measured_bytes(self, width: int) -> int:
+        model, samples, local = self._model.training(), self._samples, self.work.local
+        batch_width = (
+            width if local is None or local.batch_size is None else min(width, local.batch_size)
+        )
+        probe = min(batch_width, len(samples.x))
+        saved = [0]
+
+        def count(tensor: Tensor) -> Tensor:
+            saved[0] += tensor.numel() * tensor.element_size()
+            return tensor
+
+        params = tree.map(lambda leaf: leaf.requires_grad_(), model.init())
+        index = torch.arange(probe, device=model.device)
+        ones = torch.ones(probe, device=model.device, dtype=model.dtype)
+        zero = torch.zeros((), dtype=torch.int64)
+        with (
+            randomness(model, zero, 0, zero),
+            torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
+            suppress(Exception),
+        ):
+            # where it fails, training will say so, and of which client
+            model.loss(params, Batch(samples, index, ones))
+        parameters = sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(params))
+        sample = samples.x[:1].numel() * samples.x.element_size()
+        # start, end, gradient, step, velocity and reply of each variable; twice the saved values
+        # for backpropagation itself
+        return 8 * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
+
+
+class _Noticed:
+    """A batch that remembers whether anyone looked at it."""
+
+    def __init__(self, batch: Batch | None) -> None:
+        self._batch, self.touched = batch, False
+
+    def __getattr__(self, name: str) -> Any:
+        self.touched = True
+        return getattr(self._batch, name)

@@ -1,0 +1,130 @@
+"""A function of stacked trees as a flat list of tensor operations.
+
+Batching a function over clients with ``torch.func`` costs one to three milliseconds a call. Shapes
+repeat from step to step and from round to round, so what a call comes down to is found out once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+from evenhand import tree
+from evenhand.tree import Tree
+
+TreeFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
+MOST_SHAPES = 64
+LARGEST_CONSTANT = 1 << 16  # numbers; larger ones are made when they are needed, to save memory
+
+
+def shapes(leaves: Iterable[Tensor]) -> tuple[Any, ...]:
+    """What a trace or capture depends on."""
+    return tuple((leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves)
+
+
+def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphModule, Tree]:
+    """The operations that ``function`` comes down to, on flat lists of tensors, and its form."""
+    # imports a second's worth of modules: only when needed
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    form: list[Tree] = []
+
+    def flat(*leaves: Tensor) -> list[Tensor]:
+        rest = iter(leaves)
+        result = function(
+            tree.map(lambda _: next(rest), shared), tree.map(lambda _: next(rest), inputs)
+        )
+        form.append(tree.map(lambda _: torch.empty(0), result))
+        return tree.leaves(result)
+
+    # tracing runs the function once more: that must neither use up random numbers nor change what
+    # the function works on in place
+    values = [twin(leaf) for leaf in (*tree.leaves(shared), *tree.leaves(inputs))]
+    device = values[0].device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        graph = make_fx(flat)(*values)
+    simplify(graph, device)
+    return graph, form[0]
+
+
+def twin(leaf: Tensor) -> Tensor:
+    """A copy with the same strides."""
+    copy = torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device=leaf.device)
+    copy.as_strided(_stored(leaf), leaf.stride()).copy_(
+        leaf.as_strided(_stored(leaf), leaf.stride())
+    )
+    return copy
+
+
+def _stored(leaf: Tensor) -> tuple[int, ...]:
+    """The shape with one entry along expanded dimensions: what there is in memory."""
+    return tuple(
+        1 if stride == 0 else size for size, stride in zip(leaf.shape, leaf.stride(), strict=True)
+    )
+
+
+def simplify(module: GraphModule, device: torch.device) -> None:
+    """Remove operations that change nothing or that nobody reads; no bit of a result changes.
+
+    Batching and differentiation leave much of both. A derivative begins with ones of the shape of
+    the value: once these are a constant, what leads to the value alone is not read.
+    """
+    aten, graph = torch.ops.aten, module.graph
+    constants = {
+        aten.ones_like.default: 1.0,
+        aten.zeros_like.default: 0.0,
+        aten.new_zeros.default: 0.0,
+    }
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        found: Any = node.meta.get("tensor_meta")
+        first: Any = node.args[0] if node.args else None
+        if node.target in constants or node.target is aten.scalar_tensor.default:
+            if (
+                found is not None
+                and _only_read(node)
+                and math.prod(found.shape) <= LARGEST_CONSTANT
+            ):
+                value = constants.get(node.target, first)
+                name = f"_constant_of_{node.name}"
+                module.register_buffer(
+                    name, torch.full(found.shape, value, dtype=found.dtype, device=device)
+                )
+                with graph.inserting_before(node):
+                    node.replace_all_uses_with(graph.get_attr(name))
+        elif node.target is aten.mul.Scalar and node.args[1] == 1:
+            node.replace_all_uses_with(first)
+        elif node.target in (aten.view.default, aten.expand.default, aten._unsafe_view.default):
+            before = first.meta.get("tensor_meta")
+            if before and found and before.shape == found.shape and before.stride == found.stride:
+                node.replace_all_uses_with(first)
+        elif (
+            node.target is aten.transpose.int
+            and first.target is aten.transpose.int
+            and first.args[1:] == node.args[1:]
+        ):
+            node.replace_all_uses_with(first.args[0])
+    graph.eliminate_dead_code()
+    module.recompile()
+
+
+def _only_read(node: Node) -> bool:
+    """Whether nobody changes what an operation gives, or a view of it, or hands it out."""
+    for user in node.users:
+        if (
+            user.op != "call_function"
+            or not isinstance(user.target, OpOverload)
+            or user.target._schema.is_mutable
+        ):
+            return False
+        is_view = any(result.alias_info is not None for result in user.target._schema.returns)
+        if is_view and not _only_read(user):
+            return False
+    return True

@@ -1,0 +1,79 @@
+"""Messages to nodes over Flower's grid, and their replies."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from evenhand.errors import RunError
+from evenhand.flower import records
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long the server waits, and how large messages may be.
+
+    Args:
+        deadline: seconds that clients have for an exchange; messages expire then.
+        poll: seconds between looking for replies.
+        message: bytes of a message.
+        patience: seconds to wait for nodes, at the start and when none is left.
+    """
+
+    deadline: float = 600.0
+    poll: float = 0.2
+    message: int = records.LIMIT
+    patience: float = 600.0
+
+
+class Link:
+    """Sends messages to nodes and yields their replies as they come."""
+
+    def __init__(self, grid: Grid, limits: Limits) -> None:
+        self.grid, self.limits = grid, limits
+
+    def ask(
+        self, contents: Mapping[int, RecordDict], kind: str, group: str
+    ) -> Iterator[tuple[int, Message]]:
+        """Pairs of a node and its reply, until all have answered or the deadline has passed."""
+        ttl = self.limits.deadline
+        messages = [
+            Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl)
+            for node, content in contents.items()
+        ]
+        names: list[str | None] = list(self.grid.push_messages(messages))
+        if len(names) < len(messages):  # Flower's way to say it
+            raise RunError(
+                "the SuperLink, or a proxy before it, takes no messages as large as this model's;"
+                " raise its limit"
+            )
+        # a message without a name: its node has just left
+        asked = {name: node for name, node in zip(names, contents, strict=True) if name}
+        known, end = dict(asked), time.monotonic() + ttl
+        while asked:
+            for reply in list(self.grid.pull_messages(list(asked))):
+                # by the message it answers: where a node is gone, Flower itself replies, under
+                # another number
+                name = reply.metadata.reply_to_message_id
+                if name in asked:
+                    yield asked.pop(name), reply
+                elif name in known:
+                    log.warning(
+                        "node %s has replied already; its second reply is not counted", known[name]
+                    )
+                else:
+                    log.warning(
+                        "node %s replies to an earlier message; the reply is late and is not"
+                        " counted",
+                        reply.metadata.src_node_id,
+                    )
+            if not asked or time.monotonic() > end:
+                return
+            time.sleep(self.limits.poll)

@@ -1,0 +1,153 @@
+"""What a node reports about its data when it registers: counts, shapes and names, no sample.
+
+The server needs to know how many samples of each group a client has in each part, how they are
+shaped, and what the client, its groups and its team are called.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenhand.data.federation import Federation
+from evenhand.data.population import Form
+from evenhand.data.samples import PARTS
+from evenhand.flower.sharing import SHARES
+from evenhand.messages import Reply
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
+        *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
+    )
+}
+MOST_SAMPLES = 1 << 28  # of one client in one part: more is a mistake
+MOST_VALUES = 1 << 28  # of one sample
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One client as its node describes it."""
+
+    name: str
+    team: str  # empty where clients have no teams
+    groups: tuple[str, ...]  # names of its samples' groups
+    labels: tuple[str, ...]  # names of the classes, where they have names
+    form: Form
+    # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups
+    counts: Mapping[str, Tensor]
+    share: str = "method"  # one of SHARES
+
+    def is_same_client(self, other: Registration) -> bool:
+        """Whether both describe the same client with the same data."""
+        return all(
+            getattr(self, field) == getattr(other, field)
+            for field in ("name", "team", "labels", "form")
+        ) and all(self._by_group(part) == other._by_group(part) for part in PARTS)
+
+    def _by_group(self, part: str) -> dict[str, int]:
+        return {
+            name: count
+            for name, count in zip(self.groups or ("",), self.counts[part].tolist(), strict=True)
+            if count
+        }
+
+    def to_plain(self) -> dict[str, Any]:
+        """All but the counts, in plain values."""
+        return {
+            "name": self.name,
+            "team": self.team,
+            "groups": list(self.groups),
+            "labels": list(self.labels),
+            "share": self.share,
+            "x_type": str(self.form.x_dtype).removeprefix("torch."),
+            "y_type": str(self.form.y_dtype).removeprefix("torch."),
+            "x_shape": list(self.form.x_shape),
+            "y_shape": list(self.form.y_shape),
+        }
+
+
+def report_data(
+    federation: Federation, name: str, share: str = "method"
+) -> tuple[Reply, dict[str, Any]]:
+    """The report of a node that has the data of one client, as a message."""
+    counts = {part: federation.counts(part)[0] for part in PARTS}
+    registration = Registration(
+        name=federation.names[0] if federation.names else name,
+        team="" if federation.teams is None else federation.team_names[int(federation.teams[0])],
+        groups=federation.group_names,
+        labels=federation.label_names,
+        form=federation.form,
+        counts=counts,
+        share=share,
+    )
+    return Reply(each=counts), registration.to_plain()
+
+
+def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
+    """What a node has reported; raises a ValueError of one line where that is not valid."""
+    try:
+        form = Form(
+            *(_shape(about["x_shape"]), DTYPES[about["x_type"]]),
+            *(_shape(about["y_shape"]), DTYPES[about["y_type"]]),
+        )
+        groups, labels = (_names(about[field]) for field in ("groups", "labels"))
+        if about["share"] not in SHARES:
+            raise ValueError("unknown kind of sharing")
+        name, team = _name(about["name"]), _name(about["team"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            "node sent a data report that cannot be read; install the same evenhand on all sides"
+        ) from error
+    if not name:
+        raise ValueError("node has no name; give it one in its node config")
+    counts, cells = dict(reply.each), (max(1, len(groups)),)
+    if counts.keys() != set(PARTS) or not all(
+        _countable(found, cells) for found in counts.values()
+    ):
+        raise ValueError(
+            "node reported invalid sample counts; they must be whole numbers, one for each group,"
+            f" {MOST_SAMPLES} at most"
+        )
+    if not int(counts["train"].sum()):
+        raise ValueError("node has no training samples")
+    return Registration(name, team, groups, labels, form, counts, about["share"])
+
+
+def _name(value: Any) -> str:
+    """A name that fits into one line of a log or a table."""
+    if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
+        raise ValueError("not a name")
+    return value
+
+
+def _names(values: Any) -> tuple[str, ...]:
+    names = tuple(_name(value) for value in values)
+    if len(set(names)) != len(names):
+        raise ValueError("the same name twice")
+    return names
+
+
+def _shape(lengths: Any) -> tuple[int, ...]:
+    shape = tuple(lengths)
+    if (
+        not all(type(length) is int and length >= 0 for length in shape)
+        or math.prod(shape) > MOST_VALUES
+    ):
+        raise ValueError("not a shape")
+    return shape
+
+
+def _countable(counts: Any, cells: tuple[int, ...]) -> bool:
+    if not isinstance(counts, Tensor) or counts.shape != cells or counts.dtype != torch.int64:
+        return False
+    return (
+        all(0 <= count <= MOST_SAMPLES for count in counts.tolist())
+        and int(counts.sum()) <= MOST_SAMPLES
+    )

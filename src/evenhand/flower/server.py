@@ -1,0 +1,218 @@
+"""The server's side of a Flower app."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from torch import nn
+
+from evenhand.algorithm import Algorithm, visible
+from evenhand.errors import RunError, require_kind, require_number, require_whole
+from evenhand.files import write_atomic
+from evenhand.flower import records
+from evenhand.flower.checks import label
+from evenhand.flower.directory import Directory, run_spec
+from evenhand.flower.exchange import Remote
+from evenhand.flower.link import Limits, Link
+from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clients
+from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.roster import Roster
+from evenhand.model import Model
+from evenhand.training.fit import train
+from evenhand.training.result import Result
+from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
+
+# the second is shown from the level INFO on
+log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
+
+# settings that a server does not choose
+FIXED = ("engine", "device", "checkpoint_every", "precision")
+
+
+@takes_settings(*FIXED)
+def server_app(
+    algorithm: Algorithm,
+    model: nn.Module | Callable[[], nn.Module],
+    *,
+    clients: int,
+    out: str | Path,
+    settings: Settings | None = None,
+    deadline: float = Limits.deadline,
+    patience: float = Limits.patience,
+    limit: int = records.LIMIT,
+    by_client: bool = False,
+    finished: Callable[[Result], None] | None = None,
+    **options: Unpack[Options],
+) -> ServerApp:
+    """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
+
+    An interrupted run goes on from its last round when the app is started again with the same
+    ``out``.
+
+    Args:
+        clients: nodes to wait for before the first round; nodes that come later join from the next
+            round on.
+        out: the run directory, with the checkpoint of every round, the history, and at the end
+            model and scores; ``evenhand report`` reads it.
+        settings: how to train, as a value; its fields can be given as keywords of their own.
+        deadline: seconds that clients have for an exchange; clients that miss it are left out.
+        patience: seconds to wait for the nodes at the start, and for one of them when all are gone.
+        limit: bytes of a message.
+        by_client: ask how each client fares, for a row per client in the scores and for the
+            clients' weights; their owners must allow it with ``share="client"``. Otherwise
+            evaluation sends nothing but sums over clients and groups.
+        finished: called with the result.
+
+    The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
+    seed, weights, eval_every, evaluate, and track_weights, which needs ``by_client`` and one more
+    exchange with everyone for each evaluated round.
+    """
+    require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    require_model(model)
+    settings = _checked(Settings.of(settings, options), by_client)
+    require_whole("clients", clients, 1)
+    require_whole("limit", limit, 1)
+    for name, seconds in (("deadline", deadline), ("patience", patience)):
+        require_number(name, seconds, "(0, inf)", "it is in seconds")
+    if finished is not None and not callable(finished):
+        raise TypeError(f"finished must be a function of the result, got {type(finished).__name__}")
+    if not isinstance(out, str | Path):
+        raise TypeError(f"out must be the path of a directory, got {type(out).__name__}")
+    limits = Limits(deadline=deadline, message=limit, patience=patience)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        module = build_module(model, settings.seed)
+        run = _Run(algorithm, module, settings, Link(grid, limits), Path(out), by_client)
+        result = run.train(clients)
+        if finished is not None:
+            finished(result)
+
+    return app
+
+
+def _checked(settings: Settings, by_client: bool) -> Settings:
+    """The settings; raises where a real federation cannot have them."""
+    for name in FIXED:
+        if getattr(settings, name) != DEFAULTS[name]:
+            raise TypeError(
+                f"server_app takes no {name}: nodes compute as their owners have set them up, and"
+                " every round has a checkpoint"
+            )
+    if not isinstance(settings.loss, str):
+        raise TypeError(
+            "loss must be the name of a loss, since a function cannot be sent to nodes; give the"
+            " function to client_app(loss=...) on every node"
+        )
+    if settings.track_weights and not by_client:
+        raise ValueError(
+            "track_weights needs by_client=True: weights come from the losses of single clients"
+        )
+    return settings
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of a server app."""
+
+    algorithm: Algorithm
+    module: nn.Module
+    settings: Settings
+    link: Link
+    out: Path
+    by_client: bool
+
+    def train(self, clients: int) -> Result:
+        """The result, once ``clients`` nodes have come and all rounds are done."""
+        spec = run_spec(self.out, self.algorithm, self.module, self.settings)
+        directory = Directory(self.out, spec, self.algorithm, self.module)
+        directory.check()
+        membership = wait_for_clients(self.link, clients, self.out, self._accepts)
+        directory.begin(membership.roster.population, self.by_client)
+        result = None
+        while result is None:
+            _check_sharing(membership.roster, self.algorithm, self.settings, self.by_client)
+            # the run then goes on from its last round, with more clients
+            with suppress(ClientsJoined):
+                result = self._fit(membership, directory.folder)
+        if all(row["void"] for row in result.history_rows):
+            raise RunError(
+                "no client has answered in any round, for the reasons that are logged above;"
+                " nothing was learned"
+            )
+        directory.finish(result, membership.roster.population, self.by_client)
+        return result
+
+    def _fit(self, membership: Membership, folder: Path) -> Result:
+        name, loss = run_name(self.out), str(self.settings.loss)
+        engine = Remote(self.link, membership, self.algorithm, name, loss, self.by_client)
+        return train(
+            self.module,
+            membership.roster.population,
+            self.algorithm,
+            replace(self.settings, engine=engine, checkpoint_every=1),
+            out=folder,
+            resume=True,
+            progress=self._log_round,
+        )
+
+    def _accepts(self, roster: Roster) -> None:
+        """Raise a ValueError where the method cannot have these clients."""
+        census = roster.population.census(self.settings.weights)
+        self.algorithm.init(Model(self.module, self.settings.loss).init(), census)
+
+    def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
+        flowers_log.info(
+            "round %d of %d: %d of %d clients have answered",
+            done,
+            self.settings.rounds,
+            row["answered"],
+            row["asked"],
+        )
+
+
+def _check_sharing(
+    roster: Roster, algorithm: Algorithm, settings: Settings, by_client: bool
+) -> None:
+    """Warn of clients whose owners share less than the run will ask for; raise where no client
+    would be left."""
+    seen = visible(algorithm, roster.population.census(settings.weights))
+    unscored = roster.sharing_less("client") if by_client else []
+    untrained = roster.sharing_less("method") if seen else []
+    for clients, what, remedy in (
+        (
+            untrained,
+            f"the method sees of each client: {', '.join(seen)}",
+            'share="method", or a method that needs sums alone',
+        ),
+        (
+            unscored,
+            "the run sees how each client fares (by_client=True)",
+            'share="client", or by_client=False',
+        ),
+    ):
+        if len(clients) == len(roster.clients):
+            raise RunError(f"{what}, and no client's owner shares that; it takes {remedy}")
+        for client in clients:
+            log.warning(
+                "%s will be left out: %s, and its owner does not share that",
+                label(client, roster.population.name),
+                what,
+            )
+
+
+def run_name(out: Path) -> str:
+    """A name for the run in ``out``: made once, and found there again when the run is resumed."""
+    path = out / "run-name"
+    if not path.exists():
+        write_atomic(path, secrets.token_hex(8).encode())
+    return path.read_text()

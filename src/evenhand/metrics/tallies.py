@@ -1,0 +1,199 @@
+"""Counts and sums per client and group. Tallies add; ratios are taken once, at the end.
+
+A plain tally has a number for each of count, correct (where the model classifies) and loss. A full
+one adds, for C classes,
+
+    brier      summed sum_c (p_c - 1[y = c])^2, where the loss makes probabilities of the outputs
+    confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see
+               :class:`evenhand.metrics.counts.Counts`
+    scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
+    score      (2, BINS) their summed scores
+
+and absolute, the summed absolute error, where the loss is the mean squared error. A table that
+would have more than MOST_CELLS cells over all clients and groups is summed over clients: it is then
+known by group, and no longer by client.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evenhand import losses, tree
+from evenhand.data.samples import Batch, Part
+from evenhand.losses import single_output
+from evenhand.messages import Replies
+from evenhand.metrics.calibration import BINS, EDGES
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+# whole numbers; the others are sums of real ones
+COUNTS = ("count", "correct", "confusion", "scored")
+# what softmax or sigmoid makes of outputs trained with these is a probability
+PROBABLE = (losses.cross_entropy, losses.brier)
+MOST_CELLS = 1 << 25  # 256 MB
+BLOCK = 1024  # samples judged at once: fills a core, and stays small for deep networks
+# scores are summed as multiples of 1 / FINEST: the sums are then exact, whatever their order
+FINEST = 1 << 24
+
+Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by name
+
+
+class Addend(NamedTuple):
+    """What each sample of a batch adds to a number, or to one place of a table of this shape."""
+
+    value: Tensor  # (B,) float64
+    place: Tensor | None = None  # (B,) int64 into the flattened table
+    shape: tuple[int, ...] = ()
+
+    def add_to(self, sums: Tensor, cell: Tensor) -> None:
+        """Add to stacked tables (..., *shape) on the CPU, each sample to that of its ``cell``."""
+        index = cell if self.place is None else cell * self.size + self.place.cpu()
+        sums.view(-1).index_add_(0, index, self.value.cpu())
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape))
+
+
+def judge(model: Model, params: Tree, batch: Batch, full: bool = False) -> dict[str, Addend]:
+    """What each sample adds to a tally, plain or full."""
+    output, y = model.output(params, batch.x), batch.y
+    found = {"count": Addend(torch.ones_like(batch.weight).double())}
+    if model.classifies:
+        found["correct"] = Addend(correct(output, y).double())
+    found["loss"] = Addend(model.loss_function(output, y).double())
+    if full and model.classifies:
+        found |= _tables(output.double(), y)
+        if model.loss_function in PROBABLE:
+            found["brier"] = Addend(losses.brier(output.double(), _labels(output, y)))
+    if full and model.loss_function is losses.mse:
+        error = (output.reshape(y.shape) - y).abs().double()
+        found["absolute"] = Addend(error.flatten(1).mean(1) if error.ndim > 1 else error)
+    return found
+
+
+def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = False) -> Tree:
+    """One client's tally by group, in float64: (max(groups, 1), ...) for each name."""
+    cells = max(groups, 1)
+    real = data.weight > 0
+    # (B, A)
+    member = (data.group[:, None] == torch.arange(cells, device=data.group.device)) & real[:, None]
+
+    def summed(addend: Addend) -> Tensor:
+        if addend.place is None:
+            return torch.where(member, addend.value[:, None], 0.0).sum(0)
+        table = torch.zeros(cells * addend.size, dtype=torch.float64, device=real.device)
+        # out of place: tables of stacked clients are made of this one
+        table = table.scatter_add(
+            0, data.group * addend.size + addend.place, torch.where(real, addend.value, 0.0)
+        )
+        return table.reshape(cells, *addend.shape)
+
+    return {name: summed(addend) for name, addend in judge(model, params, data, full).items()}
+
+
+def dense(replies: Replies, clients: int) -> Tally:
+    """Tallies (n, A, ...) of all clients by name, zero for those that did not reply.
+
+    What is known in sum alone is (1, A, ...).
+    """
+    found = {}
+    for name, values in replies.each.items():
+        found[name] = np.zeros(
+            (clients, *values.shape[1:]), np.int64 if name in COUNTS else np.float64
+        )
+        found[name][replies.ids.numpy()] = values.numpy()
+    for name, values in replies.total.items():
+        found[name] = values[None].numpy().astype(np.int64 if name in COUNTS else np.float64)
+    return found
+
+
+def correct(output: Tensor, y: Tensor) -> Tensor:
+    """(B,) whether the predicted class is the label; always False without a classification.
+
+    The class of several outputs is the largest; a single output is a score that is positive for the
+    positive class. An output with a NaN is no prediction, and never right.
+    """
+    if y.ndim != 1 or not (single_output(output) or output.ndim == 2):
+        return torch.zeros(len(y), dtype=torch.bool, device=y.device)
+    return _predictions(output) == _labels(output, y)
+
+
+def sample_values(
+    model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
+) -> NDArray[np.float64]:
+    """(N,) how each sample fares: 1 or 0 for a right or wrong class, for a regression its loss.
+
+    Args:
+        params: the model that all clients use; constants may be among its entries, as in
+            ``result.params``.
+        personal: each client's own model, which then takes its place, as in ``result.personal``.
+    """
+    names, samples = list(model.init()), part.samples(model.dtype, model.device)
+    owned = [(params, torch.arange(len(part.x)))]
+    if personal is not None:
+        owned = list(
+            zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True)
+        )
+    found = [torch.zeros(0, dtype=torch.float64)]
+    with torch.no_grad():
+        for whole, rows in owned:
+            chosen = tree.to({name: whole[name] for name in names}, model.device)
+            for index in torch.split(rows.to(model.device), BLOCK) if len(rows) else ():
+                batch = Batch(
+                    samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
+                )
+                output = model.output(chosen, batch.x)
+                value = (
+                    correct(output, batch.y)
+                    if model.classifies
+                    else model.loss_function(output, batch.y)
+                )
+                found.append(value.double().cpu())
+    return torch.cat(found).numpy()
+
+
+def _predictions(output: Tensor) -> Tensor:
+    """(B,) the class that is predicted; one more than there are for none."""
+    if single_output(output):
+        score = output.reshape(len(output))
+        return torch.where(score.isnan(), 2, (score > 0).long())
+    largest, place = output.max(-1)  # the first of several; a NaN is the largest of all
+    return torch.where(largest.isnan(), output.shape[1], place)
+
+
+def _labels(output: Tensor, y: Tensor) -> Tensor:
+    """(B,) the class of each label; for a single output 0/1, also where the data say -1/1."""
+    return (y > 0).long() if single_output(output) else y
+
+
+def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
+    """Where each sample is in the tables of a classifier."""
+    # a label that is no class of the model, which a user's loss may allow, is in none
+    label, prediction = _labels(output, y), _predictions(output)
+    classes = 2 if single_output(output) else output.shape[1]
+    known = (label >= 0) & (label < classes)
+    label = label.clamp(0, classes - 1)
+    if single_output(output):
+        score, outcome = output.reshape(len(output)).sigmoid(), label
+    elif classes == 2:
+        score, outcome = (output[:, 1] - output[:, 0]).sigmoid(), label
+    else:
+        score, outcome = output.softmax(-1).amax(-1), (prediction == label).long()
+    scored = known & ~score.isnan()
+    score = torch.where(scored, score, 0.0)
+    place = outcome * BINS + torch.bucketize(
+        score, torch.tensor(EDGES, dtype=torch.float64, device=score.device), right=True
+    )
+    return {
+        "confusion": Addend(
+            known.double(), label * (classes + 1) + prediction, (classes, classes + 1)
+        ),
+        "scored": Addend(scored.double(), place, (2, BINS)),
+        "score": Addend((score * FINEST).round() / FINEST, place, (2, BINS)),
+    }

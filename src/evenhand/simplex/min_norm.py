@@ -1,0 +1,154 @@
+"""The weights of the shortest convex combination of vectors."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+
+from evenhand.errors import require
+from evenhand.simplex.projections import checked_box, project_box
+
+EPS = 2.0**-52
+# of a Newton step: above rounding, so that it does not wander along flat directions; small, so that
+# few are needed
+DAMPING = 2.0**-34
+
+
+def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
+    """The weights (K,) of the shortest combination of K vectors, from their ``gram`` matrix (K, K).
+
+    minimise lam' G lam  over  sum lam = 1, low <= lam <= high
+                                                (FedMGDA+; a box on the min-norm point of MGDA)
+
+    A primal active-set method: Newton steps over the entries strictly inside their bounds, each
+    stopped by the first bound it meets, or bent along the bounds where that is better; at the best
+    point of a face, mass moves between the pair of entries that violates optimality most, a step
+    that never has length zero. So every step descends, and no face comes twice. G may be singular,
+    or indefinite by rounding; its scale does not matter.
+
+    The combination sum lam_i u_i is unique, lam need not be. Vectors with equal products and equal
+    bounds get equal weights; between other optimal weights the choice is arbitrary, but always the
+    same.
+
+    >>> min_norm_weights(torch.tensor([[1.0, 0.0], [0.0, 3.0]])).tolist()
+    [0.75, 0.25]
+    """
+    require(
+        gram.dim() == 2 and gram.shape[0] == gram.shape[1],
+        "gram must be a square matrix, got shape {}",
+        tuple(gram.shape),
+    )
+    require(
+        bool(gram.isfinite().all()), "gram must be finite; leave out clients whose update is not"
+    )
+    low, high = checked_box(len(gram), low, high, gram.device)
+    lam = project_box(torch.full_like(low, 1 / len(gram)), low, high)
+    top = gram.diagonal().double().max().item()
+    if top <= 0:
+        return lam.to(gram.dtype)
+    G = gram.double() / top
+    lam = _towards_minimum(G, lam, low, high, steps=len(gram))
+    best, least, since = lam, math.inf, 0
+    # rounding may keep the violation above the tolerance for good: stop when it no longer halves
+    while since < len(gram) + 20:
+        lam = _face_minimum(G, lam, low, high)
+        exchange, violation = _worst_pair(G, lam, low, high)
+        best, least, since = (
+            (lam, violation, 0) if violation < least / 2 else (best, least, since + 1)
+        )
+        if violation <= 0:
+            break
+        lam = _moved(lam, exchange, low, high)
+    return _shared_by_twins(G, best, low, high).to(gram.dtype)
+
+
+def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
+    """Accelerated projected gradient steps: cheap, and they find most entries on a bound."""
+    rate, ahead = 1 / G.abs().sum(1).max(), lam
+    for k in range(1, steps + 1):
+        after = project_box(ahead - rate * (G @ ahead), low, high)
+        ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
+    return lam
+
+
+def _face_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Descend from ``lam`` over the entries inside their bounds, losing those that meet one."""
+    while True:
+        free = _inside(lam, low, high)
+        if len(free) < 2:
+            return lam
+        direction = torch.zeros_like(lam).index_put(
+            (free,), _newton(G[free][:, free], (G @ lam)[free])
+        )
+        stopped, bent = _moved(lam, direction, low, high), project_box(lam + direction, low, high)
+        if len(_inside(stopped, low, high)) == len(free):
+            return stopped
+        fewer = len(_inside(bent, low, high)) < len(free)  # else there might be no end
+        lam = bent if fewer and bent @ G @ bent < stopped @ G @ stopped else stopped
+
+
+def _inside(lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Which entries are strictly inside their bounds."""
+    return ((low < lam) & (lam < high)).nonzero()[:, 0]
+
+
+def _newton(G: Tensor, slope: Tensor) -> Tensor:
+    """The step of sum zero towards the minimum of the quadratic form ``G``.
+
+    It is damped just enough that G can be factorised. The shortest vector gives what the others
+    take: relative to it, sizes that differ by many orders stay apart.
+    """
+    short = G.diagonal().argmin()
+    others = torch.arange(len(G), device=G.device) != short
+    relative = (G - G[short] - G[:, short, None] + G[short, short])[others][:, others]
+    damping = DAMPING * relative.diagonal().maximum(EPS * G.diagonal()[others]).clamp(min=1e-100)
+    factor, failed = torch.linalg.cholesky_ex(relative + torch.diag(damping))
+    for power in itertools.count():
+        if not failed:
+            break
+        factor, failed = torch.linalg.cholesky_ex(
+            relative + torch.diag(damping + DAMPING * 8**power)
+        )
+    step = torch.zeros_like(slope)
+    step[others] = -torch.cholesky_solve((slope[others] - slope[short])[:, None], factor)[:, 0]
+    step[short] = -step.sum()
+    return step
+
+
+def _worst_pair(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, float]:
+    """The best exchange of mass between the two entries where it descends fastest.
+
+    Also by how much the slope there exceeds rounding.
+    """
+    slope, noise = G @ lam, 4 * EPS * math.sqrt(len(G)) * (G.abs() @ lam.abs())
+    giver = torch.where(lam > low, slope, -torch.inf).argmax()
+    taker = torch.where(lam < high, slope, torch.inf).argmin()
+    gain = slope[giver] - slope[taker]
+    curvature = G[giver, giver] + G[taker, taker] - 2 * G[giver, taker]
+    mass = torch.where(curvature > gain, gain / curvature, 1.0).expand(2)
+    exchange = torch.zeros_like(lam).index_put(
+        (torch.stack([giver, taker]),), mass * mass.new_tensor([-1.0, 1.0])
+    )
+    return exchange, (gain - noise[giver] - noise[taker]).item()
+
+
+def _moved(lam: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """``lam`` after as much of ``step`` as the bounds allow."""
+    bound = torch.where(step > 0, high, low)
+    # (K,) how much of the step each entry can go
+    room = torch.where(step != 0, (bound - lam) / step, torch.inf)
+    part = room.min().clamp(max=1.0)
+    return torch.where(room <= part, bound, lam + part * step).clamp(low, high)
+
+
+def _shared_by_twins(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """``lam`` averaged over vectors with equal products and bounds: the same combination."""
+    looks = torch.cat([G, low[:, None], high[:, None]], 1)
+    _, twin, count = torch.unique(looks, dim=0, return_inverse=True, return_counts=True)
+    one = torch.zeros(len(count), dtype=lam.dtype, device=lam.device).index_put((twin,), lam)
+    # exact where all are equal
+    shared: Tensor = (one + torch.zeros_like(one).index_add(0, twin, lam - one[twin]) / count)[twin]
+    return shared

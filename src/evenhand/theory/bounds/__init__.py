@@ -1,0 +1,39 @@
+"""What the papers' theorems promise, as numbers: step sizes, error bounds, GIFAIR's limit.
+
+A bound holds under the assumptions its docstring names; it does not look at data. Bounds are loose:
+their use is to see which term dominates and how it moves with a parameter.
+"""
+
+from evenhand.theory.bounds.fafl import (
+    FAFLBound,
+    fafl_bound,
+    fafl_mu,
+    fafl_smoothness,
+    fafl_step_size,
+)
+from evenhand.theory.bounds.generalisation import Generalisation, fafl_generalisation
+from evenhand.theory.bounds.gifair import GIFAIRLimit, gifair_limit
+from evenhand.theory.bounds.propfair import (
+    PropFairBound,
+    propfair_bound,
+    propfair_smoothness,
+    propfair_step_size,
+)
+from evenhand.theory.bounds.step_size import StepSize
+
+__all__ = [
+    "FAFLBound",
+    "GIFAIRLimit",
+    "Generalisation",
+    "PropFairBound",
+    "StepSize",
+    "fafl_bound",
+    "fafl_generalisation",
+    "fafl_mu",
+    "fafl_smoothness",
+    "fafl_step_size",
+    "gifair_limit",
+    "propfair_bound",
+    "propfair_smoothness",
+    "propfair_step_size",
+]

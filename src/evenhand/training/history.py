@@ -1,0 +1,106 @@
+"""What is noted of each round, made into rows of the histories when somebody reads them.
+
+Numbers may still be tensors on a GPU, and it may not be known yet who has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from torch import Tensor
+
+from evenhand.metrics.scores import Row
+
+Rows = Tensor | None  # (R',) which runs of a stack; None is all of them
+Columns = tuple[list[int] | None, Row]  # which runs (None: all), and their values by name
+Missing = dict[int, set[int]]  # clients without an answer that counts, by run
+
+
+class Notes:
+    """Notes of the rounds of some runs.
+
+    Args:
+        histories: a row per round, of each run.
+        name: of a client.
+    """
+
+    def __init__(self, histories: list[list[Row]], name: Callable[[int], str]) -> None:
+        self.histories, self.name = histories, name
+        self._open: list[list[Columns | Callable[[], Iterable[Columns]]]] = []  # by round
+        self._silent: Missing = {}  # in the question of the present round
+
+    def begin(self, round: int, lr: float | list[float]) -> None:
+        """Begin with a round (the first is 0)."""
+        row: Row = {"round": round + 1, "lr": lr, "asked": 0, "answered": 0}
+        self._open.append([(None, row | {"left_out": "", "void": False})])
+        self._silent = {}
+
+    def add(self, runs: list[int] | None, columns: Row) -> None:
+        """Note columns of the present round: a value for all runs, or a list with one for each."""
+        self._open[-1].append((runs, columns))
+
+    def silent(self, missing: Missing) -> None:
+        """Note who did not answer the question before the round."""
+        for run, clients in missing.items():
+            self._silent.setdefault(run, set()).update(clients)
+
+    def asked(
+        self,
+        rows: Rows,
+        count: int,
+        missing: Callable[[], Missing],
+        info: list[Columns],
+        wait: bool,
+    ) -> None:
+        """Note that ``count`` clients were asked to train in some runs.
+
+        Args:
+            missing: tells who did not answer.
+            info: what the method says of its step.
+            wait: do not ask ``missing`` before the notes are read.
+        """
+        runs = None if rows is None else rows.tolist()
+        later = partial(self._answered, runs, count, self._silent, missing, info)
+        self._open[-1].append(later if wait else partial(iter, list(later())))
+
+    def _answered(
+        self,
+        runs: list[int] | None,
+        count: int,
+        silent: Missing,
+        missing: Callable[[], Missing],
+        info: list[Columns],
+    ) -> Iterable[Columns]:
+        yield runs, {"asked": count, "answered": count, "void": not count}
+        lost = missing() if count else {}
+        void = {run for run, clients in lost.items() if len(clients) == count}
+        for run, clients in lost.items():
+            yield [run], {"answered": count - len(clients), "void": run in void}
+        for run in lost.keys() | silent.keys():
+            if runs is None or run in runs:
+                absent = lost.get(run, set()) | silent.get(run, set())
+                yield [run], {"left_out": ", ".join(map(self.name, sorted(absent)))}
+        for some, columns in info:
+            if not void or not void.issuperset(some or range(len(self.histories))):
+                yield some, columns
+
+    def settle(self) -> None:
+        """Make rows of the rounds that were noted since the last time."""
+        for record in self._open:
+            rows: list[Row] = [{} for _ in self.histories]
+            for note in record:
+                for runs, columns in note() if callable(note) else [note]:
+                    _put(rows if runs is None else [rows[run] for run in runs], columns)
+            for history, row in zip(self.histories, rows, strict=True):
+                history.append(row)
+        self._open.clear()
+
+
+def _put(rows: list[Row], columns: Row) -> None:
+    for name, values in columns.items():
+        values = values.tolist() if isinstance(values, Tensor) else values
+        if not isinstance(values, list):
+            values = [values] * len(rows)
+        for row, value in zip(rows, values, strict=True):
+            row[name] = value

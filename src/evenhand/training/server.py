@@ -1,0 +1,259 @@
+"""The server's side of the runs that one loop trains: one run here, a stack of runs in ``stacks``.
+
+The loop (``rounds.py``) is written once, in terms of what is here. A run's tensors have no extra
+dimension; those of a stack have one in front, a row for each run. ``rows`` says which runs of a
+stack are meant; None means all of them, and always for a single run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, State, Survey
+from evenhand.cohort import Draw
+from evenhand.engines import Exchange
+from evenhand.engines.base import exchange_with
+from evenhand.engines.work import Train, Work
+from evenhand.local import LocalSGD
+from evenhand.messages import Replies, Task
+from evenhand.metrics.scores import Row
+from evenhand.training.checkpoints import Checkpoints, Start
+from evenhand.training.evaluation import Judge
+from evenhand.training.history import Columns, Missing, Rows
+from evenhand.training.result import Result
+from evenhand.training.settings import Settings
+
+
+class Cohorts(NamedTuple):
+    """The cohorts of a round, of runs whose cohorts have the same number of clients."""
+
+    rows: Rows
+    draw: Draw  # (K,) of a single run, (R', K) of a stack
+
+
+class Answers(NamedTuple):
+    """What clients answered, and in a stack, which answers count."""
+
+    replies: Replies
+    good: Tensor | None = None  # (R', K) the others are not finite, and not in the sums
+
+
+class Server(ABC):
+    """States of runs, the method's functions of them, and exchanges with their clients."""
+
+    algorithm: Algorithm  # the method; in a stack, with the hyper-parameters of the first run
+    client: Algorithm  # the method as clients see it
+    client_at_last: Algorithm | None  # and in its last local work, after the last round
+    local: LocalSGD
+    runs: int
+    done: int  # rounds that lie behind
+    histories: list[list[Row]]
+    stores: Sequence[Checkpoints | None]
+    tracked: list[dict[int, Tensor]]
+    here: bool  # whether clients are simulated in this process
+    underway = False  # whether it is not known yet who has answered in this round
+
+    @abstractmethod
+    def call(self, name: str, rows: Rows, *arguments: Any) -> Any:
+        """One of the method's server functions, of the states of some runs."""
+
+    @abstractmethod
+    def asking(self) -> tuple[Rows, Survey] | None:
+        """The runs whose method asks a question before this round, and the question."""
+
+    @abstractmethod
+    def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
+        """The question as clients ``ids`` get it, in some of the runs that ask."""
+
+    @abstractmethod
+    def learn(self, rows: Rows, answers: Answers) -> None:
+        """Let the method learn from the answers to its question."""
+
+    @abstractmethod
+    def step(self, rows: Rows, answers: Answers) -> list[Columns]:
+        """Take the server's step with the replies; what the method notes of it."""
+
+    @abstractmethod
+    def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
+        """Clients without an answer that counts, by run; runs that lack none may be left out."""
+
+    @abstractmethod
+    def drawn(
+        self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
+    ) -> list[Cohorts]:
+        """Cohorts from a function of a run's seed and, with ``own``, of its own base weights."""
+
+    @abstractmethod
+    def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
+        """The cohorts that train, with the method's coefficients."""
+
+    @abstractmethod
+    def rates(self, round: int) -> Any:
+        """The step size of each run."""
+
+    @abstractmethod
+    def solver(self, round: int) -> LocalSGD:
+        """The local solver of a round."""
+
+    @abstractmethod
+    def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
+        """A task with what every method needs: the step size and the cohort's coefficients."""
+
+    @abstractmethod
+    def by_seed(self, value: Callable[[int], float], rows: Rows) -> Tensor:
+        """A number for each run that depends on its seed."""
+
+    @abstractmethod
+    def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:
+        """Send a task to the clients and collect what they reply."""
+
+    def meanwhile(self, upcoming: Callable[[], tuple[Work, Tensor, int] | None]) -> None:  # noqa: B027
+        """Offer the engine a look at the next exchange, while clients work on this one."""
+
+    @abstractmethod
+    def look_and_train(
+        self, work: Train, task: Task, ids: Tensor, round: int, rows: Rows
+    ) -> tuple[list[Columns], Answers]:
+        """Let cohorts evaluate the models that they start from, then train."""
+
+    @abstractmethod
+    def evaluated(self, round: int, last: bool) -> list[Columns]:
+        """Numbers over clients of the present models. ``last``: no other models will come."""
+
+    @abstractmethod
+    def judges(self, round: int) -> Iterator[tuple[int, Judge, State]]:
+        """Each run with what evaluates its models, and its state."""
+
+    @abstractmethod
+    def finish(self, work: Train, everyone: Draw, round: int) -> None:
+        """Let everyone do the method's last local work, with the models handed out."""
+
+    @abstractmethod
+    def save(self) -> None:
+        """Write the checkpoint of every run that has a directory."""
+
+    def results(self, round: int) -> Iterator[tuple[int, Result]]:
+        """What each run leaves."""
+        for row, judge, state in self.judges(round):
+            yield row, judge.result(state, round, self.histories[row], self.tracked[row])
+
+
+class SingleServer(Server):
+    """The server of one run, with any engine."""
+
+    runs = 1
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        settings: Settings,
+        exchange: Exchange,
+        judge: Judge,
+        start: Start,
+        store: Checkpoints | None,
+    ) -> None:
+        self.algorithm = self.client = algorithm
+        self.client_at_last = algorithm.local_work().last
+        self.local, self.seed, self.judge = settings.local, settings.seed, judge
+        self.link, self.here = exchange, exchange.here
+        self.state, memories, history, tracked = start
+        if memories:
+            self.link.memories = memories
+        self.done, self.histories, self.tracked = len(history), [history], [tracked]
+        self.stores = [store]
+
+    def call(self, name: str, rows: Rows, *arguments: Any) -> Any:
+        return getattr(self.algorithm, name)(self.state, *arguments)
+
+    def asking(self) -> tuple[Rows, Survey] | None:
+        question = self.algorithm.question()
+        survey = None if question is None else question.ask(self.state)
+        return None if survey is None or not survey.needed else (None, survey)
+
+    def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
+        return Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own))
+
+    def learn(self, rows: Rows, answers: Answers) -> None:
+        question = self.algorithm.question()
+        assert question is not None
+        self.state = question.learn(self.state, answers.replies)
+
+    def step(self, rows: Rows, answers: Answers) -> list[Columns]:
+        replies = answers.replies
+        self.underway = replies.underway
+        if not self.underway and not len(replies.ids):
+            return []
+        after, info = self.algorithm.server(self.state, replies)
+        self.state = replies.unless_void(self.state, after)
+        return [(None, info)]
+
+    def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
+        return {0: set(draw.ids.tolist()) - set(answers.replies.ids.tolist())}
+
+    def drawn(
+        self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
+    ) -> list[Cohorts]:
+        weighting = self.algorithm.weighting() if own else None
+        weight = None if weighting is None else weighting.chances(self.state)
+        return [Cohorts(None, draw(self.seed, weight))]
+
+    def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
+        weighting = self.algorithm.weighting()
+        if weighting is None:
+            return cohorts
+        return [Cohorts(None, weighting.reweigh(self.state, cohorts[0].draw))]
+
+    def rates(self, round: int) -> float:
+        return self.local.rate(round)
+
+    def solver(self, round: int) -> LocalSGD:
+        return self.algorithm.local_work().solver(self.local, round)
+
+    def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
+        return with_round(task, draw, self.rates(round))
+
+    def by_seed(self, value: Callable[[int], float], rows: Rows) -> Tensor:
+        return torch.tensor(value(self.seed), dtype=torch.float64)
+
+    def meanwhile(self, upcoming: Callable[[], tuple[Work, Tensor, int] | None]) -> None:
+        self.link.meanwhile = upcoming
+
+    def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:
+        return Answers(self.link.exchange(work, task, ids, round))
+
+    def look_and_train(
+        self, work: Train, task: Task, ids: Tensor, round: int, rows: Rows
+    ) -> tuple[list[Columns], Answers]:
+        look = self.judge.look(self.state, ids)
+        if look is None:
+            return [], self.exchange(work, task, ids, round, rows)
+        seen, replies = exchange_with(self.link, look, work, task, ids, round)
+        return [(None, self.judge.read(seen))], Answers(replies)
+
+    def evaluated(self, round: int, last: bool) -> list[Columns]:
+        return [(None, self.judge.numbers(self.state, round, last))]
+
+    def judges(self, round: int) -> Iterator[tuple[int, Judge, State]]:
+        yield 0, self.judge, self.state
+
+    def finish(self, work: Train, everyone: Draw, round: int) -> None:
+        task = Task({"model": self.algorithm.result(self.state)})
+        self.exchange(work, self.sent(task, None, everyone, round), everyone.ids, round, None)
+
+    def save(self) -> None:
+        store = self.stores[0]
+        if store is not None:
+            now = (self.state, self.link.memories, self.histories[0], self.tracked[0])
+            store.save(Start(*now))
+
+
+def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
+    """A task with what every method needs: the step size and the cohort's coefficients."""
+    shared = {**task.shared, "lr": torch.as_tensor(lr, dtype=torch.float64)}
+    return Task(shared, {**task.own, "weight": draw.weight, "share": draw.share})

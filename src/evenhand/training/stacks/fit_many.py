@@ -1,0 +1,147 @@
+"""``fit_many``: several runs, trained together where they are alike."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Unpack
+
+from torch import nn
+
+from evenhand.data.federation import Federation
+from evenhand.engines import processes
+from evenhand.errors import ClientError, first_line
+from evenhand.metrics.scores import Row
+from evenhand.training.fit import train
+from evenhand.training.result import Result
+from evenhand.training.rounds import Rounds
+from evenhand.training.settings import Options, Settings, takes_settings
+from evenhand.training.stacks.plan import Entry, Plan, Run, Stack
+from evenhand.training.stacks.server import StackServer
+
+log = logging.getLogger(__name__)
+
+# called with the numbers of runs and the rounds that they have done
+Together = Callable[[Sequence[int], int], None]
+
+
+@takes_settings("seed")
+def fit_many(
+    module: nn.Module,
+    federation: Federation,
+    runs: Sequence[Run],
+    *,
+    settings: Settings | None = None,
+    resume: bool = False,
+    progress: Together | None = None,
+    **options: Unpack[Options],
+) -> list[Result]:
+    """Train several runs on one federation, together where they are alike; the same as
+    :func:`evenhand.fit` for each, up to rounding.
+
+    Runs are stacked where they have the same kind of method with the same settings but for plain
+    numbers, local solvers that differ in lr and decay alone, and modules of one architecture. On a
+    GPU, and for small models, a hundred of them then take a few times as long as one
+    (docs/speed.md). On the loop engine, with dropout and over several processes they are trained
+    one after another.
+
+    Args:
+        runs: what differs. The other arguments are common to all runs, and those of
+            :func:`evenhand.fit`.
+        progress: called at the beginning and after every round with the numbers of the runs that
+            are trained together, and the rounds that they have done.
+
+    Returns:
+        The results, in the order of ``runs``.
+    """
+    if "seed" in options:
+        raise TypeError("fit_many takes no seed; give each run its own: Run(FedAvg(), seed=1)")
+    settings = Settings.of(settings, options)
+    results = dict(fit_each(module, federation, runs, settings, resume=resume, progress=progress))
+    return [
+        results[number].recorded(run.origin(module, federation, settings), run.out)
+        for number, run in enumerate(runs)
+    ]
+
+
+def fit_each(
+    module: nn.Module,
+    federation: Federation,
+    runs: Sequence[Run],
+    settings: Settings,
+    *,
+    beside: Sequence[Run] = (),
+    resume: bool = False,
+    progress: Together | None = None,
+) -> Iterator[tuple[int, Result]]:
+    """The results of :func:`fit_many`, each with its number, as they come.
+
+    Args:
+        beside: runs that are not trained, but were, or would be, together with these. Which
+            hyper-parameters become tensors is decided by all of them, so that a sweep that was
+            interrupted ends with the same bits.
+    """
+    if progress is not None and not callable(progress):
+        raise TypeError(f"progress must be a function (runs, rounds done), got {progress!r}")
+    plan = Plan(module, federation, runs, beside, settings, resume)
+    for stack in plan.stacks():
+        yield from _train(plan, stack, progress or (lambda numbers, done: None))
+
+
+def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, Result]]:
+    first, entries = stack.entries[0], stack.entries
+    exchange = None
+    alone = len(entries) == 1 and not stack.varying
+    if not alone and not first.model.stochastic and not processes.several():
+        exchange = plan.engine.attach(first.model, plan.federation, first.run.seed)
+    if exchange is None or not hasattr(exchange, "exchange_runs"):
+        if len(entries) > 1:
+            log.info(
+                "%d runs are trained one after another: this engine, module or number of"
+                " processes cannot stack them",
+                len(entries),
+            )
+        yield from _one_after_another(plan, entries, progress)
+        return
+    numbers = [entry.number for entry in entries]
+    try:
+        server = StackServer(stack, plan.federation, plan.census, exchange)
+        progress(numbers, server.done)
+        Rounds(
+            server,
+            plan.settings,
+            plan.census,
+            plan.settings.checkpoint_every,
+            plan.federation.name,
+            lambda done: progress(numbers, done),
+        ).run()
+        for row, result in server.results(plan.settings.rounds):
+            yield numbers[row], result
+    except ClientError as error:
+        text = "training %d runs one after another, since together it fails: %s"
+        log.info(text, len(entries), first_line(error))
+        yield from _one_after_another(plan, entries, progress)
+
+
+def _one_after_another(
+    plan: Plan, entries: Sequence[Entry], progress: Together
+) -> Iterator[tuple[int, Result]]:
+    for entry in entries:
+
+        def after(done: int, row: Row, number: int = entry.number) -> None:
+            progress([number], done)
+
+        progress([entry.number], len(entry.start.history))
+        yield (
+            entry.number,
+            train(
+                entry.run.module or plan.module,
+                plan.federation,
+                entry.run.algorithm,
+                replace(entry.settings, engine=plan.engine),
+                out=entry.run.out,
+                resume=entry.store is not None,
+                progress=after,
+            ),
+        )

@@ -1,0 +1,109 @@
+"""What a run starts from: everything checked, at its first round or at its last checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from evenhand import tree
+from evenhand.algorithm import Algorithm, State
+from evenhand.data.federation import Federation
+from evenhand.data.population import Census, Population
+from evenhand.errors import require_kind
+from evenhand.model import Model
+from evenhand.training.checkpoints import Checkpoints, Start, identify
+from evenhand.training.settings import Settings
+
+log = logging.getLogger(__name__)
+
+
+class Prepared(NamedTuple):
+    """What training starts from, after everything that can be checked beforehand has been."""
+
+    model: Model
+    census: Census
+    state: State
+
+
+def prepare(
+    module: nn.Module, population: Population, algorithm: Algorithm, settings: Settings
+) -> Prepared:
+    """Check that these fit together; raises a one-line error where they do not."""
+    simulated = not isinstance(population, Population) or isinstance(settings.engine, str)
+    if simulated:  # other engines need no samples here
+        require_kind("federation", population, Federation, "Federation.from_arrays(...)")
+    require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
+    model = Model(module, settings.loss).with_precision(settings.precision)
+    if settings.device is not None:
+        model = model.to(_device(settings.device))
+    model.check(population)
+    census = population.census(settings.weights)
+    settings.cohort.check(census)
+    return Prepared(model, census, algorithm.init(model.init(), census))
+
+
+def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:
+    """Raise where checkpoints are asked for without a directory."""
+    if out is None and (resume or settings.checkpoint_every):
+        raise ValueError(
+            "resume and checkpoint_every need out, the directory for checkpoints, in every run"
+        )
+
+
+def open_store(
+    out: str | Path,
+    prepared: Prepared,
+    population: Population,
+    algorithm: Algorithm,
+    settings: Settings,
+    resume: bool,
+    data: str | None = None,
+) -> tuple[Checkpoints, Start]:
+    """The checkpoints of a run, and where it begins: at the last one where it is resumed.
+
+    ``data``: the population's fingerprint, where it is known.
+    """
+    model, _, first = prepared
+    identity = identify(model, population, algorithm, settings, data)
+    store = Checkpoints(Path(out), identity, population.extent)
+    if not store.has_one_to_resume(resume):
+        return store, Start(first, {}, [], {})
+    earlier = population.first(store.extent_then())
+    device = tree.leaves(first["model"])[0].device
+    if earlier is population:
+        start = store.load()
+        return store, start._replace(state=to_server(start.state, device))
+    start = store.load(identify(model, earlier, algorithm, settings))
+    joining = range(earlier.clients, population.clients)
+    names = ", ".join(population.name(client) for client in joining)
+    log.warning("clients that join after round %d: %s", len(start.history), names)
+    before = algorithm.init(tree.to(model.init(), device), earlier.census(settings.weights))
+    state = algorithm.join(to_server(start.state, device), before, first)
+    tracked = {round: F.pad(weight, (0, len(joining))) for round, weight in start.tracked.items()}
+    return store, start._replace(state=state, tracked=tracked)
+
+
+def to_server(state: State, device: torch.device) -> State:
+    """A state where servers keep it: models on their device, numbers on the CPU."""
+    return {
+        name: tree.to(value, device) if isinstance(value, dict) else value
+        for name, value in state.items()
+    }
+
+
+def _device(device: str | torch.device) -> torch.device:
+    """The device, if it is there, with its number: which one "cuda" is depends on the thread."""
+    try:
+        chosen = torch.empty(0, device=torch.device(device)).device
+    except (RuntimeError, AssertionError, TypeError) as error:
+        # torch raises an AssertionError where it was built without CUDA
+        known = "cpu"
+        if torch.cuda.is_available():
+            known += f", cuda (0 to {torch.cuda.device_count() - 1})"
+        raise ValueError(f"device {str(device)!r} cannot be used here; there is {known}") from error
+    return chosen
