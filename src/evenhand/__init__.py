@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.report import report
-    from evenhand.studies.audit import audit
+    from evenhand.studies.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.spec import Spec
@@ -148,7 +148,7 @@ _HOME = {
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
     "page.report": ["report"],
-    "studies.audit": ["audit"],
+    "studies.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
     "studies.findings": ["Findings", "analyse"],
     "studies.spec": ["Spec"],
