@@ -44,6 +44,8 @@ KIND_NAMES = {
     str: "a text",
     bool: "true or false",
 }
+# methods with a setting that Averaged(inner) has taken the place of, and its values
+WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
@@ -391,7 +393,7 @@ def suitable_methods(federation: Federation) -> dict[str, Table]:
 def build_algorithm(table: Any) -> Algorithm:
     """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
     is the method it changes."""
-    from evenhand.algorithms import ALGORITHMS
+    from evenhand.algorithms import ALGORITHMS, Averaged
 
     parameters = (
         {"name": table}
@@ -412,8 +414,11 @@ def build_algorithm(table: Any) -> Algorithm:
             f"keyword of algorithm {name}:", "inner", inspect.signature(ALGORITHMS[name]).parameters
         )
         parameters["inner"] = build_algorithm(parameters["inner"])
+    output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
+    if output not in OUTPUTS:
+        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
     algorithm: Algorithm = _build(f"algorithm {name}", ALGORITHMS[name], parameters)
-    return algorithm
+    return Averaged(algorithm) if output == "average" else algorithm
 
 
 def algorithm_table(algorithm: Algorithm) -> Table:
