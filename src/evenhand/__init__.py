@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         AAggFF,
         AdaFed,
         AgnosticFedAvg,
+        Averaged,
         Clipped,
         DeltaFL,
         Ditto,
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.report import report
-    from evenhand.studies.audit import audit
+    from evenhand.studies.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.spec import Spec
@@ -115,6 +116,7 @@ _HOME = {
         "AAggFF",
         "AdaFed",
         "AgnosticFedAvg",
+        "Averaged",
         "Clipped",
         "DRFA",
         "DeltaFL",
@@ -148,7 +150,7 @@ _HOME = {
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
     "page.report": ["report"],
-    "studies.audit": ["audit"],
+    "studies.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
     "studies.findings": ["Findings", "analyse"],
     "studies.spec": ["Spec"],
@@ -189,6 +191,7 @@ __all__ = [
     "AdaFed",
     "AgnosticFedAvg",
     "Algorithm",
+    "Averaged",
     "Batch",
     "Census",
     "Certificate",

@@ -3,10 +3,12 @@ writes it."""
 
 from __future__ import annotations
 
+import html
 import html.parser
 import itertools
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import evenhand as eh
 from evenhand.data.plots import LINES, REFERENCE, looks, save_figures
 from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
@@ -593,6 +596,41 @@ def test_command_writes_the_page(compared: Path, tmp_path: Path) -> None:
     assert f"evenhand report {compared}" in text
     findings = analyse(Study.load([compared]))
     assert all(sentence in shown for sentence in findings.sentences)
+
+
+def test_the_page_names_the_command_that_makes_it_again(compared: Path, tmp_path: Path) -> None:
+    once, again = tmp_path / "once.html", tmp_path / "again.html"
+    options = ["--over", "samples", "--level", "0.9", "--least", "5", "--positive", "3"]
+    assert invoke("report", str(compared), "--out", str(once), *options, "-q")[0] == 0
+    [line] = re.findall(r"This page was made with</p><pre><code>(.*?)</code>", once.read_text())
+    assert html.unescape(line) == shlex.join(["evenhand", "report", str(compared), *options])
+    command = shlex.split(html.unescape(line))[1:]
+    assert invoke(*command, "--out", str(again), "-q")[0] == 0
+    assert once.read_bytes() == again.read_bytes()
+    plain = eh.report(compared, tmp_path / "plain.html", over="auto", least=10).page.read_text()
+    assert f"evenhand report {compared}</code>" in plain
+
+
+def test_a_page_from_python_is_that_of_the_command(compared: Path, tmp_path: Path) -> None:
+    assert invoke("report", str(compared), "--out", str(tmp_path / "a.html"), "-q")[0] == 0
+    written = eh.report(compared, tmp_path / "b.html")
+    assert written.figures == []
+    assert written.page.read_bytes() == (tmp_path / "a.html").read_bytes()
+    # what was loaded or analysed gives the same page, but for the command line
+    study = eh.load(compared)
+    for number, given in enumerate((study, eh.analyse(study))):
+        text = eh.report(given, tmp_path / f"{number}.html").page.read_text()
+        command = (
+            f"<p>This page was made with</p><pre><code>evenhand report {compared}</code></pre>"
+        )
+        assert text == (tmp_path / "a.html").read_text().replace(command, "")
+    with pytest.raises(ValueError, match='figure_format must be "png" or "svg"'):
+        eh.report(compared, figure_format="pdf")
+
+
+def test_figures_are_drawn_from_a_loaded_study(compared: Path) -> None:
+    figure = eh.figures.sorted_clients(eh.load(compared))
+    assert {trace.name for trace in figure.data} == {"fedavg", "qffl", "localonly"}
 
 
 def test_command_takes_single_runs_and_prints_json(compared: Path, tmp_path: Path) -> None:

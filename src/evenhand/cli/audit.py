@@ -113,8 +113,7 @@ def audit(
     with stopping_cleanly(quiet):
         from evenhand.data.tables.files import read_table
         from evenhand.files import check_formats, json_text, write_tables
-        from evenhand.studies.audit import audit as judge
-        from evenhand.studies.audit_tables import show
+        from evenhand.studies.auditing import audit as judge
 
         check_formats(formats)
         if not counts and (label is None or prediction is None):
@@ -136,7 +135,7 @@ def audit(
                     f"{left_out} of {len(frame)} rows have no label and are left out",
                     highlight=False,
                 )
-            show(console, judged)
+            judged.show(console)
             if out is not None:
                 console.print(f"Tables are in {out}", highlight=False, markup=False, soft_wrap=True)
 

@@ -239,7 +239,6 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
     from evenhand.files import json_text, write_tables
     from evenhand.studies.findings import conclude
     from evenhand.studies.study import Study
-    from evenhand.studies.tables import show
 
     if not processes.is_first():
         return
@@ -256,7 +255,7 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
     if view.as_json:
         click.echo(json_text({"directory": str(directory), **_about(findings), **tables}))
         return
-    show(console, findings)
+    findings.show(console)
     console.print(f"Results are in {directory}", highlight=False, soft_wrap=True)
 
 

@@ -3,26 +3,28 @@ nothing is trained here."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from rich.console import Console
 
-from evenhand.data.tables.files import read_table
 from evenhand.errors import require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
-from evenhand.studies.counting import count_predictions, read_counts
+from evenhand.studies.audit_tables import ACROSS, gaps_table, outside, rows_table, scores_table
 
 Ints = NDArray[np.int64]
 Row = dict[str, Any]
 
+WIDTH = 110  # columns of a text that goes to no terminal
+MOST_ROWS = 40  # a table of more is no longer read
 # of one label, what must be equal over groups
 PARITIES: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "demographic parity": (rates.selection_rate,),
@@ -73,9 +75,53 @@ class Audit:
             require_known("label", self.positive, self.counts.labels)
 
     def __repr__(self) -> str:
-        from evenhand.studies.audit_tables import as_text  # here: rich is slow to load
+        text = io.StringIO()
+        self.show(Console(file=text, width=WIDTH))
+        return text.getvalue().rstrip()
 
-        return as_text(self)
+    def show(self, console: Console) -> None:
+        """Print how clients and groups are served, and gaps between groups."""
+        clients, groups = self.clients(), self.groups()
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, markup=False)
+
+        say(self._about(len(clients)))
+        across = self.across_clients()
+        kept = ACROSS if len(clients) > 1 else ("pooled",)
+        shown = {name: across[name] for name in kept}
+        console.print(scores_table(shown))
+        if any(map(outside, shown.values())):
+            say(
+                "* Clients with few samples look more different than they are; the interval makes"
+                " up for that."
+            )
+        label = None if self.code is None else self.counts.labels[self.code]
+        for by, rows in (("client", clients), ("group", groups)):
+            if len(rows) > MOST_ROWS:
+                say(f"{len(rows)} {by}s are too many for a table; --out writes them all")
+            elif len(rows) > 1:
+                console.print(rows_table(by, rows, self.least, label))
+        hidden = sum(row["samples"] is None for row in clients)
+        if hidden:
+            say(
+                f"Clients with fewer than {self.least} samples: {hidden}. Their numbers are"
+                " suppressed, and left out across clients."
+            )
+        if gaps := self.across_groups():
+            console.print(gaps_table(gaps))
+            if few := ", ".join(row["name"] for row in groups if row["small"]):
+                say(f"Gaps leave out groups with fewer than {self.least} samples: {few}.")
+
+    def _about(self, clients: int) -> str:
+        total, missing = int(self.counts.table.sum()), int(self.counts.table[..., -1].sum())
+        none = f", {missing} without a prediction" if missing else ""
+        held = f"; {clients} clients" if clients > 1 else ""
+        what = "clients and samples" if self.over == "both" else self.over
+        labels = ", ".join(self.counts.labels)
+        return (
+            f"{total} samples{none}{held}; labels {labels}; {self.level:.0%} intervals over {what}"
+        )
 
     @property
     def code(self) -> int | None:
@@ -198,52 +244,3 @@ class Audit:
 def _right(tables: Ints) -> tuple[Ints, Ints]:
     """Samples that are predicted right, and all samples, of tables (..., C, C + 1)."""
     return np.diagonal(tables[..., :-1], axis1=-2, axis2=-1).sum(-1), tables.sum((-2, -1))
-
-
-def audit(
-    predictions: pd.DataFrame | Counts | str | Path,
-    label: object = None,
-    prediction: object = None,
-    client: object = None,
-    group: object = None,
-    *,
-    counts: bool = False,
-    positive: str | None = None,
-    over: str = "samples",
-    level: float = 0.95,
-    draws: int = 1000,
-    seed: int = 0,
-    least: int = 10,
-    suppress: bool = False,
-) -> Audit:
-    """Who is served how well by predictions that are there already.
-
-    >>> table = pd.DataFrame({"paid": ["no", "yes", "yes", "yes"], "score": [3, 8, 9, 2]})
-    >>> audit(table, label="paid", prediction="score >= 5").across_clients()["pooled"].value
-    0.75
-
-    Args:
-        predictions: a table with a row for each sample, the path of a CSV or Parquet file with one,
-            or counts.
-        label, prediction, client, group: columns of the table; see
-            :func:`evenhand.audit.count_predictions`.
-        counts: the table holds counts: columns label, prediction, count and, where there are any,
-            client and group.
-
-    The other arguments are those of :class:`evenhand.audit.Audit`.
-    """
-    if isinstance(predictions, Counts):
-        found = predictions
-    else:
-        table = predictions if isinstance(predictions, pd.DataFrame) else read_table(predictions)
-        if counts:
-            found = read_counts(table)
-        elif label is None or prediction is None:
-            raise ValueError("give label and prediction, or counts=True for a table of counts")
-        else:
-            found = count_predictions(table, label, prediction, client, group)
-    return Audit(found, positive, over, level, draws, seed, least, suppress)
-
-
-for _part in (Audit, count_predictions, read_counts):
-    setattr(audit, _part.__name__, _part)  # evenhand.audit was a module of these

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from evenhand.metrics.uncertainty import Interval
 
-if TYPE_CHECKING:
-    from evenhand.studies.audit import Audit
-
-WIDTH = 110  # columns of a text that goes to no terminal
-MOST_ROWS = 40  # a table of more is no longer read
 SHORT = {
     "selection rate": "selected",
     "true-positive rate": "TPR",
     "false-positive rate": "FPR",
     "precision": "precision",
 }
-SHOWN = {
+ACROSS = {
     "mean": "mean over clients",
     "pooled": "over all samples",
     "worst10": "worst 10 % of clients",
@@ -33,87 +26,42 @@ SHOWN = {
 }
 
 
-def as_text(judged: Audit) -> str:
-    """What :func:`show` prints."""
-    text = io.StringIO()
-    show(Console(file=text, width=WIDTH), judged)
-    return text.getvalue().rstrip()
+def scores_table(across: Mapping[str, Interval]) -> Table:
+    """Numbers across clients, in percent."""
+    values = {ACROSS[name]: value for name, value in across.items()}
+    return _table("Accuracy, %", ("", "accuracy", "interval"), _interval_cells(values))
 
 
-def show(console: Console, judged: Audit) -> None:
-    counts, clients = judged.counts, judged.clients()
-    total, missing = int(counts.table.sum()), int(counts.table[..., -1].sum())
-    none = f", {missing} without a prediction" if missing else ""
-    held = f"; {len(clients)} clients" if len(clients) > 1 else ""
-    what = "clients and samples" if judged.over == "both" else judged.over
-    about = f"labels {', '.join(counts.labels)}; {judged.level:.0%} intervals over {what}"
-    console.print(f"{total} samples{none}{held}; {about}", highlight=False, markup=False)
-    across = judged.across_clients()
-    shown = {
-        heading: across[name]
-        for name, heading in SHOWN.items()
-        if len(clients) > 1 or name == "pooled"
-    }
-    console.print(_table("Accuracy, %", ("", "accuracy", "interval"), _interval_cells(shown)))
-    if any(_outside(value) for value in shown.values()):
-        console.print(
-            "* Clients with few samples look more different than they are; the interval makes up"
-            " for that.",
-            highlight=False,
-        )
-    for title, rows in (("client", clients), ("group", judged.groups())):
-        if len(rows) < 2:
-            continue
-        if len(rows) > MOST_ROWS:
-            console.print(
-                f"{len(rows)} {title}s are too many for a table; --out writes them all",
-                highlight=False,
-            )
-            continue
-        extra = [
-            name
-            for name in rows[0]
-            if name not in ("name", "samples", "accuracy", "low", "high", "small")
+def gaps_table(gaps: Mapping[str, Interval]) -> Table:
+    """Gaps between groups, in points."""
+    return _table("Gaps between groups, points", ("", "gap", "interval"), _interval_cells(gaps))
+
+
+def rows_table(by: str, rows: Sequence[Mapping[str, Any]], least: int, label: str | None) -> Table:
+    """A row per client or group; rates are those of ``label``."""
+    extra = [name for name in rows[0] if name in SHORT]
+    cells = [
+        [
+            escape(row["name"]),
+            (
+                f"< {least}"
+                if row["samples"] is None
+                else str(row["samples"]) + (" (few)" if row["small"] else "")
+            ),
+            _share(row["accuracy"]),
+            f"{_share(row['low'])} to {_share(row['high'])}",
+            *(_share(row[name]) for name in extra),
         ]
-        cells = [
-            [
-                escape(row["name"]),
-                (
-                    f"< {judged.least}"
-                    if row["samples"] is None
-                    else str(row["samples"]) + (" (few)" if row["small"] else "")
-                ),
-                _share(row["accuracy"]),
-                f"{_share(row['low'])} to {_share(row['high'])}",
-                *(_share(row[name]) for name in extra),
-            ]
-            for row in rows
-        ]
-        about = (
-            f"; rates of label {escape(counts.labels[judged.code])}"
-            if extra and judged.code is not None
-            else ""
-        )
-        headings = (title, "samples", "accuracy", "interval", *(SHORT[name] for name in extra))
-        console.print(_table(f"By {title}, %{about}", headings, cells))
-    hidden = sum(row["samples"] is None for row in clients)
-    if hidden:
-        text = (
-            f"Clients with fewer than {judged.least} samples: {hidden}. Their numbers are"
-            " suppressed, and left out across clients."
-        )
-        console.print(text, highlight=False)
-    gaps = judged.across_groups()
-    if gaps:
-        console.print(
-            _table("Gaps between groups, points", ("", "gap", "interval"), _interval_cells(gaps))
-        )
-        few = [row["name"] for row in judged.groups() if row["small"]]
-        if few:
-            text = (
-                f"Gaps leave out groups with fewer than {judged.least} samples: {', '.join(few)}."
-            )
-            console.print(text, highlight=False, markup=False)
+        for row in rows
+    ]
+    about = f"; rates of label {escape(label)}" if extra and label is not None else ""
+    headings = (by, "samples", "accuracy", "interval", *(SHORT[name] for name in extra))
+    return _table(f"By {by}, %{about}", headings, cells)
+
+
+def outside(value: Interval) -> bool:
+    """Whether a number is outside of its interval."""
+    return bool(value.value < value.low or value.value > value.high)
 
 
 def _table(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
@@ -132,14 +80,10 @@ def _interval_cells(values: Mapping[str, Interval]) -> list[list[str]]:
         [
             name,
             _share(value.value),
-            f"{_share(value.low)} to {_share(value.high)}{'*' * _outside(value)}",
+            f"{_share(value.low)} to {_share(value.high)}{'*' * outside(value)}",
         ]
         for name, value in values.items()
     ]
-
-
-def _outside(value: Interval) -> bool:
-    return bool(value.value < value.low or value.value > value.high)
 
 
 def _share(value: float | None) -> str:

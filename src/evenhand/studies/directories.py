@@ -6,16 +6,18 @@ A run made of a spec also holds tables of its results, ``comparison.csv`` and ot
 
 from __future__ import annotations
 
+import csv
 import json
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from evenhand import files
+from evenhand.data.federation import Federation
 from evenhand.engines import processes
 from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
@@ -25,9 +27,6 @@ from evenhand.studies.spec import NODES, Method, Spec
 from evenhand.studies.trial import Ints, Trial
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
-
-if TYPE_CHECKING:
-    from evenhand.studies.executing import Ready
 
 TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
 IN_PYTHON = "go on with it in Python, by the same call with resume=True"
@@ -71,27 +70,28 @@ def is_finished(folder: Path) -> bool:
 
 
 @processes.on_first
-def claim_run(ready: Ready, directory: Path) -> None:
-    """Write what the run is about; refuse a directory whose results belong to another spec or to
+def claim_run(
+    directory: Path, spec: Spec, federation: Federation, about: Mapping[str, Any]
+) -> None:
+    """Write what a run is about; refuse a directory whose results belong to another spec or to
     other data."""
     files.clear_partial(directory, saved.RUN_FILES)
-    text, data = ready.spec.to_toml(), ready.federation.fingerprint()
     path = directory / saved.ABOUT
     begun = _json(path) or {}
-    if begun.get("spec", saved.identity(text)) != saved.identity(text):
+    if begun.get("spec", about["spec"]) != about["spec"]:
         raise RunError(
             f"{directory} was begun with other settings; run the changed spec.toml in a directory"
             " of its own"
         )
-    if begun.get("data", data) != data:
+    if begun.get("data", about["data"]) != about["data"]:
         raise RunError(
             f"the data have changed since {directory} was begun; run them in a directory of"
             " their own"
         )
-    files.write_atomic(directory / saved.SPEC, text.encode())
-    files.write_json(path, ready.about())
+    files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
+    files.write_json(path, about)
     if not (directory / saved.SAMPLES).exists():
-        saved.write_samples(ready.federation, directory)
+        saved.write_samples(federation, directory)
 
 
 @processes.on_first
@@ -222,15 +222,16 @@ def _rounds_done(folder: Path) -> int:
 
 def _columns(path: Path) -> Columns:
     rows = files.read_rows(path, text=TEXT)
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    with path.open(newline="") as file:
+        header = next(csv.reader(file), [])
     return {
         name: (
             [row.get(name, "") for row in rows]
             if name in TEXT
             else np.array([row.get(name, np.nan) for row in rows])
         )
-        for name in ("by", "name", "team", *names)
-        if name in names or (name == "team" and "by" in names)
+        for name in header
+        if name in TEXT or any(name in row for row in rows)
     }
 
 

@@ -162,7 +162,7 @@ def _axes(grid: Mapping[str, Sequence[Any] | str]) -> list[Axis]:
     return [
         parse_axis(f"{key}={values}")
         if isinstance(values, str)
-        else Axis(key, tuple(values), f"{key}={list(values)}")
+        else Axis.of(key, list(values), f"{key}={list(values)}")
         for key, values in grid.items()
     ]
 
@@ -184,8 +184,12 @@ def _carry_out(
         execute_comparison(planned, directory, _watching(planned, progress))
 
         def found() -> Findings:
-            findings = conclude(Study.load([directory]), planned.spec, **numbers)
+            study = Study.load([directory])
+            findings = conclude(study, planned.spec, **numbers)
             write_tables(directory, findings.tables())
+            if out is None:  # models are read when they are first asked for
+                for trial in study.trials.values():
+                    trial.read_models()
             return findings
 
         return processes.from_first(found, "the findings")

@@ -124,7 +124,7 @@ def check(spec: Spec, given: Given | None = None) -> Ready:
 
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
     """Run, or go on with, every method of a spec in ``directory``."""
-    claim_run(ready, directory)
+    claim_run(directory, ready.spec, ready.federation, ready.about())
     for method in ready.spec.methods:
         folder = directory / method.label
         if not is_finished(folder):
@@ -164,7 +164,7 @@ def execute_together(
     done: list[Run] = []
     for ready, directory in places:
         seed = ready.spec.seed
-        claim_run(ready, directory)
+        claim_run(directory, ready.spec, ready.federation, ready.about())
         for method in ready.spec.methods:
             folder = directory / method.label
             local = ready.settings(method).local

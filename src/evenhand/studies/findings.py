@@ -3,15 +3,20 @@ page alike."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies import tables
 from evenhand.studies.analysis import Comparison, Difference, Entry, compare, gaps, ledger
 from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
+from evenhand.studies.sweep_tables import show_choice
 from evenhand.studies.sweeping import Sweep
 from evenhand.studies.words import sentences
 
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
+WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
+MOST_ROWS = 40  # a table of more is no longer read
 # how a study is looked at where nothing else is asked for, see analyse()
 NUMBERS: dict[str, Any] = {"over": "auto", "level": 0.95, "least": 10, "positive": None}
 
@@ -41,9 +48,40 @@ class Findings:
     sweep: Sweep | None = None
 
     def __repr__(self) -> str:
-        from evenhand.studies.tables import as_text  # here: rich is slow to load
+        text = io.StringIO()
+        self.show(Console(file=text, width=WIDTH))
+        return text.getvalue().rstrip()
 
-        return as_text(self)
+    def show(self, console: Console) -> None:
+        """Print how methods compare, who gains and who loses, gaps by "group" and "team", who
+        counted for how much, and all that in words; of a sweep, first which point is chosen and
+        why."""
+        study, entries = self.study, self.entries
+        if self.sweep is not None:
+            show_choice(console, self.sweep)
+        tables.show_table(console, tables.comparison_table(study, self.comparison))
+        if legend := tables.legend(self.comparison):
+            console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+        for by in study.kinds:
+            count = len(study.names(by))
+            if count > MOST_ROWS:
+                console.print(
+                    f"{count} {by}s are too many for a table; ledger.csv has them all.",
+                    highlight=False,
+                )
+            elif count:
+                tables.show_table(console, tables.ledger_table(study, entries, by, self.least))
+        for by, found in self.gaps.items():
+            if found and by in study.kinds:
+                tables.show_table(console, tables.gap_table(found, by, self.positive))
+                if few := ", ".join(self.left_out(by)):
+                    text = f"Gaps leave out {by}s with fewer than {self.least} samples: {few}."
+                    console.print(text, style="dim", highlight=False, markup=False)
+        weights = tables.weight_table(study)
+        if weights.row_count:
+            tables.show_table(console, weights)
+        for line in self.sentences:
+            console.print(line, highlight=False, markup=False)
 
     @property
     def clients(self) -> str:

@@ -124,7 +124,7 @@ def _dealt(federation: Data, seed: int) -> Federation:
 
 def with_methods(spec: Spec, methods: Methods) -> Spec:
     """The spec with these methods; a mapping gives them labels."""
-    if isinstance(methods, str | Algorithm):
+    if isinstance(methods, str) or not isinstance(methods, Mapping | Sequence):
         methods = [methods]
     items: list[tuple[str | None, Any]] = (
         list(methods.items())

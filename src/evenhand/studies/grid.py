@@ -14,7 +14,7 @@ import numpy as np
 from evenhand.algorithm import Algorithm
 from evenhand.algorithms.naming import described, label_of
 from evenhand.errors import SpecError, unknown
-from evenhand.studies.spec import REFERENCES, Method, Spec, parse_value, put, split_commas
+from evenhand.studies.spec import REFERENCES, Method, Spec, Table, parse_value, put, split_commas
 
 MOST_POINTS = 1000  # a slip in a range asks for more
 
@@ -26,6 +26,16 @@ class Axis(NamedTuple):
     key: str
     values: tuple[Any, ...]
     text: str  # as it was given
+
+    @classmethod
+    def of(cls, key: str, values: Sequence[Any], text: str) -> Axis:
+        """An axis with different values."""
+        if not len(values):
+            raise SpecError(f"the grid {text!r} has no values")
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                raise SpecError(f"the grid {text!r} has {value!r} twice")
+        return cls(key, tuple(values), text)
 
 
 def parse_axis(text: str) -> Axis:
@@ -48,12 +58,7 @@ def parse_axis(text: str) -> Axis:
         if kind in ("lin", "log")
         else tuple(parse_value(value) for value in split_commas(rest))
     )
-    if not values:
-        raise SpecError(f"the grid {text!r} has no values")
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise SpecError(f"the grid {text!r} has {value!r} twice")
-    return Axis(key, values, text)
+    return Axis.of(key, values, text)
 
 
 def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
@@ -118,6 +123,8 @@ def grid_points(methods: Sequence[Method], axes: Sequence[Axis]) -> list[Method]
                 given = _changed(given, key, value, text)
         if given is not None:
             table = {**described(given), "local": table.get("local", {})}
+            for key, (value, _) in chosen.items():  # also a value that is the default
+                _set(table, key, value)
         values = (f"{key}={_shown(value)}" for key, (value, _) in chosen.items())
         table["label"] = " ".join([method.label, *values])
         points.append(replace(Method.from_table(table), given=given))
@@ -172,6 +179,13 @@ def _changed(algorithm: Algorithm, key: str, value: Any, text: str) -> Algorithm
         return kind(**{**settings, name: value})
     except (ValueError, TypeError) as error:
         raise SpecError(f"{kind.__name__}: {error}") from error
+
+
+def _set(table: Table, path: str, value: Any) -> None:
+    *tables, key = path.split(".")
+    for step in tables:
+        table = table.setdefault(step, {})
+    table[key] = value
 
 
 def _shown(value: Any) -> str:

@@ -29,6 +29,12 @@ class Measure:
     part: str = "test"  # of the data that it was taken on
     squared: bool = False  # whether the column holds means of squares, whose root is written
 
+    @property
+    def has_sample_intervals(self) -> bool:
+        """Whether numbers across clients have intervals over samples: the model behind them is one
+        of right predictions or of squared errors."""
+        return self.column == "accuracy" or self.squared
+
     def merit(self, values: Floats) -> Floats:
         """Merits from a column of the scores."""
         if self.column == "accuracy":

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.algorithms import ALGORITHMS
+from evenhand.algorithms import ALGORITHMS, Averaged
 from evenhand.algorithms.naming import RESERVED as RESERVED_KEYS
 from evenhand.algorithms.naming import algorithm_table as algorithm_table
 from evenhand.algorithms.naming import imported, label_of
@@ -63,6 +63,8 @@ KIND_NAMES = {
     str: "a text",
     bool: "true or false",
 }
+# methods with a setting that Averaged(inner) has taken the place of, and its values
+WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
@@ -480,8 +482,11 @@ def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     if "inner" in parameters:
         check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(kind).parameters)
         parameters["inner"] = build_algorithm(parameters["inner"], own)
+    output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
+    if output not in OUTPUTS:
+        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
     algorithm: Algorithm = _build(f"algorithm {name}", kind, parameters)
-    return algorithm
+    return Averaged(algorithm) if output == "average" else algorithm
 
 
 def parse_method(text: str) -> Table:

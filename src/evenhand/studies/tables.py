@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from rich import box
@@ -16,14 +14,8 @@ from rich.table import Table
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis import Comparison, Entry
 from evenhand.studies.study import Study
-from evenhand.studies.sweep_tables import show_choice
-
-if TYPE_CHECKING:
-    from evenhand.studies.findings import Findings
 
 TO = "\N{EN DASH}"
-WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
-MOST_ROWS = 40  # a table of more is no longer read
 
 COLUMNS = {
     "mean": "mean",
@@ -43,49 +35,6 @@ SHORT = {
     "predictive parity": "precision",
     "accuracy parity": "accuracy",
 }
-
-
-def as_text(findings: Findings) -> str:
-    """What :func:`show` prints."""
-    text = io.StringIO()
-    show(Console(file=text, width=WIDTH), findings)
-    return text.getvalue().rstrip()
-
-
-def show(console: Console, findings: Findings) -> None:
-    """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted
-    for how much, and all that in words; of a sweep, first which point is chosen and why."""
-    if findings.sweep is not None:
-        show_choice(console, findings.sweep)
-    study, comparison, entries = findings.study, findings.comparison, findings.entries
-    _show(console, comparison_table(study, comparison))
-    legend = _legend(comparison)
-    if legend:
-        console.print("\n".join(legend) + "\n", style="dim", highlight=False)
-    shown = study.kinds
-    for by in shown:
-        count = len(study.names(by))
-        if count > MOST_ROWS:
-            console.print(
-                f"{count} {by}s are too many for a table; ledger.csv has them all.", highlight=False
-            )
-        elif count:
-            _show(console, ledger_table(study, entries, by, findings.least))
-    for by, found in findings.gaps.items():
-        if found and by in shown:
-            _show(console, gap_table(findings, by))
-            few = findings.left_out(by)
-            if few:
-                text = (
-                    f"Gaps leave out {by}s with fewer than {findings.least} samples:"
-                    f" {', '.join(few)}."
-                )
-                console.print(text, style="dim", highlight=False, markup=False)
-    weights = weight_table(study)
-    if weights.row_count:
-        _show(console, weights)
-    for line in findings.sentences:
-        console.print(line, highlight=False, markup=False)
 
 
 def comparison_table(study: Study, comparison: Comparison) -> Table:
@@ -119,7 +68,7 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
     return table
 
 
-def _legend(comparison: Comparison) -> list[str]:
+def legend(comparison: Comparison) -> list[str]:
     marked = any(
         one.better or one.worse
         for row in comparison.differences.values()
@@ -180,15 +129,18 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
     return table
 
 
-def gap_table(findings: Findings, by: str) -> Table:
-    """A row per method: the largest difference between two groups, or teams, in each rate."""
-    found = findings.gaps[by]
+def gap_table(found: Mapping[str, Mapping[str, Interval]], by: str, positive: str | None) -> Table:
+    """A row per method: the largest difference between two groups, or teams, in each rate.
+
+    ``positive``: the label that rates are about; of many labels, the one that differs most says
+    little.
+    """
     kinds = list(next(iter(found.values())))
     about = ""
-    if findings.positive is None:  # of many labels, the one that differs most says little
+    if positive is None:
         kinds = [kind for kind in kinds if kind in OF_ALL_LABELS]
     elif any(kind not in OF_ALL_LABELS for kind in kinds):
-        about = f"; rates of label {findings.positive}"
+        about = f"; rates of label {positive}"
     table = _table(
         f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds]
     )
@@ -236,7 +188,7 @@ def weight_table(study: Study) -> Table:
     return table
 
 
-def _show(console: Console, table: Table) -> None:
+def show_table(console: Console, table: Table) -> None:
     """A table below its title, which may be longer than the table is wide."""
     if table.title is not None:
         console.print(table.title, style="italic", highlight=False)

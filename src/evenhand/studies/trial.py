@@ -74,12 +74,12 @@ class Trial:
 
         return pd.DataFrame(self.history_columns)
 
-    @property
+    @cached_property
     def params(self) -> dict[str, Tensor]:
         """The model handed out, with the keys of ``module.state_dict()``."""
         return tree.unflatten(files.read_tensors(self.folder / MODEL)[0])
 
-    @property
+    @cached_property
     def personal(self) -> list[dict[str, Tensor]] | None:
         """Each client's own model, for methods that have them."""
         path = self.folder / PERSONAL
@@ -87,6 +87,10 @@ class Trial:
             return None
         found = tree.unflatten(files.read_tensors(path)[0])
         return [found[str(client)] for client in range(len(found))]
+
+    def read_models(self) -> None:
+        """Read the models now; the folder may then go."""
+        _ = self.params, self.personal
 
     @property
     def summary(self) -> dict[str, float]:

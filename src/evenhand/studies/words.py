@@ -9,7 +9,7 @@ import numpy as np
 
 from evenhand.metrics.spread import tenth
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis import Comparison, Entry
+from evenhand.studies.analysis import Comparison, Entry, is_sampled
 from evenhand.studies.study import Study
 
 # methods that are spoken of for what they do for the worst tenth; those that do harm are spoken of
@@ -104,9 +104,10 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
             for one in (worst, mean)
         )
         changes = f"{of_worst} for the worst 10 % of clients and {of_mean} in the mean"
+        without = "" if is_sampled(study) else " without values of samples"
         return (
-            f"Against FedAvg, {label} changes {what} by {changes}. One training without values of"
-            " samples cannot tell that from chance."
+            f"Against FedAvg, {label} changes {what} by {changes}. One training{without} cannot"
+            " tell that from chance."
         )
     moved, paid = worst.better or worst.worse, mean.better or mean.worse
     warning = _few_among_the_worst(study, label, least)
@@ -281,9 +282,13 @@ def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
 def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     samples, several = f"{study.measure.part} samples", len(study.seeds) > 1
     if comparison.over == "nothing":
+        why = (
+            "and numbers of a loss of one's own"
+            if is_sampled(study)
+            else "and samples are with the nodes: numbers"
+        )
         return (
-            "There is one seed, and samples are with the nodes: numbers across clients have no"
-            " intervals. Runs with more seeds have."
+            f"There is one seed, {why} across clients have no intervals. Runs with more seeds have."
         )
     about = {
         "seeds": f"over {len(study.seeds)} seeds (Student's)",
