@@ -24,9 +24,11 @@ from evenhand.files import read_rows, read_tensors
 from evenhand.flower import records
 from evenhand.messages import Reply
 from evenhand.page.document import page
-from evenhand.studies.analysis import across_clients, compare, gaps, statistics
+from evenhand.studies.comparison import compare
 from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import analyse
+from evenhand.studies.gaps import gaps
+from evenhand.studies.statistics import across_clients, statistics
 from evenhand.studies.study import Study
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged

@@ -13,7 +13,8 @@ import numpy as np
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import summary
 from evenhand.studies.measure import measure_of
-from evenhand.studies.spec import Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
 from evenhand.studies.trial import Trial
 

@@ -14,9 +14,9 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures
 from evenhand.page.markup import table, text
 from evenhand.page.series import client_merits, curve, learning, thinned, weights
-from evenhand.studies.analysis import HEADINGS
-from evenhand.studies.analysis import front as front_points
 from evenhand.studies.findings import Findings
+from evenhand.studies.statistics import HEADINGS
+from evenhand.studies.statistics import front as front_points
 from evenhand.studies.study import Study
 
 FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # what the mean can be set against

@@ -14,9 +14,10 @@ from evenhand.page import figures, panels, server
 from evenhand.page.ledger import ledger
 from evenhand.page.markup import Cell, hidden, table, text
 from evenhand.page.panels import Panel
-from evenhand.studies.analysis import STATISTICS, Comparison
+from evenhand.studies.comparison import Comparison
 from evenhand.studies.findings import Findings
 from evenhand.studies.spec import Spec
+from evenhand.studies.statistics import STATISTICS
 from evenhand.studies.study import Study
 from evenhand.training.directory import PYTHON
 

@@ -17,7 +17,8 @@ from evenhand.data.federation import Federation
 from evenhand.errors import require_kind
 from evenhand.studies.comparing import GivenBySeed
 from evenhand.studies.executing import Given
-from evenhand.studies.spec import Spec, Table, parse_method, parse_table, plain_name
+from evenhand.studies.parsing import parse_method, parse_table
+from evenhand.studies.spec import Spec, Table, plain_name
 from evenhand.training.directory import PYTHON, run_table
 from evenhand.training.settings import Settings
 
