@@ -60,16 +60,6 @@ KNOWN: set[Edge] = set()
 LONGER = dict.fromkeys(
     [
         "algorithm",
-        "cli.view",
-        "metrics.across",
-        "page.figures",
-        "page.panels",
-        "page.sections",
-        "studies.analysis",
-        "studies.directories",
-        "studies.spec",
-        "studies.study",
-        "studies.words",
         "testing.hooks",
         "testing.runs",
         "testing.subject",
@@ -199,9 +189,9 @@ def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
         "data/x": "def f():\n    from evenhand.training.y import g\n",
         "data/z": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import evenhand.data.v\n",
         "data/v": "from evenhand.data import z\nfrom os import path\n",
-        "training/__init__": "import importlib\nimportlib.import_module(f'evenhand.report.{1}')\n",
+        "training/__init__": "import importlib\nimportlib.import_module(f'evenhand.page.{1}')\n",
         "training/y": "from evenhand import data\n",
-        "report/__init__": "",
+        "page/__init__": "",
     }
     for name, text in files.items():
         path = tmp_path / PACKAGE / f"{name}.py"
@@ -212,12 +202,12 @@ def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
         Edge("evenhand.data.x", "evenhand.training.y"),
         Edge("evenhand.data.z", "evenhand.data.v"),
         Edge("evenhand.data.v", "evenhand.data.z"),
-        Edge("evenhand.training", "evenhand.report"),
+        Edge("evenhand.training", "evenhand.page"),
         Edge("evenhand.training.y", "evenhand.data"),
     }
     assert upward(found) == [
         "evenhand.data.x imports evenhand.training.y: data is below training",
-        "evenhand.training imports evenhand.report: training is below report",
+        "evenhand.training imports evenhand.page: training is below page",
     ]
     assert cycles(found) == [
         "evenhand.data.z imports evenhand.data.v:"

@@ -25,6 +25,7 @@ from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures, panels, series
 from evenhand.page.document import page
+from evenhand.page.figures.methods import VERDICT_WORDS
 from evenhand.page.markup import script_json
 from evenhand.studies.comparison import Difference, compare
 from evenhand.studies.findings import analyse
@@ -32,25 +33,10 @@ from evenhand.studies.ledger import ledger
 from evenhand.studies.statistics import front
 from evenhand.studies.study import Study
 from tests.support.commands import invoke
-from tests.support.studies import make_study
+from tests.support.studies import FIVE, NASTY, make_study
 
 pytest.importorskip("plotly", reason="the report needs plotly")
 
-FIVE = {
-    "fedavg": (0.80, 0.0),
-    "qffl": (0.79, 0.5),
-    "afl": (0.77, 0.7),
-    "ditto": (0.82, 0.4),
-    "localonly": (0.7, 0.2),
-}
-NASTY = (
-    "<script>alert(1)</script>",
-    "</script><!--",
-    "[bold]a & b[/bold]",
-    "\"quoted\" 'name'",
-    "%{x} $y$ {{title}}",
-    "n" * 200,
-)
 ODD = {
     "one method": {"methods": {"fedavg": (0.8, 0.0)}},
     "one seed": {"seeds": 1},
@@ -270,7 +256,7 @@ def test_bars_count_verdicts() -> None:
         for entry in entries
         if entry.against == "fedavg" and entry.by == "client"
     )
-    words = {word: verdict for verdict, word in figures.VERDICT_WORDS.items()}
+    words = {word: verdict for verdict, word in VERDICT_WORDS.items()}
     for bar in figures.verdicts(study, entries, "fedavg").data:
         for label, count in zip(bar.y, bar.x, strict=True):
             assert count == counted[label, words[bar.name]]
