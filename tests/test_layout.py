@@ -59,7 +59,6 @@ KNOWN: set[Edge] = set()
 # Files that are longer, and why; delete a line here when its file is short enough.
 LONGER = dict.fromkeys(
     [
-        "algorithm",
         "testing.hooks",
         "testing.runs",
         "testing.subject",

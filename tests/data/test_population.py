@@ -53,6 +53,9 @@ def test_counts_are_by_part_client_and_group(grouped: eh.Federation) -> None:
     assert [grouped.has(part) for part in PARTS] == [True, False, True]
     assert grouped.judged_part == "test"
     assert grouped.judged is grouped.test
+    for who in (grouped, counts_alone(grouped)):
+        with pytest.raises(ValueError, match="part must be"):
+            who.sizes("tset")
     assert grouped.extent == Extent(clients=3, groups=3, teams=2)
 
 

@@ -71,12 +71,12 @@ FEDFV = (
 )
 RUNS = {
     "afl, lr_lambda 0.01": (
-        eh.AFL(lr_lambda=0.01, output="average"),
+        eh.Averaged(eh.AFL(lr_lambda=0.01)),
         AFL_SLOW,
         (84.29, 82.00, 71.29),
     ),
     "afl, lr_lambda 0.1": (
-        eh.AFL(lr_lambda=0.1, output="average"),
+        eh.Averaged(eh.AFL(lr_lambda=0.1)),
         AFL_FAST,
         (77.86, 77.86, 75.29),
     ),

@@ -71,8 +71,8 @@ class Assignment(NamedTuple):
         val, test = (share(code) if code in codes[owners >= 0] else None for code in (VAL, TEST))
         return cls(share(TRAIN), val, test, teams, team_names, group_names, deal.names)
 
-    def of_larger(self, kept: Tensor) -> Assignment:
-        """The same for rows of which these are ``kept``, by their numbers there."""
+    def renumbered(self, kept: Tensor) -> Assignment:
+        """The same by the numbers that the rows have in a larger set, ``kept``."""
         train, val, test = (
             share and share._replace(rows=kept[share.rows])
             for share in (self.train, self.val, self.test)
@@ -118,7 +118,7 @@ def assign(
         kept = torch.nonzero(~rows.held_out).flatten()
         shares = {key: value for key, value in split.items() if key != "official"}
         official = replace(rows.select(kept), held_out=None)
-        return assign(official, partition, shares, seed, clients).of_larger(kept)
+        return assign(official, partition, shares, seed, clients).renumbered(kept)
     require(len(rows) > 0, "there are no samples to deal to clients")
     name, function, settings = _resolve(partition, clients)
     made = function(rows, **_arguments(name, function, settings, seed))

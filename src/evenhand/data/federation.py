@@ -104,15 +104,19 @@ class Federation(Population):
     def counts(self, part: str) -> Tensor:
         """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
         have no groups."""
-        held = self.parts.get(part)
+        held = self._held(part)
         missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
         return missing if held is None else held.counts(self.groups)
 
     def sizes(self, part: str) -> Tensor:
         """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
         part."""
-        held = self.parts.get(part)
+        held = self._held(part)
         return torch.zeros(self.clients, dtype=torch.int64) if held is None else held.sizes
+
+    def _held(self, part: str) -> Part | None:
+        require_choice("part", part, PARTS)
+        return self.parts.get(part)
 
     def _group_counts(self) -> Tensor | None:
         return None if self.train.group is None else self.counts("train")
@@ -171,10 +175,10 @@ class Federation(Population):
 
         if part is None:
             return balance(self, list(self.parts.values()), by)
-        require_choice("part", part, PARTS)
-        if part not in self.parts:
+        held = self._held(part)
+        if held is None:
             raise ValueError(f"these data have no {part} part")
-        return balance(self, [self.parts[part]], by)
+        return balance(self, [held], by)
 
     def describe(self) -> pd.DataFrame:
         """A row per client: name, team, samples in each part, and the share of every label and

@@ -152,22 +152,26 @@ class Simulator:
         kinds = self._chunks.kinds(work, everyone)
 
         def reply(rows: Tensor) -> ChunkReply:
-            members = everyone.pick(rows)
+            members, given = everyone.pick(rows), shared
+            if runs > 1:
+                given = tree.map(lambda leaf: leaf[members.run.to(leaf.device)], shared)
+            mine = own
+            if len(rows) != count:
+                mine = tree.map(lambda leaf: leaf[rows.to(leaf.device)], own)
             memory = self._recall(prepared, members, runs)
             summed = self._chunks.on_gpu and runs == 1
-            found = self._chunks.reply(prepared, shared, own, memory, members, rows, round, summed)
+            found = self._chunks.reply(prepared, given, mine, memory, members, round, summed)
             self._look_ahead()
             return found
 
-        jobs = [
-            partial(reply, rows) for rows in self.batching.plan(kinds, prepared.bytes_of_a_client)
-        ]
+        chunks = self.batching.plan(kinds, prepared.bytes_of_a_client)
+        found = self.batching.run(
+            [partial(reply, rows) for rows in chunks],
+            parallel=len(chunks) > 1 and not self.model.stochastic,
+        )
         with one_thread():
-            for result in self.batching.run(
-                jobs, parallel=len(jobs) > 1 and not self.model.stochastic
-            ):
-                rows = result.rows
-                if result.nothing_but_sums and len(jobs) == 1 and not wait:
+            for rows, result in zip(chunks, found, strict=True):
+                if result.nothing_but_sums and len(chunks) == 1 and not wait:
                     return (
                         tree.map(lambda leaf: leaf[None].clone(), result.sums or {}),
                         {},

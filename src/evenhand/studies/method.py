@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from evenhand.algorithm import Algorithm
-from evenhand.algorithms import ALGORITHMS
+from evenhand.algorithms import ALGORITHMS, Averaged
 from evenhand.algorithms.naming import RESERVED, Table, imported, label_of
 from evenhand.errors import SpecError
 from evenhand.studies.building import built, check_name
+
+# methods with a setting that Averaged(inner) has taken the place of, and its values
+WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 
 
 @dataclass(frozen=True)
@@ -84,5 +87,8 @@ def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     if "inner" in parameters:
         check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(kind).parameters)
         parameters["inner"] = build_algorithm(parameters["inner"], own)
+    output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
+    if output not in OUTPUTS:
+        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
     algorithm: Algorithm = built(f"algorithm {name}", kind, parameters)
-    return algorithm
+    return Averaged(algorithm) if output == "average" else algorithm
