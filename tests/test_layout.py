@@ -59,12 +59,6 @@ KNOWN: set[Edge] = set()
 # Files that are longer, and why; delete a line here when its file is short enough.
 LONGER = dict.fromkeys(
     [
-        "page.figures",
-        "page.panels",
-        "page.sections",
-        "studies.analysis",
-        "studies.spec",
-        "studies.words",
         "testing.hooks",
         "testing.runs",
         "testing.subject",

@@ -125,7 +125,8 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
     """From TOML, and from the command line's tables, comes an equal method."""
     import tomli_w
 
-    from evenhand.studies.spec import algorithm_table, build_algorithm
+    from evenhand.algorithms.naming import algorithm_table
+    from evenhand.studies.method import build_algorithm
 
     try:
         table = algorithm_table(subject.algorithm)
