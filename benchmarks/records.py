@@ -99,7 +99,7 @@ METHODS: list[tuple[str, str, Callable[[float, float], eh.Algorithm]]] = [
     (
         "AFL, lr_lambda {}, average",
         "afl",
-        lambda value, lr: eh.AFL(lr_lambda=value, output="average"),
+        lambda value, lr: eh.Averaged(eh.AFL(lr_lambda=value)),
     ),
     ("FedMGDA+, epsilon {}", "fedmgda+", lambda value, lr: eh.FedMGDA(epsilon=value, server_lr=lr)),
     ("FedFV, alpha {}", "fedfv", lambda value, lr: eh.FedFV(alpha=value, tau=0)),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -22,7 +23,17 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# tests start many processes, and each would compile the package anew
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 Call = Callable[..., tuple[int, str, str]]
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: collecting garbage need not look at it again (Flower does so
+    with every message it reads)."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
+import runpy
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 import evenhand as eh
 from evenhand import files, tree
 from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
-from evenhand.studies.directories import check
+from evenhand.studies.executing import check
 from evenhand.studies.spec import Spec
 from tests.support.federations import METHODS, network, ragged
 
@@ -31,12 +30,15 @@ def test_all_names_exist_and_nothing_else_is_listed() -> None:
 @pytest.mark.parametrize(
     "script", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
 )
-def test_examples_run(script: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.strip()
+def test_examples_run(
+    script: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(script), run_name="__main__")
+    assert capsys.readouterr().out.strip()
 
 
 def test_every_method_prints_itself_compares_and_is_hashable() -> None:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         AAggFF,
         AdaFed,
         AgnosticFedAvg,
+        Averaged,
         Clipped,
         DeltaFL,
         Ditto,
@@ -67,17 +68,25 @@ if TYPE_CHECKING:
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
+    from evenhand.data.deal import deal
     from evenhand.data.federation import Federation
-    from evenhand.data.partitions import deal
     from evenhand.data.pool import Deal, Pool
     from evenhand.data.population import Census, Population
     from evenhand.data.samples import Batch, Part, View
+    from evenhand.data.tables.encoding import Encoding
+    from evenhand.data.tables.files import read_table
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
-    from evenhand.studies import audit
+    from evenhand.page import figures
+    from evenhand.page.report import report
+    from evenhand.studies.auditing import audit
+    from evenhand.studies.entry import compare, load, sweep
+    from evenhand.studies.findings import Findings, analyse
+    from evenhand.studies.spec import Spec
+    from evenhand.studies.study import Study
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
@@ -107,6 +116,7 @@ _HOME = {
         "AAggFF",
         "AdaFed",
         "AgnosticFedAvg",
+        "Averaged",
         "Clipped",
         "DRFA",
         "DeltaFL",
@@ -125,11 +135,13 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
+    "data.deal": ["deal"],
     "data.federation": ["Federation"],
-    "data.partitions": ["deal"],
     "data.pool": ["Deal", "Pool"],
     "data.population": ["Census", "Population"],
     "data.samples": ["Batch", "Part", "View"],
+    "data.tables.encoding": ["Encoding"],
+    "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
     "training.stacks.fit_many": ["fit_many"],
@@ -137,6 +149,12 @@ _HOME = {
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
+    "page.report": ["report"],
+    "studies.auditing": ["audit"],
+    "studies.entry": ["compare", "load", "sweep"],
+    "studies.findings": ["Findings", "analyse"],
+    "studies.spec": ["Spec"],
+    "studies.study": ["Study"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
@@ -157,7 +175,7 @@ _SUBMODULES = {
         )
     },
     **{name: f"data.{name}" for name in ("partitions", "plots", "shifts")},
-    "audit": "studies.audit",
+    "figures": "page.figures",
 }
 _MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
@@ -173,6 +191,7 @@ __all__ = [
     "AdaFed",
     "AgnosticFedAvg",
     "Algorithm",
+    "Averaged",
     "Batch",
     "Census",
     "Certificate",
@@ -183,6 +202,7 @@ __all__ = [
     "Deal",
     "DeltaFL",
     "Ditto",
+    "Encoding",
     "Engine",
     "EvenhandError",
     "FedAdam",
@@ -193,6 +213,7 @@ __all__ = [
     "FedMinMax",
     "FedProx",
     "Federation",
+    "Findings",
     "FineTuned",
     "Full",
     "LocalOnly",
@@ -214,7 +235,9 @@ __all__ = [
     "Run",
     "RunError",
     "Settings",
+    "Spec",
     "SpecError",
+    "Study",
     "Survey",
     "Task",
     "Uniform",
@@ -224,18 +247,25 @@ __all__ = [
     "Wrapper",
     "__version__",
     "algorithms",
+    "analyse",
     "audit",
+    "compare",
     "datasets",
     "deal",
     "engines",
+    "figures",
     "fit",
     "fit_many",
+    "load",
     "metrics",
     "models",
     "partitions",
     "plots",
+    "read_table",
+    "report",
     "shifts",
     "simplex",
+    "sweep",
     "testing",
     "theory",
     "tree",

@@ -20,7 +20,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -29,7 +29,6 @@ from evenhand import tree
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.errors import require_choice
 from evenhand.growth import grown
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Reply, Task
@@ -42,8 +41,6 @@ if TYPE_CHECKING:
 State = Tree  # what the server needs for the next round; always holds "model"
 Memory = Tree  # what a client remembers between rounds
 Info = dict[str, Any]  # numbers a report wants
-
-OUTPUTS = ("last", "average")
 
 
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
@@ -124,6 +121,14 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
     def reporting(self) -> Reporting | None:
         """What reports can tell of the method."""
         return self if isinstance(self, Reporting) else None
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        if "output" in settings and "output" not in getattr(cls, "__dataclass_fields__", ()):
+            name = cls.__name__
+            raise TypeError(
+                f"{name} has no output; for the mean of its models, use Averaged({name}(...))"
+            )
+        return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Refuse a function that nothing would call: of an interface that the class does not
@@ -291,47 +296,6 @@ def descend(params: Tree, direction: Tensor) -> Tree:
     rounded once."""
     pieces = iter(torch.split(direction, [leaf.numel() for leaf in tree.leaves(params)]))
     return tree.map(lambda p: (p.double() - next(pieces).reshape(p.shape)).to(p.dtype), params)
-
-
-def check_output(output: str) -> None:
-    """Raise unless ``output`` is a known output rule."""
-    require_choice("output", output, OUTPUTS)
-
-
-def first_average(output: str, params: Tree) -> State:
-    """State for the mean of the models after each round; empty where the last model is the
-    output."""
-    if output == "last":
-        return {}
-    return {
-        "average": tree.map(torch.zeros_like, tree.to(params, torch.float64)),
-        "rounds": torch.zeros((), dtype=torch.float64),
-    }
-
-
-def next_average(state: State, model: Tree) -> State:
-    """The running mean with one more model in it; empty where none is kept."""
-    if "average" not in state:
-        return {}
-    rounds = state["rounds"] + 1
-    return {
-        "average": tree.map(
-            lambda mean, new: mean + (new.double() - mean) / rounds, state["average"], model
-        ),
-        "rounds": rounds,
-    }
-
-
-def averaged_result(state: State) -> Tree:
-    """The running mean of the models where one is kept (and a round has passed), else the last
-    model."""
-    model: Tree = state["model"]
-    if "average" not in state:
-        return model
-    passed = state["rounds"] > 0
-    return tree.map(
-        lambda mean, last: torch.where(passed, mean.to(last.dtype), last), state["average"], model
-    )
 
 
 def holds(condition: Tensor) -> bool:

@@ -38,8 +38,7 @@ class SpecError(EvenhandError, ValueError):
 
 
 def require_whole(name: str, value: object, least: int, optional: bool = False) -> None:
-    """Raise a ValueError unless ``value`` is a whole number of at least ``least`` (or None, where
-    it is optional)."""
+    """Raise a ValueError unless ``value`` is a whole number >= ``least``, or None if optional."""
     if value is None and optional:
         return
     if (
@@ -51,8 +50,7 @@ def require_whole(name: str, value: object, least: int, optional: bool = False) 
 
 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
-    """Raise a ValueError unless ``value`` is a number inside ``interval``, such as "[0, inf)" or
-    "(0, 1]"."""
+    """Raise a ValueError unless ``value`` is a number in ``interval``: "[0, inf)", "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     # NaN is inside no interval
     number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
@@ -85,10 +83,9 @@ def require_kind(name: str, value: object, kind: type, example: str) -> None:
             if isinstance(value, type)
             else f"{type(value).__name__}{shown}"
         )
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise TypeError(
-            f"{name} must be a {kind.__name__} object such as {example}, got {got}".replace(
-                "a Algorithm", "an Algorithm"
-            )
+            f"{name} must be {article} {kind.__name__} object such as {example}, got {got}"
         )
 
 

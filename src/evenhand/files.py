@@ -52,8 +52,7 @@ def _umask() -> int:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV table; columns in the order in which they first appear, floats with all their
-    digits."""
+    """A CSV table; columns in the order of their first appearance, floats with all digits."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
     writer = csv.DictWriter(buffer, columns, lineterminator="\n")
@@ -69,8 +68,9 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def read_rows(path: Path, text: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The inverse of :func:`write_rows`: numbers as numbers, True and False as bool, empty cells as
-    missing keys.
+    """The inverse of :func:`write_rows`.
+
+    Numbers become numbers, True and False bool, empty cells missing keys.
 
     Columns in ``text`` stay as they are: a client may be called "007".
     """
@@ -111,8 +111,10 @@ def write_tables(
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
     formats: Iterable[str] = ("csv",),
 ) -> list[Path]:
-    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths. Tables without rows are
-    left out."""
+    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths.
+
+    Tables without rows are left out.
+    """
     written = []
     for name, rows in tables.items():
         for kind in formats if rows else ():
@@ -175,8 +177,10 @@ def write_tensors(path: Path, tensors: Tree, metadata: Mapping[str, Any] | None 
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Flat tensors, in the order they were written, and metadata; :func:`evenhand.tree.unflatten`
-    makes a tree of them."""
+    """Flat tensors, in the order they were written, and metadata.
+
+    :func:`evenhand.tree.unflatten` makes a tree of them.
+    """
     from safetensors import SafetensorError, safe_open
 
     try:

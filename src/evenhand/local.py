@@ -78,11 +78,10 @@ class LocalSGD:
     def schedule(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
     ) -> Schedule:
-        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit, each client's data
-        padded to ``width``.
+        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit.
 
-        ``seed``: one for all, or one for each of them (K,).
-        One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
+        Each client's data are padded to ``width``. ``seed``: one for all, or one for each of them
+        (K,). One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
         """
         if self.batch_size is None:
             position = torch.arange(width)
@@ -124,13 +123,12 @@ class LocalSGD:
         rates: dict[str, Tensor],
         active: Tensor | None,
     ) -> None:
-        """One step of K clients, in place on stacked trees; clients that are not ``active`` (K,)
-        stay where they are.
+        """One step of K clients, in place on stacked trees.
 
-        ``velocity`` is also room for the step where there is no momentum; on a GPU it can then be
-        empty. On a CPU, products and differences are separate operations on purpose: a fused
-        multiply-add rounds differently in vectorised and scalar code, and a client's result would
-        then depend on its neighbours.
+        Clients that are not ``active`` (K,) stay where they are. ``velocity`` is also room for the
+        step where there is no momentum; on a GPU it can then be empty. On a CPU, products and
+        differences are separate operations on purpose: a fused multiply-add rounds differently in
+        vectorised and scalar code, and a client's result would then depend on its neighbours.
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
@@ -166,8 +164,7 @@ class LocalSGD:
 def permutation(
     ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor
 ) -> Tensor:
-    """(K, E, width) for each client and epoch a random order of its samples; positions past its
-    size come last."""
+    """(K, E, width) a random order of samples for each client and epoch; padding comes last."""
     key = _mix(
         _unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64)
     )
@@ -180,8 +177,7 @@ def permutation(
 
 
 def fold_key(key: Tensor, value: Tensor) -> Tensor:
-    """Mix one more counter into a 64-bit key (the finaliser of SplitMix64; products wrap
-    around)."""
+    """Mix one more counter into a 64-bit key: the finaliser of SplitMix64."""
     return torch.from_numpy(_mix(_unsigned(key), _unsigned(value)).view(np.int64)).reshape(
         key.shape
     )

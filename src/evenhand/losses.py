@@ -2,11 +2,12 @@
 
 A loss is any function ``(output, target) -> (B,)``. The named ones:
 
-    cross_entropy   -log softmax(output)[y]                            (C outputs, labels 0..C-1)
-    brier           sum over classes of (softmax(output) - onehot)^2   (one output: 2 (sigmoid -
-    y)^2) hinge           max(0, 1 + max_{j != y} s_j - s_y)                 (one output: max(0, 1 -
-    y s), y in {-1, 1} or {0, 1}) hinge_sum       the same, but a client's loss is the sum over its
-    samples mse             squared error, averaged over the target's entries
+    cross_entropy  -log softmax(output)[y]                           (C outputs, labels 0..C-1)
+    brier          sum over classes of (softmax(output) - onehot)^2  (one output: 2 (sigmoid - y)^2)
+    hinge          max(0, 1 + max_{j != y} s_j - s_y)                (one output: max(0, 1 - y s),
+                                                                     y in {-1, 1} or {0, 1})
+    hinge_sum      the same, but a client's loss is the sum over its samples
+    mse            squared error, averaged over the target's entries
 
 A client's loss is the mean over its samples, except for hinge_sum: there ``Model.loss`` is the sum,
 over a batch where a client descends and over all its data where a method compares clients. That is
@@ -94,8 +95,7 @@ def resolve(loss: str | LossFunction) -> LossFunction:
 
 
 def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
-    """Raise a ValueError where outputs of this shape and labels ``y`` (N, ...) cannot be fed to a
-    named loss.
+    """Raise a ValueError where a named loss cannot take such outputs and labels ``y`` (N, ...).
 
     Bounds of all labels are checked, not only those in the probe batch that made ``output``.
     """

@@ -69,9 +69,15 @@ class Model:
         return moved
 
     def with_precision(self, precision: str) -> Model:
-        """The same model whose products are computed as "fp32", as the module's numbers are; on a
-        GPU also "tf32", with inputs rounded to 10 bits, or "bf16", with layers' inputs and outputs
-        of 7 bits. Parameters, sums and losses stay as they are."""
+        """The same model with products in another precision.
+
+        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
+        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits. Parameters, sums
+        and losses stay as they are.
+
+        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
+        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits.
+        """
         require_choice("precision", precision, PRECISIONS)
         twin = copy.copy(self)
         twin.precision = precision
@@ -99,8 +105,7 @@ class Model:
         return twin
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
-        """The same model, starting at another module's parameters; None where layers or constants
-        of that module are others."""
+        """The same model from another module's parameters; None if layers or constants differ."""
         twin = Model(module, self.loss_function).to(self.device)
         layers = [str(model._module) for model in (self, twin)]
         forms = [
@@ -157,8 +162,7 @@ class Model:
         return total(values, batch) if self.summed else mean(values, batch)
 
     def state_dict(self, params: Tree) -> dict[str, Tensor]:
-        """``params`` with the constants filled in: the keys of ``module.state_dict()``, on the
-        CPU."""
+        """``params`` and the constants under the keys of ``module.state_dict()``, on the CPU."""
         storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
         # tied weights appear under each of their names
         state = self._module.state_dict(keep_vars=True)

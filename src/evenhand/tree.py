@@ -100,8 +100,7 @@ def floating(a: Tree, dtype: torch.dtype, device: torch.device) -> Tree:
 
 
 def there(leaf: Tensor, device: torch.device) -> Tensor:
-    """``leaf`` on ``device``. On the way to a GPU through pinned memory: the host then need not
-    wait for what the GPU is at."""
+    """``leaf`` on ``device``, to a GPU through pinned memory: the host need not wait for it."""
     if device.type != "cuda" or leaf.is_cuda:
         return leaf.to(device)
     return leaf.pin_memory().to(device, non_blocking=True)
@@ -118,8 +117,10 @@ def row(stacked: Tree, index: int) -> Tree:
 
 
 def flatten(tree: Tree) -> dict[str, Tensor]:
-    """A flat dict for files: paths joined with "/" ("~" and "/" inside a key become "~0" and
-    "~1")."""
+    """A flat dict for files, with paths joined by "/".
+
+    "~" and "/" inside a key become "~0" and "~1".
+    """
     return {
         "/".join(key.replace("~", "~0").replace("/", "~1") for key in path): leaf
         for path, leaf in items(tree)

@@ -29,6 +29,7 @@ import evenhand as eh
 from evenhand.data.population import Census
 from evenhand.local import permutation
 from evenhand.simplex import project_simplex
+from tests.support.federations import with_output
 
 A = {"x": [[1.0], [1.0], [1.0]], "y": [1.0, 2.0, 3.0]}
 B = {"x": [[2.0]], "y": [6.0]}
@@ -287,7 +288,7 @@ def test_afl_weighs_the_second_round_by_the_raised_lambda(engine: str) -> None:
     second = run(eh.AFL(lr_lambda=ascent), engine, lr=lr, rounds=2)
     assert value(second.params) == near(iterates[1])
     assert second.state["lam"].tolist() == near(list(lam))
-    averaged = run(eh.AFL(lr_lambda=ascent, output="average"), engine, lr=lr, rounds=2)
+    averaged = run(eh.Averaged(eh.AFL(lr_lambda=ascent)), engine, lr=lr, rounds=2)
     assert value(averaged.params) == near(sum(iterates) / 2)
 
 
@@ -436,7 +437,7 @@ def test_fedminmax_descends_the_risks_by_mu_and_raises_mu_by_the_risks(
         total += w
     for output, expected in (("last", w), ("average", total / 3)):
         result = run(
-            eh.FedMinMax(lr_mu=ascent, floor=floor, output=output),
+            with_output(eh.FedMinMax(lr_mu=ascent, floor=floor), output),
             engine,
             *GROUPED,
             lr=0.1,

@@ -40,6 +40,7 @@ from tests.algorithms.test_by_hand import (
     sigmoid,
     value,
 )
+from tests.support.federations import with_output
 
 P_A, P_B = 3 / 4, 1 / 4
 THREE = (A, B, C)
@@ -520,9 +521,9 @@ def test_fafl_average_is_the_mean_of_the_models_after_each_round(engine: str) ->
         w, eta = P_A * a[0] + P_B * b[0], P_A * a[1] + P_B * b[1]
         models.append(w)
     assert value(run(eh.FAFL(**method), engine, lr=0.05, rounds=3).params) == near(w)
-    assert value(
-        run(eh.FAFL(**method, output="average"), engine, lr=0.05, rounds=3).params
-    ) == near(sum(models) / 3)
+    assert value(run(eh.Averaged(eh.FAFL(**method)), engine, lr=0.05, rounds=3).params) == near(
+        sum(models) / 3
+    )
 
 
 @pytest.mark.parametrize("output", ["last", "average"])
@@ -540,7 +541,9 @@ def test_fafl_short_first_round_has_one_step_and_the_others_all(engine: str, out
             ends.append((theta, height))
         w, eta = (P_A * end_a + P_B * end_b for end_a, end_b in zip(*ends, strict=True))
         models.append(w)
-    method = eh.FAFL(alpha=(0.8, 0.5), mu=3.0, eta0=2.0, output=output, short_first_round=True)
+    method = with_output(
+        eh.FAFL(alpha=(0.8, 0.5), mu=3.0, eta0=2.0, short_first_round=True), output
+    )
     for local in (eh.LocalSGD(lr=0.03, steps=3), eh.LocalSGD(lr=0.03, epochs=3)):
         found = run(method, engine, rounds=3, local=local)
         assert value(found.params) == near(w if output == "last" else sum(models) / 3)
@@ -566,7 +569,11 @@ def test_afl_before_takes_losses_at_the_received_model(engine: str, output: str)
         w = lam[0] * local_model(g_a, w, 0.05, 2) + lam[1] * local_model(g_b, w, 0.05, 2)
         models.append(w)
     found = run(
-        eh.AFL(lr_lambda=0.02, order="before", output=output), engine, lr=0.05, steps=2, rounds=3
+        with_output(eh.AFL(lr_lambda=0.02, order="before"), output),
+        engine,
+        lr=0.05,
+        steps=2,
+        rounds=3,
     )
     assert value(found.params) == near(w if output == "last" else sum(models) / 3)
     assert found.state["lam"].tolist() == near(list(lam))
@@ -1366,7 +1373,7 @@ def test_finetuned_in_numbers(engine: str) -> None:
 def test_finetuned_tunes_everyone_from_the_model_handed_out(engine: str) -> None:
     # AFL's average of two models, by a cohort of one: those never drawn are tuned too
     cohort = eh.Uniform(1)
-    inner = eh.AFL(lr_lambda=0.02, output="average")
+    inner = eh.Averaged(eh.AFL(lr_lambda=0.02))
     shared = value(run(inner, engine, lr=0.1, rounds=2, cohort=cohort, seed=1).params)
     found = run(
         eh.FineTuned(epochs=3, inner=inner), engine, lr=0.1, rounds=2, cohort=cohort, seed=1

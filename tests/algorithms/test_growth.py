@@ -111,7 +111,7 @@ def joined(
 
 def test_the_duals_of_afl_by_hand() -> None:
     found = joined(
-        eh.AFL(output="average"),
+        eh.Averaged(eh.AFL()),
         {"lam": t(0.8, 0.2), "average_lam": t(0.6, 0.4)},
         [[5], [5]],
         [[5], [5], [10]],

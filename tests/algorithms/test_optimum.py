@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 import evenhand as eh
+from tests.support.federations import with_output
 
 Vector = np.ndarray
 Function = Callable[[Vector], float]
@@ -181,13 +182,13 @@ def test_propfair_reaches_the_largest_product_of_utilities() -> None:
 
 @pytest.mark.parametrize(("output", "rounds"), [("last", 110), ("average", 300)])
 def test_afl_reaches_the_least_worst_client_loss(output: str, rounds: int) -> None:
-    theta = parameters(train(eh.AFL(lr_lambda=0.03, output=output), lr=0.2, rounds=rounds))
+    theta = parameters(train(with_output(eh.AFL(lr_lambda=0.03), output), lr=0.2, rounds=rounds))
     assert_reaches(lambda theta: losses(theta).max(), minimax(losses), theta)
 
 
 @pytest.mark.parametrize(("output", "rounds"), [("last", 110), ("average", 300)])
 def test_fedminmax_reaches_the_least_worst_group_risk(output: str, rounds: int) -> None:
-    theta = parameters(train(eh.FedMinMax(lr_mu=0.15, output=output), lr=0.2, rounds=rounds))
+    theta = parameters(train(with_output(eh.FedMinMax(lr_mu=0.15), output), lr=0.2, rounds=rounds))
     assert_reaches(lambda theta: group_risks(theta).max(), minimax(group_risks), theta)
 
 

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 import evenhand as eh
 from evenhand.local import permutation
+from tests.support.federations import with_output
 
 SIZES = (9, 4, 14, 6)
 ROUNDS = 4
@@ -413,8 +414,8 @@ def test_fedminmax_with_one_group_on_each_client_is_afl(
     """Special case 13: each client holds one group, each group lives on one client, one full-batch
     step, everyone."""
     fed = federation(group=[[name] * size for name, size in zip("abcd", SIZES, strict=True)])
-    groups = train(eh.FedMinMax(lr_mu=ascent, output=output), engine, fed, rounds=8)
-    clients = train(eh.AFL(lr_lambda=ascent, output=output), engine, fed, rounds=8)
+    groups = train(with_output(eh.FedMinMax(lr_mu=ascent), output), engine, fed, rounds=8)
+    clients = train(with_output(eh.AFL(lr_lambda=ascent), output), engine, fed, rounds=8)
     assert_same(groups.params, clients.params)
     assert groups.state["mu"].tolist() == pytest.approx(clients.state["lam"].tolist(), abs=1e-12)
     assert groups.state["mu"].tolist() != pytest.approx(SHARES, abs=1e-2)
@@ -464,9 +465,7 @@ def test_fedminmax_is_centralised_descent_ascent_whatever_the_split(
     result = train(eh.FedMinMax(lr_mu=ascent, floor=floor), engine, fed, rounds=8)
     assert_same(result.params, dict(linear.state_dict()))
     assert result.state["mu"].tolist() == pytest.approx(mu.tolist(), abs=1e-11)
-    averaged = train(
-        eh.FedMinMax(lr_mu=ascent, floor=floor, output="average"), engine, fed, rounds=8
-    )
+    averaged = train(eh.Averaged(eh.FedMinMax(lr_mu=ascent, floor=floor)), engine, fed, rounds=8)
     assert_same(averaged.params, {name: tensor / 8 for name, tensor in total.items()})
 
 

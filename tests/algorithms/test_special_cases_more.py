@@ -40,6 +40,7 @@ from tests.algorithms.test_special_cases import (
     samples,
     train,
 )
+from tests.support.federations import with_output
 
 every_scheme = pytest.mark.parametrize("cohort", SCHEMES.values(), ids=SCHEMES.keys())
 every_local = pytest.mark.parametrize("local", LOCAL.values(), ids=LOCAL.keys())
@@ -732,25 +733,26 @@ def test_no_ascent_and_no_clearing_are_fedavg(
 
 INNER: dict[str, eh.Algorithm] = {
     "FedAvg": eh.FedAvg(),
-    "AFL average": eh.AFL(lr_lambda=0.3, output="average"),
+    "AFL average": eh.Averaged(eh.AFL(lr_lambda=0.3)),
     "AFL before": eh.AFL(lr_lambda=0.3, order="before"),
     "QFFL": eh.QFFL(q=1.0),
     "TERM": eh.TERM(t=1.0),
     "TERM team": eh.TERM(t=1.0, level="team"),
     "TERM sample": eh.TERM(t=1.0, level="sample"),
-    "FAFL": eh.FAFL(
-        alpha=0.5,
-        mu=0.1,
-        eta0="quantile",
-        floor=0.2,
-        sigma="local",
-        output="average",
-        short_first_round=True,
+    "FAFL": eh.Averaged(
+        eh.FAFL(
+            alpha=0.5,
+            mu=0.1,
+            eta0="quantile",
+            floor=0.2,
+            sigma="local",
+            short_first_round=True,
+        )
     ),
     "GIFAIR": eh.GIFAIR(strength=0.8),
     "GIFAIR per": eh.GIFAIR(strength=0.8, personal=True),
     "GIFAIR exact": eh.GIFAIR(strength=0.8, exact_losses=True),
-    "FedMinMax": eh.FedMinMax(lr_mu=0.2, output="average"),
+    "FedMinMax": eh.Averaged(eh.FedMinMax(lr_mu=0.2)),
     "PropFair": eh.PropFair(M=4.0),
     "FedMGDA": eh.FedMGDA(),
     "Ditto": eh.Ditto(lam=0.5),
@@ -863,7 +865,7 @@ def test_momentum_of_averaged_afl_hands_out_the_mean_of_the_models_it_went_throu
     engine: str,
 ) -> None:
     averaged = train(
-        eh.FedAvgM(lr=0.7, momentum=0.5, inner=eh.AFL(lr_lambda=0.3, output="average")),
+        eh.FedAvgM(lr=0.7, momentum=0.5, inner=eh.Averaged(eh.AFL(lr_lambda=0.3))),
         engine,
         rounds=3,
     ).params
@@ -881,7 +883,7 @@ def test_adam_of_averaged_fafl_hands_out_the_mean_of_the_models_it_went_through(
 ) -> None:
     def run(output: str, rounds: int) -> dict[str, Tensor]:
         return train(
-            eh.FedAdam(lr=0.1, inner=eh.FAFL(alpha=0.5, mu=0.1, output=output)),
+            eh.FedAdam(lr=0.1, inner=with_output(eh.FAFL(alpha=0.5, mu=0.1), output)),
             engine,
             rounds=rounds,
         ).params

@@ -20,16 +20,8 @@ import pytest
 from evenhand.cli import main
 from evenhand.data.storage.file import File
 from evenhand.datasets import DATASETS, catalogue
-from evenhand.datasets.catalogue import (
-    BY_HAND,
-    CATALOGUE,
-    EMBEDDED,
-    FETCH,
-    GENERATED,
-    PRESENT,
-    Entry,
-    Need,
-)
+from evenhand.datasets.catalogue import CATALOGUE
+from evenhand.datasets.entry import BY_HAND, EMBEDDED, FETCH, GENERATED, PRESENT, Entry, Need
 from tests.support.file_server import LIGHT, Site, serving
 
 ONE, TWO = b"one" * 1000, b"two" * 2000

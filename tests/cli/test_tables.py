@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import evenhand as eh
-from evenhand.data.encoding import Encoding
+from evenhand.data.tables.encoding import Encoding
 from evenhand.studies.spec import Spec, suitable_methods, suitable_model
 
 Call = Callable[..., tuple[int, str, str]]
@@ -200,6 +200,11 @@ def test_rows_without_natural_clients_are_dealt(call: Call) -> None:
             ("--data", "nothing.csv", "--client", "a", "--label", "b"),
             "there is no file nothing.csv",
         ),
+        (
+            ("--data", "nothing.data.gz", "--client", "a", "--label", "b"),
+            "there is no file nothing.data.gz",
+        ),
+        (("nothing.data",), "nothing.data is a table, not a spec; give it with --data"),
         (
             ("--data", "patients.csv", "--client", "hospital"),
             "which column is to be predicted? give it with --label COLUMN",

@@ -87,7 +87,7 @@ def test_a_million_clients_are_arrays_and_a_round_costs_its_cohort() -> None:
     assert objects == 3
     exchange = eh.Vmap().attach(eh.Model(torch.nn.Linear(4, 2)), fed, seed=0)
     from evenhand.engines.work import Train
-    from evenhand.training.rounds import with_round
+    from evenhand.training.server import with_round
 
     census, algorithm = fed.census(), eh.FedAvg()
     draw = eh.Uniform(50).draw(census, 0, 0).ascending()

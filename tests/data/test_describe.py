@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.data.describe import balance
 
 
 def federation() -> eh.Federation:
@@ -27,10 +26,10 @@ def federation() -> eh.Federation:
 
 
 def test_balance_counts_labels_and_groups_of_every_client() -> None:
-    names, counts = balance(federation())
+    names, counts = federation().balance()
     assert (names, counts.tolist()) == (("0", "1", "2"), [[1, 3, 0], [0, 0, 1]])
-    assert balance(federation(), "label", "train")[1].tolist() == [[1, 2, 0], [0, 0, 1]]
-    names, counts = balance(federation(), "group", "test")
+    assert federation().balance("label", "train")[1].tolist() == [[1, 2, 0], [0, 0, 1]]
+    names, counts = federation().balance("group", "test")
     assert (names, counts.tolist()) == (("f", "m"), [[0, 1], [0, 0]])
 
 
@@ -59,19 +58,19 @@ def test_a_regression_shows_mean_labels() -> None:
         "mean label": [2.5, -1.0],
     }
     with pytest.raises(ValueError, match="labels of a regression cannot be counted"):
-        balance(fed)
+        fed.balance()
 
 
 def test_what_is_not_there_is_named() -> None:
     fed = eh.Federation.from_arrays([{"x": np.zeros((2, 1)), "y": [1, 0]}])
     with pytest.raises(ValueError, match="these data have no groups"):
-        balance(fed, "group")
+        fed.balance("group")
     with pytest.raises(ValueError, match="these data have no val part"):
-        balance(fed, part="val")
+        fed.balance(part="val")
     with pytest.raises(ValueError, match='by must be "label" or "group", got \'size\''):
-        balance(fed, "size")
+        fed.balance("size")
 
 
 def test_half_a_million_clients_are_described_from_counts() -> None:
     part = eh.Part(torch.zeros(500_000, 1), torch.arange(500_000) % 3, torch.arange(500_001))
-    assert balance(eh.Federation(part))[1].sum(0).tolist() == [166_667, 166_667, 166_666]
+    assert eh.Federation(part).balance()[1].sum(0).tolist() == [166_667, 166_667, 166_666]

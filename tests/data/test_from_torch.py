@@ -13,7 +13,6 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import evenhand as eh
 from evenhand.data.samples import View
-from evenhand.data.torch_data import from_torch
 
 
 class Items(Dataset[Any]):
@@ -44,7 +43,7 @@ ALL = {"test": 0.0}
 
 
 def test_every_item_goes_to_its_client_in_order() -> None:
-    federation = from_torch(TensorDataset(X, Y), OWNERS, ALL)
+    federation = eh.Federation.from_torch(TensorDataset(X, Y), OWNERS, ALL)
     assert federation.names == ("a", "b")
     assert federation.train.x[:].tolist() == X[[1, 3, 5, 7, 0, 2, 4, 6]].tolist()
     assert federation.train.y.tolist() == Y[[1, 3, 5, 7, 0, 2, 4, 6]].tolist()
@@ -72,7 +71,8 @@ def pairs(kind: Callable[[Tensor], Any], label: Callable[[Tensor], Any] = int) -
 )
 def test_all_kinds_of_items_give_the_same_federation(dataset: Any) -> None:
     expected, federation = (
-        from_torch(data, OWNERS, {"test": 0.25}, seed=4) for data in (TensorDataset(X, Y), dataset)
+        eh.Federation.from_torch(data, OWNERS, {"test": 0.25}, seed=4)
+        for data in (TensorDataset(X, Y), dataset)
     )
     for part in ("train", "test"):
         ours, theirs = getattr(expected, part), getattr(federation, part)
@@ -90,7 +90,10 @@ class Doubled(TensorDataset):
 
 
 def test_a_subclass_is_asked_for_its_items() -> None:
-    assert from_torch(Doubled(X, Y), [0] * 8, ALL).train.x[:].tolist() == (2 * X).tolist()
+    assert (
+        eh.Federation.from_torch(Doubled(X, Y), [0] * 8, ALL).train.x[:].tolist()
+        == (2 * X).tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -104,16 +107,16 @@ def test_a_subclass_is_asked_for_its_items() -> None:
     ],
 )
 def test_clients_are_named_after_their_labels(ids: Any, names: tuple[str, ...]) -> None:
-    assert from_torch(TensorDataset(X, Y), ids, ALL).names == names
+    assert eh.Federation.from_torch(TensorDataset(X, Y), ids, ALL).names == names
 
 
 def test_groups_come_with_items_or_beside_them() -> None:
     groups = ["f", "m", "m", "f", "f", "m", "m", "f"]
-    beside = from_torch(TensorDataset(X, Y), OWNERS, ALL, groups=groups)
-    within = from_torch(
+    beside = eh.Federation.from_torch(TensorDataset(X, Y), OWNERS, ALL, groups=groups)
+    within = eh.Federation.from_torch(
         Items([(x, y, g) for x, y, g in zip(X, Y, groups, strict=True)]), OWNERS, ALL
     )
-    coded = from_torch(
+    coded = eh.Federation.from_torch(
         TensorDataset(X, Y, torch.tensor([g == "m" for g in groups]).long()), OWNERS, ALL
     )
     assert beside.group_names == within.group_names == ("f", "m")
@@ -124,7 +127,7 @@ def test_groups_come_with_items_or_beside_them() -> None:
 
 
 def test_teams_belong_to_clients() -> None:
-    federation = from_torch(
+    federation = eh.Federation.from_torch(
         TensorDataset(X, Y),
         [3, 12] * 4,
         ALL,
@@ -139,12 +142,14 @@ def test_teams_belong_to_clients() -> None:
 
 def test_a_test_dataset_is_the_official_split() -> None:
     test = TensorDataset(X[:3] + 100, Y[:3])
-    federation = from_torch(TensorDataset(X, Y), OWNERS, test=test, test_client_ids=["b", "a", "b"])
+    federation = eh.Federation.from_torch(
+        TensorDataset(X, Y), OWNERS, test=test, test_client_ids=["b", "a", "b"]
+    )
     assert federation.train.sizes.tolist() == [4, 4]
     assert federation.test is not None
     assert federation.test.sizes.tolist() == [1, 2]
     assert federation.test.x[:].tolist() == (X[[1, 0, 2]] + 100).tolist()
-    with_val = from_torch(
+    with_val = eh.Federation.from_torch(
         TensorDataset(X, Y),
         OWNERS,
         {"official": True, "val": 0.25},
@@ -159,7 +164,7 @@ def test_a_test_dataset_is_the_official_split() -> None:
 
 
 def test_regression_targets_stay_numbers() -> None:
-    federation = from_torch(
+    federation = eh.Federation.from_torch(
         Items([(x, float(y) / 2) for x, y in zip(X, Y, strict=True)]), OWNERS, ALL
     )
     assert federation.train.y.is_floating_point()
@@ -167,7 +172,7 @@ def test_regression_targets_stay_numbers() -> None:
 
 
 def test_a_federation_from_torch_trains() -> None:
-    federation = from_torch(pairs(lambda x: x / 16), OWNERS, {"test": 0.25})
+    federation = eh.Federation.from_torch(pairs(lambda x: x / 16), OWNERS, {"test": 0.25})
     torch.manual_seed(0)
     result = eh.fit(torch.nn.Linear(2, 3), federation, eh.FedAvg(), rounds=2)
     assert len(result.history_rows) == 2
@@ -177,7 +182,7 @@ def test_images_become_bytes_scaled_when_used() -> None:
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (4, 5, 6, 3), dtype=np.uint8)
-    federation = from_torch(
+    federation = eh.Federation.from_torch(
         Items([(image.fromarray(p), i % 2) for i, p in enumerate(pixels)]), [0, 0, 1, 1], ALL
     )
     assert isinstance(federation.train.x, View)
@@ -186,16 +191,16 @@ def test_images_become_bytes_scaled_when_used() -> None:
         federation.train.x[:], torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255
     )
     grey = [image.fromarray(p[:, :, 0]) for p in pixels]
-    both = from_torch(
+    both = eh.Federation.from_torch(
         Items([(g, 0) for g in grey]), [0] * 4, test=Items([(grey[0], 1)]), test_client_ids=[0]
     )
     assert both.train.x.shape == (4, 1, 5, 6)
     assert isinstance(both.train.x, View)
-    bits = from_torch(
+    bits = eh.Federation.from_torch(
         Items([(image.new("1", (6, 5), 1), 0), (image.new("1", (6, 5), 0), 0)]), [0, 0], ALL
     )
     assert bits.train.x[:].flatten(1).mean(1).tolist() == [1.0, 0.0]
-    real = from_torch(Items([(image.new("F", (6, 5), 2.5), 0)]), [0], ALL)
+    real = eh.Federation.from_torch(Items([(image.new("F", (6, 5), 2.5), 0)]), [0], ALL)
     assert real.train.x[:].unique().tolist() == [2.5]
 
 
@@ -259,7 +264,7 @@ def changed(row: int, item: Any) -> Items:
     ],
 )
 def test_wrong_items_are_named(dataset: Any, kind: type[Exception], message: str) -> None:
-    assert message in complaint(kind, lambda: from_torch(dataset, [0, 0, 0]))
+    assert message in complaint(kind, lambda: eh.Federation.from_torch(dataset, [0, 0, 0]))
 
 
 TRIO = TensorDataset(X[:3], Y[:3])
@@ -328,13 +333,14 @@ def test_wrong_arguments_are_named(
     arguments: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     assert message in complaint(
-        kind, lambda: from_torch(**{"dataset": TRIO, "client_ids": [0, 0, 0], **arguments})
+        kind,
+        lambda: eh.Federation.from_torch(**{"dataset": TRIO, "client_ids": [0, 0, 0], **arguments}),
     )
 
 
 def test_many_clients_are_quick() -> None:
     count = 200_000
-    federation = from_torch(
+    federation = eh.Federation.from_torch(
         TensorDataset(torch.zeros(count, 1), torch.arange(count) % 2), torch.arange(count) // 2, ALL
     )
     assert federation.clients == count // 2

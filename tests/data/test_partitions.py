@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import polygamma
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.partitions import (
     PARTITIONS,
     classes_per_client,
-    deal,
     dirichlet,
     dirichlet_groups,
     iid,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from evenhand.data.partitions import deal
+from evenhand.data.deal import deal
 from evenhand.data.plots import COLOURS, plot_partition, save_figure
 from evenhand.data.pool import Pool
 

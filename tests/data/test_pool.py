@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 import evenhand as eh
-from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.data.dealing import assign
+from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool, Rows
 from evenhand.data.samples import Batch, View
 
 
@@ -135,7 +138,7 @@ PARTS = torch.tensor([TRAIN, TEST, TRAIN, TRAIN, VAL, TRAIN, TRAIN, TEST])
 
 
 def test_natural_clients_keep_their_samples_names_and_teams() -> None:
-    fed = pool().federation(pool().natural(), PARTS)
+    fed = eh.Federation.from_pool(pool(), pool().natural(), PARTS)
     assert fed.names == ("A", "B", "C")
     assert fed.train.x.flatten().tolist() == [0, 2, 3, 5, 6]
     assert fed.train.sizes.tolist() == [2, 1, 2]
@@ -155,8 +158,8 @@ def test_natural_clients_keep_their_samples_names_and_teams() -> None:
 
 
 def test_a_deal_leaves_out_samples_of_owner_minus_one_and_orders_clients_by_number() -> None:
-    fed = pool().federation(
-        Deal(torch.tensor([1, -1, 0, 1, 0, -1, 1, 0])), torch.zeros(8, dtype=torch.int64)
+    fed = eh.Federation.from_pool(
+        pool(), Deal(torch.tensor([1, -1, 0, 1, 0, -1, 1, 0])), torch.zeros(8, dtype=torch.int64)
     )
     assert fed.train.x.flatten().tolist() == [2, 4, 7, 0, 3, 6]
     assert fed.train.sizes.tolist() == [3, 3]
@@ -164,8 +167,8 @@ def test_a_deal_leaves_out_samples_of_owner_minus_one_and_orders_clients_by_numb
 
 
 def test_teams_stay_where_every_new_client_has_one() -> None:
-    fed = pool().federation(
-        Deal(torch.tensor([0, 0, 0, 1, 1, 0, 2, 2])), torch.zeros(8, dtype=torch.int64)
+    fed = eh.Federation.from_pool(
+        pool(), Deal(torch.tensor([0, 0, 0, 1, 1, 0, 2, 2])), torch.zeros(8, dtype=torch.int64)
     )
     assert fed.teams is not None
     assert (fed.teams.tolist(), fed.team_names) == ([1, 0, 1], ("north", "south"))
@@ -174,7 +177,7 @@ def test_teams_stay_where_every_new_client_has_one() -> None:
 def test_teams_that_get_mixed_become_groups_unless_there_are_groups() -> None:
     mixed = Deal(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]))
     everyone = torch.zeros(8, dtype=torch.int64)
-    fed = pool().federation(mixed, everyone)
+    fed = eh.Federation.from_pool(pool(), mixed, everyone)
     assert (fed.teams, fed.team_names, fed.group_names) == (None, (), ("f", "m"))
     bare = Pool(
         x=pool().x,
@@ -184,7 +187,7 @@ def test_teams_that_get_mixed_become_groups_unless_there_are_groups() -> None:
         team=pool().team,
         team_names=("north", "south"),
     )
-    fed = bare.federation(mixed, everyone)
+    fed = eh.Federation.from_pool(bare, mixed, everyone)
     assert fed.train.group is not None
     assert (fed.group_names, fed.train.group.tolist()) == (
         ("north", "south"),
@@ -208,3 +211,24 @@ def test_selecting_keeps_what_is_attached() -> None:
 def test_a_pool_without_clients_says_so() -> None:
     with pytest.raises(ValueError, match="come without clients; choose a partition"):
         Pool(x=torch.zeros(2, 1), y=torch.zeros(2, dtype=torch.int64)).natural()
+
+
+@pytest.mark.parametrize("split", [None, {"val": 0.2, "test": 0.2}, {"official": "train"}])
+def test_rows_are_dealt_without_features(split: dict[str, Any] | None) -> None:
+    number = torch.arange(60)
+    known: dict[str, Any] = {"y": number % 3, "group": number % 2, "group_names": ("a", "b")}
+    known |= {"client": number % 4, "team": torch.arange(4) % 2, "team_names": ("x", "y")}
+    known["held_out"] = number % 5 == 0
+    for partition in (None, {"name": "dirichlet", "clients": 3}):
+        found = assign(Rows(**known), partition, split, seed=1)
+        fed = eh.deal(Pool(number[:, None], **known), partition, split, seed=1)
+        shares = {"train": found.train, "val": found.val, "test": found.test}
+        assert [name for name, share in shares.items() if share is not None] == list(fed.parts)
+        for name, part in fed.parts.items():
+            share = shares[name]
+            assert share is not None
+            assert share.rows.tolist() == part.x[:].flatten().tolist()
+            assert torch.equal(share.offsets, part.offsets)
+            assert part.group is not None
+            assert torch.equal(share.group, part.group)
+        assert found.team_names == fed.team_names

@@ -53,6 +53,9 @@ def test_counts_are_by_part_client_and_group(grouped: eh.Federation) -> None:
     assert [grouped.has(part) for part in PARTS] == [True, False, True]
     assert grouped.judged_part == "test"
     assert grouped.judged is grouped.test
+    for who in (grouped, counts_alone(grouped)):
+        with pytest.raises(ValueError, match="part must be"):
+            who.sizes("tset")
     assert grouped.extent == Extent(clients=3, groups=3, teams=2)
 
 
@@ -176,3 +179,14 @@ def test_counts_that_cannot_be_are_refused(changes: dict[str, object], message: 
     assert repr(Population(**given)) == "<Population: 2 clients, 5 training samples, 1 teams>"  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         Population(**given | changes)  # type: ignore[arg-type]
+
+
+def test_the_fingerprint_of_counts_changes_with_them(grouped: eh.Federation) -> None:
+    alone = counts_alone(grouped)
+    assert alone.fingerprint() == counts_alone(grouped).fingerprint()
+    more = {"train": alone.counts("train"), "test": alone.counts("test") + 1}
+    others = (
+        Population(more, alone.form, alone.teams, alone.team_names, alone.group_names, alone.names),
+        alone.first(Extent(2, 2, 2)),
+    )
+    assert len({alone.fingerprint(), *(other.fingerprint() for other in others)}) == 3

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.data.shifts import add_noise, draw_per_client, rotate

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from evenhand.data.partitions import deal
+from evenhand.data.deal import deal
 from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
 from evenhand.data.splits import assign_parts, part_sizes
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
+import shutil
 import sys
 from decimal import Decimal
 from pathlib import Path
@@ -19,16 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import evenhand as eh
-from evenhand.data.encoding import (
-    Column,
-    Encoding,
-    Values,
-    client_sums,
-    fit_column,
-    statistics,
-    text_of,
-)
-from evenhand.data.tables import from_frame, parse, read_table
+from evenhand.data.tables.columns import Column, client_sums, fit_column, statistics
+from evenhand.data.tables.encoding import Encoding
+from evenhand.data.tables.files import parse, read_table
+from evenhand.data.tables.values import Values, text_of
 from evenhand.errors import DataError
 
 NAN = float("nan")
@@ -53,7 +48,7 @@ TESTED = [False] * 6 + [True] * 2
 
 def federation(table: pd.DataFrame | None = None, **settings: Any) -> eh.Federation:
     given = {"client": "site", "label": "ill", "held_out": TESTED, **settings}
-    return from_frame(patients() if table is None else table, **given)
+    return eh.Federation.from_frame(patients() if table is None else table, **given)
 
 
 def encoding_of(fed: eh.Federation) -> Encoding:
@@ -330,10 +325,10 @@ def test_the_order_of_rows_and_clients_does_not_matter() -> None:
     )
     order = rng.permutation(80)
     one, two = (
-        from_frame(rows, client="site", label="y", held_out="tested")
+        eh.Federation.from_frame(rows, client="site", label="y", held_out="tested")
         for rows in (table, table.iloc[order])
     )
-    renamed = from_frame(
+    renamed = eh.Federation.from_frame(
         table.assign(site=table["site"].map(dict(zip("abcd", "zyxw", strict=True)))),
         client="site",
         label="y",
@@ -379,7 +374,9 @@ def test_client_team_label_and_split_are_no_features() -> None:
     table = patients().assign(
         region=lambda rows: rows["site"].map({"a": "north", "b": "south"}), tested=TESTED
     )
-    fed = from_frame(table, client="site", label="ill", team="region", held_out="tested")
+    fed = eh.Federation.from_frame(
+        table, client="site", label="ill", team="region", held_out="tested"
+    )
     assert [column.name for column in encoding_of(fed).columns] == [
         "age",
         "colour",
@@ -395,7 +392,9 @@ def test_a_team_must_be_the_same_in_all_rows_of_a_client() -> None:
     with pytest.raises(DataError, match=r"team: client . has rows of 'F' and 'M'|'M' and 'F'"):
         federation(patients().assign(sex=["F", "M", "F", "F", "M", "F", "M", "F"]), team="sex")
     with pytest.raises(ValueError, match="team needs a client column"):
-        from_frame(patients(), client=None, label="ill", team="sex", partition="iid", clients=2)
+        eh.Federation.from_frame(
+            patients(), client=None, label="ill", team="sex", partition="iid", clients=2
+        )
 
 
 def test_a_condition_makes_a_label_a_group_or_a_client() -> None:
@@ -408,15 +407,48 @@ def test_a_condition_makes_a_label_a_group_or_a_client() -> None:
     assert fed.group_names == ("age < 30", "age >= 30", "unknown")
     assert fed.names == ("colour != red", "colour == red")
     assert encoding_of(fed).dropped == (("no value of colour == red", 1),)
-    assert "colour" in {column.name for column in encoding_of(fed).columns}
     dated = table.assign(day=["2020-01-01", "2020-06-01"] * 4)
     # a has rows 1, 2, 5; b 0, 3, 4
     assert federation(dated, label="day < 2020-03-01").train.y.tolist() == [0, 1, 0, 1, 0, 1]
 
 
+def test_the_column_of_a_condition_is_a_feature_for_a_group_alone() -> None:
+    table = patients().assign(
+        bed=[200, 10, 10, 200, 200, 10, 10, 200], day=[1, 2, 3, 4, 5, 6, 7, 8], n=range(8)
+    )
+    conditions = {"client": "site == a", "team": "bed > 100", "held_out": "day > 6"}
+    fed = federation(table, label="n > 3", group="age > 25", **conditions)
+    assert [column.name for column in encoding_of(fed).columns] == [
+        "age",
+        "colour",
+        "smokes",
+        "ill",
+        "sex",
+    ]
+    assert fed.team_names == ("bed <= 100", "bed > 100")
+    assert fed.group_names == ("age <= 25", "age > 25", "unknown")
+
+
+def test_a_condition_chooses_the_rows_to_test_on() -> None:
+    table = patients().assign(year=[2019, 2019, 2020, 2018, 2019, 2020, 2021, 2022])
+    by_year = federation(table, held_out="year >= 2021")
+    by_hand = federation(table.drop(columns="year"), held_out=TESTED)
+    assert by_year.fingerprint() == by_hand.fingerprint()
+    assert encoding_of(by_year) == encoding_of(by_hand)
+    with pytest.raises(DataError, match="true or false in every row, found a missing value of 'a"):
+        federation(held_out="age > 20")
+    with pytest.raises(ValueError, match="held_out: there is no column 'yaer'; did you mean 'year"):
+        federation(table, held_out="yaer > 2020")
+
+
 def test_a_column_whose_name_looks_like_a_condition_is_that_column() -> None:
     table = patients().rename(columns={"ill": "x > 1"})
     assert federation(table, label="x > 1").label_names == ("no", "yes")
+    table = patients().assign(**{"age > 60": TESTED})
+    assert (
+        federation(table, held_out="age > 60").fingerprint()
+        == federation(patients(), held_out=TESTED).fingerprint()
+    )
 
 
 @pytest.mark.parametrize(
@@ -456,7 +488,9 @@ def test_the_task_is_inferred_and_may_be_given() -> None:
     assert len(federation(numbers, label="half", task="classification").label_names) == 5
     whole = pd.DataFrame({"site": ["a"] * 30, "x": range(30), "y": range(30)})
     # more than 20 values
-    assert encoding_of(from_frame(whole, client="site", label="y")).task == "regression"
+    assert (
+        encoding_of(eh.Federation.from_frame(whole, client="site", label="y")).task == "regression"
+    )
     with pytest.raises(ValueError, match="holds text, which cannot be predicted as a number"):
         federation(task="regression")
     with pytest.raises(ValueError, match="holds dates"):
@@ -556,7 +590,7 @@ def test_wrong_arguments_are_refused(settings: dict[str, Any], message: str) -> 
 
 def test_only_a_data_frame_will_do() -> None:
     with pytest.raises(TypeError, match="must be a pandas DataFrame, got dict"):
-        from_frame({"a": [1]}, client="a", label="a")  # type: ignore[arg-type]
+        eh.Federation.from_frame({"a": [1]}, client="a", label="a")  # type: ignore[arg-type]
 
 
 # awkward frames
@@ -565,7 +599,7 @@ def test_only_a_data_frame_will_do() -> None:
 def test_names_that_are_no_text_and_an_index_with_repeats_do_not_disturb() -> None:
     table = patients().set_axis([0, 1, 2, 3, 4, ("a", 5)], axis=1)
     table.index = [7] * 8
-    fed = from_frame(table, client=0, label=4, group=[("a", 5)], held_out=TESTED)
+    fed = eh.Federation.from_frame(table, client=0, label=4, group=[("a", 5)], held_out=TESTED)
     reference = federation(group="sex")
     assert torch.equal(fed.train.x, reference.train.x)
     assert fed.group_names == reference.group_names
@@ -589,7 +623,7 @@ def test_nullable_types_and_plain_ones_give_the_same() -> None:
 
 def test_a_partition_deals_rows_that_have_no_client() -> None:
     table = pd.concat([patients()] * 10, ignore_index=True)
-    fed = from_frame(
+    fed = eh.Federation.from_frame(
         table,
         client=None,
         label="ill",
@@ -606,7 +640,7 @@ def test_groups_and_labels_stay_with_their_rows_through_a_partition() -> None:
     rng = np.random.default_rng(0)
     x = rng.integers(0, 1000, 300)
     table = pd.DataFrame({"x": x, "y": x % 3, "g": x % 5})
-    fed = from_frame(
+    fed = eh.Federation.from_frame(
         table,
         client=None,
         label="y",
@@ -706,7 +740,7 @@ def test_any_frame_becomes_finite_numbers_that_transform_repeats(
     # each client trains on something
     tested[[table["site"].eq(site).idxmax() for site in table["site"].unique()]] = False
     try:
-        fed = from_frame(table, client="site", label="y", held_out=tested)
+        fed = eh.Federation.from_frame(table, client="site", label="y", held_out=tested)
     except DataError as error:
         assert "no column is left" in str(error) or "is not a number" in str(error)  # noqa: PT017 - either may happen, neither must
         return
@@ -744,7 +778,9 @@ def test_tables_are_read_from_every_format(tmp_path: Path) -> None:
     table.to_csv(tmp_path / "t.csv", index=False)
     table.to_csv(tmp_path / "t.csv.gz", index=False)
     table.to_csv(tmp_path / "t.tsv", index=False, sep="\t")
-    for name in ("t.csv", "t.csv.gz", "t.tsv"):
+    table.to_csv(tmp_path / "t.data.gz", index=False)
+    shutil.copy(tmp_path / "t.csv.gz", tmp_path / "T2.CSV.GZ")
+    for name in ("t.csv", "t.csv.gz", "t.tsv", "t.data.gz", "T2.CSV.GZ"):
         pd.testing.assert_frame_equal(read_table(tmp_path / name), table)
     pytest.importorskip("pyarrow")
     table.to_parquet(tmp_path / "t.parquet")
@@ -828,7 +864,7 @@ def test_a_model_trained_on_a_table_separates_it_and_predicts_new_rows() -> None
     table = pd.DataFrame(
         {"site": rng.choice(["p", "q", "r"], 240), "age": age, "wing": wing, "ill": ill}
     )
-    fed = from_frame(table, client="site", label="ill", group="wing")
+    fed = eh.Federation.from_frame(table, client="site", label="ill", group="wing")
     module = torch.nn.Linear(2, 2)
     result = eh.fit(
         module, fed, eh.FedAvg(), rounds=30, local=eh.LocalSGD(lr=0.5, epochs=1, batch_size=32)
@@ -849,7 +885,7 @@ def test_a_hundred_thousand_rows_of_as_many_clients_take_no_loop_over_clients() 
             "c": rng.choice(list("abc"), count),
         }
     )
-    fed = from_frame(
+    fed = eh.Federation.from_frame(
         table.assign(y=rng.integers(0, 2, count)), client="who", label="y", split={"test": 0.0}
     )
     assert fed.clients == count
@@ -887,7 +923,7 @@ def test_one_odd_cell_in_a_column_of_numbers_is_an_error_that_names_it() -> None
     )
     for seed in range(4):  # whether it comes to be a training row or a test row
         with pytest.raises(DataError, match=r"column 'age'.*'unknown age' in row 100 is"):
-            from_frame(table, client="site", label="ill", seed=seed)
+            eh.Federation.from_frame(table, client="site", label="ill", seed=seed)
 
 
 def test_client_and_label_must_differ() -> None:
@@ -895,13 +931,13 @@ def test_client_and_label_must_differ() -> None:
     with pytest.raises(
         ValueError, match="client and label are both 'site'; predict another column"
     ):
-        from_frame(table, client="site", label="site")
+        eh.Federation.from_frame(table, client="site", label="site")
 
 
 def test_a_dash_is_a_missing_number() -> None:
     table = pd.DataFrame(
         {"site": ["a"] * 6, "age": ["1", "2", "3", "-", "5", "6"], "ill": ["yes", "no"] * 3}
     )
-    federation = from_frame(table, client="site", label="ill", split={"test": 0.0})
+    federation = eh.Federation.from_frame(table, client="site", label="ill", split={"test": 0.0})
     assert federation.encoding is not None
     assert federation.encoding.features == ("age", "age missing")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from evenhand.data.leaf import leaf, read_leaf
+from evenhand.data.leaf import read_leaf
 from evenhand.data.samples import View
 from evenhand.data.text import ALPHABET
 from evenhand.datasets.loaders.femnist import femnist
@@ -24,6 +24,7 @@ from evenhand.datasets.loaders.femnist import read as read_femnist
 from evenhand.datasets.loaders.landmine import landmine
 from evenhand.datasets.loaders.landmine import parse as parse_landmine
 from evenhand.datasets.loaders.landmine import read as read_landmine
+from evenhand.datasets.loaders.leaf import leaf
 from evenhand.datasets.loaders.leaf_shakespeare import leaf_shakespeare
 from evenhand.datasets.loaders.vehicle import read as read_vehicle
 from evenhand.datasets.loaders.vehicle import standardised, vehicle

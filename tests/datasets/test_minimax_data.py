@@ -33,6 +33,7 @@ from evenhand.datasets.loaders.synthetic_minimax import (
 )
 from evenhand.losses import brier
 from evenhand.theory.checks import client_fairness_is_group_fairness
+from tests.support.federations import with_output
 
 CLIENTS = 40
 MINIMAX, MEAN = (0.450, 0.310), (0.4825, 0.2125)  # risks of the two groups
@@ -129,7 +130,9 @@ def test_the_brier_loss_sums_over_both_classes() -> None:
 def test_fedminmax_reaches_the_minimax_risks_however_groups_are_spread(
     split: str, output: str, rounds: int
 ) -> None:
-    result = train(spread(split, exactly()), eh.FedMinMax(lr_mu=ASCENT, output=output), rounds)
+    result = train(
+        spread(split, exactly()), with_output(eh.FedMinMax(lr_mu=ASCENT), output), rounds
+    )
     assert population_risks(said(result)) == pytest.approx(MINIMAX, abs=PRINTED)
     assert measured_risks(result) == pytest.approx(population_risks(said(result)), abs=1e-9)
     if output == "last":

@@ -20,7 +20,7 @@ import evenhand as eh
 from evenhand.data.federation import Federation
 from evenhand.errors import RunError
 from evenhand.files import read_rows, read_tensors
-from evenhand.report.page import page
+from evenhand.page.document import page
 from evenhand.studies.analysis import across_clients, compare, gaps, statistics
 from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import analyse

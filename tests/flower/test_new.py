@@ -20,7 +20,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 
 import evenhand as eh
 from evenhand.cli.tryout import explained
-from evenhand.data.tables import read_table
+from evenhand.data.tables.files import read_table
 from evenhand.files import read_tensors
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.project.new import code, example, package_name, write_project

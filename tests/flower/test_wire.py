@@ -23,6 +23,7 @@ from evenhand.flower.wire import describe_work, read_work
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_grid import InProcessGrid
 from tests.support.flower_nodes import SETTINGS, one_client
+from tests.support.own_method import PowerLoss
 
 LOCALS = {
     "epochs": eh.LocalSGD(lr=0.1, epochs=3, batch_size=8),
@@ -178,6 +179,9 @@ class Touched(Exception):
         words(method={"name": "os.system"}),
         words(method={"name": "evenhand.algorithms.fedavg.FedAvg"}),
         words(method={"name": "__import__"}),
+        words(method={"name": "tests.support.own_method:PowerLoss"}),
+        words(method={"name": "fedprox", "inner": {"name": "tests.support.own_method:PowerLoss"}}),
+        words(method={"name": "fedprox", "inner": "tests.support.own_method:PowerLoss"}),
         words(method={"name": "FedAvg"}),
         words(method={"name": "tuning", "epochs": 1}),
         words(method="nobody's"),
@@ -242,6 +246,30 @@ def test_what_makes_no_sense_is_refused_in_one_line(
         read_work(hostile)
     monkeypatch.undo()
     assert 0 < len(str(caught.value).splitlines()) < 2
+
+
+@pytest.mark.parametrize("name", ["their_code:Mine", "their_code", "their_code.Mine"])
+def test_a_message_imports_no_code(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A spec may name a method by its module; a message may not, whatever lies on the node."""
+    (tmp_path / "their_code.py").write_text(
+        "from pathlib import Path\nPath('touched').touch()\n"
+        "from evenhand import FedAvg\nclass Mine(FedAvg): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    for method in ({"name": name}, {"name": "fedprox", "mu": 0.1, "inner": {"name": name}}):
+        with pytest.raises(SpecError, match=f"unknown algorithm '{name}'"):
+            read_work(words(method=method))
+    assert not (tmp_path / "touched").exists()
+
+
+def test_a_users_own_method_travels_without_its_module() -> None:
+    own = PowerLoss(3.0)
+    told = describe_work(Ask(own), own)
+    assert "own_method" not in told
+    assert "PowerLoss" not in told
 
 
 def test_methods_inside_each_other_without_end_are_refused() -> None:

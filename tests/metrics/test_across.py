@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from evenhand.metrics import plausible as model
+from evenhand.metrics import posterior as model
 from evenhand.metrics.across import accuracy_intervals, merit_intervals
-from evenhand.metrics.plausible import Shares, Squares, plausible
+from evenhand.metrics.posterior import Shares, Squares, posterior
 from evenhand.metrics.spread import SPREAD
 from evenhand.metrics.trials import Trials, trials
 from evenhand.metrics.uncertainty import Interval, wilson
@@ -84,7 +84,7 @@ def test_with_one_kind_draws_are_those_of_the_posterior_on_the_grid(
     monkeypatch.setattr(model, "KINDS", 1)
     right, samples = np.array([9, 8, 4, 10, 7]), np.array([10, 10, 10, 12, 9])
     seen, rng = Shares(right, samples), np.random.default_rng(0)
-    drawn = plausible(seen, 4000, rng, 50)
+    drawn = posterior(seen, 4000, rng, 50)
     edges = model._edges(seen.place, seen.error, np.ones(5, np.int64))
     steps = np.concatenate(
         [[0.0], np.geomspace(0.25 * (2 / (seen.error**-4.0).sum()) ** 0.25, 0.4, model.WIDTHS - 1)]
@@ -117,17 +117,17 @@ def test_many_samples_speak_for_themselves_and_few_lean_on_others() -> None:
     rng = np.random.default_rng(0)
     samples = np.full(9, 100_000)
     right = rng.binomial(samples, np.linspace(0.5, 0.9, 9))
-    drawn = plausible(Shares(right, samples), 1000, rng).clients
+    drawn = posterior(Shares(right, samples), 1000, rng).clients
     assert drawn.mean(0) == pytest.approx(right / samples, abs=0.001)
     assert drawn.std(0) == pytest.approx(
         np.sqrt(right / samples * (1 - right / samples) / samples), rel=0.25
     )
-    few = plausible(
+    few = posterior(
         Shares(np.array([4, *[85] * 30]), np.array([10, *[100] * 30])), 1000, rng
     ).clients
     assert 0.4 < few[:, 0].mean() < 0.85
     assert (
-        plausible(Shares(np.full(40, 16), np.full(40, 20)), 500, rng).clients.std(1).mean() < 0.03
+        posterior(Shares(np.full(40, 16), np.full(40, 20)), 500, rng).clients.std(1).mean() < 0.03
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 import evenhand as eh
 from evenhand.metrics import summary
-from evenhand.metrics.tally import correct
+from evenhand.metrics.tallies import correct
 from tests.support.federations import METHODS, network, ragged
 
 

@@ -24,7 +24,7 @@ from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
 from evenhand.metrics import calibration, rates, sample_values, tally
 from evenhand.metrics.calibration import BINS, EDGES, TAIL
-from evenhand.metrics.tally import COUNTS, Tally, dense, judge
+from evenhand.metrics.tallies import COUNTS, Tally, dense, judge
 from evenhand.model import Model
 from evenhand.tree import Tree
 from tests.support.federations import METHODS, SIZES, network, ragged

@@ -16,7 +16,7 @@ from evenhand.engines import choose
 from evenhand.engines.auto import _try_stacking
 from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
-from evenhand.models.recurrent import _in_one_piece, _Recurrence
+from evenhand.models.lstm import _in_one_piece, _Recurrence
 from evenhand.studies.spec import Spec
 
 SIZES = (7, 3, 12)  # samples of three clients

@@ -3,10 +3,12 @@ writes it."""
 
 from __future__ import annotations
 
+import html
 import html.parser
 import itertools
 import json
 import re
+import shlex
 import shutil
 import sys
 from collections import Counter
@@ -17,12 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import evenhand as eh
 from evenhand.data.plots import LINES, REFERENCE, looks, save_figures
 from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
-from evenhand.report import figures, panels, series
-from evenhand.report.markup import script_json
-from evenhand.report.page import page
+from evenhand.page import figures, panels, series
+from evenhand.page.document import page
+from evenhand.page.markup import script_json
 from evenhand.studies import analysis
 from evenhand.studies.analysis import Difference
 from evenhand.studies.findings import analyse
@@ -129,7 +132,9 @@ def with_merits(rows: dict[str, list[list[float]]]) -> Study:
         dict.fromkeys(rows, (0.5, 0.0)), seeds=len(first), clients=len(first[0]), groups=()
     )
     trials = {
-        key: replace(trial, scores={**trial.scores, "accuracy": np.array(rows[key[0]][key[1]])})
+        key: replace(
+            trial, score_columns={**trial.score_columns, "accuracy": np.array(rows[key[0]][key[1]])}
+        )
         for key, trial in study.trials.items()
     }
     return replace(study, trials=trials)
@@ -165,7 +170,7 @@ def test_curve_of_many_clients_has_few_points_and_the_same_ends() -> None:
 def test_bands_reach_from_the_lowest_to_the_highest_seed() -> None:
     study = make_study(seeds=2, rounds=3, evaluations=3)
     for seed, values in enumerate(([0.1, np.nan, 0.5], [0.3, 0.6, 0.7])):
-        study.trials["fedavg", seed].history["mean"] = np.array(values)
+        study.trials["fedavg", seed].history_columns["mean"] = np.array(values)
     found = series.learning(study, "fedavg", "mean")
     assert found is not None
     assert found.rounds.tolist() == [1, 3]  # the second was not evaluated with every seed
@@ -182,7 +187,7 @@ def test_a_single_evaluation_is_a_point(evaluations: int, mode: str) -> None:
 
 def test_scores_of_models_before_a_round_stand_where_these_models_do() -> None:
     study = make_study(seeds=1, rounds=3, evaluations=3)
-    history = study.trials["fedavg", 0].history
+    history = study.trials["fedavg", 0].history_columns
     history["mean"] = np.array([0.1, np.nan, 0.5])
     history["scores_after"] = np.array([0.0, np.nan, 2.0])
     found = series.learning(study, "fedavg", "mean")
@@ -224,7 +229,7 @@ def test_figures_show_percent_and_errors_without_their_minus() -> None:
     assert list(figures.sorted_clients(study).data[0].y) == [25, 75]
     errors = make_study(regression=True, seeds=1)
     drawn = figures.sorted_clients(errors).data[0].y
-    rmse = np.sqrt(errors.trials["fedavg", 0].scores["loss"][:12]) * errors.measure.scale
+    rmse = np.sqrt(errors.trials["fedavg", 0].score_columns["loss"][:12]) * errors.measure.scale
     assert drawn[0] == pytest.approx(rmse.max(), abs=1e-3)  # the worst served first
     assert drawn[-1] == pytest.approx(rmse.min(), abs=1e-3)
 
@@ -517,10 +522,12 @@ def test_teams_that_are_the_groups_are_shown_once() -> None:
     same = {}
     for key, trial in study.trials.items():
         scores = {
-            **trial.scores,
-            "accuracy": np.r_[trial.scores["accuracy"][:2], trial.scores["accuracy"][:2]],
+            **trial.score_columns,
+            "accuracy": np.r_[
+                trial.score_columns["accuracy"][:2], trial.score_columns["accuracy"][:2]
+            ],
         }
-        same[key] = replace(trial, scores=scores, sample_group=owner)
+        same[key] = replace(trial, score_columns=scores, sample_group=owner)
     keys = {panel.key for panel in panels.all_panels(analyse(replace(study, trials=same)))}
     assert "members-group" in keys
     assert "members-team" not in keys
@@ -589,6 +596,41 @@ def test_command_writes_the_page(compared: Path, tmp_path: Path) -> None:
     assert f"evenhand report {compared}" in text
     findings = analyse(Study.load([compared]))
     assert all(sentence in shown for sentence in findings.sentences)
+
+
+def test_the_page_names_the_command_that_makes_it_again(compared: Path, tmp_path: Path) -> None:
+    once, again = tmp_path / "once.html", tmp_path / "again.html"
+    options = ["--over", "samples", "--level", "0.9", "--least", "5", "--positive", "3"]
+    assert invoke("report", str(compared), "--out", str(once), *options, "-q")[0] == 0
+    [line] = re.findall(r"This page was made with</p><pre><code>(.*?)</code>", once.read_text())
+    assert html.unescape(line) == shlex.join(["evenhand", "report", str(compared), *options])
+    command = shlex.split(html.unescape(line))[1:]
+    assert invoke(*command, "--out", str(again), "-q")[0] == 0
+    assert once.read_bytes() == again.read_bytes()
+    plain = eh.report(compared, tmp_path / "plain.html", over="auto", least=10).page.read_text()
+    assert f"evenhand report {compared}</code>" in plain
+
+
+def test_a_page_from_python_is_that_of_the_command(compared: Path, tmp_path: Path) -> None:
+    assert invoke("report", str(compared), "--out", str(tmp_path / "a.html"), "-q")[0] == 0
+    written = eh.report(compared, tmp_path / "b.html")
+    assert written.figures == []
+    assert written.page.read_bytes() == (tmp_path / "a.html").read_bytes()
+    # what was loaded or analysed gives the same page, but for the command line
+    study = eh.load(compared)
+    for number, given in enumerate((study, eh.analyse(study))):
+        text = eh.report(given, tmp_path / f"{number}.html").page.read_text()
+        command = (
+            f"<p>This page was made with</p><pre><code>evenhand report {compared}</code></pre>"
+        )
+        assert text == (tmp_path / "a.html").read_text().replace(command, "")
+    with pytest.raises(ValueError, match='figure_format must be "png" or "svg"'):
+        eh.report(compared, figure_format="pdf")
+
+
+def test_figures_are_drawn_from_a_loaded_study(compared: Path) -> None:
+    figure = eh.figures.sorted_clients(eh.load(compared))
+    assert {trace.name for trace in figure.data} == {"fedavg", "qffl", "localonly"}
 
 
 def test_command_takes_single_runs_and_prints_json(compared: Path, tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ STUDY = make_study(clients=12, samples=60, seeds=4, teams=("east", "west"))
 def changed(study, label, merits, seed):
     """The same study with other accuracies of the clients of one trial."""
     trial = study.trials[label, seed]
-    accuracy = trial.scores["accuracy"].copy()
+    accuracy = trial.score_columns["accuracy"].copy()
     accuracy[: len(merits)] = merits
     trials = {
         **study.trials,
-        (label, seed): replace(trial, scores={**trial.scores, "accuracy": accuracy}),
+        (label, seed): replace(trial, score_columns={**trial.score_columns, "accuracy": accuracy}),
     }
     return replace(study, trials=trials)
 
@@ -98,7 +98,10 @@ def test_resampling_pairs_methods_on_the_same_samples():
     old, new = (study.trials[label, 0] for label in ("fedavg", "qffl"))
     study = replace(
         study,
-        trials={**study.trials, ("qffl", 0): replace(new, values=old.values, scores=old.scores)},
+        trials={
+            **study.trials,
+            ("qffl", 0): replace(new, values=old.values, score_columns=old.score_columns),
+        },
     )
     difference = analysis.compare(study, draws=50).differences["qffl"]["mean"]
     assert (
@@ -283,7 +286,9 @@ def test_words_call_nothing_a_lift_that_may_be_chance():
 
 def test_words_tell_of_rounds_in_which_nobody_answered():
     study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
-    study.trials["qffl", study.seeds[0]].history["answered"] = np.array([4.0, 0.0, 0.0, 3.0])
+    study.trials["qffl", study.seeds[0]].history_columns["answered"] = np.array(
+        [4.0, 0.0, 0.0, 3.0]
+    )
     assert (
         sentences(study, analysis.compare(study), [])[0]
         == "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."

@@ -12,13 +12,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import evenhand as eh
 from evenhand.data.storage.file import File, data_root, find
 from evenhand.data.storage.file import read as read_file
-from evenhand.data.tables import parse
+from evenhand.data.tables.files import parse
 from evenhand.errors import DataError
 from evenhand.metrics import parity
 from evenhand.metrics.counts import Counts
-from evenhand.studies.audit import Audit, count_predictions, read_counts
+from evenhand.studies.audit import Audit
+from evenhand.studies.counting import count_predictions, read_counts
 
 COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
 Call = Callable[..., tuple[int, str, str]]
@@ -105,6 +107,39 @@ def test_counts_give_the_same_numbers_as_predictions(call: Call, tmp_path: Path)
     code, again, _ = call("audit", "audit/counts.csv", "--counts", "--json", "--draws", "200")
     assert code == 0
     assert json.loads(again) == json.loads(out)
+
+
+def test_an_audit_in_python_is_that_of_the_command(call: Call, tmp_path: Path) -> None:
+    table = predictions()
+    table.to_csv("predictions.csv", index=False)
+    code, out, _ = call("audit", "predictions.csv", *ARGUMENTS, "--draws", "100", "--least", "6")
+    assert code == 0
+    columns = {"label": "paid", "prediction": "guess", "client": "bank", "group": "sex"}
+    judged = eh.audit(table, **columns, draws=100, least=6)
+    shown = [[line.rstrip() for line in text.rstrip().splitlines()] for text in (str(judged), out)]
+    assert shown[0] == shown[1]
+    assert repr(judged) == str(judged)
+    for other in (
+        eh.audit("predictions.csv", **columns, draws=100, least=6),
+        eh.audit(judged.counts, draws=100, least=6),
+        eh.audit(judged.table("counts"), counts=True, draws=100, least=6),
+    ):
+        assert isinstance(other, eh.audit.Audit)
+        assert other.tables() == judged.tables()
+    code, _, _ = call("audit", "predictions.csv", *ARGUMENTS, "--draws", "100", "--out", "there")
+    assert code == 0
+    clients = pd.read_csv("there/clients.csv")
+    assert judged.table("clients")["accuracy"].tolist() == clients["accuracy"].tolist()
+    with pytest.raises(ValueError, match="give label and prediction, or counts=True"):
+        eh.audit(table, label="paid")
+    with pytest.raises(ValueError, match="unknown table 'client'; did you mean 'clients'"):
+        judged.table("client")
+
+
+def test_what_the_module_had_is_still_reached_from_the_function() -> None:
+    assert eh.audit.Audit is Audit
+    assert eh.audit.count_predictions is count_predictions
+    assert eh.audit.read_counts is read_counts
 
 
 def test_groups_with_few_samples_are_left_out_of_gaps() -> None:

@@ -366,7 +366,7 @@ def test_resuming_what_is_finished_trains_nothing_and_prints_the_same(
     directory, printed, _ = done
     before = results(directory)
     monkeypatch.setattr(
-        "evenhand.studies.directories.fit", lambda *_, **__: pytest.fail("trains again")
+        "evenhand.studies.executing.train", lambda *_, **__: pytest.fail("trains again")
     )
     code, out, err = call("resume", str(directory))
     assert code == 0, err

@@ -16,6 +16,7 @@ from evenhand.errors import SpecError
 from evenhand.studies.grid import grid_points, parse_axis
 from evenhand.studies.measure import error_measure
 from evenhand.studies.selection import RULES, Selection, dominated, numbers, off_the_front
+from evenhand.studies.spec import Method
 
 # accuracies of four clients with one seed; in percent, mean and variance are
 MERITS = {
@@ -234,19 +235,22 @@ def test_points_off_the_front_depend_on_the_fairness_number() -> None:
 # ---- the grid
 
 
+def points(methods: Sequence[dict[str, Any]], *axes: str) -> list[Method]:
+    return grid_points(
+        [Method.from_table(entry) for entry in methods], [parse_axis(text) for text in axes]
+    )
+
+
 def labels(methods: Sequence[dict[str, Any]], *axes: str) -> list[str]:
-    return [point["label"] for point in grid_points(methods, [parse_axis(text) for text in axes])]
+    return [point.label for point in points(methods, *axes)]
 
 
 def test_several_axes_give_their_product_the_last_one_changing_fastest() -> None:
-    points = grid_points(
-        [{"name": "qffl", "local": {"epochs": 2}}],
-        [parse_axis("q=0.1,1"), parse_axis("local.lr=0.05, 0.1")],
-    )
-    assert [(point["q"], point["local"]) for point in points] == [
-        (q, {"epochs": 2, "lr": lr}) for q, lr in itertools.product((0.1, 1), (0.05, 0.1))
+    found = points([{"name": "qffl", "local": {"epochs": 2}}], "q=0.1,1", "local.lr=0.05, 0.1")
+    assert [(point.parameters, point.local) for point in found] == [
+        ({"q": q}, {"epochs": 2, "lr": lr}) for q, lr in itertools.product((0.1, 1), (0.05, 0.1))
     ]
-    assert [point["label"] for point in points] == [
+    assert [point.label for point in found] == [
         "qffl q=0.1 local.lr=0.05",
         "qffl q=0.1 local.lr=0.1",
         "qffl q=1 local.lr=0.05",
@@ -270,8 +274,8 @@ def test_a_key_with_a_methods_name_is_for_that_method_alone_and_others_are_for_a
 
 def test_wrapped_methods_have_a_grid_too() -> None:
     entry = {"name": "fedprox", "mu": 0.1, "inner": {"name": "qffl"}}
-    points = grid_points([entry], [parse_axis("inner.q=1,2")])
-    assert [point["inner"] for point in points] == [
+    found = points([entry], "inner.q=1,2")
+    assert [point.parameters["inner"] for point in found] == [
         {"name": "qffl", "q": 1},
         {"name": "qffl", "q": 2},
     ]
@@ -320,11 +324,10 @@ def test_values_may_be_lists_texts_and_switches_and_labels_stay_plain_file_names
 )
 def test_a_grid_that_makes_no_sense_is_refused_in_one_line(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=message) as error:
-        grid_points([{"name": "qffl", "k": 3}], [parse_axis(text)])
+        points([{"name": "qffl", "k": 3}], text)
     assert "\n" not in str(error.value)
 
 
 def test_a_grid_of_very_many_points_is_refused() -> None:
-    axes = [parse_axis(f"{key}=lin:0:1:100") for key in "ab"]
     with pytest.raises(SpecError, match="more than 1000 points; take fewer values"):
-        grid_points([{"name": "qffl"}], axes)
+        points([{"name": "qffl"}], *(f"{key}=lin:0:1:100" for key in "ab"))

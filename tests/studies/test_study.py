@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from evenhand.errors import RunError
-from evenhand.studies import directories
+from evenhand.studies import executing
 from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
+from evenhand.training import directory
 
 
 def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
@@ -23,7 +24,7 @@ def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
         model={"name": "linear"},
     )
     spec = dataclasses.replace(small.with_methods(entries), **changes)
-    directories.execute(directories.check(spec), directory, lambda method: lambda done, row: None)
+    executing.execute(executing.check(spec), directory, lambda method: lambda done, row: None)
     return directory
 
 
@@ -44,7 +45,7 @@ def test_trial_holds_what_the_run_wrote(small):
     )
     assert len(study.names("client")) == 8
     assert set(study.names("team")) == {"upright", "rotated"}
-    assert trial.history["round"].tolist() == [1, 2]
+    assert trial.history_columns["round"].tolist() == [1, 2]
     assert trial.weights.shape == (len(trial.weight_rounds), 8)
     np.testing.assert_allclose(trial.weights.sum(1), 1, atol=1e-6)
     assert study.trials["ditto", 0].weights is None
@@ -114,7 +115,7 @@ def test_runs_on_different_data_are_not_mixed(small, tmp_path):
 
 def test_unfinished_run_says_how_to_go_on(small, tmp_path):
     shutil.copytree(small, tmp_path / "half")
-    (tmp_path / "half" / "qffl" / directories.SCORES).unlink()
+    (tmp_path / "half" / "qffl" / directory.SCORES).unlink()
     with pytest.raises(RunError, match=r"not finished: qffl; continue it with: evenhand resume"):
         Study.load([tmp_path / "half"])
 

@@ -201,7 +201,7 @@ def test_another_rule_can_be_tried_without_training_again(
     path = Path("copy/spec.toml")
     path.write_text(dataclasses.replace(Spec.load(path), select={"rule": "mean"}).to_toml())
     monkeypatch.setattr(
-        "evenhand.studies.directories.fit", lambda *_, **__: pytest.fail("trains again")
+        "evenhand.studies.executing.train", lambda *_, **__: pytest.fail("trains again")
     )
     code, out, err = call("resume", "copy", "--json")
     assert code == 0, err

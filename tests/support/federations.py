@@ -18,17 +18,18 @@ METHODS: dict[str, eh.Algorithm] = {
     "term_team": eh.TERM(t=2.0, level="team"),
     "term_sample": eh.TERM(t=1.0, sample_t=0.5),
     "afl": eh.AFL(lr_lambda=0.1),
-    "afl_average": eh.AFL(lr_lambda=0.1, output="average"),
+    "afl_average": eh.Averaged(eh.AFL(lr_lambda=0.1)),
     "afl_before": eh.AFL(lr_lambda=0.1, order="before"),
     "fafl": eh.FAFL(alpha=0.5, mu=0.1, lr_eta=0.05),
-    "fafl_local": eh.FAFL(
-        alpha=0.5,
-        mu=0.1,
-        eta0="quantile",
-        sigma="local",
-        floor=0.2,
-        output="average",
-        short_first_round=True,
+    "fafl_local": eh.Averaged(
+        eh.FAFL(
+            alpha=0.5,
+            mu=0.1,
+            eta0="quantile",
+            sigma="local",
+            floor=0.2,
+            short_first_round=True,
+        )
     ),
     "fedminmax": eh.FedMinMax(lr_mu=0.1, floor=0.05),
     "gifair": eh.GIFAIR(strength=0.8),
@@ -46,11 +47,17 @@ METHODS: dict[str, eh.Algorithm] = {
     "localonly": eh.LocalOnly(),
     "finetuned": eh.FineTuned(epochs=2, inner=eh.GIFAIR(strength=0.5)),
     "fedprox": eh.FedProx(mu=0.1, inner=eh.QFFL(q=0.5)),
-    "fedavgm": eh.FedAvgM(lr=0.5, momentum=0.5, inner=eh.AFL(output="average")),
+    "fedavgm": eh.FedAvgM(lr=0.5, momentum=0.5, inner=eh.Averaged(eh.AFL())),
     "fedadam": eh.FedAdam(lr=0.05),
     "clipped": eh.Clipped(norm=0.1, inner=eh.Ditto(lam=0.5)),
     "lossguard": eh.LossGuard(cap=0.4, inner=eh.DRFA(lr_lambda=0.1)),
 }
+
+
+def with_output(method: eh.Algorithm, output: str) -> eh.Algorithm:
+    """A method that hands out the "last" model, or the "average" of those after each round."""
+    return eh.Averaged(method) if output == "average" else method
+
 
 # unequal on purpose: from one sample to three hundred
 SIZES = (1, 300, 7, 40, 33, 2, 120, 64, 15, 90)

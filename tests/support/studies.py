@@ -14,7 +14,8 @@ from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import summary
 from evenhand.studies.measure import measure_of
 from evenhand.studies.spec import Method, Spec
-from evenhand.studies.study import Study, Trial
+from evenhand.studies.study import Study
+from evenhand.studies.trial import Trial
 
 # how good a method is on the whole, and how much of the difference between clients it takes away
 METHODS: Mapping[str, tuple[float, float]] = {

@@ -31,7 +31,7 @@ from evenhand.engines.work import Train
 from evenhand.messages import Replies, Reply, Task
 from tests.support.federations import METHODS, network, ragged
 
-LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=32, momentum=0.5)
+LOCAL = eh.LocalSGD(lr=0.05, epochs=1, batch_size=32, momentum=0.5)
 SETTINGS: dict[str, Any] = {
     "rounds": 4,
     "local": LOCAL,

@@ -6,7 +6,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import mpmath as mp
 import pytest
@@ -25,6 +24,7 @@ from evenhand.theory import (
     RankSpread,
     TiltedMean,
 )
+from tests.support.exact import tensor
 
 RELATIVE = 1e-12
 Clients = tuple[list[float], list[float]]
@@ -52,19 +52,9 @@ def clients(draw: st.DrawFn, losses: st.SearchStrategy[float] = moderate, most: 
     return f, draw(weights_of(n))
 
 
-def tensor(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
 def exact_base(base: Sequence[float]) -> list[mp.mpf]:
     parts = [mp.mpf(x) for x in base]
     return [x / sum(parts) for x in parts]
-
-
-@pytest.fixture(autouse=True)
-def _fifty_digits() -> Any:
-    with mp.workdps(50):
-        yield
 
 
 def close(

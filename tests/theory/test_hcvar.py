@@ -4,9 +4,9 @@ smoothing to fifty digits."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mpmath as mp
 import numpy as np
@@ -15,10 +15,10 @@ import scipy.optimize
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from evenhand.simplex import weighted_quantile
 from evenhand.theory import HCVaR, Maximum, Mean, TiltedMean, cvar, superquantile
+from tests.support.exact import tensor
 
 RELATIVE = 1e-12
 
@@ -56,16 +56,6 @@ def problems(
     f = draw(st.lists(losses, min_size=n, max_size=n) | st.lists(grid, min_size=n, max_size=n))
     a, b = (tuple(draw(st.lists(levels, min_size=n, max_size=n))) for levels in (alpha, floors))
     return Problem(f, [part / sum(parts) for part in parts], a, b)
-
-
-def tensor(values: Sequence[float]) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
-
-
-@pytest.fixture(autouse=True)
-def _fifty_digits() -> Any:
-    with mp.workdps(50):
-        yield
 
 
 def exact_bounds(problem: Problem) -> tuple[list[Fraction], list[Fraction], list[Fraction]]:

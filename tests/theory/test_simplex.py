@@ -23,6 +23,7 @@ from evenhand.simplex import (
     project_simplex,
     weighted_quantile,
 )
+from tests.support.exact import tensor
 
 TOLERANCE = 1e-12
 
@@ -36,10 +37,6 @@ extreme = (
 entries = moderate | extreme
 levels = st.floats(0, 1)
 grid = st.integers(-4, 4).map(lambda k: k / 4)  # many ties
-
-
-def tensor(values: object) -> Tensor:
-    return torch.tensor(values, dtype=torch.float64)
 
 
 @st.composite

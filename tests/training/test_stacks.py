@@ -18,11 +18,12 @@ import torch
 
 import evenhand as eh
 from evenhand import files, tree
-from evenhand.studies import comparing, directories
+from evenhand.studies import comparing, executing
 from evenhand.studies.spec import Spec
 from evenhand.testing.subject import difference
 from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
+from tests.support import joining
 from tests.support.federations import METHODS, network, ragged
 
 SIZES = (1, 9, 7, 12, 8)
@@ -192,7 +193,7 @@ def test_single_precision_agrees_to_single_precision(federation: eh.Federation) 
         check(federation, front(METHODS[name]), 1e-4, module=network(torch.float32))
 
 
-@pytest.mark.parametrize("name", ["afl", "term", "ditto", "fedavgm"])
+@pytest.mark.parametrize("name", ["afl", "term", "fedavgm"])
 def test_server_functions_that_are_replayed_give_the_same(
     name: str, federation: eh.Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -522,7 +523,7 @@ def test_a_comparison_trains_runs_together_and_has_the_files_of_separate_runs(
 
     stacked = ran(tmp_path / "stacked", watch)
     assert watched == [(0, "fedavg", 2, 0), (0, "ditto", 2, 2), (0, "a", 4, 4)]
-    monkeypatch.setattr(directories, "SMALL", 0)
+    monkeypatch.setattr(executing, "SMALL", 0)
     separate = ran(tmp_path / "separate")
     assert stacked.keys() == separate.keys()
     for name in stacked:
@@ -630,6 +631,52 @@ def fit_each_until_the_last_round(
     step(0)
     step(1)  # what is imported or prepared at first use is no part of a round
     return [lambda t=t: step(t) for t in range(2, rounds + 2)]  # type: ignore[misc]
+
+
+# ---- what one run can do, a stack can
+
+
+@pytest.mark.parametrize("cohort", [eh.Full(), eh.Uniform(2), eh.Proportional(3)])
+@pytest.mark.parametrize("name", ["fedavg", "qffl", "deltafl", "gifair_per"])
+def test_cohorts_of_a_stack_evaluate_as_they_train(
+    federation: eh.Federation, name: str, cohort: eh.Cohort
+) -> None:
+    settings = {"cohort": cohort, "evaluate": "with training", "rounds": 3, "eval_every": 1}
+    for result in check(federation, front(METHODS[name]), **settings):
+        assert [row["scores_after"] for row in result.history_rows] == [0, 1, 2]
+
+
+def test_a_cohort_without_test_samples_has_no_scores() -> None:
+    rng = np.random.default_rng(0)
+    clients = [{"x": rng.normal(size=(4, 5)), "y": [0, 1, 2, 0]} for _ in range(4)]
+    test = [*clients[:2], None, None]
+    federation = eh.Federation.from_arrays(clients, test=test)
+    settings = {"cohort": eh.Uniform(1), "evaluate": "with training", "rounds": 6, "eval_every": 1}
+    found = check(federation, [eh.Run(eh.FedAvg(), seed, LOCAL) for seed in (0, 1, 2)], **settings)
+    without = [np.isnan(row["loss"]) for result in found for row in result.history_rows]
+    assert 0 < sum(without) < len(without)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "afl", "gifair", "ditto", "fedminmax"])
+def test_clients_join_a_stack_that_is_resumed(name: str, tmp_path: Path) -> None:
+    whole = ragged(joining.SIZES)
+    few = whole.first(joining.FEW)
+    runs = [
+        dataclasses.replace(run, out=tmp_path / str(number), local=joining.SETTINGS["local"])
+        for number, run in enumerate(front(METHODS[name], seeds=(3,)))
+    ]
+    settings = {"rounds": joining.ROUNDS, "checkpoint_every": 1, "eval_every": 2}
+
+    def stop(numbers: Sequence[int], done: int) -> None:
+        if done == joining.JOINED:
+            raise Stop
+
+    with pytest.raises(Stop):
+        eh.fit_many(network(), few, runs, engine="vmap", progress=stop, **settings)
+    found = eh.fit_many(network(), whole, runs, engine="vmap", resume=True, **settings)
+    for number, (run, result) in enumerate(zip(runs, found, strict=True)):
+        wanted = joining.enlarged(run.algorithm, tmp_path / f"alone-{number}", whole)
+        assert not alike(result, wanted), run
 
 
 # ---- small things

@@ -7,6 +7,7 @@ from evenhand.algorithms.aaggff import AAggFF
 from evenhand.algorithms.adafed import AdaFed
 from evenhand.algorithms.afl import AFL
 from evenhand.algorithms.agnosticfedavg import AgnosticFedAvg
+from evenhand.algorithms.averaged import Averaged
 from evenhand.algorithms.clipped import Clipped
 from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
@@ -37,6 +38,7 @@ __all__ = [
     "AAggFF",
     "AdaFed",
     "AgnosticFedAvg",
+    "Averaged",
     "Clipped",
     "DeltaFL",
     "Ditto",
@@ -72,6 +74,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "adafed": AdaFed,
     "localonly": LocalOnly,
     "finetuned": FineTuned,
+    "averaged": Averaged,
     "fedprox": FedProx,
     "fedavgm": FedAvgM,
     "fedadam": FedAdam,

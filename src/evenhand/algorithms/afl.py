@@ -18,10 +18,6 @@ from evenhand.algorithm import (
     State,
     Survey,
     Weighting,
-    averaged_result,
-    check_output,
-    first_average,
-    next_average,
     normalised,
     step,
     weighted,
@@ -48,32 +44,26 @@ class AFL(Algorithm, Question, Weighting, Reporting):
     Both steps use round-r values: theta <- theta - sum lam_i Delta_i, lam <- projection(lam +
     lr_lambda f(theta)), lam starting at the clients' weights. The paper takes one full-gradient
     step, LocalSGD(lr, steps=1); with more local steps this is the usual local variant. The server
-    sees every participant's loss. Under sampling, participants weigh lam_i a_i / w_i, normalised,
-    and absent clients' lam moves by the projection alone.
+    sees every participant's loss. The convex theory is about the mean of the models,
+    Averaged(AFL()). Under sampling, participants weigh lam_i a_i / w_i, normalised, and absent
+    clients' lam moves by the projection alone.
 
     Args:
         lr_lambda: ascent step; 0 keeps the clients' weights: FedAvg, with coefficients that sum to
             one.
-        output: "last" model, or the "average" of the models after each round, which the convex
-            theory speaks about.
         order: whether lam rises "after" the round that it weighs (the paper), or "before"
             (PropFair's code; one more exchange).
     """
 
     lr_lambda: float = 0.1
-    output: str = "last"
     order: str = "after"
 
     def __post_init__(self) -> None:
         require_number("lr_lambda", self.lr_lambda, "[0, inf)", "0 gives FedAvg")
-        check_output(self.output)
         require_choice("order", self.order, ("after", "before"))
 
     def init(self, params: Tree, census: Census) -> State:
-        duals = {"lam": census.weight, "base": census.weight}
-        if self.output == "average":
-            duals["average_lam"] = torch.zeros_like(census.weight)
-        return {"model": params, **duals, **first_average(self.output, params)}
+        return {"model": params, "lam": census.weight, "base": census.weight}
 
     def ask(self, state: State) -> Survey | None:
         return Survey({"model": state["model"]}) if self.order == "before" else None
@@ -104,12 +94,7 @@ class AFL(Algorithm, Question, Weighting, Reporting):
             else state["lam"]
         )
         info = {"largest_lam": lam.max(), "clients_with_lam": (lam > 0).sum()}
-        average = next_average(state, model)
-        if average:
-            average["average_lam"] = (
-                state["average_lam"] + (lam - state["average_lam"]) / average["rounds"]
-            )
-        return {**state, "model": model, "lam": lam, **average}, info
+        return {**state, "model": model, "lam": lam}, info
 
     def _raised(self, state: State, ids: Tensor, loss: Tensor) -> Tensor:
         ascent = torch.zeros_like(state["lam"]).index_put((ids,), loss.double())
@@ -119,12 +104,9 @@ class AFL(Algorithm, Question, Weighting, Reporting):
         joined = grown(state, before, after)
         return {**joined, "lam": resettled(joined["lam"], before["base"], after["base"])}
 
-    def result(self, state: State) -> Tree:
-        return averaged_result(state)
-
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",)
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        lam: Tensor = state["average_lam" if self.output == "average" else "lam"]
+        lam: Tensor = state["lam"]
         return Certificate(losses.max(), lam, Maximum().gap(losses, census.weight, lam))

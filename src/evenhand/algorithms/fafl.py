@@ -23,11 +23,7 @@ from evenhand.algorithm import (
     Reporting,
     State,
     Survey,
-    averaged_result,
-    check_output,
-    first_average,
     mean_step,
-    next_average,
     step,
     weighted,
 )
@@ -56,7 +52,8 @@ class FAFL(Algorithm, Question, Reporting):
     alpha_i: the client's objective becomes a_i (f - eta) + (1/alpha_i - a_i) phi_mu(f - eta) + eta,
     the loop stays (proof: docs/theory.md).
 
-    The papers leave open mu, the step size of eta and its start.
+    The papers leave open mu, the step size of eta and its start, and hand out the mean of the
+    models: Averaged(FAFL()).
 
     Args:
         alpha: level in (0, 1], one number or one per client. 1 gives FedAvg, small values the worst
@@ -74,8 +71,6 @@ class FAFL(Algorithm, Question, Reporting):
         sigma: what a client compares with eta: the loss of its "batch", or its whole "local" loss
             at every step. The first is cheaper and biased where batch noise is not small against
             mu.
-        output: "last" model, or the "average" of the models after each round, which the convex
-            theory speaks about.
         short_first_round: one local step in the first round, as the papers' pseudo-code has it when
             read to the letter.
     """
@@ -86,7 +81,6 @@ class FAFL(Algorithm, Question, Reporting):
     eta0: float | str = 0.0
     floor: float | Sequence[float] = 0.0
     sigma: str = "batch"
-    output: str = "last"
     short_first_round: bool = False
 
     _smooth: ClassVar[bool]
@@ -116,7 +110,6 @@ class FAFL(Algorithm, Question, Reporting):
         if self.lr_eta is not None:
             require_number("lr_eta", self.lr_eta, "[0, inf)", "None takes the round's lr")
         require_choice("sigma", self.sigma, ("batch", "local"))
-        check_output(self.output)
         require(
             isinstance(self.short_first_round, bool),
             "short_first_round must be true or false, got {!r}",
@@ -143,7 +136,6 @@ class FAFL(Algorithm, Question, Reporting):
             "eta": eta,
             "alpha": alpha,
             "floor": floor,
-            **first_average(self.output, params),
         }
         return state if at_once else {**state, "started": torch.zeros_like(eta)}
 
@@ -223,10 +215,7 @@ class FAFL(Algorithm, Question, Reporting):
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         eta, model = state["eta"] - mean_step(replies, "eta"), step(state["model"], replies)
-        return {**state, "model": model, "eta": eta, **next_average(state, model)}, {"eta": eta}
-
-    def result(self, state: State) -> Tree:
-        return averaged_result(state)
+        return {**state, "model": model, "eta": eta}, {"eta": eta}
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss at the first model, once",) if self.eta0 == "quantile" else ()

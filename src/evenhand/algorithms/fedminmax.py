@@ -13,10 +13,6 @@ from evenhand.algorithm import (
     Info,
     Memory,
     State,
-    averaged_result,
-    check_output,
-    first_average,
-    next_average,
     step,
     weighted,
 )
@@ -42,24 +38,22 @@ class FedMinMax(Algorithm):
     rho_a(z)) loss(z), rho_a the share of group a in the data, and sends its losses summed by group;
     mu <- projection(mu + lr_mu r(theta)) with both steps from round-r values, mu starting at rho.
     The paper takes one full-batch step by everyone: LocalSGD(lr, steps=1), Full(). Sums only: the
-    paper sends each client's group risks, of which only the sums are used. With a sampled cohort, a
-    group that is absent from it counts with its last known risk (before it was ever seen, with the
-    mean of the others'): with none, its weight would sink for being rare.
+    paper sends each client's group risks, of which only the sums are used. The paper hands out the
+    mean of the models, Averaged(FedMinMax()). With a sampled cohort, a group that is absent from it
+    counts with its last known risk (before it was ever seen, with the mean of the others'): with
+    none, its weight would sink for being rare.
 
     Args:
         lr_mu: ascent step; 0 keeps the groups' shares: FedAvg.
         floor: smallest weight of any group, to rule out weakly Pareto points.
-        output: "last" model, or the "average" of the models after each round (for convex models).
     """
 
     lr_mu: float = 0.1
     floor: float = 0.0
-    output: str = "last"
 
     def __post_init__(self) -> None:
         require_number("lr_mu", self.lr_mu, "[0, inf)", "0 gives FedAvg")
         require_number("floor", self.floor, "[0, 1)", "at most one over the number of groups")
-        check_output(self.output)
 
     def init(self, params: Tree, census: Census) -> State:
         share = group_shares("FedMinMax", census)
@@ -72,14 +66,12 @@ class FedMinMax(Algorithm):
             1 / present,
         )
         nothing = torch.zeros_like(share)
-        average = first_average(self.output, params)
         return {
             "model": params,
             "mu": share,
             "rho": share,
             "risk": nothing,
             "seen": nothing,
-            **average,
         }
 
     def task(self, state: State, ids: Tensor) -> Task:
@@ -110,7 +102,7 @@ class FedMinMax(Algorithm):
         info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {
             "worst_group_risk": worst
         }
-        return {**state, "model": model, "mu": mu, **risks, **next_average(state, model)}, info
+        return {**state, "model": model, "mu": mu, **risks}, info
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)
@@ -119,6 +111,3 @@ class FedMinMax(Algorithm):
             **joined,
             "mu": project_simplex(mu, self.floor, after["rho"] > 0) if self.floor else mu,
         }
-
-    def result(self, state: State) -> Tree:
-        return averaged_result(state)

@@ -27,8 +27,8 @@ class PropFair(Algorithm, Reporting):
 
     On a batch with mean loss l a client descends -log(M - l) where M - l >= epsilon, else l / M.
     The logarithm is taken of the batch's loss, as in the paper, so the local objective lies above
-    the stated one (Jensen) unless batches are whole. epsilon is not in the paper; 0.2 is the value
-    of the authors' code. Sums only: the same messages as FedAvg.
+    the stated one (Jensen) unless batches are whole. The paper gives no value for epsilon; 0.2 is
+    that of the authors' code. Sums only: the same messages as FedAvg.
 
     Args:
         M: the utility baseline, above the losses that matter; small values are fairer, large ones

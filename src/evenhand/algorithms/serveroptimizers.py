@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, State, next_average
+from evenhand.algorithm import Algorithm, Info, State
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.population import Census
@@ -31,7 +31,7 @@ class ServerOptimizer(Wrapper):
         gradient = tree.map(lambda old, new: old.double() - new.double(), before, after["model"])
         move, own = self.move(gradient, own)
         model = tree.map(lambda old, change: (old.double() - change).to(old.dtype), before, move)
-        return _with_own({**after, "model": model, **next_average(state, model)}, own), info
+        return _with_own({**after, "model": model}, own), info
 
     @abstractmethod
     def first(self, nothing: Tree) -> Tree:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from evenhand.datasets.catalogue import Entry, State
+    from evenhand.datasets.entry import Entry, State
 
 WIDTH_IN_FILES = 130  # a pipe has no width, and rich would cut columns to fit 80
 
@@ -67,7 +67,7 @@ def list_(as_json: bool) -> None:
 
 def _files(state: State, root: Path) -> str:
     """Where the files of a data set are, for a cell of the table."""
-    from evenhand.datasets.catalogue import FETCH, PRESENT
+    from evenhand.datasets.entry import FETCH, PRESENT
 
     if state.kind == FETCH:
         return f"fetch ({state.megabytes:g} MB)" if state.megabytes else "fetch"

@@ -79,15 +79,14 @@ def describe(
     """
     from rich.console import Console
 
-    from evenhand.data.describe import describe as table_of
+    from evenhand.studies.data_tables import show_encoding
     from evenhand.studies.spec import Spec
-    from evenhand.studies.tables import show_encoding
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
     try:
         chosen = data_table(data, **source) | ({"clients": clients} if clients else {})
         federation = Spec(data=chosen, seed=seed).build_data()
-        frame = table_of(federation)
+        frame = federation.describe()
         if table_file is not None:
             frame.to_csv(table_file, index=False)
         if federation.encoding is not None:

@@ -116,7 +116,7 @@ def _tables(
     clients: int,
 ) -> tuple[Codebook, dict[str, DataFrame]]:
     """The codebook of a new app, and tables for a try-out where they can be made up."""
-    from evenhand.data.tables import read_table
+    from evenhand.data.tables.files import read_table
     from evenhand.errors import SpecError
     from evenhand.flower.codebook import Codebook
     from evenhand.flower.project.new import example

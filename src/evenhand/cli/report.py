@@ -71,26 +71,27 @@ def report(
     with stopping_cleanly(quiet):
         import json
 
-        from evenhand.report.page import write_report
+        from evenhand.page.report import report as write
 
-        findings, written = write_report(
-            runs, out, title, over, level, least, positive, figures, figure_format
+        page, pictures, findings = write(
+            runs,
+            out,
+            title=title,
+            figures=figures,
+            figure_format=figure_format,
+            over=over,
+            level=level,
+            least=least,
+            positive=positive,
         )
+        size = page.stat().st_size
         if as_json:
-            about = {
-                "page": str(written[0]),
-                "bytes": written[0].stat().st_size,
-                "figures": [str(path) for path in written[1:]],
-            }
+            about = {"page": str(page), "bytes": size, "figures": list(map(str, pictures))}
             click.echo(json.dumps({**about, "sentences": list(findings.sentences)}, indent=2))
         elif not quiet:
             for sentence in findings.sentences:
                 click.echo(sentence)
-            pictures = (
-                f"; {len(written) - 1} figures are in {figures}" if figures is not None else ""
-            )
-            click.echo(
-                f"The page is {written[0]} ({written[0].stat().st_size / 1e6:.1f} MB){pictures}"
-            )
+            drawn = f"; {len(pictures)} figures are in {figures}" if figures is not None else ""
+            click.echo(f"The page is {page} ({size / 1e6:.1f} MB){drawn}")
         if open_page:
-            click.launch(written[0].resolve().as_uri())
+            click.launch(page.resolve().as_uri())

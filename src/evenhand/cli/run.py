@@ -41,7 +41,8 @@ def run(
     disease --group sex
     """
     with stopping_cleanly(quiet) as begun:
-        from evenhand.studies.directories import check, new_directory
+        from evenhand.studies.directories import new_directory
+        from evenhand.studies.executing import check
 
         plan = planned(spec, **options)
         check_view(dataclasses.replace(plan, seeds=(), resplit=False), view)
@@ -78,7 +79,8 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
     with stopping_cleanly(quiet) as begun:
         from evenhand.engines import processes
         from evenhand.studies.comparing import check_comparison
-        from evenhand.studies.directories import check, load_spec
+        from evenhand.studies.directories import load_spec
+        from evenhand.studies.executing import check
 
         spec = processes.from_first(lambda: load_spec(directory), "the spec")
         begun.directory = directory

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.data.tables.endings import table_ending
+
 if TYPE_CHECKING:
     from evenhand.studies.spec import Spec
-
-TABLES = (".csv", ".tsv", ".parquet", ".pq", ".csv.gz", ".tsv.gz")
 
 _OPTIONS = (
     click.option(
@@ -56,7 +56,7 @@ _OPTIONS = (
     click.option(
         "--held-out",
         metavar="COLUMN",
-        help="Table: a column of true and false, the rows to test on.",
+        help="Table: a column of true and false, or a condition: the rows to test on.",
     ),
     click.option(
         "--task",
@@ -111,7 +111,7 @@ def data_table(
         # also where a folder of that name lies here: ./adult is the folder
         if data.partition(":")[0] in (*DATASETS, *FORMATS):
             table = parse_table(data)
-        elif data.lower().endswith(TABLES) or path.is_file():
+        elif table_ending(data) or path.is_file():
             if not path.is_file():
                 raise SpecError(f"there is no file {data}")
             table = {"name": "table", "path": str(path.resolve())}  # a run is resumed from anywhere
@@ -151,7 +151,7 @@ def data_table(
 ALGORITHM_HELP = (
     "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a"
     " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that changes another one: -a"
-    " fedprox:mu=0.1,inner=qffl,inner.q=2."
+    " fedprox:mu=0.1,inner=qffl,inner.q=2. One of your own: -a mypackage:MyMethod:rate=0.3."
 )
 
 
@@ -252,7 +252,7 @@ def planned(
     from evenhand.errors import SpecError
     from evenhand.studies.spec import Spec, parse_method, parse_table
 
-    if spec and str(spec).lower().endswith(TABLES):
+    if spec and table_ending(spec.name):
         raise SpecError(
             f"{spec} is a table, not a spec; give it with --data {shlex.quote(str(spec))}"
         )

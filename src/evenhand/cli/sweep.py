@@ -115,27 +115,17 @@ def sweep(
 def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec:
     """The spec with the points of the grid for its methods, and the references in front of them."""
     from evenhand.errors import SpecError
-    from evenhand.studies.grid import grid_points, parse_axis
-    from evenhand.studies.sweeping import REFERENCES
+    from evenhand.studies.grid import parse_axis, swept
+    from evenhand.studies.spec import REFERENCES
 
-    methods = [method.table() for method in plan.methods]
-    if grids:
-        if any(entry["name"] == "auto" for entry in methods):
-            raise SpecError(
-                "which method is to be tried? give it with --method NAME, such as --method qffl"
-            )
-        axes = [parse_axis(text) for text in grids]
-        methods = grid_points(
-            [entry for entry in methods if "label" in entry or entry["name"] not in REFERENCES],
-            axes,
+    if grids and any(method.name == "auto" for method in plan.methods):
+        raise SpecError(
+            "which method is to be tried? give it with --method NAME, such as --method qffl"
         )
-    elif not plan.select:
+    if not grids and not plan.select:
         raise SpecError(
             "a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid"
             " q=0.1,1,5"
         )
-    labels = {entry.get("label", entry["name"]) for entry in methods}
-    references = [
-        name for name in REFERENCES if name not in labels and (name == "fedavg" or not no_reference)
-    ]
-    return plan.with_methods([*({"name": name} for name in references), *methods])
+    axes = [parse_axis(text) for text in grids]
+    return swept(plan, axes, () if no_reference else REFERENCES)

@@ -133,7 +133,6 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
     columns = (TextColumn("{task.description}"), BarColumn(), *times)
     each, seeds = len(spec.methods), spec.seeds or (spec.seed,)
     total = len(seeds) * each * spec.rounds
-    labels = [method.label for method in spec.methods]
     console = Console(stderr=True, quiet=quiet)
     hidden = quiet or not console.is_terminal  # bars in a file say nothing
     with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
@@ -158,12 +157,7 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
         ) -> AfterRound:
             """For a run, the first of several that are trained ``together``, after so many that are
             ``finished``."""
-            runs = (
-                seeds.index(seed) * each + labels.index(method.label)
-                if finished is None
-                else finished
-            )
-            before = runs * spec.rounds
+            before = spec.runs_before(seed, method, finished) * spec.rounds
             go_to(before, together)
             one = f"seed {seed}: {method.label}" if spec.seeds else method.label
             shown.reset(

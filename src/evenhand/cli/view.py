@@ -3,7 +3,8 @@ resume."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -15,14 +16,12 @@ from evenhand.cli.terminal import WITH_INTERVALS, bars, results_console
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from evenhand.studies.comparing import Planned
-    from evenhand.studies.directories import Ready
+    from evenhand.studies.executing import Ready
     from evenhand.studies.findings import Findings
     from evenhand.studies.spec import Spec
-    from evenhand.studies.study import Study
-    from evenhand.studies.sweeping import Sweep
+    from evenhand.training.fit import Progress as AfterRound
 
 LEVEL = click.option(
     "--level",
@@ -183,174 +182,94 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
 def begin(plan: Planned, out: Path | None) -> Path:
     """A directory of its own for a comparison, with its spec in it, so that it can be resumed from
     now on."""
-    from evenhand.studies.comparing import claim
-    from evenhand.studies.directories import new_directory
+    from evenhand.studies.directories import claim_comparison, new_directory
 
     directory = new_directory(out or Path("runs") / plan.spec.name, numbered=out is None)
-    claim(plan.spec, directory)
+    claim_comparison(plan.spec, directory)
     return directory
 
 
 def check_view(plan: Spec, view: View) -> None:
     """Raise where results could not be shown as asked for; before hours of training."""
-    from evenhand.errors import SpecError
     from evenhand.files import check_formats
+    from evenhand.studies.findings import check_numbers
 
     check_formats(view.formats)
-    if view.over == "seeds" and len(plan.seeds) < 2:
-        raise SpecError(
-            "intervals over seeds need at least two of them; leave --over out, or run evenhand"
-            " compare --seeds 3"
-        )
-    if plan.resplit and view.over not in ("auto", "seeds"):
-        raise SpecError(
-            "data that are dealt anew with each seed have other samples with each; use --over"
-            f" seeds in place of {view.over}"
-        )
-
-
-def check_positive(ready: Ready, positive: str | None) -> None:
-    """Raise where there is no such label."""
-    from evenhand.errors import SpecError, unknown
-
-    known = ready.federation.label_names
-    if positive is not None and known and positive not in known:
-        raise SpecError(unknown("label", positive, known))
+    check_numbers(plan, over=view.over)
 
 
 def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a single run, then write and print the tables."""
     from functools import partial
 
-    from evenhand.engines import processes
-    from evenhand.studies.directories import execute
-    from evenhand.studies.study import Study
-    from evenhand.studies.tables import show_data
+    from evenhand.studies.executing import execute
 
-    check_positive(ready, view.positive)
-    console = results_console(quiet or view.as_json, WITH_INTERVALS)
-    show_data(console, ready)
-    with bars(ready.spec, quiet) as watch:
+    with _training(ready.spec, ready, quiet, view) as (console, watch):
         execute(ready, directory, partial(watch, ready.spec.seed))
-    if processes.is_first():
-        _conclude(Study.load([directory]), directory, console, view)
+    _conclude(directory, ready.spec, console, view)
 
 
 def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
-    from evenhand.engines import processes
     from evenhand.studies.comparing import execute_comparison
-    from evenhand.studies.study import Study
-    from evenhand.studies.sweeping import Sweep
-    from evenhand.studies.tables import show_data
 
-    check_positive(plan.first, view.positive)
-    console = results_console(quiet or view.as_json, WITH_INTERVALS)
-    show_data(console, plan.first)
-    with bars(plan.spec, quiet) as watch:
+    with _training(plan.spec, plan.first, quiet, view) as (console, watch):
         execute_comparison(plan, directory, watch)
-    if processes.is_first():
-        study = Study.load([directory])
-        _conclude(
-            study,
-            directory,
-            console,
-            view,
-            Sweep.of(study, plan.spec) if plan.spec.select else None,
-        )
+    _conclude(directory, plan.spec, console, view)
 
 
-def _conclude(
-    study: Study, directory: Path, console: Console, view: View, sweep: Sweep | None = None
-) -> None:
+@contextmanager
+def _training(
+    spec: Spec, first: Ready, quiet: bool, view: View
+) -> Iterator[tuple[Console, Callable[..., AfterRound]]]:
+    """Where to print, and what shows progress; says first what was read."""
+    from evenhand.studies.data_tables import show_data
+    from evenhand.studies.findings import check_numbers
+
+    check_numbers(spec, first.federation.label_names, positive=view.positive)
+    console = results_console(quiet or view.as_json, WITH_INTERVALS)
+    show_data(console, first)
+    with bars(spec, quiet) as watch:
+        yield console, watch
+
+
+def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None:
     """Write and print what came out."""
+    from evenhand.engines import processes
     from evenhand.files import json_text, write_tables
-    from evenhand.studies.findings import analyse
-    from evenhand.studies.tables import show_study
+    from evenhand.studies.findings import conclude
+    from evenhand.studies.study import Study
 
-    findings = analyse(
-        study if sweep is None else sweep.final, view.over, view.level, view.least, view.positive
+    if not processes.is_first():
+        return
+    findings = conclude(
+        Study.load([directory]),
+        spec,
+        over=view.over,
+        level=view.level,
+        least=view.least,
+        positive=view.positive,
     )
-    tables = ({} if sweep is None else {"sweep": sweep.rows()}) | findings.tables()
+    tables = findings.tables()
     write_tables(directory, tables, view.formats)
     if view.as_json:
-        choice = (
-            {}
-            if sweep is None
-            else {
-                "rule": sweep.selection.rule,
-                "chosen": sweep.choice.label,
-                "reason": sweep.reason,
-            }
-        )
-        click.echo(json_text({"directory": str(directory), **_about(findings), **choice, **tables}))
+        click.echo(json_text({"directory": str(directory), **_about(findings), **tables}))
         return
-    if sweep is not None:
-        _show_choice(console, sweep)
-    show_study(console, findings)
+    findings.show(console)
     console.print(f"Results are in {directory}", highlight=False, soft_wrap=True)
 
 
 def _about(findings: Findings) -> dict[str, Any]:
     """What the numbers are of."""
-    study, comparison = findings.study, findings.comparison
-    return {
+    study, comparison, sweep = findings.study, findings.comparison, findings.sweep
+    about = {
         "measure": study.measure.name,
         "part": study.measure.part,
         "methods": study.labels,
         "seeds": study.seeds,
         "intervals": {"over": comparison.over, "level": comparison.level},
     }
-
-
-def _show_choice(console: Console, sweep: Sweep) -> None:
-    """Print every point on validation data, and which one is chosen and why."""
-    from evenhand.studies.selection import FAIRNESS
-
-    console.print(_points(sweep))
-    number = {"worst10": "worst 10 %", "min": "worst", "std": "std"}[FAIRNESS[sweep.selection.rule]]
-    if sweep.dominated:
-        text = (
-            f"dominated: another point is at least as good in mean and {number}, and better in one"
-            " of them."
-        )
-        console.print(text, style="dim", highlight=False)
-    console.print(
-        f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False
-    )
-    console.print(sweep.reason, highlight=False, markup=False)
-
-
-def _points(sweep: Sweep) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    measure, seeds = sweep.measure, len(sweep.study.seeds)
-    means = f", means over {seeds} seeds" if seeds > 1 else ""
-    title = f"Validation {measure.name} across clients{measure.unit}{means}"
-    table = Table(title=title, box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
-    table.add_column("point", no_wrap=True, overflow="fold")
-    for heading in ("mean", "worst 10 %", "worst", "std", "variance"):
-        table.add_column(heading, justify="right")
-    table.add_column("")
-    for label, point in sweep.validation.items():
-        chosen = label == sweep.choice.label
-        notes = (
-            ["chosen"] * chosen
-            + ["reference"] * (label in (sweep.reference, sweep.study.alone))
-            + ["dominated"] * (label in sweep.dominated)
-        )
-        cells = [measure.show(point[name]) for name in ("mean", "worst10", "min", "std")]
-        cells.append(
-            "-"
-            if point["variance"] != point["variance"]
-            else f"{measure.scale**2 * point['variance']:.{measure.digits}f}"
-        )
-        table.add_row(
-            escape(label),
-            *cells,
-            ", ".join(notes),
-            style="bold" if chosen else "dim" if label in sweep.dominated else "",
-        )
-    return table
+    if sweep is None:
+        return about
+    choice = {"rule": sweep.selection.rule, "chosen": sweep.choice.label, "reason": sweep.reason}
+    return about | choice

@@ -1,4 +1,4 @@
-"""A federation from arrays that a user has: one mapping per client."""
+"""From arrays that a user has, one mapping per client, to what a federation is made of."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.federation import Federation
+from evenhand.data.contents import Contents
 from evenhand.data.samples import Part
 
 ALLOWED = {"x", "y", "group", "team", "name"}
@@ -19,8 +19,8 @@ def from_arrays(
     clients: Sequence[Mapping[str, Any]],
     test: Sequence[Mapping[str, Any] | None] | None = None,
     val: Sequence[Mapping[str, Any] | None] | None = None,
-) -> Federation:
-    """See :meth:`evenhand.data.Federation.from_arrays`."""
+) -> Contents:
+    """See :meth:`evenhand.Federation.from_arrays`."""
     if not isinstance(clients, Sequence):
         raise TypeError(
             f"clients must be a list with a mapping for each client, got {type(clients).__name__}"
@@ -65,7 +65,7 @@ def from_arrays(
                 f"client {missing[0]} has no team, others have one; give all clients a team or none"
             )
         teams, team_names = _encode([client["team"] for client in clients])
-    return Federation(
+    return Contents(
         train=flat["train"],
         test=flat.get("test"),
         val=flat.get("val"),

@@ -9,23 +9,24 @@ from __future__ import annotations
 from math import inf, isinf
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.data.pool import Pool
-from evenhand.errors import require, require_choice
+from evenhand.data.pool import Deal, Rows
+from evenhand.errors import require, require_choice, require_whole
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-def one_cell(pool: Pool) -> Ints:
+def one_cell(pool: Rows) -> Ints:
     """(N,) everything in one cell."""
     return np.zeros(len(pool), dtype=np.int64)
 
 
-def classes_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
+def classes_of(pool: Rows) -> tuple[Ints, tuple[str, ...]]:
     """(N,) the class of each sample, and the names of the classes."""
     require(
         not pool.y.is_floating_point() and pool.y.ndim == 1,
@@ -35,7 +36,7 @@ def classes_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
     return _coded("label", pool.y, pool.label_names)
 
 
-def groups_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
+def groups_of(pool: Rows) -> tuple[Ints, tuple[str, ...]]:
     """(N,) the group of each sample, and the names of the groups; teams of natural clients, where
     samples have no groups."""
     if pool.group is not None:
@@ -48,7 +49,7 @@ def groups_of(pool: Pool) -> tuple[Ints, tuple[str, ...]]:
     )
 
 
-def cells_by(pool: Pool, by: str) -> tuple[Ints, tuple[str, ...]]:
+def cells_by(pool: Rows, by: str) -> tuple[Ints, tuple[str, ...]]:
     """(N,) the class or the group of each sample, and their names; ``by`` is "label" or "group"."""
     require_choice("by", by, ("label", "group"))
     return classes_of(pool) if by == "label" else groups_of(pool)
@@ -118,7 +119,7 @@ def evenly(members: Bools, sizes: Ints, rng: np.random.Generator) -> Ints:
     return np.diff(cuts, axis=0, prepend=0)
 
 
-def shuffled(pool: Pool, cell: Ints, rng: np.random.Generator) -> list[Ints]:
+def shuffled(pool: Rows, cell: Ints, rng: np.random.Generator) -> list[Ints]:
     """The samples of each cell in random order, but with those of the official test set evenly
     among the others.
 
@@ -152,3 +153,53 @@ def hand_out(order: list[Ints], counts: Ints) -> Ints:
     for rows, column in zip(order, counts.T, strict=False):
         owner[rows[: column.sum()]] = np.repeat(np.arange(len(counts)), column)
     return owner
+
+
+def deal_evenly(pool: Rows, cell: Ints, members: Bools, seed: int) -> Deal:
+    """Deal the samples of each cell evenly to the clients that hold it; members (clients,
+    cells)."""
+    return deal_counts(
+        pool,
+        cell,
+        evenly(members, np.bincount(cell, minlength=members.shape[1]), generator(seed, 2)),
+        seed,
+    )
+
+
+def deal_sizes(
+    pool: Rows, cell: Ints, names: tuple[str, ...], members: Bools, samples: Ints, seed: int
+) -> Deal:
+    """Deal ``samples`` (clients,) to every client, as evenly as possible over the cells it holds;
+    the rest is left out."""
+    held = members.sum(1)
+    # counts a client's cells, from somewhere else for each client
+    place = np.cumsum(members, 1) + np.arange(len(members))[:, None]
+    counts = members * (
+        (samples // held)[:, None] + (place % held[:, None] < (samples % held)[:, None])
+    )
+    there = np.bincount(cell, minlength=len(names))
+    short = np.flatnonzero(counts.sum(0) > there)
+    if len(short):
+        name, wanted = names[short[0]], counts[:, short[0]].sum()
+        raise ValueError(
+            f"{samples.max()} samples for each client take {wanted} of {name!r}, there are"
+            f" {there[short[0]]}; lower samples or clients"
+        )
+    return deal_counts(pool, cell, counts, seed)
+
+
+def deal_counts(pool: Rows, cell: Ints, counts: Ints, seed: int) -> Deal:
+    """Deal ``counts`` (clients, cells) samples of each cell, at random."""
+    return Deal(torch.from_numpy(hand_out(shuffled(pool, cell, generator(seed)), counts)))
+
+
+def count_of(clients: int) -> int:
+    """The number of clients; raises a ValueError unless it is at least one."""
+    require_whole("clients", clients, 1)
+    return int(clients)
+
+
+def generator(seed: int, stream: int = 0) -> np.random.Generator:
+    """Random numbers of their own for each seed and each purpose of a partition."""
+    require_whole("seed", seed, 0)
+    return np.random.default_rng([seed, 4, stream])

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.data.arrays import from_arrays
 from evenhand.data.population import Extent, Form, Population, check_codes
-from evenhand.data.samples import PARTS, Part, Samples, View
-from evenhand.errors import require_number, require_whole
+from evenhand.data.samples import PARTS, Part, Samples, View, first_not_finite
+from evenhand.errors import require_choice, require_number, require_whole
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pandas as pd
 
-    from evenhand.data.tables import Encoding
+    from evenhand.data.pool import Deal, Partition, Pool
+    from evenhand.data.tables.encoding import Encoding
+    from evenhand.data.torch_items import MapStyle
 
 
+# Readers are imported when they are used: a Flower node starts a process for each message.
 @dataclass(frozen=True, repr=False)
 class Federation(Population):
     """The data of all clients: train, and optionally val and test, parts; a group per sample; a
@@ -44,10 +46,7 @@ class Federation(Population):
     encoding: Encoding | None = None  # how a table became numbers, where the data came as one
 
     def __post_init__(self) -> None:
-        for name in PARTS:
-            part = getattr(self, name)
-            if part is None:
-                continue
+        for name, part in self.parts.items():
             if len(part.offsets) != len(self.train.offsets):
                 raise ValueError(
                     f"{name} data are for {len(part.offsets) - 1} clients, training data for"
@@ -69,18 +68,8 @@ class Federation(Population):
 
     def _check_values(self, name: str, part: Part) -> None:
         for field, array in (("x", part.x), ("y", part.y)):
-            values = array.source if isinstance(array, View) else array
-            if values.is_floating_point() and not bool(torch.isfinite(values).all()):
-                values = array[:]
-                if bool(torch.isfinite(values).all()):
-                    # the value is in a row of the source that belongs to none of these samples
-                    continue
-                sample = int(
-                    torch.isfinite(values.reshape(len(values), -1))
-                    .all(1)
-                    .logical_not()
-                    .nonzero()[0]
-                )
+            sample = first_not_finite(array)
+            if sample is not None:
                 client = int(torch.searchsorted(part.offsets, sample, right=True)) - 1
                 raise ValueError(
                     f"client {self.name(client)} has a value in {name} {field} that is not finite "
@@ -92,6 +81,12 @@ class Federation(Population):
     def clients(self) -> int:
         """Number of clients."""
         return len(self.train.offsets) - 1
+
+    @property
+    def parts(self) -> dict[str, Part]:
+        """The parts that there are, by name: "train", "val", "test"."""
+        every = {"train": self.train, "val": self.val, "test": self.test}
+        return {name: part for name, part in every.items() if part is not None}
 
     @property
     def form(self) -> Form:
@@ -108,20 +103,19 @@ class Federation(Population):
     def counts(self, part: str) -> Tensor:
         """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
         have no groups."""
-        return self._part(part).counts(self.groups)
+        held = self._held(part)
+        missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
+        return missing if held is None else held.counts(self.groups)
 
     def sizes(self, part: str) -> Tensor:
         """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
         part."""
-        return self._part(part).sizes
+        held = self._held(part)
+        return torch.zeros(self.clients, dtype=torch.int64) if held is None else held.sizes
 
-    def _part(self, name: str) -> Part:
-        """A part of the data, one without samples where there is none."""
-        part: Part | None = getattr(self, name)
-        if part is not None:
-            return part
-        train = self.train
-        return Part(train.x[:0], train.y[:0], torch.zeros_like(train.offsets))
+    def _held(self, part: str) -> Part | None:
+        require_choice("part", part, PARTS)
+        return self.parts.get(part)
 
     def _group_counts(self) -> Tensor | None:
         return None if self.train.group is None else self.counts("train")
@@ -132,8 +126,8 @@ class Federation(Population):
 
     def examples(self) -> Iterator[Samples]:
         """The samples of every part that has any."""
-        for part in (self.train, self.val, self.test):
-            if part is not None and len(part.x):
+        for part in self.parts.values():
+            if len(part.x):
                 yield part.all()
 
     def first(self, extent: Extent) -> Federation:
@@ -160,9 +154,7 @@ class Federation(Population):
         order."""
         found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
         found.append(None if self.teams is None else self.teams.tolist())
-        for part in (self.train, self.val, self.test):
-            if part is None:
-                continue
+        for part in self.parts.values():
             source, rows = (
                 (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
             )
@@ -173,30 +165,41 @@ class Federation(Population):
                     found.append((tuple(column.shape), float(each.sum()), float(each @ place)))
         return hashlib.sha256(repr(found).encode()).hexdigest()
 
+    def balance(self, by: str = "label", part: str | None = None) -> tuple[tuple[str, ...], Tensor]:
+        """Names of the labels or groups, and (n, C) how many samples of each every client holds.
+
+        ``part``: "train", "val" or "test"; None counts all of them.
+        """
+        from evenhand.data.describe import balance
+
+        if part is None:
+            return balance(self, list(self.parts.values()), by)
+        held = self._held(part)
+        if held is None:
+            raise ValueError(f"these data have no {part} part")
+        return balance(self, [held], by)
+
     def describe(self) -> pd.DataFrame:
         """A row per client: name, team, samples in each part, and the share of every label and
-        group among them."""
+        group among them.
+
+        >>> import evenhand as eh
+        >>> table = eh.datasets.digits(clients=4).describe()
+        >>> list(table.columns[:4]), len(table)
+        (['client', 'team', 'train', 'test'], 4)
+        """
         from evenhand.data.describe import describe
 
-        return describe(self)
+        return describe(self, self.parts, self.encoding)
 
     def pooled(self) -> Federation:
         """All data in the hands of one client, for centralised baselines: FedMinMax on it is
         centralised minimax training."""
-
-        def together(part: Part) -> Part:
-            return Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
-
-        test, val = (None if part is None else together(part) for part in (self.test, self.val))
-        return replace(
-            self,
-            train=together(self.train),
-            test=test,
-            val=val,
-            teams=None,
-            team_names=(),
-            names=("everyone",),
-        )
+        parts: dict[str, Any] = {
+            name: Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
+            for name, part in self.parts.items()
+        }
+        return replace(self, **parts, teams=None, team_names=(), names=("everyone",))
 
     def with_validation(self, share: float, seed: int = 0) -> Federation:
         """The same data with a validation part: floor(share * m) of each client's m training
@@ -205,29 +208,25 @@ class Federation(Population):
         Data that have a validation part stay as they are, and test samples stay where they are.
         Features are not copied: both parts are views of the training samples.
         """
+        from evenhand.data.splits import drawn_for_validation
+
         require_number("share", share, "[0, 1)", "it is a share of each client's training samples")
-        if share == 0 or (self.val is not None and len(self.val.x)):
+        if share == 0 or self.has("val"):
             return self
         require_whole("seed", seed, 0)
-        train, owner = self.train, self.train.owners
-        drawn = torch.from_numpy(np.random.default_rng([seed, 9]).permutation(len(owner)))
-        # client after client, each one's samples in random order
-        in_turn = drawn[torch.argsort(owner[drawn], stable=True)]
-        place = torch.arange(len(owner)) - train.offsets[:-1].repeat_interleave(train.sizes)
-        wanted = (share * train.sizes.double() + 1e-9).long()  # 0.29 * 100 is not quite 29
-        held_out = torch.zeros(len(owner), dtype=torch.bool)
-        held_out[in_turn[place < wanted[owner]]] = True
+        held_out = drawn_for_validation(self.train.owners, self.train.sizes, share, seed)
         if not bool(held_out.any()):
             return self
+        train, val = (self.train.select(chosen) for chosen in (~held_out, held_out))
+        return replace(self, train=train, val=val)
 
-        def part(chosen: Tensor) -> Part:
-            rows = chosen.nonzero().flatten()
-            sizes = torch.bincount(owner[rows], minlength=self.clients)
-            x = train.x.pick(rows) if isinstance(train.x, View) else View(train.x, rows)
-            group = None if train.group is None else train.group[rows]
-            return Part(x, train.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
+    @classmethod
+    def from_pool(cls, pool: Pool, deal: Deal, part: Tensor) -> Federation:
+        """A federation in which sample i belongs to client ``deal.owner[i]`` and part ``part[i]``:
+        0 for train, 1 for val, 2 for test. :func:`evenhand.deal` finds both by name."""
+        from evenhand.data.dealing import Assignment
 
-        return replace(self, train=part(~held_out), val=part(held_out))
+        return cls(*Assignment.of(pool, deal, part).contents(pool))
 
     @classmethod
     def from_arrays(
@@ -251,14 +250,12 @@ class Federation(Population):
         >>> fed.clients, fed.train.sizes.tolist()
         (2, [3, 1])
         """
-        from evenhand.data.arrays import from_arrays
-
-        return from_arrays(clients, test, val)
+        return cls(*from_arrays(clients, test, val))
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
         """A federation from a pandas table with one row per sample; see
-        :func:`evenhand.data.tables.from_frame` for the options.
+        :func:`evenhand.data.tables.frame.from_frame` for the options.
 
         >>> import pandas as pd
         >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
@@ -266,27 +263,47 @@ class Federation(Population):
         >>> Federation.from_frame(ages, client="site", label="ill", split={"test": 0.5})
         <Federation: 2 clients, 2 training samples>
         """
-        from evenhand.data.tables import from_frame
+        from evenhand.data.tables.frame import from_frame
 
-        return from_frame(frame, **options)
+        return cls(*from_frame(frame, **options))
 
     @classmethod
     def from_torch(
-        cls, dataset: torch.utils.data.Dataset[Any], client_ids: Sequence[Any], **options: Any
+        cls,
+        dataset: torch.utils.data.Dataset[Any] | MapStyle,
+        client_ids: Iterable[Any],
+        split: str | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        **options: Any,
     ) -> Federation:
         """A federation from a map-style torch data set and each item's client; see
-        :func:`evenhand.data.torch_data.from_torch`."""
+        :func:`evenhand.data.torch_data.from_torch` for the options."""
         from evenhand.data.torch_data import from_torch
 
-        return from_torch(dataset, client_ids, **options)
+        return cls(*from_torch(dataset, client_ids, split, seed, **options))
 
     @classmethod
-    def from_leaf(cls, path: str | Path, **options: Any) -> Federation:
-        """A federation from a directory in LEAF's JSON format; see
-        :func:`evenhand.data.leaf.leaf`."""
-        from evenhand.data.leaf import leaf
+    def from_leaf(
+        cls,
+        path: str | Path,
+        kind: str = "auto",
+        partition: str | Mapping[str, Any] | Partition | None = None,
+        split: str | Mapping[str, Any] | None = None,
+        seed: int = 0,
+        clients: int | None = None,
+        **options: Any,
+    ) -> Federation:
+        """A federation from a folder or file in LEAF's JSON format, every user a client.
 
-        return leaf(path, **options)
+        ``partition``, ``split``, ``seed`` and ``clients`` are those of :func:`evenhand.deal`; the
+        split is LEAF's own (train/, test/) where there is one. The other options are those of
+        :func:`evenhand.data.leaf.read_leaf`.
+        """
+        from evenhand.data.dealing import assign
+        from evenhand.data.leaf import read_leaf
+
+        pool = read_leaf(path, kind, **options)
+        return cls(*assign(pool, partition, split, seed, clients).contents(pool))
 
 
 def _first(part: Part | None, clients: int) -> Part | None:

@@ -1,4 +1,4 @@
-"""Federations in LEAF's JSON format (Caldas et al., 2018): users, with their samples."""
+"""Samples in LEAF's JSON format (Caldas et al., 2018), every user a client."""
 
 from __future__ import annotations
 
@@ -12,59 +12,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.federation import Federation
 from evenhand.data.leaf_samples import ENCODERS, User, image_view, joined, kind_of, labels_of
-from evenhand.data.partitions import deal
-from evenhand.data.pool import Partition, Pool
+from evenhand.data.pool import Pool
 from evenhand.data.samples import View
-from evenhand.data.storage.file import File, folder_of, read
+from evenhand.data.storage.file import File, read
 from evenhand.data.text import LETTER_NAMES, glove
 from evenhand.errors import DataError, require, require_choice, require_whole
 
 # folders of LEAF's scripts before the split, the last step first
 STAGES = ("rem_user_data", "sampled_data", "all_data")
-
-
-def leaf(
-    path: Path | str,
-    kind: str = "auto",
-    partition: str | Mapping[str, Any] | Partition | None = None,
-    split: str | Mapping[str, Any] | None = None,
-    seed: int = 0,
-    clients: int | None = None,
-    root: Path | str | None = None,
-    least: int = 1,
-    strangers: str = "error",
-    dimensions: int = 100,
-    most: int | None = None,
-    length: int = 25,
-) -> Federation:
-    """A federation from a folder or file in LEAF's JSON format: every user is a client.
-
-    Args:
-        path: a folder with train/ and test/ (or data/train and data/test), with all_data/, or with
-            *.json or *.json.gz files; or one such file.
-        kind: what samples are. "numbers": feature vectors; "images": vectors of pixels in [0, 1],
-            given as (1, side, side); "characters": texts of one length over LEAF's alphabet, the
-            label is the next character; "tweets": rows whose fifth entry is the text. "auto" looks
-            at the first sample (and takes images for numbers).
-        split: LEAF's own (train/, test/) where there is one.
-        least: leave out users with fewer samples.
-        strangers: what to do with users who have test data only: "error", or "drop" them.
-        root, dimensions, most, length: for tweets: where word vectors lie, their size and number
-            (see ``text.glove``), and how many words of a tweet are kept.
-    """
-    pool = read_leaf(
-        path,
-        kind,
-        least=least,
-        strangers=strangers,
-        root=root,
-        dimensions=dimensions,
-        most=most,
-        length=length,
-    )
-    return deal(pool, partition, split, seed, clients)
 
 
 def read_leaf(
@@ -79,10 +35,20 @@ def read_leaf(
     length: int = 25,
     file: File | None = None,
 ) -> Pool:
-    """The samples of all users, each user a natural client; see :func:`leaf`.
+    """The samples of all users, each user a natural client.
 
     Args:
+        path: a folder with train/ and test/ (or data/train and data/test), with all_data/, or with
+            *.json or *.json.gz files; or one such file.
+        kind: what samples are. "numbers": feature vectors; "images": vectors of pixels in [0, 1],
+            given as (1, side, side); "characters": texts of one length over LEAF's alphabet, the
+            label is the next character; "tweets": rows whose fifth entry is the text. "auto" looks
+            at the first sample (and takes images for numbers).
         classes: the names of classes 0, 1, ..., where they are known; another label is an error.
+        least: leave out users with fewer samples.
+        strangers: what to do with users who have test data only: "error", or "drop" them.
+        root, dimensions, most, length: for tweets: where word vectors lie, their size and number
+            (see :func:`evenhand.data.text.glove`), and how many words of a tweet are kept.
         file: what the one file at ``path`` must contain.
     """
     require_choice("kind", kind, ("auto", *ENCODERS))
@@ -280,19 +246,3 @@ def at_least(pool: Pool, least: int) -> Pool:
         team=torch.from_numpy(team.astype(np.int64)),
         team_names=tuple(pool.team_names[code] for code in left),
     )
-
-
-def leaf_folder(dataset: str, settings: str, root: Path | str | None) -> Path:
-    """The folder of a data set that LEAF's scripts make; raises a DataError that says how to make
-    it."""
-    folder = folder_of(dataset, root)
-    try:
-        leaf_files(folder)
-    except DataError as error:
-        origin = dataset.removeprefix("leaf_")
-        raise DataError(
-            f"{folder} has no {dataset} data: get github.com/TalwalkarLab/leaf, run ./preprocess.sh"
-            f" {settings} in its data/{origin}, and put what is then in data/{origin}/data (train/"
-            " and test/) there"
-        ) from error
-    return folder

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from evenhand.data.describe import balance
 from evenhand.data.federation import Federation
 from evenhand.errors import first_line, require, require_whole
 from evenhand.files import write_atomic
@@ -105,7 +104,7 @@ def plot_partition(
     """
     go = graph_objects()
     require_whole("most", most, 1)
-    known, counts = balance(federation, by, "train" if training_only else None)  # (n, K)
+    known, counts = federation.balance(by, "train" if training_only else None)  # (n, K)
     order = (
         counts.sum(1).argsort(descending=True, stable=True)
         if sort

@@ -165,6 +165,7 @@ class Population:
     def counts(self, part: str) -> Tensor:
         """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
         have no groups."""
+        require_choice("part", part, PARTS)
         missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
         return self._counts.get(part, missing)
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool
+from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Rows
 from evenhand.errors import require, require_kind, require_known, require_number, require_whole
 
 Ints = NDArray[np.int64]
@@ -20,7 +20,7 @@ KEYS = ("val", "test", "stratify", "official", "seed")
 
 
 def assign_parts(
-    pool: Pool, deal: Deal, split: str | Mapping[str, Any] | None = None, seed: int = 0
+    pool: Rows, deal: Deal, split: str | Mapping[str, Any] | None = None, seed: int = 0
 ) -> Tensor:
     """(N,) the part that each sample goes to: TRAIN, VAL or TEST.
 
@@ -81,7 +81,7 @@ def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
 
 
 def _settings(
-    pool: Pool, split: str | Mapping[str, Any] | None, seed: int
+    pool: Rows, split: str | Mapping[str, Any] | None, seed: int
 ) -> tuple[float, float, bool, bool, int]:
     """val, test, stratify, official, seed."""
     if split is None:
@@ -141,7 +141,7 @@ def _check_training(deal: Deal, owner_of_training: Ints) -> None:
         )
 
 
-def _strata(pool: Pool) -> Ints:
+def _strata(pool: Rows) -> Ints:
     """(N,) codes that rise with the label and, within a label, with the group. Targets that are no
     classes count as one label."""
     zero = np.zeros(len(pool), dtype=np.int64)
@@ -192,3 +192,17 @@ def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArr
     # in units of 1 / samples: whole numbers, so that counts are exact
     reached = place * wanted[owner] + start[owner]
     return np.asarray((reached + wanted[owner]) // samples[owner] > reached // samples[owner])
+
+
+def drawn_for_validation(owner: Tensor, sizes: Tensor, share: float, seed: int) -> Tensor:
+    """(N,) true for floor(share * m) of each client's m samples, drawn at random.
+
+    ``owner`` (N,) rises: samples lie client after client."""
+    drawn = torch.from_numpy(np.random.default_rng([seed, 9]).permutation(len(owner)))
+    # client after client, each one's samples in random order
+    in_turn = drawn[torch.argsort(owner[drawn], stable=True)]
+    place = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+    wanted = (share * sizes.double() + 1e-9).long()  # 0.29 * 100 is not quite 29
+    chosen = torch.zeros(len(owner), dtype=torch.bool)
+    chosen[in_turn[place < wanted[owner]]] = True
+    return chosen

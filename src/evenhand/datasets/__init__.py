@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from evenhand.data.federation import Federation
-    from evenhand.data.leaf import leaf
     from evenhand.datasets.loaders.acs_income import acs_income
     from evenhand.datasets.loaders.adult import adult
     from evenhand.datasets.loaders.airline_sentiment import airline_sentiment
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.femnist import femnist
     from evenhand.datasets.loaders.heart_disease import heart_disease
     from evenhand.datasets.loaders.landmine import landmine
+    from evenhand.datasets.loaders.leaf import leaf
     from evenhand.datasets.loaders.leaf_shakespeare import leaf_shakespeare
     from evenhand.datasets.loaders.mnist import mnist, mnist_writers
     from evenhand.datasets.loaders.population import population

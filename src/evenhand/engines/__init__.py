@@ -1,8 +1,9 @@
 """Engines: ways to carry out an exchange with clients."""
 
+from evenhand.engines import processes
 from evenhand.engines.auto import choose
 from evenhand.engines.base import Engine, Exchange
 from evenhand.engines.loop import Loop
 from evenhand.engines.vmap import Vmap
 
-__all__ = ["Engine", "Exchange", "Loop", "Vmap", "choose"]
+__all__ = ["Engine", "Exchange", "Loop", "Vmap", "choose", "processes"]

@@ -59,8 +59,7 @@ def choose(engine: str | Engine, model: Model, population: Population) -> Engine
 
 
 def _faster(model: Model, federation: Federation) -> str:
-    """The engine that takes less time for a local step of this model, one that cannot do it left
-    out."""
+    """The engine that takes less time for a local step of this model, of those that can do it."""
     batch = min(BATCH, len(federation.train.x))
     form = hashlib.sha256(
         str([(name, list(leaf.shape)) for name, leaf in model.init().items()]).encode()
@@ -112,8 +111,7 @@ def _measured(model: Model, federation: Federation, batch: int) -> str:
 
 
 def _try_stacking(model: Model, federation: Federation) -> None:
-    """One gradient and one loss of two stacked copies of the model; raises if torch.func cannot do
-    it."""
+    """One gradient and one loss of two stacked copies; raises if torch.func cannot do it."""
     samples = federation.train.samples(model.dtype, model.device)
     index = torch.zeros(2, 1, dtype=torch.int64, device=model.device)
     params = tree.map(lambda leaf: torch.stack([leaf, leaf]), model.init())

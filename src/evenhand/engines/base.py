@@ -1,5 +1,4 @@
-"""What an engine is: something that can be attached to a model and a federation, and then does
-exchanges."""
+"""What an engine is: attached to a model and a federation, it carries out exchanges."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from evenhand.tree import Tree
 
 
 class Exchange(Protocol):
-    """An engine at work: it owns batches, padding, devices, client memories, summing and
-    stacking."""
+    """An engine at work: it owns batches, padding, devices, client memories, sums and stacks."""
 
     here: bool  # whether clients' samples and memories are in this process
     by_client: bool  # whether the server may see how single clients fare
@@ -29,13 +27,14 @@ class Exchange(Protocol):
     meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Send ``task`` to clients ``ids`` (ascending; row k of task.own is for ids[k]) and collect
-        their replies."""
+        """Send ``task`` to clients ``ids`` and collect their replies.
+
+        ``ids`` are ascending; row k of task.own is for ids[k].
+        """
 
 
 class Look(NamedTuple):
-    """What some clients are asked about models in company with other work, before they begin with
-    it."""
+    """What some clients are asked about models before other work, in the same message."""
 
     work: Work
     task: Task
@@ -44,23 +43,22 @@ class Look(NamedTuple):
 
 @runtime_checkable
 class Messenger(Protocol):
-    """An exchange that sends messages, which cost something each: a look and other work go in
-    one."""
+    """An exchange that sends messages, which cost something: a look and other work go in one."""
 
     def exchange_with(
         self, look: Look, work: Work, task: Task, ids: Tensor, round: int
     ) -> tuple[Replies, Replies]:
-        """What was seen, and what the work has given. Clients of ``look`` are among ``ids``."""
+        """Replies to the look and to the work. Clients of ``look`` are among ``ids``."""
 
 
 def exchange_with(
     exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int
 ) -> tuple[Replies, Replies]:
-    """What clients see of models, and what they reply to the work that they do then."""
+    """Replies to a look at models, and to the work that follows it."""
     if isinstance(exchange, Messenger):
         return exchange.exchange_with(look, work, task, ids, round)
-    seen = exchange.exchange(look.work, look.task, look.ids, round)
-    return seen, exchange.exchange(work, task, ids, round)
+    looked = exchange.exchange(look.work, look.task, look.ids, round)
+    return looked, exchange.exchange(work, task, ids, round)
 
 
 def with_samples(population: Population) -> Federation:
@@ -73,8 +71,7 @@ def with_samples(population: Population) -> Federation:
 
 
 class Engine(ABC):
-    """A way to carry out exchanges. Engines are plain settings; the work starts when one is
-    attached."""
+    """A way to carry out exchanges: plain settings; the work starts when it is attached."""
 
     @abstractmethod
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:

@@ -23,7 +23,6 @@ ChunkFunction = Callable[[Tree, Tree], Tree]
 class ChunkReply(NamedTuple):
     """Stacked replies and memories of a chunk, and which of its clients count."""
 
-    rows: Tensor  # of the cohort
     good: Tensor  # (k,), perhaps on the device
     total: Tree  # empty where there are sums
     each: Tree

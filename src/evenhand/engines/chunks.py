@@ -101,17 +101,14 @@ class Chunks:
         own: Tree,
         memory: Memory,
         members: Members,
-        rows: Tensor,
         round: int,
         summed: bool = False,
     ) -> ChunkReply:
         """What the clients of a chunk reply and remember.
 
         Args:
-            shared: a row for each run.
-            own: a row for each client of the cohort, or of the chunk.
-            memory: a row for each client of the chunk.
-            rows: (k,) of the cohort.
+            shared: one row for all, or a row for each client.
+            own, memory: a row for each client.
             summed: give the sums of what is summed instead of a row for each client.
         """
         work = prepared.work
@@ -121,14 +118,6 @@ class Chunks:
                 torch.no_grad(),
                 randomness(self.model, members.seed[0], round, members.numbers[0]),
             ):
-                shared = tree.map(
-                    lambda leaf: leaf if leaf.shape[0] == 1 else leaf[members.run.to(leaf.device)],
-                    shared,
-                )
-                own = tree.map(
-                    lambda leaf: leaf if leaf.shape[0] == len(rows) else leaf[rows.to(leaf.device)],
-                    own,
-                )
                 shared, own = self.batching.fixed(shared, "shared"), self.batching.fixed(own, "own")
                 inputs = {"own": own, "memory": memory}
                 start: Tree = {}
@@ -145,7 +134,7 @@ class Chunks:
                 )
         except Exception as error:
             names = ", ".join(self.federation.name(int(i)) for i in members.ids[:5]) + (
-                "..." if len(rows) > 5 else ""
+                "..." if len(members.ids) > 5 else ""
             )
             raise ClientError(
                 f"client {names}, round {round + 1}, {work.name} ({stage}):"
@@ -153,13 +142,10 @@ class Chunks:
             ) from error
         sums = out.get("sums")
         if sums is not None:
-            return ChunkReply(rows, sums["good"], {}, out["each"], out["memory"], sums["total"])
-        good = (
-            finite(out, len(rows))
-            if work.must_be_finite
-            else torch.ones(len(rows), dtype=torch.bool)
-        )
-        return ChunkReply(rows, good, out["total"], out["each"], out["memory"])
+            return ChunkReply(sums["good"], {}, out["each"], out["memory"], sums["total"])
+        count = len(members.ids)
+        good = finite(out, count) if work.must_be_finite else torch.ones(count, dtype=torch.bool)
+        return ChunkReply(good, out["total"], out["each"], out["memory"])
 
     def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
         """Choose the samples of an exchange to come, while the host would wait for the GPU."""

@@ -49,7 +49,7 @@ class SingleClient:
             prepared = self._chunks.prepare(work)
             before = tree.to(tree.stack([memory or prepared.first_memory]), self.model.device)
             members = self._chunks.members(work, HERE, HERE, HERE, self._seed)
-            found = self._chunks.reply(prepared, shared, own, before, members, HERE, round)
+            found = self._chunks.reply(prepared, shared, own, before, members, round)
         total, each, after = (
             tree.to(tree.row(values, 0), "cpu")
             for values in (found.total, found.each, found.memory)

@@ -12,7 +12,7 @@ from evenhand.tree import Tree
 
 
 class Fold:
-    """Adds replies up in float64 and keeps what is seen one by one.
+    """Adds replies up in float64 and keeps the rows of single clients.
 
     On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a
     chunk at a time.
@@ -32,11 +32,10 @@ class Fold:
         good: Tensor,
         known: Tree | None = None,
     ) -> None:
-        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,); those
-        that are not ``good`` (k,) do not count.
+        """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,).
 
-        ``known``: the sums of total over those that do, where they have been taken already, all of
-        one run; total is then empty.
+        Those that are not ``good`` (k,) do not count. ``known``: the sums of total over those that
+        do, where they have been taken already, all of one run; total is then empty.
         """
         if self._total is None or self._each is None:
             shapes = tree.map(lambda leaf: leaf[0], total) if known is None else known
@@ -82,8 +81,10 @@ def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) 
 
 
 def summed(out: Tree, must_be_finite: bool) -> Tree:
-    """Sums of a chunk's totals over the clients that count, and (k,) which do: all they send and
-    remember is finite, if it must be."""
+    """Sums of a chunk's totals over the clients that count, and (k,) which do.
+
+    All that a client sends and remembers must be finite, if ``must_be_finite``.
+    """
     leaves = (
         [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point()]
         if must_be_finite

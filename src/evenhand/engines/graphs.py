@@ -33,8 +33,7 @@ MOST_OPERATIONS = 1000  # of a function that is compiled; torch's compiler takes
 
 
 class GraphMemory:
-    """Fixed memory of the CUDA graphs of one engine: what they read and write, and the pool that
-    they share in between.
+    """Fixed memory of the CUDA graphs of one engine: inputs, outputs, and the pool they share.
 
     Graphs run one after the other, so a result in this memory is good until the graph that made it
     runs again.
@@ -54,8 +53,7 @@ class GraphMemory:
         return leaf
 
     def copy(self, values: Tree, name: str) -> Tree:
-        """``values`` in memory that is the same for all trees of this name whose rows have these
-        shapes: the first rows of it."""
+        """``values`` in memory that all trees with this name and these rows share."""
         leaves = tree.leaves(values)
         key = (name, tuple((leaf.shape[1:], leaf.dtype) for leaf in leaves))
         room = self._rooms.get(key)
@@ -101,8 +99,9 @@ class _Capture:
 
 
 class Captured:
-    """A function of two trees that is captured as a CUDA graph for each set of shapes, and compiled
-    if it is called very often.
+    """A function of two trees, captured as a CUDA graph for each set of shapes.
+
+    If it is called very often, it is compiled.
 
     Args:
         function: may change its inputs in place, where these are in ``memory``.
@@ -212,8 +211,10 @@ class Captured:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Nothing is freed meanwhile, which a capture does not allow, and a graph may be empty: that of
-    results that are views of inputs."""
+    """Free nothing meanwhile, which a capture does not allow, and accept an empty graph.
+
+    A graph is empty if its results are views of its inputs.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -226,8 +227,7 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _restore(places: list[Tensor], values: list[Tensor]) -> None:
-    """Undo what a function did to its inputs in place; expanded ones cannot be written to, and
-    never are."""
+    """Undo what a function did to its inputs in place; expanded ones are never written to."""
     for place, value in zip(places, values, strict=True):
         if 0 not in place.stride():
             place.copy_(value)

@@ -15,7 +15,7 @@ from evenhand.engines.batching import Batching, ChunkFunction, ClientFunction
 from evenhand.engines.simulator import Simulator
 from evenhand.errors import require_whole
 from evenhand.model import Model
-from evenhand.models.recurrent import LSTM
+from evenhand.models.lstm import LSTM
 from evenhand.tree import Tree
 
 RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase, LSTM)

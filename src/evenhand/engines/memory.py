@@ -18,8 +18,7 @@ FIRST_ROWS = 64
 
 
 class Memories:
-    """Memories by client number; of several runs, by a number that counts the clients of one run
-    after those of another.
+    """Memories by client number; with several runs, the clients of one are counted after another.
 
     Args:
         clients: how many there may be at most.
@@ -32,8 +31,7 @@ class Memories:
         self._rows: dict[int, int] = {}
 
     def recall(self, clients: list[int], first: Tree) -> Tree:
-        """Stacked memories of ``clients``, on their device; ``first`` for those that have not
-        worked yet."""
+        """Stacked memories of ``clients``; ``first`` for those that have not worked yet."""
         rows = list(map(self._rows.get, clients, repeat(-1)))
         if max(rows) < 0:
             return tree.map(
@@ -76,8 +74,10 @@ class Memories:
             table[rows.to(table.device)] = new[chosen.to(new.device)].to(table.device)
 
     def one_by_one(self, first: int = 0, count: int | None = None) -> dict[int, Tree]:
-        """A copy of each client's memory, on the CPU; of ``count`` clients from ``first`` on, which
-        then are numbers 0, 1, ..."""
+        """A copy of each client's memory, on the CPU.
+
+        Of ``count`` clients from ``first`` on, which then are numbers 0, 1, ...
+        """
         chosen = {
             client - first: row
             for client, row in sorted(self._rows.items())
@@ -94,8 +94,7 @@ class Memories:
         }
 
     def load(self, memories: dict[int, Tree]) -> None:
-        """Take over memories, as :meth:`one_by_one` gives them, in place of all that is
-        remembered."""
+        """Replace all memories by these, in the form of :meth:`one_by_one`."""
         self._table, self._rows = {}, {}
         clients = sorted(memories)
         if clients:

@@ -1,5 +1,4 @@
-"""Evaluation of models that all clients share: samples in large blocks that do not care whose they
-are, and sums by client and group."""
+"""Evaluation of models that all clients share: blocks of samples, sums by client and group."""
 
 from __future__ import annotations
 
@@ -15,7 +14,7 @@ from evenhand.engines.threads import one_thread
 from evenhand.engines.tracing import TreeFunction
 from evenhand.engines.work import Work
 from evenhand.messages import Replies, Reply, Task
-from evenhand.metrics.tally import BLOCK, Addend
+from evenhand.metrics.tallies import BLOCK, Addend
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -51,8 +50,7 @@ class Pooled:
         self._judges: dict[int, _Judge] = {}  # by the work's identity
 
     def sums(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
-        """What the samples of clients ``ids`` (R, K) add up to under each run's ``shared`` (R,
-        ...)."""
+        """The sums over the samples of clients ``ids`` (R, K) under each run's ``shared``."""
         runs, groups = len(ids), max(work.groups, 1)
         if bool((ids == ids[:1]).all()):
             found = self._of_clients(work, shared, self._ordered(ids[0], groups), groups)
@@ -104,11 +102,10 @@ class Pooled:
     def _judged(
         self, work: Work, shared: Tree, order: _Order
     ) -> Iterator[tuple[Reply, Tensor, Tensor]]:
-        """Blocks of samples: what each adds under every run's model (values are (R, B)), its group
-        and its cell."""
+        """Blocks of samples: what each adds under every run's model (R, B), its group and cell."""
         model, runs = self._model, len(tree.leaves(shared)[0])
         block = BLOCK
-        # on a CPU a block's size would change bits, and runs must not depend on their company
+        # on a CPU a block's size would change bits, and a run must not depend on those beside it
         if model.device.type == "cuda":
             block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
         if id(work) not in self._judges:
@@ -122,8 +119,7 @@ class Pooled:
 
 
 class _Judge:
-    """What samples add, of one kind of work, under every run's model: as (R, B), in a form that
-    costs less when it comes again."""
+    """What samples add under every run's model (R, B), for one kind of work."""
 
     def __init__(
         self,
@@ -181,8 +177,11 @@ class _Judge:
 
 
 class _Sums:
-    """Sums by run and cell. Plain numbers of a GPU are summed there, cell after cell; tables and
-    what is on a CPU, sample after sample."""
+    """Sums by run and cell.
+
+    Plain numbers of a GPU are summed there, cell after cell; tables and what is on a CPU, sample
+    after sample.
+    """
 
     def __init__(self, runs: int) -> None:
         self._runs = runs

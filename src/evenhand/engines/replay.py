@@ -26,8 +26,7 @@ MOST_AT_ONCE = 16  # steps that are run in one call
 
 
 class Replayed:
-    """A function of two trees that is traced into tensor operations when its shapes have come up a
-    few times."""
+    """A function of two trees that is traced when its shapes have come up a few times."""
 
     def __init__(self, function: TreeFunction, calls_before: int | None = None) -> None:
         self.function, self.calls_before = function, calls_before
@@ -58,8 +57,10 @@ class Replayed:
         return tree.map(lambda _: next(results), form)
 
     def repeat(self, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
-        """Call the function, which changes ``inputs`` in place, once for each of ``batches``; many
-        at a time once it is traced."""
+        """Call the function, which changes ``inputs`` in place, once for each of ``batches``.
+
+        Once it is traced, many calls are made as one.
+        """
         fixed = tree.leaves(shared) + tree.leaves(inputs)
         changing = [tree.leaves(batch) for batch in batches]
         trace = (
@@ -92,8 +93,10 @@ class Replayed:
 
 
 def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
-    """The operations of ``graph`` run by torch's own interpreter, twice as fast as from Python and
-    without holding up other threads."""
+    """The operations of ``graph`` run by torch's own interpreter.
+
+    That is twice as fast as from Python, and holds up no other threads.
+    """
 
     def outputs(*leaves: Tensor) -> tuple[Tensor, ...]:
         return (*graph.forward(*leaves), leaves[0])  # it wants at least one result
@@ -115,8 +118,7 @@ def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequ
 def _repeated(
     step: Callable[..., Sequence[Tensor]], fixed: int, changing: int, values: list[Tensor]
 ) -> Callable[..., Tensor]:
-    """Several calls of a traced ``step`` in one, the last ``changing`` of its arguments each time
-    others."""
+    """Several calls of a traced ``step`` in one, the last ``changing`` arguments new each time."""
 
     def many(*leaves: Tensor) -> Tensor:
         for first in range(fixed, len(leaves), changing):

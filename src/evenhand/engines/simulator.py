@@ -105,8 +105,7 @@ class Simulator:
         numbers: Tensor | None = None,
         wait: bool = True,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of R runs at once: every tensor has one more dimension in front, a row for
-        each run.
+        """The exchanges of R runs at once: every tensor has a row for each run in front.
 
         Args:
             task: shared (R, ...), own (R, K, ...).
@@ -118,8 +117,7 @@ class Simulator:
 
         Returns:
             Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and
-                which replies are finite (R, K):
-            the others are not in the totals and are not remembered.
+            which replies are finite (R, K): the others are not in the totals and not remembered.
         """
         runs, count = ids.shape
         shared, own = (tree.floating(t, self.model.dtype, self.model.device) for t in task)
@@ -148,28 +146,32 @@ class Simulator:
         runs: int,
         wait: bool,
     ) -> tuple[Tree, Tree, Tensor]:
-        """Totals of each run, what is seen one by one, and who counts."""
+        """Totals of each run, rows of single clients, and who counts."""
         work, count = prepared.work, len(everyone.ids)
         fold, good = Fold(runs, count), torch.zeros(count, dtype=torch.bool)
         kinds = self._chunks.kinds(work, everyone)
 
         def reply(rows: Tensor) -> ChunkReply:
-            members = everyone.pick(rows)
+            members, given = everyone.pick(rows), shared
+            if runs > 1:
+                given = tree.map(lambda leaf: leaf[members.run.to(leaf.device)], shared)
+            mine = own
+            if len(rows) != count:
+                mine = tree.map(lambda leaf: leaf[rows.to(leaf.device)], own)
             memory = self._recall(prepared, members, runs)
             summed = self._chunks.on_gpu and runs == 1
-            found = self._chunks.reply(prepared, shared, own, memory, members, rows, round, summed)
+            found = self._chunks.reply(prepared, given, mine, memory, members, round, summed)
             self._look_ahead()
             return found
 
-        jobs = [
-            partial(reply, rows) for rows in self.batching.plan(kinds, prepared.bytes_of_a_client)
-        ]
+        chunks = self.batching.plan(kinds, prepared.bytes_of_a_client)
+        found = self.batching.run(
+            [partial(reply, rows) for rows in chunks],
+            parallel=len(chunks) > 1 and not self.model.stochastic,
+        )
         with one_thread():
-            for result in self.batching.run(
-                jobs, parallel=len(jobs) > 1 and not self.model.stochastic
-            ):
-                rows = result.rows
-                if result.nothing_but_sums and len(jobs) == 1 and not wait:
+            for rows, result in zip(chunks, found, strict=True):
+                if result.nothing_but_sums and len(chunks) == 1 and not wait:
                     return (
                         tree.map(lambda leaf: leaf[None].clone(), result.sums or {}),
                         {},

@@ -29,8 +29,7 @@ def shapes(leaves: Iterable[Tensor]) -> tuple[Any, ...]:
 
 
 def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphModule, Tree]:
-    """The tensor operations that ``function`` comes down to, from and to flat lists of tensors, and
-    the form of its result."""
+    """The operations that ``function`` comes down to, on flat lists of tensors, and its form."""
     # imports a second's worth of modules: only when needed
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -64,19 +63,17 @@ def twin(leaf: Tensor) -> Tensor:
 
 
 def _stored(leaf: Tensor) -> tuple[int, ...]:
-    """The shape with one entry along expanded dimensions: these entries are all there is in
-    memory."""
+    """The shape with one entry along expanded dimensions: what there is in memory."""
     return tuple(
         1 if stride == 0 else size for size, stride in zip(leaf.shape, leaf.stride(), strict=True)
     )
 
 
 def simplify(module: GraphModule, device: torch.device) -> None:
-    """Remove what changes nothing and what nobody reads; batching and differentiation leave much of
-    both. No bit of a result changes.
+    """Remove operations that change nothing or that nobody reads; no bit of a result changes.
 
-    A derivative begins with ones of the shape of the value: once these are a constant, what leads
-    to the value alone is not read.
+    Batching and differentiation leave much of both. A derivative begins with ones of the shape of
+    the value: once these are a constant, what leads to the value alone is not read.
     """
     aten, graph = torch.ops.aten, module.graph
     constants = {

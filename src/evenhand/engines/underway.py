@@ -1,5 +1,4 @@
-"""Replies of clients that a GPU is still at work on, so that the host can go on meanwhile and start
-the next round in time."""
+"""Replies of clients that a GPU is still at work on, so that the host can start the next round."""
 
 from __future__ import annotations
 
@@ -67,8 +66,7 @@ class Underway(Replies):
 
 
 def numbers_at_home(values: Tree) -> Tree:
-    """Numbers on the CPU, where servers work with them; trees shaped like the model stay where it
-    is."""
+    """Numbers on the CPU, where servers need them; trees like the model stay where they are."""
     return {
         name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()
     }

@@ -1,5 +1,4 @@
-"""Who works on what: the clients of a cohort or chunk, and the samples that they visit at each of
-their local steps."""
+"""Who works on what: the clients of a chunk, and the samples of each of their local steps."""
 
 from __future__ import annotations
 
@@ -38,8 +37,7 @@ class Members(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Local steps that the same clients take one after another: those that are not done yet, the
-    first ones of a chunk."""
+    """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
     # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for
     # padding
@@ -50,8 +48,9 @@ class Steps(NamedTuple):
 
 
 class Visits:
-    """The samples that clients visit. Clients are in the order of falling steps, so that those who
-    are done fall out of the stack.
+    """The samples that clients visit.
+
+    Clients are in the order of falling steps, so that those who are done fall out of the stack.
 
     Args:
         part: the data.

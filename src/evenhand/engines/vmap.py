@@ -1,5 +1,4 @@
-"""The stacking engine: all clients of a chunk side by side with ``torch.func``, replayed as traced
-operations or CUDA graphs."""
+"""The stacking engine: all clients of a chunk side by side with ``torch.func``."""
 
 from __future__ import annotations
 
@@ -94,8 +93,10 @@ class SideBySide(Batching):
         return chunks
 
     def _most(self, clients: int, each: int) -> int:
-        """Clients in a chunk: what memory holds; on a CPU, where there is much work, one chunk or
-        more for every worker."""
+        """Clients in a chunk: as many as memory holds.
+
+        On a CPU with much work there is at least one chunk for every worker.
+        """
         # once: chunks of another size would have to be traced and captured anew
         if self._room is None:
             self._room = int(MEMORY_SHARE * free_memory(self.device)) // self.workers
@@ -111,7 +112,7 @@ class SideBySide(Batching):
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
             # every client gets its own view of what is shared: one matrix product over all of them
-            # would round by company
+            # would round by how many there are
             clients = len(tree.leaves(inputs)[0])
             return side_by_side(
                 tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs
@@ -158,7 +159,6 @@ class SideBySide(Batching):
 
 
 def _blocks(clients: int, workers: int) -> int:
-    """How many blocks of two to four clients: as many for each worker where there are enough
-    clients."""
+    """How many blocks of two to four clients; as many for each worker if there are enough."""
     least = -(-clients // BLOCK)
     return max(least, min(-(-least // workers) * workers, clients // 2))

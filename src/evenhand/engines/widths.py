@@ -1,7 +1,7 @@
 """Padding: to which lengths clients' data are padded, and how many clients a stacked step holds.
 
 Both keep masked work below MOST_PADDING of all work. Widths depend on the federation alone, never
-on a cohort or chunk, so a client's arithmetic is the same in any company.
+on a cohort or chunk, so a client's arithmetic is the same whoever is stacked with it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ def padded_widths(sizes: Tensor) -> Tensor:
 
 
 def stacked_clients(count: int) -> int:
-    """The smallest of a few numbers that is at least ``count``: they are less than an eighth apart,
-    so that few shapes come up.
+    """The smallest of a few numbers that is at least ``count``.
+
+    They are less than an eighth apart, so that few shapes come up.
 
     >>> [stacked_clients(count) for count in (1, 8, 17, 33, 100)]
     [1, 8, 18, 36, 104]

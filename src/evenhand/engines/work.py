@@ -13,7 +13,7 @@ from evenhand.data.samples import Batch
 from evenhand.local import LocalSGD
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums
-from evenhand.metrics.tally import MOST_CELLS, judge, tally
+from evenhand.metrics.tallies import MOST_CELLS, judge, tally
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -36,8 +36,8 @@ class Work(Protocol):
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of
-        its client and group: an :class:`evenhand.metrics.tally.Addend` in place of every tensor of
-        the reply."""
+        its client and group: an :class:`evenhand.metrics.tallies.Addend` in place of every tensor
+        of the reply."""
 
     @property
     def groups(self) -> int:
@@ -161,7 +161,7 @@ class Evaluate(_Looking):
     """Counts and sums by group of the model a client would use, on one part of its data.
 
     Args:
-        full: take a full tally (see :mod:`evenhand.metrics.tally`), not only counts, correct
+        full: take a full tally (see :mod:`evenhand.metrics.tallies`), not only counts, correct
             predictions and losses.
         clients: how many reply; a table that is too large to be kept for each of them is summed
             over them.

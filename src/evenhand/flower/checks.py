@@ -17,7 +17,7 @@ from torch import Tensor
 
 from evenhand.errors import EvenhandError
 from evenhand.messages import Reply
-from evenhand.metrics.tally import COUNTS
+from evenhand.metrics.tallies import COUNTS
 from evenhand.tree import Tree
 
 # Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32

@@ -18,11 +18,15 @@ import numpy as np
 import pandas as pd
 import torch
 
-from evenhand.data.encoding import MOST_CATEGORIES, Column, Encoding, Values, fit_column
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
 from evenhand.data.splits import part_sizes
-from evenhand.data.tables import MOST_CLASSES, groups_of, levels_of, read_table
+from evenhand.data.tables.columns import MOST_CATEGORIES, Column, fit_column
+from evenhand.data.tables.encoding import Encoding
+from evenhand.data.tables.files import read_table
+from evenhand.data.tables.levels import groups_of, levels_of
+from evenhand.data.tables.roles import MOST_CLASSES
+from evenhand.data.tables.values import Values
 from evenhand.errors import DataError, SpecError, first_line, require_known, require_number
 
 # of means and spreads taken from a table: enough to scale by, and they tell less about its rows

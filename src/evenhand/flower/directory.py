@@ -22,6 +22,7 @@ from evenhand.errors import RunError, SpecError
 from evenhand.local import LocalSGD
 from evenhand.studies import directories
 from evenhand.studies.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
+from evenhand.training import directory as saved
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
 
@@ -70,18 +71,20 @@ class Directory:
     def finish(self, result: Result, population: Population, by_client: bool) -> None:
         """Write what came of it."""
         self._describe(population, by_client)
-        directories.save(result, self.folder, keep_checkpoint=True)
+        saved.write_method(result, self.folder, keep_checkpoint=True)
 
     def _describe(self, population: Population, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
-        about = directories.about_run(
-            self.spec, population, methods, self.module, "cpu", (*directories.PACKAGES, "flwr")
+        packages = (*saved.PACKAGES, "flwr")
+        spec, text = self.spec, self.spec.to_toml()
+        about = saved.about_run(
+            text, population, methods, self.module, spec.weights, spec.seed, "cpu", packages
         )
         about["federation"] = {
             "by_client": by_client,
             "clients": [_about_client(population, client) for client in range(population.clients)],
         }
-        files.write_json(self.path / directories.ABOUT, about)
+        files.write_json(self.path / saved.ABOUT, about)
 
 
 def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Settings) -> Spec:

@@ -26,7 +26,7 @@ from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clien
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.roster import Roster
 from evenhand.model import Model
-from evenhand.training.fit import fit
+from evenhand.training.fit import train
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
 
@@ -155,11 +155,11 @@ class _Run:
     def _fit(self, membership: Membership, folder: Path) -> Result:
         name, loss = run_name(self.out), str(self.settings.loss)
         engine = Remote(self.link, membership, self.algorithm, name, loss, self.by_client)
-        return fit(
+        return train(
             self.module,
             membership.roster.population,
             self.algorithm,
-            settings=replace(self.settings, engine=engine, checkpoint_every=1),
+            replace(self.settings, engine=engine, checkpoint_every=1),
             out=folder,
             resume=True,
             progress=self._log_round,

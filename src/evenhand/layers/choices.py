@@ -30,8 +30,7 @@ _locks: dict[str, threading.Lock] = {}
 
 
 def fastest(question: str, device: torch.device, ways: Mapping[str, Callable[[], object]]) -> str:
-    """The name of the way that takes the least time on this device; one that raises an error is
-    out.
+    """The name of the fastest way on this device; one that raises an error is out.
 
     Asked again, the same question gets the same answer, also by another process: see
     :func:`remembered`.
@@ -40,8 +39,7 @@ def fastest(question: str, device: torch.device, ways: Mapping[str, Callable[[],
 
 
 def remembered(question: str, device: torch.device, find: Callable[[], str]) -> str:
-    """The answer that was found before to a question about this machine; else the one that ``find``
-    gives, in a thread of its own.
+    """The answer known for this machine, else the one that ``find`` gives in a thread of its own.
 
     That thread knows nothing of transforms and traces that may be under way here, so it computes
     with plain tensors.
@@ -130,8 +128,10 @@ def race(
     ways: Mapping[str, Callable[[], object]],
     handicaps: Mapping[str, float] | None = None,
 ) -> str:
-    """Every way in turn, several times: what disturbs one trial disturbs its neighbours as well.
-    Handicaps multiply times."""
+    """The fastest of several ways; handicaps multiply times.
+
+    Every way has several turns: what disturbs one trial disturbs its neighbours as well.
+    """
     best: dict[str, float] = {}
     problem: Exception | None = None
     for name, way in ways.items():
@@ -152,8 +152,7 @@ def race(
 
 
 def _seconds(device: torch.device, way: Callable[[], object]) -> float:
-    """How long it takes: on a CPU the time of its one thread, whatever else the machine is
-    doing."""
+    """How long it takes; on a CPU the time of its one thread, whatever else the machine does."""
     if device.type == "cuda":
         return _kernel_seconds(way)
     begin = time.thread_time()
@@ -162,8 +161,7 @@ def _seconds(device: torch.device, way: Callable[[], object]) -> float:
 
 
 def _kernel_seconds(way: Callable[[], object], replays: int = 5) -> float:
-    """How long its kernels take on a GPU, as part of a CUDA graph: engines replay them so, and the
-    host does not count."""
+    """How long its kernels take on a GPU as part of a CUDA graph, as engines replay them."""
     graph = torch.cuda.CUDAGraph()
     begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

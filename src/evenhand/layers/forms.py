@@ -53,8 +53,10 @@ def _loop_backward(
 
 
 def _each(x: Tensor) -> list[Tensor]:
-    """Every client's images; on a CPU always in the same order in memory, so that the order before
-    changes no bit."""
+    """Every client's images; on a CPU always in the same order in memory.
+
+    So the order before changes no bit.
+    """
     if x.is_cuda or x.ndim != 5:
         return list(x.unbind(0))
     # oneDNN has no float64

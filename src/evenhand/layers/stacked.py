@@ -56,8 +56,7 @@ def fast_layers(module: nn.Module, device: torch.device) -> AbstractContextManag
 
 
 def _sums_nothing(module: nn.Module) -> bool:
-    """Whether no layer of a module adds up what convolutions give, but layers that first bring it
-    into their own order.
+    """Whether no layer adds up what convolutions give before it is brought into order.
 
     Then stacked images may lie in memory in any order. Else not: sums over interleaved clients
     round by how many they are, and some of torch's layers cannot be stacked over images with
@@ -167,8 +166,7 @@ def _ordinary(
     dilation: int | Sides = 1,
     groups: int = 1,
 ) -> tuple[Geometry, Sides]:
-    """How the filters move, and what is to be added to the images at their ends: "same" may need
-    one more at the end."""
+    """How the filters move, and the padding at the ends of images that "same" may need."""
     strides, dilations = _sides(stride, dimensions), _sides(dilation, dimensions)
     none = (0,) * dimensions
     extra: Sides = ()
@@ -196,8 +194,10 @@ def _transposed(
 
 
 def _last(x: Tensor) -> Tensor:
-    """One client's images with channels last, which oneDNN and pooling are faster with; torch's own
-    convolution of float64 is slower."""
+    """One client's images with channels last, which oneDNN and pooling are faster with.
+
+    Not of float64: torch's own convolution of it is slower.
+    """
     if x.dtype is torch.float64 or not x.numel():
         return x
     if x.shape[1] > 1:

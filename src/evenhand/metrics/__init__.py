@@ -3,7 +3,7 @@
 from evenhand.metrics import across, calibration, ledger, parity, rates, spread, trials, uncertainty
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import counts_of, score_columns, summary
-from evenhand.metrics.tally import sample_values, tally
+from evenhand.metrics.tallies import sample_values, tally
 
 __all__ = [
     "Counts",

@@ -1,20 +1,16 @@
-"""Intervals of numbers across clients (mean, worst 10 %, standard deviation, ...) from one test set
-of each client.
+"""Intervals of numbers across clients (mean, worst 10 %, spread) from a test set of each client.
 
 With over="samples" an interval is about these clients: what the number would be if every client had
-endless test samples. With "clients" or "both" it is about clients like these: what the number would
-be for endlessly many of them, each with endless samples. A test set of a few samples makes clients
-look more different than they are, so the number that was seen may lie outside of its own interval:
+unlimited test samples. With "clients" or "both" it is about clients like these: what the number
+would be for very many of them, each with unlimited samples. A test set of a few samples makes
+clients look more different than they are, so the observed number can fall outside its own interval:
 the worst of a hundred clients with ten samples each is mostly unlucky.
 
-=====================
-============================================================================================= mean,
-pooled           Wilson's score interval with as many samples as would give the mean its variance
-(of clients: Student's) min, max               bounds for single clients: the worst client is not
-below the lowest lower bound, nor above the lowest upper bound
-                       when all upper bounds hold at once all others             quantiles of what
-is plausible (:mod:`evenhand.metrics.plausible`) =====================
-=============================================================================================
+    mean, pooled  Wilson's score interval with as many samples as would give the mean its variance
+                  (of clients like these: Student's)
+    min, max      bounds for single clients: the worst client is not below the lowest lower bound,
+                  nor above the lowest upper bound when all upper bounds hold at once
+    all others    quantiles of the posterior distribution (:mod:`evenhand.metrics.posterior`)
 
 Where all clients may be equal (a test of equality does not reject at half of 1 - level), intervals
 reach that: a standard deviation of 0, a worst 10 % like the mean. Such intervals hold the truth
@@ -25,21 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from statistics import NormalDist
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from evenhand.errors import require, require_choice, require_number, require_whole
-from evenhand.metrics.plausible import Seen, Shares, Squares, plausible
-from evenhand.metrics.spread import SPREAD, pooled, tenth
-from evenhand.metrics.uncertainty import OVER, Interval, wilson
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Ends = tuple[float, float]
+from evenhand.metrics.client_values import LEANING, Accuracies, Clients, Ends, Errors, Floats, Ints
+from evenhand.metrics.posterior import posterior
+from evenhand.metrics.spread import SPREAD, tenth
+from evenhand.metrics.uncertainty import OVER, Interval
 
 # for values that are not negative: of errors, not of merits
 OF_SHARES = ("variation", "jain", "gini", "entropy", "cosine")
@@ -52,10 +41,7 @@ WHERE_EQUAL = {
     "entropy": 1.0,
     "cosine": 1.0,
 }
-# samples by which a client's variance leans on that of all clients, and all clients' on that of
-# normal errors
-LEANING = 8
-POPULATION = 1000  # clients that stand for endlessly many
+POPULATION = 1000  # clients that stand for very many
 
 
 def accuracy_intervals(
@@ -66,8 +52,7 @@ def accuracy_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Numbers across clients of accuracies, from how many of each client's samples (n,) were
-    predicted right (n,).
+    """Numbers across clients of accuracies, from (n,) right predictions and (n,) samples.
 
     >>> found = accuracy_intervals(np.array([45, 40, 30]), np.array([50, 50, 50]))
     >>> value, low, high = found["min"]
@@ -82,7 +67,7 @@ def accuracy_intervals(
     )
     kept = samples > 0
     return _intervals(
-        _Accuracies(right[kept].astype(np.int64), samples[kept].astype(np.int64)),
+        Accuracies(right[kept].astype(np.int64), samples[kept].astype(np.int64)),
         over,
         draws,
         level,
@@ -133,187 +118,11 @@ def merit_intervals(
     below = float((m - 1) @ np.maximum(square**2 - of_mean, 0.0))
     lean = LEANING * float(square @ square) / max(1, len(m))
     relative = (float(spread.sum()) + 2 * lean) / (below + lean) if len(m) else math.nan
-    return _intervals(_Errors(square, m, relative), over, draws, level, seed)
-
-
-class _Clients(Protocol):
-    """Clients, each with samples of its own."""
-
-    @property
-    def samples(self) -> Ints: ...  # (n,)
-
-    @property
-    def merit(self) -> Floats: ...  # (n,) as it was seen
-
-    @property
-    def total(self) -> float: ...  # the merit of all samples together
-
-    @property
-    def possible(self) -> Ends: ...  # merits
-
-    @property
-    def seen(self) -> Seen: ...
-
-    def of_truth(self, drawn: Floats) -> Floats:
-        """Merits from true values as :attr:`seen` has them."""
-
-    def bounds(self, miss: float) -> tuple[Floats, Floats]:
-        """(n,) ends below and above which each client's true merit is, with this chance."""
-
-    def mean(self, level: float) -> Ends:
-        """Of the mean of the clients' true merits."""
-
-    def together(self, level: float) -> Ends:
-        """Of the true merit of all samples together."""
-
-    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
-        """Whether equal clients would differ as much with at least this chance."""
-
-
-@dataclass(frozen=True)
-class _Accuracies:
-    right: Ints
-    samples: Ints
-
-    @property
-    def merit(self) -> Floats:
-        return self.right / self.samples
-
-    @property
-    def total(self) -> float:
-        return float(pooled(self.merit, self.samples))
-
-    @property
-    def possible(self) -> Ends:
-        return 0.0, 1.0
-
-    @property
-    def seen(self) -> Seen:
-        return Shares(self.right, self.samples)
-
-    def of_truth(self, drawn: Floats) -> Floats:
-        return drawn
-
-    def bounds(self, miss: float) -> tuple[Floats, Floats]:
-        """Clopper and Pearson's."""
-        from scipy.special import betaincinv
-
-        wrong = self.samples - self.right
-        low = np.where(self.right > 0, betaincinv(np.maximum(self.right, 1), wrong + 1, miss), 0.0)
-        return low, np.where(
-            wrong > 0, betaincinv(self.right + 1, np.maximum(wrong, 1), 1 - miss), 1.0
-        )
-
-    def mean(self, level: float) -> Ends:
-        return self._weighted(np.full(len(self.samples), 1 / len(self.samples)), level)
-
-    def together(self, level: float) -> Ends:
-        return self._weighted(self.samples / self.samples.sum(), level)
-
-    def _weighted(self, weight: Floats, level: float) -> Ends:
-        mean, everyone = float(weight @ self.merit), self.total * (1 - self.total)
-        own = (self.samples * self.merit * (1 - self.merit) + LEANING * everyone) / (
-            self.samples - 1 + LEANING
-        )
-        variance = float((weight**2 * own / self.samples).sum())
-        size = (
-            mean * (1 - mean) / variance
-            if variance > 0
-            else 1 / float((weight**2 / self.samples).sum())
-        )
-        low, high = wilson(mean * size, size, level)
-        return float(low), float(high)
-
-    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
-        share = self.right.sum() / self.samples.sum()
-
-        def spread(right: Ints) -> Floats:
-            middle = right.sum(-1, keepdims=True) / self.samples.sum()
-            apart = (right / self.samples - middle) ** 2 * self.samples
-            return np.asarray(apart.sum(-1) / np.maximum(middle * (1 - middle), 1e-12)[..., 0])
-
-        equal = rng.binomial(self.samples, share, (1000, len(self.samples)))
-        return bool((spread(equal) >= spread(self.right) * (1 - 1e-9)).mean() >= miss)
-
-
-@dataclass(frozen=True)
-class _Errors:
-    """Mean squared errors, as if they had gamma distributions with the same relative variance for
-    all clients."""
-
-    square: Floats  # (n,) mean of each client's squared errors
-    samples: Ints
-    relative: float  # variance of a squared error over its squared mean; 2 for normal errors
-
-    @property
-    def shape(self) -> Floats:
-        return self.samples / self.relative
-
-    @property
-    def merit(self) -> Floats:
-        return np.asarray(-np.sqrt(self.square))
-
-    @property
-    def total(self) -> float:
-        return -math.sqrt(float(pooled(self.square, self.samples)))
-
-    @property
-    def possible(self) -> Ends:
-        return -math.inf, 0.0
-
-    @property
-    def seen(self) -> Seen:
-        return Squares(self.square, self.shape)
-
-    def of_truth(self, drawn: Floats) -> Floats:
-        return np.asarray(-np.sqrt(drawn))
-
-    def bounds(self, miss: float) -> tuple[Floats, Floats]:
-        from scipy.special import gammaincinv
-
-        low, high = (
-            -np.sqrt(self.square * self.shape / gammaincinv(self.shape, share))
-            for share in (miss, 1 - miss)
-        )
-        return low, high
-
-    def mean(self, level: float) -> Ends:
-        from scipy.special import gammaln
-
-        # the root of a mean is too small by this
-        short = np.exp(gammaln(self.shape + 0.5) - gammaln(self.shape)) / np.sqrt(self.shape)
-        root = np.sqrt(self.square) / short
-        half = (
-            NormalDist().inv_cdf((1 + level) / 2)
-            * math.sqrt(float((root**2 * (1 / short**2 - 1)).sum()))
-            / len(root)
-        )
-        return -float(root.mean()) - half, -float(root.mean()) + half
-
-    def together(self, level: float) -> Ends:
-        from scipy.special import gammaincinv
-
-        part = self.samples * self.square / (self.samples @ self.square)
-        shape = 1 / float((part**2 / self.shape).sum())
-        low, high = (
-            self.total * math.sqrt(shape / gammaincinv(shape, share))
-            for share in ((1 - level) / 2, (1 + level) / 2)
-        )
-        return low, high
-
-    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
-        """Bartlett's statistic."""
-
-        def spread(square: Floats) -> Floats:
-            share = self.shape / self.shape.sum()
-            return np.asarray(np.log((square * share).sum(-1)) - (np.log(square) * share).sum(-1))
-
-        equal = rng.standard_gamma(self.shape, (1000, len(self.shape))) / self.shape
-        return bool((spread(equal) >= spread(self.square)).mean() >= miss)
+    return _intervals(Errors(square, m, relative), over, draws, level, seed)
 
 
 def _intervals(
-    clients: _Clients, over: str, draws: int, level: float, seed: int
+    clients: Clients, over: str, draws: int, level: float, seed: int
 ) -> dict[str, Interval]:
     require_choice("over", over, OVER)
     require_number("level", level, "(0, 1)")
@@ -335,8 +144,10 @@ def _intervals(
 
 
 def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
-    """Numbers across (..., n) merits. The entropy of other than ``clients`` clients is brought to
-    what as many would have."""
+    """Functions from merits (..., n) to numbers across clients.
+
+    The entropy of more or fewer than ``clients`` is scaled to what ``clients`` would have.
+    """
 
     def of(name: str) -> Callable[[Floats], Floats]:
         number = SPREAD[name]
@@ -353,7 +164,7 @@ def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
 
 
 def _of_these(
-    clients: _Clients, draws: int, level: float, rng: np.random.Generator
+    clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
     """The clients at hand."""
     n, mean = len(clients.samples), clients.mean(level)
@@ -369,17 +180,20 @@ def _of_these(
         direct["worst10"], direct["best10"] = direct["min"], direct["max"]
     return (
         _plausible_ends(
-            clients, clients.of_truth(plausible(clients.seen, draws, rng).clients), mean, level, rng
+            clients,
+            clients.of_truth(posterior(clients.observed, draws, rng).clients),
+            mean,
+            level,
+            rng,
         )
         | direct
     )
 
 
 def _of_such(
-    clients: _Clients, draws: int, level: float, rng: np.random.Generator
+    clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """Clients like these. The smallest and largest of endlessly many cannot be told, and nothing
-    from one client."""
+    """Clients like these; not the smallest and largest of very many, nothing from one client."""
     from scipy import stats
 
     n = len(clients.samples)
@@ -395,16 +209,15 @@ def _of_such(
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
         half = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1))) * error
         direct[name] = (max(least, float(value) - half), min(most, float(value) + half))
-    drawn = clients.of_truth(plausible(clients.seen, draws, rng, POPULATION).population)
+    drawn = clients.of_truth(posterior(clients.observed, draws, rng, POPULATION).population)
     found = _plausible_ends(clients, drawn, direct["mean"], level, rng) | direct
     return {name: ends for name, ends in found.items() if name not in ("min", "max")}
 
 
 def _plausible_ends(
-    clients: _Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator
+    clients: Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """Quantiles of numbers across (draws, clients) plausible merits; where clients may be equal,
-    they reach that."""
+    """Quantiles of numbers across merits drawn (draws, n); they reach equality if it may hold."""
     found = {}
     for name, number in _numbers(len(clients.samples)).items():
         low, high = np.quantile(number(drawn), [(1 - level) / 2, (1 + level) / 2]).tolist()
@@ -422,7 +235,7 @@ def _plausible_ends(
     return found
 
 
-def _extremes(clients: _Clients, level: float) -> tuple[Ends, Ends]:
+def _extremes(clients: Clients, level: float) -> tuple[Ends, Ends]:
     """The smallest and the largest merit, each with a chance of at most 1 - level to be outside.
 
     If the smallest is one client's, far below the others, it is below that client's lower bound, or

@@ -1,5 +1,4 @@
-"""How well scores order samples, and how far they are from frequencies: from histograms of scores,
-which add.
+"""How well scores order samples and match frequencies, from histograms of scores, which add.
 
 A histogram (..., 2, BINS) counts samples by outcome and score. Of two classes the score is the
 probability of class 1 and the outcome the label; of more it is the confidence in the predicted
@@ -29,11 +28,11 @@ BINS = len(EDGES) + 1  # bin b holds scores from EDGES[b - 1] up to, but not inc
 
 
 def auc(histogram: ArrayLike) -> Floats:
-    """(...) chance that a sample with outcome 1 has a higher score than one with outcome 0; equal
-    scores count half.
+    """(...) chance that a sample with outcome 1 scores higher than one with outcome 0.
 
-    Scores in one bin count as equal, so this differs from the area under the curve of the scores
-    themselves by at most :func:`auc_error`. NaN where one of the outcomes has no samples.
+    Equal scores count half. Scores in one bin count as equal, so this differs from the area under
+    the curve of the scores themselves by at most :func:`auc_error`. NaN where one of the outcomes
+    has no samples.
 
     >>> float(auc([[1, 1, 0], [0, 1, 2]]))  # 6 pairs: 5 in order, 1 in the same bin
     0.9166666666666666
@@ -44,8 +43,9 @@ def auc(histogram: ArrayLike) -> Floats:
 
 
 def auc_error(histogram: ArrayLike) -> Floats:
-    """(...) the most by which bins can change :func:`auc`: half of the chance that two samples with
-    different outcomes share a bin.
+    """(...) the most by which bins can change :func:`auc`.
+
+    Half of the chance that two samples with different outcomes share a bin.
 
     >>> float(auc_error([[1, 1, 0], [0, 1, 2]]))  # 1 of 6 pairs
     0.08333333333333333
@@ -55,12 +55,11 @@ def auc_error(histogram: ArrayLike) -> Floats:
 
 
 def calibration_error(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTHS) -> Floats:
-    """(...) expected calibration error: |mean score - share of outcome 1| over equally wide bins,
-    weighted by their samples.
+    """(...) expected calibration error: |mean score - share of outcome 1| over equally wide bins.
 
-    The mean score of a bin comes from the summed ``scores`` (..., 2, BINS), not from its middle, so
-    the bins of the histogram add no error to that of the ``bins`` coarse ones, a divisor of 100.
-    NaN without samples.
+    Bins are weighted by their samples. The mean score of a bin comes from the summed ``scores``
+    (..., 2, BINS), not from its middle, so the bins of the histogram add no error to that of the
+    ``bins`` coarse ones, a divisor of 100. NaN without samples.
     """
     require_whole("bins", bins, 1)
     require(FINE % bins == 0, "bins must divide {}, got {}", FINE, bins)
@@ -74,8 +73,7 @@ def calibration_error(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTH
 
 
 def calibration_gap(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTHS) -> Floats:
-    """(...) largest minus smallest calibration error over the groups of histograms (..., A, 2,
-    BINS)."""
+    """(...) largest minus smallest calibration error over groups (..., A, 2, BINS)."""
     return parity.gap(calibration_error(histogram, scores, bins))
 
 

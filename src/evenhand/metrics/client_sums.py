@@ -2,7 +2,7 @@
 
 Each client adds its accuracy, its square and a one in the cell of a histogram; mean and standard
 deviation follow exactly, the worst and best tenths to half a cell. Whoever has the sums knows which
-accuracies there are, to half a cell, but is not told whose they are; of few clients whose numbers
+accuracies there are, to half a cell, but not whose they are; of few clients whose numbers
 of samples are known, that can be guessed: 0.729 is 35 of 48.
 """
 
@@ -43,8 +43,7 @@ def client_sums(tally: Tree) -> Tree:
 
 
 def from_client_sums(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean loss over clients and, for classifiers, mean, worst and best 10 %, worst client and
-    spread of their accuracies."""
+    """The mean loss over clients, and for classifiers mean, tails, spread of their accuracies."""
     clients = float(sums["clients"])
     found = {"loss": float(sums["client_loss"]) / clients}
     if "client_accuracy" in sums:

@@ -1,5 +1,4 @@
-"""How often each prediction met each label, for every client and group. Counts add, and rates are
-made of them at the end."""
+"""How often each prediction met each label, by client and group. Counts add; rates come last."""
 
 from __future__ import annotations
 
@@ -54,8 +53,10 @@ class Counts:
         labels: Sequence[str],
         times: Ints | None = None,
     ) -> Counts:
-        """Count (N,) codes; a prediction of -1 is none. ``times``: how many samples each entry
-        stands for, by default one."""
+        """Count (N,) codes; a prediction of -1 is none.
+
+        ``times``: how many samples each entry stands for, by default one.
+        """
         shape = (len(clients), len(groups), len(labels), len(labels) + 1)
         cell = np.ravel_multi_index(
             (client, group, label, np.where(prediction < 0, len(labels), prediction)), shape
@@ -75,8 +76,10 @@ class Counts:
         return replace(self, table=self.table + other.table)
 
     def with_groups(self, names: Sequence[str], of_client: Ints) -> Counts:
-        """The same counts with groups of clients, such as teams, in place of the samples':
-        ``of_client`` (n,) codes, -1 for none."""
+        """The same counts with groups of clients, such as teams, in place of the samples'.
+
+        ``of_client`` (n,) has the code of each client's group, -1 for none.
+        """
         table = np.zeros((len(self.clients), len(names), *self.table.shape[2:]), np.int64)
         member = np.flatnonzero(of_client >= 0)
         table[member, of_client[member]] = self.by_client[member]
@@ -93,8 +96,7 @@ class Counts:
         return np.asarray(self.table.sum(0))
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each cell that is not empty: client, group, label, prediction ("" for none),
-        count."""
+        """A row for each cell that is not empty; the prediction is "" for none."""
         predictions = (*self.labels, "")
         return [
             {

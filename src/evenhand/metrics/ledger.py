@@ -1,5 +1,4 @@
-"""Who gains and who pays: what each client, group or team gains on its samples with one model in
-place of another.
+"""Who gains and who pays: what clients, groups or teams gain with one model instead of another.
 
 Both models are judged on the same samples, so what counts is the gain of each sample: for a
 classifier 1 where only the new model is right, -1 where only the other one is, and else 0.
@@ -33,8 +32,10 @@ class Judged(NamedTuple):
 
 @dataclass(frozen=True)
 class Gains:
-    """Sums of the gains of the samples in each of K cells (clients, groups or teams), with S seeds.
-    Sums of disjoint samples add."""
+    """Sums of the gains of samples in each of K cells (clients, groups or teams), with S seeds.
+
+    Sums of disjoint samples add.
+    """
 
     count: Floats  # (K,) samples
     total: Floats  # (S, K) summed gains, for each seed
@@ -67,8 +68,7 @@ class Gains:
         return Gains(self.count + other.count, self.total + other.total, self.square + other.square)
 
     def judged(self, level: float = 0.95, bounded: bool = True) -> Judged:
-        """Mean gains with intervals over other samples of the same kind and, where there are
-        several seeds, over other seeds.
+        """Mean gains with intervals over other samples and, with several seeds, over other seeds.
 
         The variance of a mean over m samples and S seeds is taken to be that of the samples' mean
         gains over m, plus that of the seeds' mean gains over S, with Satterthwaite's degrees of

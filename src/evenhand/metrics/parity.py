@@ -1,5 +1,4 @@
-"""Differences between groups, from counts (..., A, C, C + 1) by group: gaps (0 is parity) and
-ratios (1 is parity).
+"""Differences between groups, from counts (..., A, C, C + 1): gaps (0 is parity) and ratios (1 is).
 
 A group without samples to take a rate over is left out; with fewer than two groups left there is
 nothing to compare: NaN. For two classes name the ``positive`` one; None takes the class whose

@@ -1,5 +1,4 @@
-"""Rates of a classifier from counts (..., C, C + 1) of label and prediction, the last prediction
-being none.
+"""Rates of a classifier from counts (..., C, C + 1) of label and prediction; the last is none.
 
 Leading axes stay: rates of every client, group or resampled table come from one call. A rate
 without samples to take it over is NaN.
@@ -25,15 +24,13 @@ def accuracy(table: ArrayLike) -> Floats:
 
 
 def recall(table: ArrayLike) -> Floats:
-    """(..., C) of the samples of each label, the share that is predicted so: the true-positive rate
-    of each class."""
+    """(..., C) the true-positive rate of each class: the share of its samples predicted so."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given.sum(-1))
 
 
 def precision(table: ArrayLike) -> Floats:
-    """(..., C) of the samples predicted as each class, the share that is one: its positive
-    predictive value."""
+    """(..., C) the positive predictive value of each class: of its predictions, the right share."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given[..., :-1].sum(-2))
 
@@ -71,8 +68,7 @@ def false_positive_rate(table: ArrayLike) -> Floats:
 
 
 def false_negative_rate(table: ArrayLike) -> Floats:
-    """(..., C) of the samples of each label, the share that is predicted as another class or as
-    none."""
+    """(..., C) the share of the samples of each label that is predicted otherwise, or not."""
     return 1 - recall(table)
 
 

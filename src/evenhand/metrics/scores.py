@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from evenhand.data.population import Population
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.tally import Tally
+from evenhand.metrics.tallies import Tally
 
 Row = dict[str, Any]
 Columns = dict[str, Any]  # equally long arrays or lists, by name
@@ -20,8 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def score_columns(tally: Tally, population: Population) -> Columns:
-    """Columns of a table with a row per client, then one per group and one per team, from the
-    tallies of all clients.
+    """Columns of a table with a row for each client, group and team, from all tallies.
 
     Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one
     adds, for a classifier, balanced accuracy, precision and recall (of class 1; with more classes
@@ -31,12 +30,11 @@ def score_columns(tally: Tally, population: Population) -> Columns:
     team pools the samples of its clients. Where tallies are known in sum alone, one row for
     everyone takes the place of those of clients and teams.
     """
-    seen = len(tally["count"]) == population.clients
-    levels = {name: _by_level(values, population, seen) for name, values in tally.items()}
+    by_client = len(tally["count"]) == population.clients
+    levels = {name: _by_level(values, population, by_client) for name, values in tally.items()}
 
     def score(function: Callable[..., Floats], *names: str) -> Floats:
-        """One number for every row; NaN where a table is not there, or was not kept client by
-        client."""
+        """One number for every row; NaN without a table, or where it is not kept by client."""
         kept = zip(*(levels.get(name, [None] * 3) for name in names), strict=True)
         rows = [
             np.full(n, np.nan) if any(t is None for t in tables) else function(*tables)
@@ -44,24 +42,28 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         ]
         return np.concatenate(rows)
 
-    team_names = population.team_names if seen else ()
-    sizes = (population.clients if seen else 1, population.groups, len(team_names))
+    team_names = population.team_names if by_client else ()
+    sizes = (population.clients if by_client else 1, population.groups, len(team_names))
     by = [
         kind
-        for kind, n in zip(("client" if seen else "everyone", "group", "team"), sizes, strict=True)
+        for kind, n in zip(
+            ("client" if by_client else "everyone", "group", "team"), sizes, strict=True
+        )
         for _ in range(n)
     ]
     names = (
-        [population.name(client) for client in range(population.clients)] if seen else ["everyone"]
+        [population.name(client) for client in range(population.clients)]
+        if by_client
+        else ["everyone"]
     )
     teams = [""] * sizes[0]
-    if seen and population.teams is not None:
+    if by_client and population.teams is not None:
         teams = [population.team_names[code] for code in population.teams.tolist()]
     columns: Columns = {
         "by": by,
         "name": [*names, *population.group_names, *team_names],
         "team": teams + [""] * sum(sizes[1:]),
-        "train_count": _train_counts(population, seen),
+        "train_count": _train_counts(population, by_client),
         "count": score(lambda count: count, "count").astype(np.int64),
         "accuracy": score(_mean, "correct", "count"),
         "loss": score(_mean, "loss", "count"),
@@ -85,8 +87,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
 
 
 def counts_of(tally: Tally, population: Population) -> Counts | None:
-    """The confusion counts of a full tally by client and group; None where there are none, or too
-    many to be kept by client."""
+    """The confusion counts of a full tally; None without, or where they are not kept by client."""
     table = tally.get("confusion")
     if table is None or len(table) != population.clients:
         return None
@@ -109,8 +110,9 @@ def rows_of(columns: Columns) -> list[Row]:
 
 
 def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
-    """Mean, worst and best 10 %, worst client and standard deviation of one value per client
-    (larger is better).
+    """Mean, worst and best 10 %, worst client and standard deviation of one value per client.
+
+    Larger values are better.
 
     Worst and best 10 % are means over floor(n/10) clients, at least one; the standard deviation is
     the population's. Clients without a value (NaN) are left out.
@@ -134,30 +136,27 @@ def summaries(values: ArrayLike) -> dict[str, Floats]:
 
 
 def _by_level(
-    values: NDArray[Any], population: Population, seen: bool
+    values: NDArray[Any], population: Population, by_client: bool
 ) -> list[NDArray[Any] | None]:
-    """Sums by client, group and team of (n, A, ...); those by client and team are None for a table
-    (1, A, ...) kept by group alone.
+    """Sums by client, group and team of (n, A, ...).
 
-    Where clients are not ``seen``, everyone is the only client, and there are no teams.
+    Those by client and team are None for a table (1, A, ...) kept by group alone. Without
+    ``by_client``, everyone together is the only client, and there are no teams.
     """
     by_group = values.sum(0)[: population.groups]
-    if not seen:
+    if not by_client:
         return [values.sum(1), by_group, values[:0].sum(1)]
     if len(values) != population.clients:
         return [None, by_group, None]
-    by_client = values.sum(1)
-    by_team = torch.zeros(
-        len(population.team_names), *by_client.shape[1:], dtype=torch.from_numpy(by_client).dtype
-    )
+    of_clients = torch.from_numpy(values.sum(1))
+    by_team = torch.zeros(len(population.team_names), *of_clients.shape[1:], dtype=of_clients.dtype)
     if population.teams is not None:
-        by_team.index_add_(0, population.teams, torch.from_numpy(by_client))
-    return [by_client, by_group, by_team.numpy()]
+        by_team.index_add_(0, population.teams, of_clients)
+    return [of_clients.numpy(), by_group, by_team.numpy()]
 
 
-def _train_counts(population: Population, seen: bool) -> NDArray[np.int64]:
-    """Training samples of every client, group and team; of everyone and every group where clients
-    are not ``seen``."""
+def _train_counts(population: Population, by_client: bool) -> NDArray[np.int64]:
+    """Training samples by client, group and team; in total and by group without ``by_client``."""
     sizes, by_group = population.sizes("train"), population.census().group_counts
     groups, teams = (
         torch.zeros(len(names), dtype=torch.int64)
@@ -167,7 +166,7 @@ def _train_counts(population: Population, seen: bool) -> NDArray[np.int64]:
         groups = by_group.sum(0)
     if population.teams is not None:
         teams.index_add_(0, population.teams, sizes)
-    return torch.cat([sizes, groups, teams] if seen else [sizes.sum()[None], groups]).numpy()
+    return torch.cat([sizes, groups, teams] if by_client else [sizes.sum()[None], groups]).numpy()
 
 
 def _mean(total: Floats, count: Floats) -> Floats:

@@ -90,8 +90,10 @@ def cosine(values: ArrayLike) -> Floats:
 
 
 def gini(values: ArrayLike) -> Floats:
-    """Gini coefficient: the mean difference of two clients over twice the mean; 0 where all are
-    equal, 1 - 1/n at most."""
+    """Gini coefficient: the mean difference of two clients over twice the mean.
+
+    0 where all are equal, 1 - 1/n at most.
+    """
 
     def of(a: Floats) -> Floats:
         n = a.shape[-1]
@@ -104,8 +106,10 @@ def gini(values: ArrayLike) -> Floats:
 
 
 def entropy(values: ArrayLike) -> Floats:
-    """Entropy of the shares a_i / sum a, over its largest value log n: 1 where all are equal, 0
-    where one has everything."""
+    """Entropy of the shares a_i / sum a, over its largest value log n.
+
+    1 where all are equal, 0 where one has everything.
+    """
 
     def of(a: Floats) -> Floats:
         n = a.shape[-1]
@@ -142,8 +146,7 @@ SPREAD: dict[str, Callable[[ArrayLike], Floats]] = {
 
 
 def _over_clients(function: Callable[[Floats], Floats], values: ArrayLike) -> Floats:
-    """Apply a function of (rows, clients) to rows without NaN; all rows that lack the same clients
-    at once."""
+    """Apply a function of (rows, clients) to rows without NaN, rows with the same gaps at once."""
     given = np.asarray(values, np.float64)
     rows = given.reshape(math.prod(given.shape[:-1]), given.shape[-1])
     there = ~np.isnan(rows)

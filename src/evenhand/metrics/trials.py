@@ -1,5 +1,4 @@
-"""Numbers across clients of several trials (methods, seeds) on the same test samples, and their
-differences.
+"""Numbers across clients of several trials on the same test samples, and their differences.
 
 Trials that are tested on the same samples are lucky and unlucky together, so a difference is surer
 than its two numbers. What they have in common is measured by drawing samples anew, the same for all
@@ -42,7 +41,7 @@ class Trials:
         """The sum of the trials' numbers with weights (R,), and the p-value of its being 0.
 
         Weights 1/S give a mean over S seeds, 1 and -1 a difference of two methods. The interval is
-        about its own middle, which may not be the sum of what was seen.
+        about its own middle, which may not be the sum of what was observed.
         """
         c = np.asarray(weight, np.float64)
         require(
@@ -80,8 +79,10 @@ def trials(
     level: float = 0.95,
     seed: int = 0,
 ) -> Trials:
-    """Numbers across clients of R trials, from values (N, R) and clients (N,) of N samples; see
-    :func:`merit_intervals`."""
+    """Numbers across clients of R trials, from values (N, R) and clients (N,) of N samples.
+
+    See :func:`merit_intervals`.
+    """
     one = [
         merit_intervals(
             np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed

@@ -1,5 +1,4 @@
-"""Intervals and tests: how far a number could be from what it would be with other samples, other
-clients or other seeds."""
+"""Intervals and tests: what a number could be with other samples, clients or seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval; NaN where they cannot be told."""
+    """A value with the ends of its interval; NaN where they are not known."""
 
     value: float
     low: float
@@ -88,12 +87,12 @@ def resampled_sums(table: Ints, over: str, draws: int, seed: int) -> Ints:
 def gap_interval(
     rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike], level: float = 0.95
 ) -> Interval:
-    """The largest gap between groups, of one rate or of several, with an interval from bands around
-    all differences at once.
+    """The largest gap between groups, of one rate or of several, with an interval.
 
-    A gap is never negative, so resampled gaps are all above a gap of 0. Differences of two groups
-    have no such end: with c such that a share ``level`` of the resampled tables has every
-    difference within c of what it is, the gap lies within c, too.
+    The interval comes from bands around all differences at once. A gap is never negative, so
+    resampled gaps are all above a gap of 0. Differences of two groups have no such end: with c such
+    that a share ``level`` of the resampled tables has every difference within c of what it is, the
+    gap lies within c, too.
 
     Args:
         rates: one (A,) for each rate; NaN where a group has none.
@@ -129,8 +128,7 @@ def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
 def paired(
     values: Sequence[float], reference: Sequence[float], level: float = 0.95
 ) -> tuple[Interval, float]:
-    """The mean difference to a reference on the same seeds with Student's interval, and the p-value
-    of no difference."""
+    """The mean difference to a reference on the same seeds, Student's interval, and a p-value."""
     from scipy import stats
 
     require(
@@ -151,8 +149,7 @@ def paired(
 
 
 def holm(p: Sequence[float]) -> Floats:
-    """Holm's adjusted p-values: reject those below the level, and the chance of any false rejection
-    stays below it.
+    """Holm's adjusted p-values, which bound the chance of any false rejection.
 
     >>> [round(float(value), 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -170,8 +167,7 @@ def holm(p: Sequence[float]) -> Floats:
 def client_means(
     values: Floats, client: Ints, clients: int, over: str, draws: int, seed: int
 ) -> Iterator[Floats]:
-    """Clients' means of several trials on the same samples, with samples or clients drawn anew; a
-    few draws at a time.
+    """Clients' means of several trials, with samples or clients drawn anew, a few draws at a time.
 
     All trials see the same drawn samples, so differences between trials are paired.
 
@@ -184,8 +180,7 @@ def client_means(
 
     Yields:
         (k, n, R), ``draws`` in all; NaN for a client without samples. Of n samples n - 1 are drawn,
-            so that the variance of a drawn mean
-        is that of the mean, s^2 / n, and not (n - 1)/n of it.
+        so that the variance of a drawn mean is that of the mean, s^2 / n, and not (n - 1)/n of it.
     """
     from scipy import sparse
 

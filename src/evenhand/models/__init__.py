@@ -7,7 +7,8 @@ that build one for given data. Any other module without running statistics can b
 from evenhand.models.cnn import CNN
 from evenhand.models.factories import MODELS
 from evenhand.models.linear import MLP, Linear
-from evenhand.models.recurrent import LSTM, CharLSTM, TextLSTM
+from evenhand.models.lstm import LSTM
+from evenhand.models.recurrent import CharLSTM, TextLSTM
 from evenhand.models.resnet import ResNet18
 
 __all__ = ["CNN", "LSTM", "MLP", "MODELS", "CharLSTM", "Linear", "ResNet18", "TextLSTM"]

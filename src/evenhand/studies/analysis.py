@@ -19,7 +19,8 @@ from evenhand.metrics.trials import trials
 from evenhand.metrics.uncertainty import OVER, Interval, gap_interval, holm, over_seeds, paired
 from evenhand.studies.audit import Audit
 from evenhand.studies.selection import dominated
-from evenhand.studies.study import Study, Trial
+from evenhand.studies.study import Study
+from evenhand.studies.trial import Trial
 
 Floats = NDArray[np.float64]
 
@@ -120,10 +121,7 @@ def statistics(study: Study, merits: Floats, counts: Floats) -> dict[str, Floats
         name: function(shares if name in OF_SHARES else merits)
         for name, function in spread.SPREAD.items()
     }
-    classifies = study.measure.column == "accuracy"
-    found["pooled"] = (
-        spread.pooled(merits, counts) if classifies else -np.sqrt(spread.pooled(merits**2, counts))
-    )
+    found["pooled"] = study.measure.pooled(merits, counts)
     return {name: found[name] for name in STATISTICS}
 
 
@@ -165,7 +163,8 @@ def compare(
     require_choice("over", over, ("auto", "seeds", *OVER))
     require_number("level", level, "(0, 1)")
     if over == "auto":
-        over = "seeds" if len(study.seeds) > 1 else "samples" if _sampled(study) else "nothing"
+        sampled = is_sampled(study) and study.measure.has_sample_intervals
+        over = "seeds" if len(study.seeds) > 1 else "samples" if sampled else "nothing"
     if over == "seeds" and len(study.seeds) < 2:
         raise ValueError("intervals over seeds need at least two of them")
     by_seed = {
@@ -257,7 +256,7 @@ class _Unknown:
         )
 
 
-def _sampled(study: Study) -> bool:
+def is_sampled(study: Study) -> bool:
     """Whether the values of single samples are known."""
     return all(trial.values is not None for trial in study.trials.values())
 
@@ -280,8 +279,13 @@ class _Samples:
                     ' not kept; use over="seeds"'
                 )
             )
+        if not study.measure.has_sample_intervals:
+            raise ValueError(
+                f"intervals over {over} are for accuracies and squared errors, not for the loss"
+                ' "{}"; use over="seeds"'.format(study.specs[0].loss)
+            )
         self.labels = np.array([label for label, _ in keys])
-        clients, squared = len(study.names("client")), study.measure.column != "accuracy"
+        clients, squared = len(study.names("client")), study.measure.squared
         self.trials = trials(
             np.stack(values, 1), client.astype(np.int64), clients, squared, over, draws, level, seed
         )
@@ -357,7 +361,7 @@ def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
     gains are chance.
     """
     entries: list[Entry] = []
-    if not _sampled(study):
+    if not is_sampled(study):
         return entries
     seeds = study.judged_seeds
     for against in dict.fromkeys(
@@ -446,7 +450,7 @@ def _gain_ends(
     member = cell >= 0
     judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded=classifies)
     # a difference of roots is that of the squares over the sum of the roots
-    scale = 1.0 if classifies else 1 / np.where(errors > 0, errors, np.nan)
+    scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
     return (
         gain + (judged.low - judged.gain) * scale,
         gain + (judged.high - judged.gain) * scale,

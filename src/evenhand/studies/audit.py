@@ -3,6 +3,7 @@ nothing is trained here."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +11,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from rich.console import Console
 
-from evenhand.data.tables import groups_of, levels_of
-from evenhand.errors import DataError, require_known, require_number, require_whole
+from evenhand.errors import require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
+from evenhand.studies.audit_tables import ACROSS, gaps_table, outside, rows_table, scores_table
 
 Ints = NDArray[np.int64]
 Row = dict[str, Any]
 
-COLUMNS = ("client", "group", "label", "prediction", "count")
+WIDTH = 110  # columns of a text that goes to no terminal
+MOST_ROWS = 40  # a table of more is no longer read
 # of one label, what must be equal over groups
 PARITIES: Mapping[str, tuple[Callable[..., Any], ...]] = {
     "demographic parity": (rates.selection_rate,),
@@ -38,101 +41,10 @@ RATES: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def count_predictions(
-    table: pd.DataFrame,
-    label: object,
-    prediction: object,
-    client: object = None,
-    group: object = None,
-    most: int = 50,
-) -> Counts:
-    """Count a table with a row for each sample.
-
-    Args:
-        label, prediction: columns, or conditions on them such as ``"decile_score >= 5"``; of a
-            condition, false and true stand for the two labels in their order. A missing prediction
-            is counted, and is never right; rows without a label are left out.
-        client: a column; None takes all rows for one client's.
-        group: a column or several, whose combinations are the groups.
-        most: groups that a column may have, and predictions that are no labels.
-    """
-    truth, guess = levels_of(table, "label", label), levels_of(table, "prediction", prediction)
-    kept = np.flatnonzero(truth.codes >= 0)
-    if not len(kept):
-        raise DataError("no row of the table has a label")
-    if str(prediction) not in table.columns and len(truth.names) == 2:  # a condition
-        names: tuple[str, ...] = truth.names
-        of_truth, of_guess = [0, 1], [0, 1]
-    else:
-        names = (*truth.names, *(name for name in guess.names if name not in truth.names))
-        of_truth, of_guess = (
-            [names.index(name) for name in level.names] for level in (truth, guess)
-        )
-    strange = len(names) - len(truth.names)
-    if strange > most:
-        raise DataError(
-            f"{prediction} holds {strange} values that are not among the labels"
-            f" ({', '.join(truth.names[:5])}); "
-            f'give a condition on it, such as "{prediction} >= 0.5"'
-        )
-    owner = None if client is None else levels_of(table, "client", client)
-    if owner is not None and bool((owner.codes[kept] < 0).any()):
-        row = int(kept[np.flatnonzero(owner.codes[kept] < 0)[0]]) + 1
-        raise DataError(f"row {row} has no value of {client}; fill it or remove the row")
-    codes, groups = groups_of(table, group, kept, most)
-    return Counts.of(
-        np.zeros(len(kept), np.int64) if owner is None else owner.codes[kept],
-        np.zeros(len(kept), np.int64) if codes is None else codes,
-        np.array(of_truth)[truth.codes[kept]],
-        np.array([*of_guess, -1])[guess.codes[kept]],
-        ("everyone",) if owner is None else owner.names,
-        groups or ("",),
-        names,
-    )
-
-
-def read_counts(table: pd.DataFrame) -> Counts:
-    """Counts from a table with columns label, prediction and count, and optionally client and
-    group; see :meth:`Counts.rows`."""
-    for column in ("label", "prediction", "count"):
-        if column not in table.columns:
-            raise DataError(
-                "a table of counts needs columns label, prediction and count; there is no"
-                f" {column!r}"
-            )
-    for column in table.columns:
-        require_known("column of a table of counts:", str(column), COLUMNS)
-    times = pd.to_numeric(table["count"], errors="coerce").to_numpy(np.float64)
-    bad = np.flatnonzero(~(times >= 0) | (times != np.floor(times)))
-    if len(bad):
-        raise DataError(
-            f"row {int(bad[0]) + 1}: count is {table['count'].iloc[bad[0]]}, not a whole number"
-            " that is not negative"
-        )
-    levels = {name: levels_of(table, name, name) for name in COLUMNS[:-1] if name in table.columns}
-    truth, guess = levels["label"], levels["prediction"]
-    for name in ("client", "group", "label"):
-        if name in levels and bool((levels[name].codes < 0).any()):
-            raise DataError(
-                f"row {int(np.flatnonzero(levels[name].codes < 0)[0]) + 1} has no {name}"
-            )
-    names = (*truth.names, *(name for name in guess.names if name not in truth.names))
-    zeros = np.zeros(len(table), np.int64)
-    return Counts.of(
-        levels["client"].codes if "client" in levels else zeros,
-        levels["group"].codes if "group" in levels else zeros,
-        np.array([names.index(name) for name in truth.names])[truth.codes],
-        np.array([*(names.index(name) for name in guess.names), -1])[guess.codes],
-        levels["client"].names if "client" in levels else ("everyone",),
-        levels["group"].names if "group" in levels else ("",),
-        names,
-        times.astype(np.int64),
-    )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """Numbers about clients and groups, with intervals.
+    """Numbers about clients and groups, with intervals; printed, they are the tables of the command
+    line.
 
     Args:
         counts: predictions, counted.
@@ -161,6 +73,55 @@ class Audit:
         require_whole("least", self.least, 0)
         if self.positive is not None:
             require_known("label", self.positive, self.counts.labels)
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        self.show(Console(file=text, width=WIDTH))
+        return text.getvalue().rstrip()
+
+    def show(self, console: Console) -> None:
+        """Print how clients and groups are served, and gaps between groups."""
+        clients, groups = self.clients(), self.groups()
+
+        def say(text: str) -> None:
+            console.print(text, highlight=False, markup=False)
+
+        say(self._about(len(clients)))
+        across = self.across_clients()
+        kept = ACROSS if len(clients) > 1 else ("pooled",)
+        shown = {name: across[name] for name in kept}
+        console.print(scores_table(shown))
+        if any(map(outside, shown.values())):
+            say(
+                "* Clients with few samples look more different than they are; the interval makes"
+                " up for that."
+            )
+        label = None if self.code is None else self.counts.labels[self.code]
+        for by, rows in (("client", clients), ("group", groups)):
+            if len(rows) > MOST_ROWS:
+                say(f"{len(rows)} {by}s are too many for a table; --out writes them all")
+            elif len(rows) > 1:
+                console.print(rows_table(by, rows, self.least, label))
+        hidden = sum(row["samples"] is None for row in clients)
+        if hidden:
+            say(
+                f"Clients with fewer than {self.least} samples: {hidden}. Their numbers are"
+                " suppressed, and left out across clients."
+            )
+        if gaps := self.across_groups():
+            console.print(gaps_table(gaps))
+            if few := ", ".join(row["name"] for row in groups if row["small"]):
+                say(f"Gaps leave out groups with fewer than {self.least} samples: {few}.")
+
+    def _about(self, clients: int) -> str:
+        total, missing = int(self.counts.table.sum()), int(self.counts.table[..., -1].sum())
+        none = f", {missing} without a prediction" if missing else ""
+        held = f"; {clients} clients" if clients > 1 else ""
+        what = "clients and samples" if self.over == "both" else self.over
+        labels = ", ".join(self.counts.labels)
+        return (
+            f"{total} samples{none}{held}; labels {labels}; {self.level:.0%} intervals over {what}"
+        )
 
     @property
     def code(self) -> int | None:
@@ -221,6 +182,27 @@ class Audit:
                 [rates.accuracy(there)], [rates.accuracy(drawn)], self.level
             )
         }
+
+    def tables(self) -> dict[str, list[Row]]:
+        """Rows of tables, by name: clients, groups, summary, counts."""
+        kinds = {"clients": self.across_clients(), "groups": self.across_groups()}
+        summary = [
+            {"across": kind, "measure": name, **value._asdict()}
+            for kind, values in kinds.items()
+            for name, value in values.items()
+        ]
+        return {
+            "clients": self.clients(),
+            "groups": self.groups(),
+            "summary": summary,
+            "counts": self.count_rows(),
+        }
+
+    def table(self, name: str) -> pd.DataFrame:
+        """One of :meth:`tables`."""
+        tables = self.tables()
+        require_known("table", name, tables)
+        return pd.DataFrame(tables[name])
 
     def count_rows(self) -> list[Row]:
         """See :meth:`Counts.rows`; without those of small clients and groups where they are

@@ -15,10 +15,16 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from evenhand import files
-from evenhand.engines import processes
-from evenhand.errors import RunError, SpecError
-from evenhand.studies.directories import Ready, check, execute, execute_together, pays
+from evenhand.errors import SpecError
+from evenhand.studies.directories import claim_comparison
+from evenhand.studies.executing import (
+    Given,
+    Ready,
+    check,
+    execute,
+    execute_together,
+    pays,
+)
 from evenhand.studies.spec import Spec
 from evenhand.training.fit import Progress
 
@@ -31,9 +37,16 @@ class Planned(NamedTuple):
 
     spec: Spec
     first: Ready  # the run of the first seed
+    given: GivenBySeed
 
 
-def check_comparison(spec: Spec, references: Sequence[str] = ()) -> Planned:
+# what a Python program gives for each seed; data that all seeds share are those of the first
+GivenBySeed = Callable[[int], Given]
+
+
+def check_comparison(
+    spec: Spec, references: Sequence[str] = (), given: GivenBySeed = lambda seed: Given()
+) -> Planned:
     """Build data and model of the first seed and check every method against them; raises before
     anything is written or trained.
 
@@ -42,20 +55,20 @@ def check_comparison(spec: Spec, references: Sequence[str] = ()) -> Planned:
     """
     if not spec.seeds:
         raise SpecError("a comparison needs seeds, such as seeds = [0, 1, 2]")
-    first = check(spec.for_seed(spec.seeds[0]))
-    federation = first.federation
+    seed = spec.seeds[0]
+    begun = given(seed)
+    first = check(spec.for_seed(seed), begun)
     settled = spec.settled(first.federation).with_reference(*references)
     if settled.select and _without_validation(first):
         settled = dataclasses.replace(settled, validation=settled.validation or VALIDATION)
-        federation = federation.with_validation(settled.validation, first.spec.data_seed)
-    first = check(settled.for_seed(spec.seeds[0]), federation)
+    first = check(settled.for_seed(seed), begun._replace(federation=first.federation))
     if settled.select and _without_validation(first):
         share = settled.validation
         raise SpecError(
             f"no client has enough training samples to set {share:g} of them aside to choose by;"
             " give a larger validation"
         )
-    return Planned(settled, first)
+    return Planned(settled, first, given)
 
 
 def _without_validation(ready: Ready) -> bool:
@@ -70,16 +83,17 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
     together it is asked once, with the first of them, their number as ``together``, and the number
     of runs that are done as ``finished``.
     """
-    spec, first = planned
-    claim(spec, directory)
+    spec, first, given = planned
+    claim_comparison(spec, directory)
     together = pays(first)
 
-    def ready(seed: int) -> Ready:  # data are read once where all seeds share them
-        return (
-            first
-            if seed == first.spec.seed
-            else check(spec.for_seed(seed), None if spec.resplit else first.federation)
-        )
+    def ready(seed: int) -> Ready:
+        if seed == first.spec.seed:
+            return first
+        found = given(seed)
+        if not spec.resplit:  # data are read once where all seeds share them
+            found = found._replace(federation=first.federation)
+        return check(spec.for_seed(seed), found)
 
     for seeds in (
         [[seed] for seed in spec.seeds] if spec.resplit or not together else [list(spec.seeds)]
@@ -89,20 +103,3 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
             execute_together(places, watch, spec.seeds.index(seeds[0]) * len(spec.methods))
         else:
             execute(*places[0], partial(watch, seeds[0]))
-
-
-@processes.on_first
-def claim(spec: Spec, directory: Path) -> None:
-    """Write what the comparison is about; refuse a directory that is about something else.
-
-    The runs of the seeds refuse other settings themselves, so seeds can be added to spec.toml, and
-    another rule to choose by.
-    """
-    path, text = directory / "spec.toml", spec.to_toml()
-    files.clear_partial(directory, (path.name,))
-    if path.exists() and Spec.load(path) != spec:
-        raise RunError(
-            f"{directory} was begun with other settings; run the changed spec in a directory of"
-            " its own"
-        )
-    files.write_atomic(path, text.encode())

@@ -3,21 +3,37 @@ page alike."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
+from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies import tables
 from evenhand.studies.analysis import Comparison, Difference, Entry, compare, gaps, ledger
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
+from evenhand.studies.sweep_tables import show_choice
+from evenhand.studies.sweeping import Sweep
 from evenhand.studies.words import sentences
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Row = dict[str, Any]
 
+WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
+MOST_ROWS = 40  # a table of more is no longer read
+# how a study is looked at where nothing else is asked for, see analyse()
+NUMBERS: dict[str, Any] = {"over": "auto", "level": 0.95, "least": 10, "positive": None}
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Findings:
-    """All numbers about a study."""
+    """All numbers about a study; printed, they are the tables and sentences of the command line."""
 
     study: Study
     comparison: Comparison
@@ -28,6 +44,44 @@ class Findings:
     least: int  # fewer samples were not judged
     # the label that gaps in rates are about; None: of many labels, the one that differs most
     positive: str | None = None
+    # how the point was chosen that is looked at here, beside the references
+    sweep: Sweep | None = None
+
+    def __repr__(self) -> str:
+        text = io.StringIO()
+        self.show(Console(file=text, width=WIDTH))
+        return text.getvalue().rstrip()
+
+    def show(self, console: Console) -> None:
+        """Print how methods compare, who gains and who loses, gaps by "group" and "team", who
+        counted for how much, and all that in words; of a sweep, first which point is chosen and
+        why."""
+        study, entries = self.study, self.entries
+        if self.sweep is not None:
+            show_choice(console, self.sweep)
+        tables.show_table(console, tables.comparison_table(study, self.comparison))
+        if legend := tables.legend(self.comparison):
+            console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+        for by in study.kinds:
+            count = len(study.names(by))
+            if count > MOST_ROWS:
+                console.print(
+                    f"{count} {by}s are too many for a table; ledger.csv has them all.",
+                    highlight=False,
+                )
+            elif count:
+                tables.show_table(console, tables.ledger_table(study, entries, by, self.least))
+        for by, found in self.gaps.items():
+            if found and by in study.kinds:
+                tables.show_table(console, tables.gap_table(found, by, self.positive))
+                if few := ", ".join(self.left_out(by)):
+                    text = f"Gaps leave out {by}s with fewer than {self.least} samples: {few}."
+                    console.print(text, style="dim", highlight=False, markup=False)
+        weights = tables.weight_table(study)
+        if weights.row_count:
+            tables.show_table(console, weights)
+        for line in self.sentences:
+            console.print(line, highlight=False, markup=False)
 
     @property
     def clients(self) -> str:
@@ -51,10 +105,25 @@ class Findings:
             if count < max(1, self.least)
         ]
 
+    def table(self, name: str) -> pd.DataFrame:
+        """One of :meth:`tables`."""
+        import pandas as pd
+
+        tables = self.tables()
+        require_known("table", name, tables)
+        return pd.DataFrame(tables[name])
+
+    def of(self, study: Study) -> Findings:
+        """The same look at another study."""
+        over = "auto" if self.comparison.over == "nothing" else self.comparison.over
+        return analyse(study, over, self.comparison.level, self.least, self.positive)
+
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: comparison, differences, ledger, gaps, clients."""
+        """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
+        sweep."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
+            "sweep": [] if self.sweep is None else self.sweep.rows(),
             "comparison": [
                 {
                     "method": label,
@@ -120,8 +189,16 @@ def analyse(
     least: int = 10,
     positive: str | None = None,
 ) -> Findings:
-    """Look at a study from all sides; arguments as in :func:`compare`, :func:`ledger` and
-    :func:`gaps`."""
+    """Look at a study from all sides.
+
+    Args:
+        over: what intervals are over: "seeds" (another training), other "samples" of these
+            clients, other "clients" like these, or "both"; "auto" is seeds where there are at least
+            two, else samples.
+        level: of the intervals.
+        least: clients and groups with fewer test samples are not judged.
+        positive: the label that gaps in rates are about; by default the last of two.
+    """
     study = study.in_order()
     comparison, entries = compare(study, over, level), ledger(study, level, least)
     between = {by: gaps(study, by, level, least, positive) for by in ("group", "team")}
@@ -136,3 +213,31 @@ def analyse(
         least,
         positive,
     )
+
+
+def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
+    """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
+    if not spec.select:
+        return analyse(study, **numbers)
+    sweep = Sweep.of(study, spec)
+    return replace(analyse(sweep.final, **numbers), sweep=sweep)
+
+
+def check_numbers(
+    spec: Spec, labels: Sequence[str] = (), over: str = "auto", positive: str | None = None
+) -> None:
+    """Raise where results could not be analysed as asked for; before hours of training.
+
+    ``labels``: names of the classes, where they are known.
+    """
+    if over == "seeds" and len(spec.seeds) < 2:
+        raise SpecError(
+            "intervals over seeds need at least two of them; leave over out, or give more seeds"
+        )
+    if spec.resplit and over not in ("auto", "seeds"):
+        raise SpecError(
+            "data that are dealt anew with each seed have other samples with each; take intervals"
+            f" over seeds, not over {over}"
+        )
+    if positive is not None and labels and positive not in labels:
+        raise SpecError(unknown("label", positive, labels))

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenhand.errors import SpecError
-from evenhand.studies.spec import Table, parse_value, put, split_commas
+from evenhand.algorithm import Algorithm
+from evenhand.algorithms.naming import described, label_of
+from evenhand.errors import SpecError, unknown
+from evenhand.studies.spec import REFERENCES, Method, Spec, Table, parse_value, put, split_commas
 
 MOST_POINTS = 1000  # a slip in a range asks for more
 
@@ -23,6 +26,16 @@ class Axis(NamedTuple):
     key: str
     values: tuple[Any, ...]
     text: str  # as it was given
+
+    @classmethod
+    def of(cls, key: str, values: Sequence[Any], text: str) -> Axis:
+        """An axis with different values."""
+        if not len(values):
+            raise SpecError(f"the grid {text!r} has no values")
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                raise SpecError(f"the grid {text!r} has {value!r} twice")
+        return cls(key, tuple(values), text)
 
 
 def parse_axis(text: str) -> Axis:
@@ -45,12 +58,7 @@ def parse_axis(text: str) -> Axis:
         if kind in ("lin", "log")
         else tuple(parse_value(value) for value in split_commas(rest))
     )
-    if not values:
-        raise SpecError(f"the grid {text!r} has no values")
-    for place, value in enumerate(values):
-        if value in values[:place]:
-            raise SpecError(f"the grid {text!r} has {value!r} twice")
-    return Axis(key, values, text)
+    return Axis.of(key, values, text)
 
 
 def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
@@ -75,49 +83,109 @@ def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
     return tuple(int(value) if value.is_integer() else value for value in rounded)
 
 
-def grid_points(methods: Iterable[Mapping[str, Any]], axes: Sequence[Axis]) -> list[Table]:
-    """[[methods]] entries: each of ``methods`` with every combination of the values on its axes,
-    labelled by them.
+def swept(spec: Spec, axes: Sequence[Axis], references: Sequence[str]) -> Spec:
+    """The spec with the points of a grid for its methods, and FedAvg and other references in front
+    of them. Without axes, its methods are the points."""
+    methods = list(spec.methods)
+    if axes:
+        if any(method.name == "auto" for method in methods):
+            raise SpecError("which method is to be tried? name it, such as qffl")
+        methods = grid_points(
+            [
+                method
+                for method in methods
+                if method.label != label_of(method.name) or method.name not in REFERENCES
+            ],
+            axes,
+        )
+    elif not spec.select:
+        raise SpecError("a sweep needs values to try: a grid, such as q=0.1,1,5 for qffl")
+    labels = {method.label for method in methods}
+    added = [Method(name, name) for name in REFERENCES if name in {"fedavg", *references}]
+    return replace(spec, methods=(*(one for one in added if one.label not in labels), *methods))
+
+
+def grid_points(methods: Sequence[Method], axes: Sequence[Axis]) -> list[Method]:
+    """Each method with every combination of the values on its axes, labelled by them.
 
     >>> axes = [parse_axis("q=0.1,1"), parse_axis("local.lr=0.5")]
-    >>> [point["label"] for point in grid_points([{"name": "qffl"}], axes)]
+    >>> [point.label for point in grid_points([Method("qffl", "qffl")], axes)]
     ['qffl q=0.1 local.lr=0.5', 'qffl q=1 local.lr=0.5']
     """
-    methods = list(methods)
-    names = {method["name"] for method in methods}
+    points = []
+    for number, chosen in combinations([label_of(method.name) for method in methods], axes):
+        method = methods[number]
+        table, given = copy.deepcopy(method.table()), method.given
+        for key, (value, text) in chosen.items():
+            if given is None or key.startswith("local."):
+                put(table, key, value, text)
+            else:
+                given = _changed(given, key, value, text)
+        if given is not None:
+            table = {**described(given), "local": table.get("local", {})}
+            for key, (value, _) in chosen.items():  # also a value that is the default
+                _set(table, key, value)
+        values = (f"{key}={_shown(value)}" for key, (value, _) in chosen.items())
+        table["label"] = " ".join([method.label, *values])
+        points.append(replace(Method.from_table(table), given=given))
+    return points
+
+
+# the values of a point by their keys, each with the axis as it was given
+Chosen = dict[str, tuple[Any, str]]
+
+
+def combinations(names: Sequence[str], axes: Sequence[Axis]) -> Iterator[tuple[int, Chosen]]:
+    """The points of a grid for methods of these names: the number of the method, and its values.
+
+    An axis whose key begins with a method's name is for that method alone.
+    """
     for axis in axes:
         first = axis.key.partition(".")[0]
-        if first != axis.key and first not in names | {"local", "inner"}:
-            given = f"a method of the sweep ({', '.join(sorted(names))})"
+        if first != axis.key and first not in {*names, "local", "inner"}:
+            given = f"a method of the sweep ({', '.join(sorted({*names}))})"
             raise SpecError(
                 f"the key in the grid {axis.text!r} begins with {first!r}; it may begin with local,"
                 f" inner or {given}"
             )
-    points = []
-    for method in methods:
-        own = [
-            axis._replace(key=axis.key.removeprefix(f"{method['name']}."))
-            for axis in axes
-            if _concerns(axis, method["name"], names)
-        ]
+    points = 0
+    for number, name in enumerate(names):
+        own = [axis for axis in axes if _concerns(axis, name, names)]
+        keys = [axis.key.removeprefix(f"{name}.") for axis in own]
         for values in product(*(axis.values for axis in own)):
-            point: Table = copy.deepcopy(dict(method))
-            for axis, value in zip(own, values, strict=True):
-                put(point, axis.key, value, axis.text)
-            chosen = [
-                f"{axis.key}={_shown(value)}" for axis, value in zip(own, values, strict=True)
-            ]
-            points.append(
-                point | {"label": " ".join([str(method.get("label", method["name"])), *chosen])}
-            )
-            if len(points) > MOST_POINTS:
+            points += 1
+            if points > MOST_POINTS:
                 raise SpecError(f"the grid has more than {MOST_POINTS} points; take fewer values")
-    return points
+            chosen = zip(keys, values, own, strict=True)
+            yield number, {key: (value, axis.text) for key, value, axis in chosen}
 
 
-def _concerns(axis: Axis, method: str, names: set[str]) -> bool:
+def _concerns(axis: Axis, method: str, names: Sequence[str]) -> bool:
     first = axis.key.partition(".")[0]
     return first == axis.key or first not in names or first == method
+
+
+def _changed(algorithm: Algorithm, key: str, value: Any, text: str) -> Algorithm:
+    """A method with another value of a hyper-parameter, or of one of its inner method's."""
+    name, _, rest = key.partition(".")
+    kind = type(algorithm)
+    known: list[str] = [entry.name for entry in fields(kind)] if is_dataclass(kind) else []
+    if name not in known or (rest and name != "inner"):
+        raise SpecError(f"{unknown(f'keyword of {kind.__name__}:', key, known)} (grid {text!r})")
+    if rest:
+        value = _changed(getattr(algorithm, name), rest, value, text)
+    settings = {entry: getattr(algorithm, entry) for entry in known}
+    try:
+        return kind(**{**settings, name: value})
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{kind.__name__}: {error}") from error
+
+
+def _set(table: Table, path: str, value: Any) -> None:
+    *tables, key = path.split(".")
+    for step in tables:
+        table = table.setdefault(step, {})
+    table[key] = value
 
 
 def _shown(value: Any) -> str:

@@ -6,13 +6,17 @@ import dataclasses
 import inspect
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenhand.algorithms import ALGORITHMS, Averaged
+from evenhand.algorithms.naming import RESERVED as RESERVED_KEYS
+from evenhand.algorithms.naming import algorithm_table as algorithm_table
+from evenhand.algorithms.naming import imported, label_of
 from evenhand.errors import SpecError, unknown
 
 if TYPE_CHECKING:
@@ -34,8 +38,23 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("resplit", "track_weights"), bool),
     "validation": float,
 }
+OWN_METHOD = re.compile(r"\s*([^\W\d]\w*(?:\.\w+)*:[^\W\d]\w*)\s*(?::(.*))?")
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 RESERVED = ("spec.toml", "about.json", "encoding.json", "samples.safetensors")
+SETTINGS = (  # plain fields of evenhand.Settings
+    "loss",
+    "rounds",
+    "seed",
+    "engine",
+    "weights",
+    "eval_every",
+    "checkpoint_every",
+    "track_weights",
+    "precision",
+    "evaluate",
+)
+# gains and losses are counted against them; training alone is there to compare with, not to choose
+REFERENCES = ("fedavg", "localonly")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
 KIND_NAMES = {
     dict: "a table",
@@ -44,6 +63,8 @@ KIND_NAMES = {
     str: "a text",
     bool: "true or false",
 }
+# methods with a setting that Averaged(inner) has taken the place of, and its values
+WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
@@ -56,15 +77,31 @@ class Method:
     label: str
     parameters: Table = field(default_factory=dict)
     local: Table = field(default_factory=dict)
+    # the configured method itself, where it was given in Python
+    given: Algorithm | None = field(default=None, compare=False, repr=False)
+
+    @classmethod
+    def from_table(cls, entry: Mapping[str, Any]) -> Method:
+        """The method of a [[methods]] entry."""
+        local = entry.get("local", {})
+        if not isinstance(local, dict):
+            raise SpecError(
+                f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got {local!r}"
+            )
+        name = entry["name"]
+        rest = {key: value for key, value in entry.items() if key not in RESERVED_KEYS}
+        return cls(name, str(entry.get("label", label_of(name))), rest, dict(local))
 
     def algorithm(self) -> Algorithm:
         """The configured method; raises a SpecError for an unknown name or keyword and for a bad
         value."""
-        return build_algorithm({"name": self.name, **self.parameters})
+        if self.given is not None:
+            return self.given
+        return build_algorithm({"name": self.name, **self.parameters}, own=True)
 
     def table(self) -> Table:
         """The [[methods]] entry of a spec."""
-        label = {"label": self.label} if self.label != self.name else {}
+        label = {"label": self.label} if self.label != label_of(self.name) else {}
         return {
             "name": self.name,
             **label,
@@ -144,6 +181,12 @@ class Spec:
             table = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             raise SpecError(f"{source} is not valid TOML: {error}") from error
+        return cls.from_table(table, source)
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any], source: str) -> Spec:
+        """A spec from the values of its TOML file; ``source`` is named in errors."""
+        table = dict(table)
         for key, value in table.items():
             check_name(f"key in {source}:", key, KINDS)
             if not _is_a(value, KINDS[key]):
@@ -166,21 +209,13 @@ class Spec:
         optionally "label" and "local"."""
         methods: list[Method] = []
         taken: set[str] = set()
-        for entry in entries:
-            rest = {
-                key: value for key, value in entry.items() if key not in ("name", "label", "local")
-            }
-            if not isinstance(entry.get("local", {}), dict):
-                raise SpecError(
-                    f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got"
-                    f" {entry['local']!r}"
-                )
-            label, count = str(entry.get("label", entry["name"])), 1
+        for method in map(Method.from_table, entries):
+            label, count = method.label, 1
             while label in taken:
                 count += 1
-                label = f"{entry['name']}-{count}"
+                label = f"{label_of(method.name)}-{count}"
             taken.add(label)
-            methods.append(Method(entry["name"], label, rest, dict(entry.get("local", {}))))
+            methods.append(dataclasses.replace(method, label=label))
         return dataclasses.replace(self, methods=tuple(methods))
 
     def settled(self, federation: Federation) -> Spec:
@@ -219,6 +254,15 @@ class Spec:
             if isinstance(data.get("shift"), dict):
                 data["shift"] = {"seed": self.seeds[0], **data["shift"]}
         return dataclasses.replace(self, seed=seed, seeds=(), resplit=False, select={}, data=data)
+
+    def runs_before(self, seed: int, method: Method, finished: int | None = None) -> int:
+        """How many runs of a comparison come before that of a method with a seed, unless it is
+        known how many are ``finished``."""
+        if finished is not None:
+            return finished
+        labels = [known.label for known in self.methods]
+        seeds = self.seeds or (self.seed,)
+        return seeds.index(seed) * len(labels) + labels.index(method.label)
 
     def to_toml(self) -> str:
         """TOML text that parses to an equal spec."""
@@ -268,7 +312,9 @@ class Spec:
                 raise SpecError(
                     f"labels must differ; {label!r} is used {labels.count(label)} times"
                 )
-        for label in (method.label for method in self.methods if method.label != method.name):
+        for label in (
+            method.label for method in self.methods if method.label != label_of(method.name)
+        ):
             if not FILE_NAME.fullmatch(label) or label in RESERVED:
                 raise SpecError(
                     f"label must be a plain file name other than {', '.join(RESERVED)}, got"
@@ -335,6 +381,24 @@ class Spec:
         module: nn.Module = _build(f"model {self.model['name']}", factory, {**known, **arguments})
         return module
 
+    def settings(self, without: Collection[str] = ()) -> Table:
+        """How all methods are trained: the fields of :class:`evenhand.Settings`, but for the local
+        solver and those that are not wanted."""
+        build: dict[str, Callable[[], Any]] = {
+            **{name: partial(getattr, self, name) for name in SETTINGS},
+            "cohort": self.build_cohort,
+            "device": self.build_device,
+        }
+        return {name: made() for name, made in build.items() if name not in without}
+
+    def build_device(self) -> str:
+        """Where to compute."""
+        import torch
+
+        if self.device != "auto":
+            return self.device
+        return "cuda" if torch.cuda.is_available() else "cpu"
+
     def build_local(self, method: Method) -> LocalSGD:
         """The local solver of one method."""
         from evenhand.local import LocalSGD
@@ -390,11 +454,13 @@ def suitable_methods(federation: Federation) -> dict[str, Table]:
     return methods | {"ditto": {"lam": 0.1}}
 
 
-def build_algorithm(table: Any) -> Algorithm:
+def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
-    is the method it changes."""
-    from evenhand.algorithms import ALGORITHMS
+    is the method it changes.
 
+    ``own``: also import a user's own method, ``mypackage:MyMethod``. A table that came in a message
+    must never do that.
+    """
     parameters = (
         {"name": table}
         if isinstance(table, str)
@@ -408,50 +474,37 @@ def build_algorithm(table: Any) -> Algorithm:
             'inner=qffl,inner.q=2 on the command line, inner = { name = "qffl", q = 2 } in a spec'
         )
         raise SpecError(f"inner needs the name of a method: {way_out}; got {table!r}")
-    check_name("algorithm", name, ALGORITHMS)
+    if own and isinstance(name, str) and ":" in name:
+        kind = imported(name)
+    else:
+        check_name("algorithm", name, ALGORITHMS)
+        kind = ALGORITHMS[name]
     if "inner" in parameters:
-        check_name(
-            f"keyword of algorithm {name}:", "inner", inspect.signature(ALGORITHMS[name]).parameters
-        )
-        parameters["inner"] = build_algorithm(parameters["inner"])
-    algorithm: Algorithm = _build(f"algorithm {name}", ALGORITHMS[name], parameters)
-    return algorithm
-
-
-def algorithm_table(algorithm: Algorithm) -> Table:
-    """The table that :func:`build_algorithm` makes ``algorithm`` from again; settings at their
-    defaults are left out."""
-    from evenhand.algorithms import ALGORITHMS
-
-    name = next((name for name, kind in ALGORITHMS.items() if kind is type(algorithm)), None)
-    if name is None:
-        raise SpecError(f"{type(algorithm).__name__} has no name in specs")
-    table: Table = {"name": name}
-    for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
-        value = getattr(algorithm, entry.name)
-        if value != entry.default:
-            table[entry.name] = (
-                algorithm_table(value)
-                if entry.name == "inner"
-                else list(value)
-                if isinstance(value, tuple)
-                else value
-            )
-    return table
+        check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(kind).parameters)
+        parameters["inner"] = build_algorithm(parameters["inner"], own)
+    output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
+    if output not in OUTPUTS:
+        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
+    algorithm: Algorithm = _build(f"algorithm {name}", kind, parameters)
+    return Averaged(algorithm) if output == "average" else algorithm
 
 
 def parse_method(text: str) -> Table:
     """A method from a command line: NAME or NAME:key=value,key=value.
 
     local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper
-    changes.
+    changes. A user's own method has the name MODULE:CLASS.
 
     >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
     {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
     >>> parse_method("fedprox:mu=0.1,inner=qffl,inner.q=2")
     {'name': 'fedprox', 'mu': 0.1, 'inner': {'name': 'qffl', 'q': 2}}
+    >>> parse_method("mypackage:MyMethod:rate=0.3")
+    {'name': 'mypackage:MyMethod', 'rate': 0.3}
     """
     name, _, rest = text.partition(":")
+    if (own := OWN_METHOD.fullmatch(text)) and name.strip() not in ALGORITHMS:
+        name, rest = own.groups(default="")
     entry: Table = {"name": name.strip()}
     for path, parsed in _pairs(rest, text):
         put(entry, path, parsed, text)

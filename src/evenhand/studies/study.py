@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from evenhand import files
-from evenhand.errors import RunError
-from evenhand.metrics.counts import Counts
-from evenhand.studies import directories
+from evenhand.errors import RunError, require_known
+from evenhand.studies.directories import SavedRun, run_directories
 from evenhand.studies.measure import Measure
-from evenhand.studies.spec import NODES, Method, Spec
-from evenhand.training.checkpoints import HISTORY
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Columns = dict[str, Any]  # equally long arrays or lists, by name
-
-TEXT = ("by", "name", "team", "left_out")
+from evenhand.studies.spec import Spec
+from evenhand.studies.trial import Floats, Ints, Trial
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One method, trained with one seed."""
-
-    method: Method
-    seed: int
-    folder: Path
-    # a row per client, or one for everyone, then one per group: by, name, team, count, accuracy,
-    # ...
-    scores: Columns = field(repr=False)
-    history: Columns = field(repr=False)  # a row per round; NaN where a round was not evaluated
-    validation: Columns | None = field(default=None, repr=False)  # as scores, on validation data
-    # confusion counts by client and group on test data
-    counts: Counts | None = field(default=None, repr=False)
-    # (n, A, ...) what scores are made of, see metrics.tally
-    tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
-    values: Floats | None = field(default=None, repr=False)
-    sample_client: Ints | None = field(default=None, repr=False)  # (N,) whose each test sample is
-    sample_group: Ints | None = field(default=None, repr=False)  # (N,)
-    weight_rounds: Ints | None = field(default=None, repr=False)  # (T,)
-    # (T, n) each client's effective weight, summing to one
-    weights: Floats | None = field(default=None, repr=False)
-    # at the end: objective, gap, and a row per client
-    certificate: Mapping[str, Any] | None = field(default=None, repr=False)
-    # numbers over clients, where sums are all that there is
-    over_clients: Mapping[str, float] | None = field(default=None, repr=False)
-
-    @property
-    def by_client(self) -> bool:
-        """Whether there is a row per client."""
-        return "client" in self.scores["by"]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Study:
     """Methods x seeds on one federation, and what they are compared by."""
 
@@ -78,13 +33,15 @@ class Study:
     def load(cls, paths: Iterable[Path | str]) -> Study:
         """Read run directories and directories of comparisons and sweeps."""
         given = [Path(path) for path in paths]
-        runs = [_Run.read(directory, path) for path in given for directory in run_directories(path)]
+        runs = [
+            SavedRun.read(directory, path) for path in given for directory in run_directories(path)
+        ]
         if not runs:
             raise RunError("there is no run to look at; give the directory of one")
         _refuse_mixed(runs)
         same_data = len({run.about["data"] for run in runs}) == 1
         trials: dict[tuple[str, int], Trial] = {}
-        origin: dict[tuple[str, int], _Run] = {}
+        origin: dict[tuple[str, int], SavedRun] = {}
         for run in runs:
             for trial in run.trials:
                 key = (trial.method.label, trial.seed)
@@ -145,9 +102,7 @@ class Study:
     def samples(self) -> int:
         """How many samples methods are judged on."""
         return int(
-            _column(
-                self.first.scores, "count", "client" if self.first.by_client else "everyone"
-            ).sum()
+            self.first.column("count", "client" if self.first.by_client else "everyone").sum()
         )
 
     @property
@@ -155,6 +110,20 @@ class Study:
         """Seeds whose clients are the same: all, or, where data were dealt anew with each, the
         first."""
         return self.seeds if self.same_data else self.seeds[:1]
+
+    def __repr__(self) -> str:
+        methods = ", ".join(self.labels)
+        return (
+            f"<Study {self.name}: {methods}; {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}>"
+        )
+
+    def trial(self, label: str | None = None, seed: int | None = None) -> Trial:
+        """Model, scores and history of a method with a seed; by default of the first."""
+        key = (self.labels[0] if label is None else label, self.seeds[0] if seed is None else seed)
+        if key not in self.trials:
+            require_known("method", key[0], self.labels)
+            raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
+        return self.trials[key]
 
     def in_order(self) -> Study:
         """The same study with the reference first and training alone last."""
@@ -179,7 +148,7 @@ class Study:
         of clients."""
         if self.sums_only:
             return ()
-        scores = self.first.scores
+        scores = self.first.score_columns
         return tuple(
             team for team, by in zip(scores["team"], scores["by"], strict=True) if by == "client"
         )
@@ -207,7 +176,7 @@ class Study:
             return tuple(sorted({team for team in self.teams if team}))
         if by == "client" and self.sums_only:
             return ()
-        scores = self.first.scores
+        scores = self.first.score_columns
         return tuple(
             name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by
         )
@@ -218,7 +187,7 @@ class Study:
         if by == "team":
             return self._summed(self.sizes("client", seed).astype(np.float64)).astype(np.int64)
         trial = self.first if seed is None else self.trials[self.labels[0], seed]
-        return _column(trial.scores, "count", by).astype(np.int64)
+        return trial.column("count", by).astype(np.int64)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
         """How well each client, group or team is served, larger is better; NaN for one without
@@ -228,24 +197,23 @@ class Study:
         "validation".
         """
         trial = self.trials[label, seed]
-        scores = trial.scores if part == "test" else trial.validation
-        if scores is None:
+        if part != "test" and trial.validation is None:
             raise RunError(
                 f"{trial.folder} has no validation scores; the data had no validation part"
             )
-        values = _column(scores, self.measure.column, "client" if by == "team" else by)
+        values = trial.column(self.measure.column, "client" if by == "team" else by, part)
         if by == "team":
-            counts = _column(scores, "count", "client")
+            counts = trial.column("count", "client", part)
             with np.errstate(invalid="ignore"):
                 values = self._summed(np.where(counts > 0, values, 0.0) * counts) / self._summed(
                     counts
                 )
-        return values if self.measure.column == "accuracy" else -np.sqrt(values)
+        return self.measure.merit(values)
 
     def column(self, label: str, seed: int, name: str, by: str = "client") -> Floats:
         """A column of the test scores of clients or groups: "accuracy", "loss", "auc", "brier",
         ..."""
-        return _column(self.trials[label, seed].scores, name, by)
+        return self.trials[label, seed].column(name, by)
 
     def _summed(self, values: Floats) -> Floats:
         """Sums over the clients of each team."""
@@ -255,103 +223,10 @@ class Study:
         ).astype(np.float64)
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A finished run directory, read."""
-
-    directory: Path
-    spec: Spec
-    about: Mapping[str, Any]
-    samples: Mapping[str, Ints]
-
-    @classmethod
-    def read(cls, directory: Path, begun: Path) -> _Run:
-        """``begun``: what to resume where it is not finished."""
-        resume = f"continue it with: evenhand resume {shlex.quote(str(begun))}"
-        if begun != directory and not (directory / "spec.toml").exists():
-            raise RunError(f"{begun} is not finished: there is no {directory.name} yet; {resume}")
-        spec = directories.load_spec(directory)
-        about = _json(directory / directories.ABOUT) or {}
-        unfinished = [
-            method.label
-            for method in spec.methods
-            if not (directory / method.label / directories.SCORES).exists()
-        ]
-        if unfinished or "data" not in about:
-            what = f": {', '.join(unfinished)}" if unfinished else ""
-            if spec.data.get("name") == NODES:
-                done = [_rounds_done(directory / label) for label in unfinished]
-                what = f": it has done {done[0]} of {spec.rounds} rounds" if done else ""
-                resume = "start its Flower app again with the same out, and it goes on from there"
-            raise RunError(f"{directory} is not finished{what}; {resume}")
-        return cls(directory, spec, about, _tensors(directory / directories.SAMPLES))
-
-    @property
-    def measure(self) -> Measure:
-        return directories.read_measure(self.about, self.spec)
-
-    @property
-    def trials(self) -> list[Trial]:
-        return [self._trial(method) for method in self.spec.methods]
-
-    def like(self, other: _Run) -> bool:
-        """Whether another run differs in its methods alone."""
-        return replace(self.spec, methods=(), name="run") == replace(
-            other.spec, methods=(), name="run"
-        )
-
-    def _trial(self, method: Method) -> Trial:
-        folder = self.directory / method.label
-        scores = _columns(folder / directories.SCORES)
-        validation = folder / directories.VALIDATION
-        tally, weights = (
-            _tensors(folder / name) for name in (directories.TALLY, directories.WEIGHT_HISTORY)
-        )
-        values = _tensors(folder / directories.VALUES).get("value")
-        return Trial(
-            method,
-            self.spec.seed,
-            folder,
-            scores,
-            _columns(folder / HISTORY),
-            _columns(validation) if validation.exists() else None,
-            self._counts(scores, tally.get("confusion")),
-            tally,
-            None if values is None else values.astype(np.float64),
-            self.samples.get("client"),
-            self.samples.get("group"),
-            weights.get("round"),
-            weights.get("weight"),
-            _json(folder / directories.WEIGHTS),
-            _json(folder / directories.OVER_CLIENTS),
-        )
-
-    def _counts(self, scores: Columns, table: Any) -> Counts | None:
-        # of very many clients, counts are kept by group alone
-        if table is None or len(table) < list(scores["by"]).count("client"):
-            return None
-        named = {
-            by: tuple(
-                name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by
-            )
-            for by in ("client", "everyone", "group")
-        }
-        known = dict(enumerate(self.about["labels"]))
-        labels = tuple(known.get(code, str(code)) for code in range(table.shape[2]))
-        return Counts(table, named["client"] or named["everyone"], named["group"] or ("",), labels)
-
-
-def run_directories(path: Path) -> list[Path]:
-    """The run directories that a directory stands for: itself, or one for each seed of a
-    comparison."""
-    spec = directories.load_spec(path)
-    return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
-
-
-def _refuse_mixed(runs: list[_Run]) -> None:
+def _refuse_mixed(runs: list[SavedRun]) -> None:
     """Raise where runs cannot be looked at together."""
     first = runs[0]
-    by_seed: dict[int, _Run] = {}
+    by_seed: dict[int, SavedRun] = {}
     for run in runs:
         if run.measure != first.measure:
             raise RunError(
@@ -364,40 +239,3 @@ def _refuse_mixed(runs: list[_Run]) -> None:
                 f"{other.directory} and {run.directory} have different data; look at them one"
                 " by one"
             )
-
-
-def _rounds_done(folder: Path) -> int:
-    return len(files.read_rows(folder / HISTORY)) if (folder / HISTORY).exists() else 0
-
-
-def _columns(path: Path) -> Columns:
-    rows = files.read_rows(path, text=TEXT)
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {
-        name: (
-            [row.get(name, "") for row in rows]
-            if name in TEXT
-            else np.array([row.get(name, np.nan) for row in rows])
-        )
-        for name in ("by", "name", "team", *names)
-        if name in names or name == "team"
-    }
-
-
-def _column(scores: Columns, name: str, by: str) -> Floats:
-    values: Floats = np.asarray(scores[name], np.float64)[
-        np.array([kind == by for kind in scores["by"]], bool)
-    ]
-    return values
-
-
-def _tensors(path: Path) -> dict[str, Any]:
-    return (
-        {name: tensor.numpy() for name, tensor in files.read_tensors(path)[0].items()}
-        if path.exists()
-        else {}
-    )
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None

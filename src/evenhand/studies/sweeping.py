@@ -21,9 +21,6 @@ from evenhand.studies.selection import (
 from evenhand.studies.spec import Method, Spec
 from evenhand.studies.study import Study
 
-# in front of the points of a sweep; training alone is there to compare with, not to choose
-REFERENCES = ("fedavg", "localonly")
-
 
 @dataclass(frozen=True)
 class Sweep:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from rich import box
@@ -11,15 +11,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evenhand.data.encoding import Encoding
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis import Comparison, Entry
-from evenhand.studies.directories import Ready
-from evenhand.studies.findings import Findings
 from evenhand.studies.study import Study
 
 TO = "\N{EN DASH}"
-MOST_ROWS = 40  # a table of more is no longer read
 
 COLUMNS = {
     "mean": "mean",
@@ -39,63 +35,6 @@ SHORT = {
     "predictive parity": "precision",
     "accuracy parity": "accuracy",
 }
-
-
-def show_study(console: Console, findings: Findings) -> None:
-    """Print how methods compare, who gains and who loses, gaps by "group" and "team", who counted
-    for how much, and all that in words."""
-    study, comparison, entries = findings.study, findings.comparison, findings.entries
-    _show(console, comparison_table(study, comparison))
-    legend = _legend(comparison)
-    if legend:
-        console.print("\n".join(legend) + "\n", style="dim", highlight=False)
-    shown = study.kinds
-    for by in shown:
-        count = len(study.names(by))
-        if count > MOST_ROWS:
-            console.print(
-                f"{count} {by}s are too many for a table; ledger.csv has them all.", highlight=False
-            )
-        elif count:
-            _show(console, ledger_table(study, entries, by, findings.least))
-    for by, found in findings.gaps.items():
-        if found and by in shown:
-            _show(console, gap_table(findings, by))
-            few = findings.left_out(by)
-            if few:
-                text = (
-                    f"Gaps leave out {by}s with fewer than {findings.least} samples:"
-                    f" {', '.join(few)}."
-                )
-                console.print(text, style="dim", highlight=False, markup=False)
-    weights = weight_table(study)
-    if weights.row_count:
-        _show(console, weights)
-    for line in findings.sentences:
-        console.print(line, highlight=False, markup=False)
-
-
-def show_data(console: Console, ready: Ready) -> None:
-    """Print what was read where the data came as a table, and what was settled for them."""
-    federation, spec = ready.federation, ready.spec
-    if federation.encoding is None:
-        return
-    show_encoding(console, federation.encoding)
-    sizes = [
-        0 if part is None else len(part.x)
-        for part in (federation.train, federation.val, federation.test)
-    ]
-    split = (
-        f"{sizes[0]} samples to train with"
-        + (f", {sizes[1]} to validate" if sizes[1] else "")
-        + f", {sizes[2]} to test"
-    )
-    groups = f", {federation.groups} groups" if federation.groups else ""
-    model = (
-        f"model {spec.model['name']} with {sum(p.numel() for p in ready.module.parameters())}"
-        f" parameters, loss {spec.loss}"
-    )
-    console.print(f"{federation.clients} clients{groups}; {split}; {model}", highlight=False)
 
 
 def comparison_table(study: Study, comparison: Comparison) -> Table:
@@ -129,7 +68,7 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
     return table
 
 
-def _legend(comparison: Comparison) -> list[str]:
+def legend(comparison: Comparison) -> list[str]:
     marked = any(
         one.better or one.worse
         for row in comparison.differences.values()
@@ -190,15 +129,18 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
     return table
 
 
-def gap_table(findings: Findings, by: str) -> Table:
-    """A row per method: the largest difference between two groups, or teams, in each rate."""
-    found = findings.gaps[by]
+def gap_table(found: Mapping[str, Mapping[str, Interval]], by: str, positive: str | None) -> Table:
+    """A row per method: the largest difference between two groups, or teams, in each rate.
+
+    ``positive``: the label that rates are about; of many labels, the one that differs most says
+    little.
+    """
     kinds = list(next(iter(found.values())))
     about = ""
-    if findings.positive is None:  # of many labels, the one that differs most says little
+    if positive is None:
         kinds = [kind for kind in kinds if kind in OF_ALL_LABELS]
     elif any(kind not in OF_ALL_LABELS for kind in kinds):
-        about = f"; rates of label {findings.positive}"
+        about = f"; rates of label {positive}"
     table = _table(
         f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds]
     )
@@ -246,21 +188,7 @@ def weight_table(study: Study) -> Table:
     return table
 
 
-def show_encoding(console: Console, encoding: Encoding) -> None:
-    """Print how the columns of a table were read, and what of it was left out."""
-    rows = encoding.rows()
-    table = Table(title="Columns", box=box.SIMPLE, title_justify="left")
-    shown = [heading for heading in rows[0] if any(row[heading] for row in rows)] if rows else []
-    for heading in shown:
-        table.add_column(heading, justify="right" if isinstance(rows[0][heading], int) else "left")
-    for row in rows:
-        table.add_row(*(escape(str(row[heading] or "")) for heading in shown))
-    console.print(table)
-    for note in encoding.notes():
-        console.print(note, highlight=False, markup=False)
-
-
-def _show(console: Console, table: Table) -> None:
+def show_table(console: Console, table: Table) -> None:
     """A table below its title, which may be longer than the table is wide."""
     if table.title is not None:
         console.print(table.title, style="italic", highlight=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from evenhand.metrics.spread import tenth
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis import Comparison, Entry
+from evenhand.studies.analysis import Comparison, Entry, is_sampled
 from evenhand.studies.study import Study
 
 # methods that are spoken of for what they do for the worst tenth; those that do harm are spoken of
@@ -45,7 +45,7 @@ def sentences(
     lines += [
         _own_models(study, label)
         for label in study.labels
-        if "shared_loss" in study.trials[label, study.seeds[0]].scores
+        if "shared_loss" in study.trials[label, study.seeds[0]].score_columns
     ]
     return [
         *lines,
@@ -58,7 +58,7 @@ def _void(study: Study, label: str) -> str:
     """That nobody answered in some rounds, so that less was trained than it seems."""
     answered = np.concatenate(
         [
-            np.asarray(study.trials[label, seed].history.get("answered", ()), dtype=float)
+            np.asarray(study.trials[label, seed].history_columns.get("answered", ()), dtype=float)
             for seed in study.seeds
         ]
     )
@@ -104,9 +104,10 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
             for one in (worst, mean)
         )
         changes = f"{of_worst} for the worst 10 % of clients and {of_mean} in the mean"
+        without = "" if is_sampled(study) else " without values of samples"
         return (
-            f"Against FedAvg, {label} changes {what} by {changes}. One training without values of"
-            " samples cannot tell that from chance."
+            f"Against FedAvg, {label} changes {what} by {changes}. One training{without} cannot"
+            " tell that from chance."
         )
     moved, paid = worst.better or worst.worse, mean.better or mean.worse
     warning = _few_among_the_worst(study, label, least)
@@ -263,7 +264,7 @@ def _own_models(study: Study, label: str) -> str:
     measure, column = study.measure, f"shared_{study.measure.column}"
     own = float(np.mean([np.nanmean(study.merits(label, seed)) for seed in study.seeds]))
     shared = np.array([study.column(label, seed, column) for seed in study.seeds])
-    merit = float(np.nanmean(shared if measure.column == "accuracy" else -np.sqrt(shared)))
+    merit = float(np.nanmean(measure.merit(shared)))
     of_own, of_shared = (f"{measure.show(value)}{measure.percent}" for value in (own, merit))
     return (
         f"{label} gives each client a model of its own: mean {measure.name} {of_own}, and"
@@ -281,9 +282,13 @@ def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
 def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     samples, several = f"{study.measure.part} samples", len(study.seeds) > 1
     if comparison.over == "nothing":
+        why = (
+            "and numbers of a loss of one's own"
+            if is_sampled(study)
+            else "and samples are with the nodes: numbers"
+        )
         return (
-            "There is one seed, and samples are with the nodes: numbers across clients have no"
-            " intervals. Runs with more seeds have."
+            f"There is one seed, {why} across clients have no intervals. Runs with more seeds have."
         )
     about = {
         "seeds": f"over {len(study.seeds)} seeds (Student's)",

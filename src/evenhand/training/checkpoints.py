@@ -56,6 +56,8 @@ class Checkpoints:
                 f"{self.directory} holds the checkpoint of an earlier run; continue it with"
                 " resume=True, or use another directory"
             )
+        if not found and (self.directory / "spec.toml").exists():
+            raise RunError(f"{self.directory} holds another run; use another directory")
         return found
 
     @processes.on_first

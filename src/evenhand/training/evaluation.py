@@ -20,9 +20,10 @@ from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tally import Tally, dense, sample_values
+from evenhand.metrics.tallies import Tally, dense, sample_values
 from evenhand.model import Model
-from evenhand.training.result import Floats, Result
+from evenhand.training.outcome import Floats
+from evenhand.training.result import Result
 from evenhand.tree import Tree
 
 

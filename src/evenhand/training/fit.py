@@ -13,6 +13,7 @@ from evenhand.data.population import Population
 from evenhand.engines import choose, processes
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Start
+from evenhand.training.directory import Origin
 from evenhand.training.evaluation import Judge
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
@@ -25,7 +26,6 @@ Progress = Callable[[int, Row], None]
 
 
 @takes_settings()
-@processes.together
 def fit(
     module: nn.Module,
     federation: Population,
@@ -47,7 +47,8 @@ def fit(
             object that reaches clients elsewhere.
         settings: how to train, as a value; by default :class:`Settings`' defaults. Its fields can
             be given as keywords of their own: ``fit(..., rounds=50, loss="mse")``.
-        out: a directory for checkpoints and the history; None keeps nothing on disk.
+        out: a run directory, which :func:`evenhand.load` and :func:`evenhand.report` read when the
+            run is done, with checkpoints until then; None keeps nothing on disk.
         resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
             those of the first call. But the federation may have more clients, with the next
             numbers: they join the run (:meth:`evenhand.Algorithm.join`).
@@ -58,6 +59,24 @@ def fit(
     seed, engine, weights, device, eval_every, checkpoint_every, track_weights, precision, evaluate.
     """
     settings = Settings.of(settings, options)
+    result = train(
+        module, federation, algorithm, settings, out=out, resume=resume, progress=progress
+    )
+    return result.recorded(Origin(module, federation, settings), out)
+
+
+@processes.together
+def train(
+    module: nn.Module,
+    federation: Population,
+    algorithm: Algorithm,
+    settings: Settings,
+    *,
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone."""
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
     require_out(out, resume, settings)

@@ -17,7 +17,6 @@ from evenhand.data.pool import Partition
 from evenhand.data.storage.file import File
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
-from evenhand.data.tables import from_frame
 from evenhand.errors import DataError, first_line, require_choice
 
 COLUMNS = ("AGEP", "COW", "SCHL", "MAR", "OCCP", "POBP", "RELP", "WKHP", "SEX", "RAC1P")
@@ -175,7 +174,7 @@ def acs_income(
     rows["income"] = pd.Categorical.from_codes(
         rows.pop("label"), pd.Index(["up to 50,000", "above 50,000"])
     )
-    return from_frame(
+    return Federation.from_frame(
         rows,
         client="state",
         label="income",

@@ -14,7 +14,7 @@ from evenhand.data.pool import Partition
 from evenhand.data.storage.file import File
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.tables.files import parse, require_numbers, require_values
 from evenhand.errors import require_choice
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult/"
@@ -101,7 +101,7 @@ def adult(
             lambda education: "PhD" if education == "Doctorate" else "no PhD"
         )
     unused = {*drop, *(NUMBERS if features == "categorical" else ())}
-    return from_frame(
+    return Federation.from_frame(
         rows,
         client=client,
         label="income",

@@ -14,7 +14,7 @@ from evenhand.data.pool import Partition
 from evenhand.data.storage.file import File, find, folder_of
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.tables.files import parse, require_numbers, require_values
 from evenhand.errors import DataError, require_choice
 
 CHECKSUM = "sha256:c451db85908b2f7fef1d83203bedf6b71ecda0d5af468d82ae62178f91d0cc7d"
@@ -107,7 +107,7 @@ def compas(
     )
     if partition is None and group is None:
         partition = {"name": "dirichlet", "clients": 10, "alpha": 0.5}
-    return from_frame(
+    return Federation.from_frame(
         rows,
         client=None,
         label=LABEL,

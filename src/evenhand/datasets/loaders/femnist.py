@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.leaf import leaf_folder, read_leaf
-from evenhand.data.partitions import deal
+from evenhand.data.leaf import read_leaf
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.storage.file import File
+from evenhand.datasets.loaders.leaf import leaf_folder
 
 FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
 LABELS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)

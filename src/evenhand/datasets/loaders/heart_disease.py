@@ -15,7 +15,7 @@ from evenhand.data.pool import Partition
 from evenhand.data.storage.file import File, find, folder_of
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
-from evenhand.data.tables import from_frame, parse, require_numbers, require_values
+from evenhand.data.tables.files import parse, require_numbers, require_values
 from evenhand.errors import DataError, require_choice
 
 HOME = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/"
@@ -122,7 +122,7 @@ def heart_disease(
     rows["target"] = pd.Categorical.from_codes(
         rows["target"].gt(0).astype(int), pd.Index(["healthy", "disease"])
     )
-    return from_frame(
+    return Federation.from_frame(
         rows,
         client="hospital",
         label="target",

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.storage.file import File, folder_of
 from evenhand.data.storage.file import read as read_bytes

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal, natural
+from evenhand.data.partitions import natural
 from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
 from evenhand.data.samples import View
 from evenhand.data.splits import part_sizes
@@ -88,7 +89,7 @@ def shakespeare(
     if margin:
         pool, part = pool.select(part != DROPPED), part[part != DROPPED]
     if partition is None:
-        return pool.federation(natural(pool, seed=seed, clients=clients), part)
+        return Federation.from_pool(pool, natural(pool, seed=seed, clients=clients), part)
     return deal(replace(pool, held_out=part == TEST), partition, "official", seed, clients)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Pool
 from evenhand.errors import require_number, require_whole
 

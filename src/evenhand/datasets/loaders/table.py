@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from evenhand.data.federation import Federation
-from evenhand.data.tables import from_frame, read_table
+from evenhand.data.tables.files import read_table
 
 
 def table(
@@ -27,8 +27,8 @@ def table(
     clients: int | None = None,
 ) -> Federation:
     """A federation from a CSV or Parquet file with one row per sample; the options are those of
-    :func:`evenhand.data.tables.from_frame`."""
-    return from_frame(
+    :func:`evenhand.data.tables.frame.from_frame`."""
+    return Federation.from_frame(
         read_table(path),
         client=client,
         label=label,

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.leaf import read_leaf
-from evenhand.data.partitions import deal
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.samples import Part, View
 from evenhand.data.storage.file import File

@@ -1,8 +1,8 @@
 """One run on several processes, each with a GPU or a few cores, on one machine or on several.
 
 Every process runs the same program on the same federation and holds the same state. The clients of
-an exchange are divided among them; sums are added over all processes in float64, and what is seen
-client by client is gathered, so that everyone gets the same replies and takes the same next step.
+an exchange are divided among them; sums are added over all processes in float64, and rows of single
+clients are gathered, so that everyone gets the same replies and takes the same next step.
 ``torchrun`` starts the processes, :func:`join` makes them know each other; without it nothing here
 does anything.
 
@@ -12,7 +12,7 @@ memories stay with one process.
 Compared with one process, totals are added in another order: each process adds its own clients,
 then these sums are added. Both are sums in float64, so with float64 models they differ by about
 1e-16 of their size in each round, and with float32 models most often not at all, since the addends
-leave bits to spare. What is seen client by client has the same bits, except in evaluation, where
+leave bits to spare. Rows of single clients have the same bits, except in evaluation, where
 samples of other clients in a block may change the last one. With dropout the vmap engine draws
 other random numbers. Two runs with the same number of processes on the same machines are equal to
 the bit.

@@ -31,8 +31,10 @@ from evenhand.tree import Tree
 
 
 def split(exchange: Exchange, model: Model, population: Population) -> Exchange:
-    """``exchange`` divided among the processes; itself where there is one. All must have the same
-    model and the same data."""
+    """``exchange`` divided among the processes; itself where there is one.
+
+    All processes must have the same model and the same data.
+    """
     if not several():
         if launched():
             warnings.warn(
@@ -71,8 +73,7 @@ class Split:
         self._remembering: dict[int, tuple[Work, bool | None]] = {}
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Let clients ``ids`` work on ``task``, each at its process; see
-        :class:`evenhand.engines.base.Exchange`."""
+        """Let clients ``ids`` work on ``task``, each at its process."""
         if not len(ids):
             return self.inner.exchange(work, task, ids, round)
         place = self._places(work, ids)
@@ -123,8 +124,9 @@ class Split:
         seeds: Tensor,
         runs: Tensor | None = None,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of several runs, whole runs at each process, so that their sums have the
-        bits that they have on one process.
+        """The exchanges of several runs, whole runs at each process.
+
+        So their sums have the bits that they have on one process.
 
         Args:
             runs: (R,) which runs the rows are of; by default the first R.
@@ -208,8 +210,10 @@ class Split:
         )
 
     def _remembers(self, work: Work) -> bool | None:
-        """Whether clients need their memories for this work; None for training that starts without
-        one and has not been seen yet."""
+        """Whether clients need their memories for this work.
+
+        None for training that starts without one and has not come up yet.
+        """
         if id(work) not in self._remembering:
             starts_with_one = bool(work.first_memory(self.model.init()))
             self._remembering[id(work)] = (
@@ -240,8 +244,9 @@ class Split:
 
 
 def deal(sizes: Tensor, hands: int) -> Tensor:
-    """(K,) who gets each client: from large to small, there and back again, so that all have as
-    many clients and about as many samples.
+    """(K,) the process of each client, so that all get about as many clients and samples.
+
+    From large to small, there and back again.
 
     >>> deal(torch.tensor([5, 9, 1, 7]), 2)
     tensor([1, 0, 0, 1])

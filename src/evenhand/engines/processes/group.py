@@ -22,8 +22,7 @@ PATIENCE = timedelta(hours=12)
 
 
 def launched() -> bool:
-    """Whether torchrun, or something that sets the same variables, started this process as one of
-    several."""
+    """Whether torchrun, or something like it, started this process as one of several."""
     return {"RANK", "MASTER_ADDR"} <= os.environ.keys() and int(os.environ.get("WORLD_SIZE", 1)) > 1
 
 
@@ -39,8 +38,7 @@ def is_first() -> bool:
 
 @contextmanager
 def join() -> Iterator[None]:
-    """Work together with the other processes that torchrun has started; they part in the end, also
-    after an error.
+    """Work together with the other processes that torchrun has started, until the end of the block.
 
     Does nothing where torchrun has started none. Inside, device "cuda" is a GPU of this process's
     own, as long as there are enough of them.
@@ -71,8 +69,7 @@ def join() -> Iterator[None]:
 
 
 def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all processes call, and that all of them finish or none: an error of one is
-    an error of all."""
+    """A function that all processes call: an error of one is an error of all."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -85,8 +82,7 @@ def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all processes call, that the first one alone carries out, and whose result or
-    error they all get."""
+    """A function that all call and the first carries out; all get its result or error."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -96,8 +92,10 @@ def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def from_first(function: Callable[[], Found], name: str = "a question") -> Found:
-    """What ``function`` gives on the first process, where alone it is called. Tensors in it must be
-    on the CPU."""
+    """What ``function`` gives on the first process, which alone calls it.
+
+    Tensors in it must be on the CPU.
+    """
     if not several():
         return function()
     message: list[Any] = [None]

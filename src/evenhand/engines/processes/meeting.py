@@ -110,7 +110,7 @@ def digest(content: bytes) -> int:
 
 @contextmanager
 def delivered() -> Iterator[None]:
-    """Stop this process if a message fails: the others cannot be told, but see that it is gone."""
+    """Stop this process if a message fails: the others notice that it is gone."""
     try:
         yield
     except RuntimeError as error:

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from evenhand.algorithm import Algorithm
-from evenhand.data.encoding import Column
+from evenhand.data.tables.columns import Column
 from evenhand.errors import SpecError, require_whole
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.project import templates

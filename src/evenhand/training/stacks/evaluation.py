@@ -14,7 +14,7 @@ from evenhand.data.federation import Federation
 from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
 from evenhand.metrics.calibration import BINS
-from evenhand.metrics.tally import MOST_CELLS
+from evenhand.metrics.tallies import MOST_CELLS
 from evenhand.model import Model
 from evenhand.training.checkpoints import first_samples
 from evenhand.training.evaluation import over_clients

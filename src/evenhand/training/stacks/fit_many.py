@@ -13,7 +13,7 @@ from evenhand.data.federation import Federation
 from evenhand.engines import processes
 from evenhand.errors import ClientError, first_line
 from evenhand.metrics.scores import Row
-from evenhand.training.fit import fit
+from evenhand.training.fit import train
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
 from evenhand.training.settings import Options, Settings, takes_settings
@@ -59,7 +59,10 @@ def fit_many(
         raise TypeError("fit_many takes no seed; give each run its own: Run(FedAvg(), seed=1)")
     settings = Settings.of(settings, options)
     results = dict(fit_each(module, federation, runs, settings, resume=resume, progress=progress))
-    return [results[number] for number in range(len(runs))]
+    return [
+        results[number].recorded(run.origin(module, federation, settings), run.out)
+        for number, run in enumerate(runs)
+    ]
 
 
 def fit_each(
@@ -132,11 +135,11 @@ def _one_after_another(
         progress([entry.number], len(entry.start.history))
         yield (
             entry.number,
-            fit(
+            train(
                 entry.run.module or plan.module,
                 plan.federation,
                 entry.run.algorithm,
-                settings=replace(entry.settings, engine=plan.engine),
+                replace(entry.settings, engine=plan.engine),
                 out=entry.run.out,
                 resume=entry.store is not None,
                 progress=after,

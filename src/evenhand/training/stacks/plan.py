@@ -23,6 +23,7 @@ from evenhand.errors import require_kind
 from evenhand.local import LocalSGD
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start
+from evenhand.training.directory import Origin
 from evenhand.training.settings import Settings
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of
 from evenhand.training.stacks.trial import same_function, unstackable
@@ -48,6 +49,10 @@ class Run:
     def settings(self, common: Settings) -> Settings:
         """How this run is trained, given what is common to all."""
         return dataclasses.replace(common, seed=self.seed, local=self.local or common.local)
+
+    def origin(self, module: nn.Module, federation: Federation, common: Settings) -> Origin:
+        """What the run is made of, with a common module and common settings."""
+        return Origin(self.module or module, federation, self.settings(common))
 
 
 class Entry(NamedTuple):

@@ -10,14 +10,15 @@ from typing import Any
 
 from evenhand.data.plots import looks
 from evenhand.metrics.uncertainty import Interval
-from evenhand.report import figures, panels, server
-from evenhand.report.ledger import ledger
-from evenhand.report.markup import Cell, hidden, table, text
-from evenhand.report.panels import Panel
+from evenhand.page import figures, panels, server
+from evenhand.page.ledger import ledger
+from evenhand.page.markup import Cell, hidden, table, text
+from evenhand.page.panels import Panel
 from evenhand.studies.analysis import STATISTICS, Comparison
 from evenhand.studies.findings import Findings
 from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
+from evenhand.training.directory import PYTHON
 
 SHORT = {
     "mean": "mean",
@@ -342,6 +343,11 @@ def _reproduce(study: Study, command: str) -> str:
             f"<p>Save the spec below as <code>{name}</code> and"
             f" run</p><pre><code>{text(line)}</code></pre>"
         )
+        if spec.data.get("name") == PYTHON:
+            how = (
+                "<p>A Python program trained with these settings, on data and with a model of its"
+                " own; run it again.</p>"
+            )
         if federation:
             how = (
                 "<p>A Flower app ran with these settings on nodes that keep their data; start it"

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenhand.metrics.uncertainty import Interval
-from evenhand.report import figures
-from evenhand.report.markup import table, text
-from evenhand.report.series import client_merits, curve, learning, thinned, weights
+from evenhand.page import figures
+from evenhand.page.markup import table, text
+from evenhand.page.series import client_merits, curve, learning, thinned, weights
 from evenhand.studies.analysis import HEADINGS
 from evenhand.studies.analysis import front as front_points
 from evenhand.studies.findings import Findings

@@ -72,7 +72,7 @@ class Learning(NamedTuple):
 
 def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> Learning | None:
     """Rounds at which every seed was evaluated; None where the history lacks the number."""
-    histories = [study.trials[label, seed].history for seed in study.seeds]
+    histories = [study.trials[label, seed].history_columns for seed in study.seeds]
     if not histories or any(column not in history for history in histories):
         return None
     length = min(len(history["round"]) for history in histories)

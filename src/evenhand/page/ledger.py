@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenhand.report import figures
-from evenhand.report.markup import text
+from evenhand.page import figures
+from evenhand.page.markup import text
 from evenhand.studies.analysis import Entry
 from evenhand.studies.findings import Findings
 

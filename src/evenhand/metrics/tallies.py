@@ -5,8 +5,9 @@ one adds, for C classes,
 
     brier      summed sum_c (p_c - 1[y = c])^2, where the loss makes probabilities of the outputs
     confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see
-    :class:`evenhand.metrics.counts.Counts` scored     (2, BINS) samples by outcome and score, see
-    :mod:`evenhand.metrics.calibration` score      (2, BINS) their summed scores
+               :class:`evenhand.metrics.counts.Counts`
+    scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
+    score      (2, BINS) their summed scores
 
 and absolute, the summed absolute error, where the loss is the mean squared error. A table that
 would have more than MOST_CELLS cells over all clients and groups is summed over clients: it is then
@@ -43,16 +44,14 @@ Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by nam
 
 
 class Addend(NamedTuple):
-    """What each sample of a batch adds to a table of this shape, and where: to a single number, or
-    to one place of several."""
+    """What each sample of a batch adds to a number, or to one place of a table of this shape."""
 
     value: Tensor  # (B,) float64
     place: Tensor | None = None  # (B,) int64 into the flattened table
     shape: tuple[int, ...] = ()
 
     def add_to(self, sums: Tensor, cell: Tensor) -> None:
-        """Add to stacked tables (..., *shape) on the CPU; ``cell`` (B,) says which of them each
-        sample belongs to."""
+        """Add to stacked tables (..., *shape) on the CPU, each sample to that of its ``cell``."""
         index = cell if self.place is None else cell * self.size + self.place.cpu()
         sums.view(-1).index_add_(0, index, self.value.cpu())
 
@@ -99,8 +98,10 @@ def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = Fal
 
 
 def dense(replies: Replies, clients: int) -> Tally:
-    """Tallies of all clients, zero for those that did not reply: (n, A, ...) by name, (1, A, ...)
-    for what is known in sum alone."""
+    """Tallies (n, A, ...) of all clients by name, zero for those that did not reply.
+
+    What is known in sum alone is (1, A, ...).
+    """
     found = {}
     for name, values in replies.each.items():
         found[name] = np.zeros(
@@ -113,8 +114,7 @@ def dense(replies: Replies, clients: int) -> Tally:
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
-    """(B,) whether the predicted class is the label; False throughout for outputs and labels that
-    are no classification.
+    """(B,) whether the predicted class is the label; always False without a classification.
 
     The class of several outputs is the largest; a single output is a score that is positive for the
     positive class. An output with a NaN is no prediction, and never right.
@@ -127,8 +127,7 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
 def sample_values(
     model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
 ) -> NDArray[np.float64]:
-    """(N,) how each sample of a part is served: 1 or 0 for a right or wrong class, else its loss
-    (the squared error of a regression).
+    """(N,) how each sample fares: 1 or 0 for a right or wrong class, for a regression its loss.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -174,8 +173,8 @@ def _labels(output: Tensor, y: Tensor) -> Tensor:
 
 
 def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
-    """Where each sample is in the tables of a classifier. A label that is no class of the model (a
-    user's loss may allow it) is in none."""
+    """Where each sample is in the tables of a classifier."""
+    # a label that is no class of the model, which a user's loss may allow, is in none
     label, prediction = _labels(output, y), _predictions(output)
     classes = 2 if single_output(output) else output.shape[1]
     known = (label >= 0) & (label < classes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenhand.report.markup import table, text
+from evenhand.page.markup import table, text
 from evenhand.studies.methods import NOTHING
 from evenhand.studies.study import Study
 

@@ -1,15 +1,14 @@
-"""What the clients' true values may be, given what a test set shows of each: draws from a posterior
-distribution.
+"""The posterior distribution of the clients' true values, given a test set of each.
 
-What is seen of many clients is more spread than the truth: the client that looks worst is partly
-unlucky. How much of it is luck can be told from all clients together. The true values are taken to
-come from up to three kinds of clients, each kind with a centre and a width of its own (one kind may
-have no width at all: its clients are equal); which kinds there are, how wide, and which client is
-of which kind is drawn again and again in proportion to how well it explains what was seen, and then
-each client's true value given its kind and its own samples. This is a mixture model with a Gibbs
-sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a client's
-truth is near what was seen, with few it leans on clients like it. Whether a client is large says
-nothing about its kind.
+What is observed of many clients is more spread than the truth: the client that looks worst is
+partly unlucky. All clients together show how much of it is luck. The true values are taken to come
+from up to three kinds of clients, each kind with a centre and a width of its own (one kind may have
+no width at all: its clients are equal); which kinds there are, how wide, and which client is of
+which kind is drawn again and again in proportion to how well it explains what was observed, and
+then each client's true value given its kind and its own samples. This is a mixture model with a
+Gibbs sampler (Diebolt and Robert, 1994), on a grid of centres and widths. With many samples a
+client's truth is near what was observed, with few it leans on clients like it. Whether a client is
+large says nothing about its kind.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ CENTRES, WIDTHS = 40, 25
 CHAINS, WARM_UP = 25, 16
 
 
-class Seen(Protocol):
-    """What is known of each client, on a scale where its error is about the same whatever the
-    truth."""
+class Observations(Protocol):
+    """What is known of each client, on a scale where its error hardly depends on the truth."""
 
     @property
     def place(self) -> Floats: ...  # (n,)
@@ -44,7 +42,7 @@ class Seen(Protocol):
     def widest(self) -> float: ...  # width of a kind
 
     @property
-    # (n,) clients of which the same was seen have the same number, 0, 1, ...
+    # (n,) clients with the same observation have the same number, 0, 1, ...
     def alike(self) -> Ints: ...
 
     def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:
@@ -59,11 +57,11 @@ class Seen(Protocol):
 
 @dataclass(frozen=True)
 class Shares:
-    """``right`` (n,) of ``samples`` (n,) of each client: binomial counts. A kind's shares have a
-    beta distribution.
+    """Binomial counts: ``right`` (n,) of ``samples`` (n,) of each client.
 
-    Places are arcsines of roots, where a share of m samples has an error of about 1 / (2 sqrt m)
-    and a beta distribution a width of about 1 / (2 sqrt(a + b + 1)).
+    A kind's shares have a beta distribution. Places are arcsines of roots, where a share of m
+    samples has an error of about 1 / (2 sqrt m) and a beta distribution a width of about 1 / (2
+    sqrt(a + b + 1)).
     """
 
     right: Ints
@@ -107,10 +105,10 @@ class Shares:
 
 @dataclass(frozen=True)
 class Squares:
-    """``mean`` (n,) of each client's squared errors, with gamma distributions of ``shape`` (n,):
-    half the samples for normal errors.
+    """The ``mean`` (n,) of each client's squared errors, with gamma distributions.
 
-    A kind's true means have an inverse gamma distribution. Places are logarithms.
+    Their ``shape`` (n,) is half the samples for normal errors. A kind's true means have an inverse
+    gamma distribution. Places are logarithms.
     """
 
     mean: Floats
@@ -172,24 +170,26 @@ class Drawn(NamedTuple):
     population: Floats  # (draws, size) of as many new clients from where these came from
 
 
-def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -> Drawn:
-    """Draw true values of the clients, and of ``size`` new clients like them, given what was
-    seen."""
-    alike = seen.alike
+def posterior(observed: Observations, draws: int, rng: np.random.Generator, size: int = 0) -> Drawn:
+    """Draw true values of the clients, and of ``size`` new clients like them."""
+    alike = observed.alike
     first, times = np.unique(alike, return_index=True)[1], np.bincount(alike)
-    edges = _edges(seen.place[first], seen.error[first], times)
+    edges = _edges(observed.place[first], observed.error[first], times)
     middles, cells = (edges[1:] + edges[:-1]) / 2, np.diff(edges)
     # the smallest spread between clients that these samples could show
-    finest = float((2 / (1 / seen.error**4).sum()) ** 0.25)
+    finest = float((2 / (1 / observed.error**4).sum()) ** 0.25)
     steps = np.concatenate(
-        [[0.0], np.geomspace(min(0.25 * finest, 0.5 * seen.widest), seen.widest, WIDTHS - 1)]
+        [
+            [0.0],
+            np.geomspace(min(0.25 * finest, 0.5 * observed.widest), observed.widest, WIDTHS - 1),
+        ]
     )
     widths = np.concatenate([[0.0], (steps[1:] + steps[:-1]) / 2])
     chance = np.concatenate([[EQUAL], (1 - EQUAL) * np.diff(steps) / steps[-1]])
     centre, width = np.repeat(middles, WIDTHS), np.tile(widths, CENTRES)
     cell = np.repeat(cells, WIDTHS)
     prior = (np.log(cells / cells.sum())[:, None] + np.log(chance)).ravel()  # (G,)
-    fit = seen.fit(first, centre, width)  # (u, G)
+    fit = observed.fit(first, centre, width)  # (u, G)
     fit -= fit.max(1, keepdims=True)
 
     def one_of(log_chance: Floats) -> Ints:
@@ -219,17 +219,16 @@ def plausible(seen: Seen, draws: int, rng: np.random.Generator, size: int = 0) -
         shift = (rng.random(kinds.shape) - 0.5) * cell[kinds]  # anywhere in a centre's cell
         new = one_of(np.broadcast_to(share[:, None], (chains, size, KINDS)))
         clients.append(
-            seen.truth((centre[kinds] + shift)[rows, kind], width[kinds][rows, kind], rng)
+            observed.truth((centre[kinds] + shift)[rows, kind], width[kinds][rows, kind], rng)
         )
         population.append(
-            seen.member((centre[kinds] + shift)[rows, new], width[kinds][rows, new], rng)
+            observed.member((centre[kinds] + shift)[rows, new], width[kinds][rows, new], rng)
         )
     return Drawn(np.concatenate(clients)[:draws], np.concatenate(population)[:draws])
 
 
 def _edges(place: Floats, error: Floats, times: Ints) -> Floats:
-    """Edges of cells for centres of kinds: narrow where clients are, in steps of a fraction of
-    their errors."""
+    """Edges of cells for centres of kinds: narrow where clients are, relative to their errors."""
     from scipy.special import ndtr
 
     low, high = (place - 4 * error).min(), (place + 4 * error).max()

@@ -15,7 +15,7 @@ import numpy as np
 
 from evenhand.data.plots import Look, graph_objects, looks, shortened
 from evenhand.metrics.uncertainty import Interval
-from evenhand.report.series import Floats, client_merits, curve, learning, shown, thinned, weights
+from evenhand.page.series import Floats, client_merits, curve, learning, shown, thinned, weights
 from evenhand.studies.analysis import HEADINGS, SMALLER_IS_BETTER, Comparison, Entry, Point
 from evenhand.studies.study import Study
 

@@ -1,0 +1,145 @@
+"""Methods by name: the table that a spec has for a method, and where a user's own method is found.
+
+evenhand's methods have the names of :data:`evenhand.ALGORITHMS`. A user's own method is named by
+the module that defines it and its class: ``mypackage:MyMethod``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from evenhand.algorithm import Algorithm
+from evenhand.algorithms import ALGORITHMS
+from evenhand.errors import SpecError, first_line, unknown
+
+Table = dict[str, Any]
+
+RESERVED = ("name", "label", "local")  # keys of a method's table that are no hyper-parameters
+
+
+def algorithm_table(algorithm: Algorithm, own: bool = False) -> Table:
+    """The table that a spec makes ``algorithm`` from again; settings at their defaults are left
+    out.
+
+    Raises a SpecError for a user's own method, unless ``own`` allows to name it by its module.
+    """
+    kind = type(algorithm)
+    name = next((name for name, known in ALGORITHMS.items() if known is kind), None)
+    if name is None and own:
+        name = _own_name(kind)
+    if name is None:
+        raise SpecError(f"{kind.__name__} has no name in specs")
+    table: Table = {"name": name}
+    for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+        if entry.name in RESERVED:
+            raise SpecError(f"a spec has no place for {entry.name} of {kind.__name__}; rename it")
+        value = getattr(algorithm, entry.name)
+        if _same(value, entry.default):
+            continue
+        table[entry.name] = (
+            algorithm_table(value, own)
+            if entry.name == "inner"
+            else list(value)
+            if isinstance(value, tuple)
+            else value
+        )
+    return table
+
+
+def described(algorithm: Algorithm) -> Table:
+    """The table of a method as far as a spec can hold it.
+
+    A method that no spec can make again, from a notebook say, is named by its class alone.
+    """
+    if dataclasses.is_dataclass(algorithm):
+        try:
+            table = algorithm_table(algorithm, own=True)
+        except SpecError:
+            pass
+        else:
+            if _is_plain(table):
+                return table
+    return {"name": type(algorithm).__name__, **plain_fields(algorithm)}
+
+
+def plain_fields(settings: object) -> Table:
+    """The plain values among the fields of a dataclass; {} for anything else."""
+    if not dataclasses.is_dataclass(settings):
+        return {}
+    found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
+    return {
+        name: value for name, value in found.items() if _is_plain(value) and name not in RESERVED
+    }
+
+
+def label_of(name: str) -> str:
+    """What a method is called in tables and folders where nothing else is asked for.
+
+    >>> label_of("qffl"), label_of("mypackage.methods:MyMethod")
+    ('qffl', 'MyMethod')
+    """
+    return name.rpartition(":")[2]
+
+
+def imported(name: str) -> type[Algorithm]:
+    """The class of a user's own method, ``mypackage:MyMethod``.
+
+    The module is one that is installed, or one in the current directory.
+    """
+    where, _, kind = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: a file here must not hide an installed package
+    importlib.invalidate_caches()
+    try:
+        module = importlib.import_module(where)
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{error.name}."):
+            raise SpecError(
+                f"there is no module {error.name!r} for the method {name!r}; start evenhand in the"
+                " directory that holds it, or install it"
+            ) from None
+        raise SpecError(
+            f"the module of the method {name!r} cannot be imported: {type(error).__name__}:"
+            f" {first_line(error)}"
+        ) from error
+    found = getattr(module, kind, None)
+    if isinstance(found, type) and issubclass(found, Algorithm):
+        return found
+    if found is not None:
+        raise SpecError(
+            f"{name!r} is no method; a method is a class that derives from evenhand.Algorithm"
+        )
+    known = [
+        known
+        for known, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Algorithm) and value is not Algorithm
+    ]
+    raise SpecError(unknown(f"method of {getattr(module, '__file__', where)}:", kind, known))
+
+
+def _own_name(kind: type[Algorithm]) -> str | None:
+    """Where a class is found again; None for one of a notebook, a script or a function."""
+    module = sys.modules.get(kind.__module__)
+    found = kind.__module__ != "__main__" and getattr(module, kind.__qualname__, None) is kind
+    return f"{kind.__module__}:{kind.__qualname__}" if found else None
+
+
+def _same(value: object, default: object) -> bool:
+    try:
+        return bool(value == default)
+    except (RuntimeError, ValueError):  # arrays compare entry by entry
+        return False
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a spec can hold a value."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return isinstance(value, bool | int | float | str)

@@ -1,0 +1,1 @@
+"""Users' tables: read from files, turned into numbers, and dealt to clients."""

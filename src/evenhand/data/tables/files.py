@@ -1,0 +1,214 @@
+"""Reading tables from files, and checking what stands in them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import re
+import warnings
+import zlib
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evenhand.data.tables.endings import PARQUET, SEPARATORS, table_ending
+from evenhand.data.tables.values import MISSING
+from evenhand.errors import DataError, first_line
+
+_DECIMAL_COMMA = re.compile(r"(^|;)\s*-?\d+,\d+\s*(;|$)", re.MULTILINE)
+_LEADING_ZERO = re.compile(r'(^|[,;\t])\s*"?0\d+"?\s*([,;\t]|$)', re.MULTILINE)
+
+
+def read_table(path: str | Path) -> pd.DataFrame:
+    """A table from a file: CSV (.csv) or tab-separated (.tsv), also compressed (.gz), or Parquet
+    (.parquet, .pq).
+
+    The first line of a text file has the column names. Empty fields, ?, NA and the like are missing
+    values. A .csv file may be separated by semicolons, then also with decimal commas. Whole numbers
+    with leading zeros (001) stay texts: they are codes.
+    """
+    path = Path(path)
+    ending = table_ending(path.name)
+    if ending is None:
+        raise DataError(
+            f"{path} is no table that can be read; give a .csv, .tsv (or either with .gz) or"
+            " .parquet file"
+        )
+    if not path.is_file():
+        raise DataError(
+            f"{path} is {'a folder' if path.is_dir() else 'not there'}; give the path of a table"
+        )
+    if ending in PARQUET:
+        return _read_parquet(path)
+    try:
+        content = path.read_bytes()
+        content = gzip.decompress(content) if ending.endswith(".gz") else content
+    except (EOFError, OSError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {first_line(error)}") from error
+    separator = SEPARATORS[ending.removesuffix(".gz")]
+    header = content.partition(b"\n")[0]
+    if separator == "," and header.count(b";") > header.count(b","):
+        separator = ";"
+    return parse(content, str(path), separator=separator)
+
+
+def parse(
+    content: bytes,
+    source: str,
+    names: Sequence[str] | None = None,
+    separator: str = ",",
+    repeats: bool = False,
+) -> pd.DataFrame:
+    """A table from the bytes of a text file.
+
+    Args:
+        source: what to call it in errors, with the line.
+        names: of the columns; None takes the first line.
+        repeats: whether a name may be there twice; the second column is then called NAME.1.
+    """
+    text = _decode(content, source)
+    if not text.strip():
+        raise DataError(f"{source} is empty")
+    if "\0" in text[:10_000]:
+        raise DataError(f"{source} is not a table: it holds bytes that are no text")
+    if names is None:
+        _check_header(
+            next(csv.reader(io.StringIO(text), delimiter=separator)), source, text, repeats
+        )
+    settings: dict[str, Any] = {
+        "sep": separator,
+        "decimal": "," if separator == ";" and _DECIMAL_COMMA.search(text) else ".",
+        "header": 0 if names is None else None,
+        "names": None if names is None else list(names),
+        "index_col": False,
+        "skipinitialspace": True,
+        "keep_default_na": False,
+        "na_values": list(MISSING),
+        "low_memory": False,
+    }
+    try:
+        with warnings.catch_warnings():
+            # else pandas cuts long rows short
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table: pd.DataFrame = pd.read_csv(io.StringIO(text), **settings)
+            if _LEADING_ZERO.search(text):
+                _keep_zeros(table, pd.read_csv(io.StringIO(text), dtype=str, **settings))
+    except (
+        pd.errors.ParserError,
+        pd.errors.ParserWarning,
+        pd.errors.EmptyDataError,
+        ValueError,
+    ) as error:
+        _check_lengths(text, source, names, separator)
+        raise DataError(f"{source} is not a table: {first_line(error)}") from error
+    if len(table) and bool(table.iloc[:, -1].isna().any()):
+        # pandas fills up short rows; they lack a value in the last column
+        _check_lengths(text, source, names, separator)
+    return table
+
+
+def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:
+    """Put the texts of columns in place of whole numbers, where some begin with 0."""
+    for name in table.columns[[pd.api.types.is_numeric_dtype(dtype) for dtype in table.dtypes]]:
+        if texts[name].str.fullmatch(r"0\d+").any():
+            table[name] = texts[name]
+
+
+def _decode(content: bytes, source: str) -> str:
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise DataError(
+            f"{source} line {line} is not UTF-8 text (byte {content[error.start]:#04x}); save the"
+            " file as UTF-8"
+        ) from error
+
+
+def _check_header(header: list[str], source: str, text: str, repeats: bool) -> None:
+    stripped = [name.strip() for name in header]
+    twice = next((name for i, name in enumerate(stripped) if name and name in stripped[:i]), None)
+    if twice is not None and not repeats:
+        raise DataError(f"{source} has two columns named {twice!r}; rename one")
+    if not text.partition("\n")[2].strip():
+        raise DataError(f"{source} has column names but no rows")
+
+
+def _check_lengths(text: str, source: str, names: Sequence[str] | None, separator: str) -> None:
+    """Raise a DataError that names the first line with another number of fields than there are
+    columns."""
+    reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
+    width = len(names) if names is not None else len(next(reader))
+    try:
+        for fields in reader:
+            if fields and len(fields) != width and any(field.strip() for field in fields):
+                raise DataError(
+                    f"{source} line {reader.line_num} has {len(fields)} fields; the table has"
+                    f" {width} columns"
+                )
+    except csv.Error as error:
+        raise DataError(
+            f"{source} line {reader.line_num} cannot be read: {first_line(error)}"
+        ) from error
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise DataError(
+            f"reading {path} needs pyarrow; install evenhand[parquet], or save the table as CSV"
+        ) from error
+    try:
+        stored = parquet.read_table(path)
+    except (ValueError, OSError) as error:
+        raise DataError(f"{path} is not a Parquet file, or damaged: {first_line(error)}") from error
+    if len(set(stored.column_names)) < len(stored.column_names):
+        twice = next(
+            name for i, name in enumerate(stored.column_names) if name in stored.column_names[:i]
+        )
+        raise DataError(f"{path} has two columns named {twice!r}; rename one")
+    table: pd.DataFrame = stored.to_pandas()
+    if not len(table):
+        raise DataError(f"{path} has columns but no rows")
+    return table
+
+
+def require_values(
+    table: pd.DataFrame, column: str, allowed: Collection[object], source: str, first_line: int = 1
+) -> None:
+    """Raise a DataError that names file and line unless every value of a column is one of
+    ``allowed``."""
+    bad = np.flatnonzero(~table[column].isin(list(allowed)).to_numpy())
+    if len(bad):
+        listed = ", ".join(map(str, allowed))
+        raise DataError(
+            f"{source} line {first_line + int(bad[0])}: {column} is {table[column].iloc[bad[0]]!s};"
+            f" it must be one of {listed}"
+        )
+
+
+def require_numbers(
+    table: pd.DataFrame,
+    columns: Sequence[str],
+    source: str,
+    first_line: int = 1,
+    missing: bool = False,
+) -> None:
+    """Raise a DataError that names file and line unless some columns hold finite numbers, or, where
+    allowed, nothing."""
+    for column in columns:
+        numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(
+            dtype=np.float64, na_value=np.nan
+        )
+        fine = np.isfinite(numbers) | (table[column].isna().to_numpy() if missing else False)
+        bad = np.flatnonzero(~fine)
+        if len(bad):
+            raise DataError(
+                f"{source} line {first_line + int(bad[0])}: {column} is"
+                f" {table[column].iloc[bad[0]]!s}, not a number"
+            )

@@ -1,0 +1,197 @@
+"""Clients' true merits, as far as their test samples tell: accuracies, and squared errors."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenhand.metrics.posterior import Observations, Shares, Squares
+from evenhand.metrics.spread import pooled
+from evenhand.metrics.uncertainty import wilson
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Ends = tuple[float, float]
+# samples by which a client's variance leans on that of all clients, and all clients' on that of
+# normal errors
+LEANING = 8
+
+
+class Clients(Protocol):
+    """Clients, each with samples of its own."""
+
+    @property
+    def samples(self) -> Ints: ...  # (n,)
+
+    @property
+    def merit(self) -> Floats: ...  # (n,) as observed
+
+    @property
+    def total(self) -> float: ...  # the merit of all samples together
+
+    @property
+    def possible(self) -> Ends: ...  # merits
+
+    @property
+    def observed(self) -> Observations: ...
+
+    def of_truth(self, drawn: Floats) -> Floats:
+        """Merits from true values as they are in :attr:`observed` them."""
+
+    def bounds(self, miss: float) -> tuple[Floats, Floats]:
+        """(n,) ends below and above which each client's true merit is, with this chance."""
+
+    def mean(self, level: float) -> Ends:
+        """Of the mean of the clients' true merits."""
+
+    def together(self, level: float) -> Ends:
+        """Of the true merit of all samples together."""
+
+    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
+        """Whether equal clients would differ as much with at least this chance."""
+
+
+@dataclass(frozen=True)
+class Accuracies:
+    right: Ints
+    samples: Ints
+
+    @property
+    def merit(self) -> Floats:
+        return self.right / self.samples
+
+    @property
+    def total(self) -> float:
+        return float(pooled(self.merit, self.samples))
+
+    @property
+    def possible(self) -> Ends:
+        return 0.0, 1.0
+
+    @property
+    def observed(self) -> Observations:
+        return Shares(self.right, self.samples)
+
+    def of_truth(self, drawn: Floats) -> Floats:
+        return drawn
+
+    def bounds(self, miss: float) -> tuple[Floats, Floats]:
+        """Clopper and Pearson's."""
+        from scipy.special import betaincinv
+
+        wrong = self.samples - self.right
+        low = np.where(self.right > 0, betaincinv(np.maximum(self.right, 1), wrong + 1, miss), 0.0)
+        return low, np.where(
+            wrong > 0, betaincinv(self.right + 1, np.maximum(wrong, 1), 1 - miss), 1.0
+        )
+
+    def mean(self, level: float) -> Ends:
+        return self._weighted(np.full(len(self.samples), 1 / len(self.samples)), level)
+
+    def together(self, level: float) -> Ends:
+        return self._weighted(self.samples / self.samples.sum(), level)
+
+    def _weighted(self, weight: Floats, level: float) -> Ends:
+        mean, everyone = float(weight @ self.merit), self.total * (1 - self.total)
+        own = (self.samples * self.merit * (1 - self.merit) + LEANING * everyone) / (
+            self.samples - 1 + LEANING
+        )
+        variance = float((weight**2 * own / self.samples).sum())
+        size = (
+            mean * (1 - mean) / variance
+            if variance > 0
+            else 1 / float((weight**2 / self.samples).sum())
+        )
+        low, high = wilson(mean * size, size, level)
+        return float(low), float(high)
+
+    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
+        share = self.right.sum() / self.samples.sum()
+
+        def spread(right: Ints) -> Floats:
+            middle = right.sum(-1, keepdims=True) / self.samples.sum()
+            apart = (right / self.samples - middle) ** 2 * self.samples
+            return np.asarray(apart.sum(-1) / np.maximum(middle * (1 - middle), 1e-12)[..., 0])
+
+        equal = rng.binomial(self.samples, share, (1000, len(self.samples)))
+        return bool((spread(equal) >= spread(self.right) * (1 - 1e-9)).mean() >= miss)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Mean squared errors: gamma distributions with one relative variance for all clients."""
+
+    square: Floats  # (n,) mean of each client's squared errors
+    samples: Ints
+    relative: float  # variance of a squared error over its squared mean; 2 for normal errors
+
+    @property
+    def shape(self) -> Floats:
+        return self.samples / self.relative
+
+    @property
+    def merit(self) -> Floats:
+        return np.asarray(-np.sqrt(self.square))
+
+    @property
+    def total(self) -> float:
+        return -math.sqrt(float(pooled(self.square, self.samples)))
+
+    @property
+    def possible(self) -> Ends:
+        return -math.inf, 0.0
+
+    @property
+    def observed(self) -> Observations:
+        return Squares(self.square, self.shape)
+
+    def of_truth(self, drawn: Floats) -> Floats:
+        return np.asarray(-np.sqrt(drawn))
+
+    def bounds(self, miss: float) -> tuple[Floats, Floats]:
+        from scipy.special import gammaincinv
+
+        low, high = (
+            -np.sqrt(self.square * self.shape / gammaincinv(self.shape, share))
+            for share in (miss, 1 - miss)
+        )
+        return low, high
+
+    def mean(self, level: float) -> Ends:
+        from scipy.special import gammaln
+
+        # the root of a mean is too small by this
+        short = np.exp(gammaln(self.shape + 0.5) - gammaln(self.shape)) / np.sqrt(self.shape)
+        root = np.sqrt(self.square) / short
+        half = (
+            NormalDist().inv_cdf((1 + level) / 2)
+            * math.sqrt(float((root**2 * (1 / short**2 - 1)).sum()))
+            / len(root)
+        )
+        return -float(root.mean()) - half, -float(root.mean()) + half
+
+    def together(self, level: float) -> Ends:
+        from scipy.special import gammaincinv
+
+        part = self.samples * self.square / (self.samples @ self.square)
+        shape = 1 / float((part**2 / self.shape).sum())
+        low, high = (
+            self.total * math.sqrt(shape / gammaincinv(shape, share))
+            for share in ((1 - level) / 2, (1 + level) / 2)
+        )
+        return low, high
+
+    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
+        """Bartlett's statistic."""
+
+        def spread(square: Floats) -> Floats:
+            share = self.shape / self.shape.sum()
+            return np.asarray(np.log((square * share).sum(-1)) - (np.log(square) * share).sum(-1))
+
+        equal = rng.standard_gamma(self.shape, (1000, len(self.shape))) / self.shape
+        return bool((spread(equal) >= spread(self.square)).mean() >= miss)

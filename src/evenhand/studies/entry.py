@@ -1,0 +1,234 @@
+"""Comparisons and sweeps from Python, also with a module, data and methods of one's own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+from evenhand.engines import processes
+from evenhand.errors import RunError, require_whole
+from evenhand.files import write_tables
+from evenhand.studies.comparing import Planned, check_comparison, execute_comparison
+from evenhand.studies.findings import Findings, check_numbers, conclude
+from evenhand.studies.given import Data, Methods, Model, Request, request
+from evenhand.studies.grid import Axis, parse_axis, swept
+from evenhand.studies.spec import REFERENCES, Method, Spec
+from evenhand.studies.study import Study
+from evenhand.training.fit import Progress
+from evenhand.training.settings import Options, takes_settings
+
+# called after every round with the rounds done and the rounds in all
+Counter = Callable[[int, int], None]
+
+
+@takes_settings("seed")
+def compare(
+    model: Model | Spec | Path,
+    federation: Data | None = None,
+    methods: Methods | None = None,
+    *,
+    seeds: int | Sequence[int] | None = None,
+    references: Sequence[str] = REFERENCES,
+    out: str | Path | None = None,
+    resume: bool = False,
+    validation: float | None = None,
+    resplit: bool | None = None,
+    over: str = "auto",
+    level: float = 0.95,
+    least: int = 10,
+    positive: str | None = None,
+    progress: Counter | None = None,
+    **options: Unpack[Options],
+) -> Findings:
+    """Train every method with every seed, and compare them: numbers with intervals, gains and
+    losses of every client and group, and all that in words.
+
+    >>> import evenhand as eh
+    >>> fed = eh.datasets.digits(clients=4, seed=0)
+    >>> found = eh.compare("linear", fed, {"plain": eh.FedAvg(), "fair": "qffl:q=1"}, rounds=1)
+    >>> found.study.labels, found.study.seeds
+    (('plain', 'fair', 'localonly'), (0, 1, 2))
+
+    Args:
+        model: a torch module, from whose parameters every seed starts; a function that makes one,
+            whose parameters are then drawn with each seed; or the name of a model ("mlp", "auto").
+            Without a federation: a spec, or the path of its TOML file.
+        federation: the data; or a function of the seed that deals them anew.
+        methods: algorithms, or their names as on the command line ("qffl:q=2"), in a list or by
+            label; a pair of one and ``{"lr": 0.4}`` changes its local solver. By default those of
+            the spec, or methods that suit the data.
+        seeds: how many, from 0 on, or which; by default those of the spec, or three.
+        references: methods that are added where they are missing: gains and losses are counted
+            against them.
+        out: a directory for the results; None keeps nothing on disk.
+        resume: go on with what is in ``out``; all other arguments must be those of the first call.
+        validation: the share of each client's training samples to set aside, where the data have no
+            validation part.
+        resplit: deal the data of a spec anew with each seed.
+        over, level, least, positive: see :func:`evenhand.analyse`.
+        progress: called after every round with the rounds done and the rounds in all.
+
+    The other keywords are the fields of :class:`evenhand.Settings`.
+    """
+    asked = request(model, federation, methods, Path(out or "run").resolve().name, options)
+    spec = replace(_with_seeds(asked.spec, seeds, resplit, validation), select={})
+    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    return _carry_out(asked._replace(spec=spec), references, out, resume, progress, numbers)
+
+
+@takes_settings("seed")
+def sweep(
+    model: Model | Spec | Path,
+    federation: Data | None = None,
+    methods: Methods | None = None,
+    grid: Mapping[str, Sequence[Any] | str] | None = None,
+    *,
+    rule: str | None = None,
+    tolerance: float | None = None,
+    seeds: int | Sequence[int] | None = None,
+    references: Sequence[str] = REFERENCES,
+    out: str | Path | None = None,
+    resume: bool = False,
+    validation: float | None = None,
+    resplit: bool | None = None,
+    over: str = "auto",
+    level: float = 0.95,
+    least: int = 10,
+    positive: str | None = None,
+    progress: Counter | None = None,
+    **options: Unpack[Options],
+) -> Findings:
+    """Train every point of a grid with every seed, choose one by validation data, and compare it
+    with the references on test data.
+
+    ``result.sweep`` has the choice and its reason, ``result.table("sweep")`` every point.
+
+    Args:
+        grid: values by hyper-parameter: ``{"q": [0.1, 1, 5], "local.lr": "log:0.01:1:5"}``; of one
+            of several methods, ``{"qffl.q": [0.1, 1]}``.
+        rule: how a point is chosen: "qffl", the largest drop of variance over clients with a mean
+            not below FedAvg's; "worst10", "min", "std" or "mean", the best in that number.
+        tolerance: how far a point's mean may lie below FedAvg's: points of accuracy, or the label's
+            unit. By default 0 for "qffl", and no limit for the others.
+
+    The other arguments are those of :func:`evenhand.compare`; FedAvg is always among the
+    references.
+    """
+    asked = request(model, federation, methods, Path(out or "run").resolve().name, options)
+    spec = _with_seeds(asked.spec, seeds, resplit, validation)
+    given = {"rule": rule, "tolerance": tolerance}
+    select = (
+        {"rule": "qffl"}
+        | spec.select
+        | {key: value for key, value in given.items() if value is not None}
+    )
+    spec = replace(swept(spec, _axes(grid or {}), references), select=select)
+    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    return _carry_out(asked._replace(spec=spec), (), out, resume, progress, numbers)
+
+
+def load(*runs: str | Path) -> Study:
+    """What is in the directories of runs, comparisons or sweeps of the same data, put together.
+
+    ``study.trial("qffl", seed=1)`` has model, scores and history of a method.
+    """
+    return Study.load(runs)
+
+
+def _with_seeds(
+    spec: Spec,
+    seeds: int | Sequence[int] | None,
+    resplit: bool | None,
+    validation: float | None,
+) -> Spec:
+    if isinstance(seeds, int):
+        require_whole("seeds", seeds, 1)
+        seeds = range(spec.seed, spec.seed + seeds)
+    chosen: dict[str, Any] = {
+        "seeds": seeds or spec.seeds or range(spec.seed, spec.seed + 3),
+        "resplit": resplit,
+        "validation": validation,
+    }
+    chosen["seeds"] = tuple(chosen["seeds"])
+    return replace(spec, **{key: value for key, value in chosen.items() if value is not None})
+
+
+def _axes(grid: Mapping[str, Sequence[Any] | str]) -> list[Axis]:
+    return [
+        parse_axis(f"{key}={values}")
+        if isinstance(values, str)
+        else Axis.of(key, list(values), f"{key}={list(values)}")
+        for key, values in grid.items()
+    ]
+
+
+def _carry_out(
+    asked: Request,
+    references: Sequence[str],
+    out: str | Path | None,
+    resume: bool,
+    progress: Counter | None,
+    numbers: Mapping[str, Any],
+) -> Findings:
+    """Check, train, and analyse."""
+    over, positive = numbers["over"], numbers["positive"]
+    check_numbers(asked.spec, over=over)
+    planned = check_comparison(asked.spec, references, asked.given)
+    check_numbers(planned.spec, planned.first.federation.label_names, over, positive)
+    with _place(out, resume) as directory:
+        execute_comparison(planned, directory, _watching(planned, progress))
+
+        def found() -> Findings:
+            study = Study.load([directory])
+            findings = conclude(study, planned.spec, **numbers)
+            write_tables(directory, findings.tables())
+            if out is None:  # models are read when they are first asked for
+                for trial in study.trials.values():
+                    trial.read_models()
+            return findings
+
+        return processes.from_first(found, "the findings")
+
+
+@contextmanager
+def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
+    """The directory to work in; a temporary one where nothing is to be kept."""
+    if out is not None:
+        path = Path(out)
+        if not resume and path.exists() and any(path.iterdir()):
+            raise RunError(
+                f"{path} is not empty; go on with what is in it with resume=True, or use another"
+                " directory"
+            )
+        yield path
+        return
+    if resume:
+        raise ValueError("resume needs out, the directory of the results")
+    made = processes.from_first(lambda: tempfile.mkdtemp(prefix="evenhand-"), "a directory")
+    try:
+        yield Path(made)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _watching(planned: Planned, progress: Counter | None) -> Callable[..., Progress]:
+    spec = planned.spec
+    total = len(spec.seeds) * len(spec.methods) * spec.rounds
+
+    def watch(
+        seed: int, method: Method, together: int = 1, finished: int | None = None
+    ) -> Progress:
+        before = spec.rounds * spec.runs_before(seed, method, finished)
+
+        def after_round(done: int, _: Mapping[str, Any]) -> None:
+            if progress is not None and done and processes.is_first():
+                progress(before + together * done, total)
+
+        return after_round
+
+    return watch

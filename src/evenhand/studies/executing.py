@@ -1,0 +1,196 @@
+"""From a spec to trained methods: everything is built and checked first, then trained and saved."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from evenhand.data.federation import Federation
+from evenhand.engines import Engine, Vmap, choose, processes
+from evenhand.errors import SpecError
+from evenhand.model import Model
+from evenhand.studies.directories import claim_run, is_finished
+from evenhand.studies.spec import NODES, Method, Spec
+from evenhand.training.directory import PYTHON, about_run, write_method
+from evenhand.training.fit import Progress, train
+from evenhand.training.settings import Settings
+from evenhand.training.stacks.fit_many import fit_each
+from evenhand.training.stacks.plan import Run
+from evenhand.training.start import prepare
+
+# parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
+SMALL = 1_000_000
+ELSEWHERE = {
+    NODES: (
+        "the data of this run are with the nodes of a federation; start its Flower app to run it,"
+        " or to go on with it"
+    ),
+    PYTHON: (
+        "the data of this run came from a Python program; go on with it there, by the same call"
+        " with resume=True"
+    ),
+}
+
+
+class Given(NamedTuple):
+    """What a Python program gives in place of what a spec would build."""
+
+    federation: Federation | None = None
+    module: nn.Module | None = None
+    # fields of Settings that are objects, where a spec can only name them
+    settings: Mapping[str, Any] = {}
+
+
+class Ready(NamedTuple):
+    """A spec whose parts were built and found to fit together; nothing in it is left to choose."""
+
+    spec: Spec
+    federation: Federation
+    module: nn.Module
+    given: Mapping[str, Any] = {}  # see Given.settings
+
+    def settings(self, method: Method) -> Settings:
+        """How a method is trained."""
+        return settings_of(self.spec, method, self.given)
+
+    def model(self, method: Method) -> Model:
+        """The model as a method trains it; raises where parts do not fit together."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # training will say it again
+            algorithm, settings = method.algorithm(), self.settings(method)
+            return prepare(self.module, self.federation, algorithm, settings).model
+
+    def engine(self, model: Model) -> Engine:
+        """The engine that trains."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # training will say it again
+            return choose(self.settings(self.spec.methods[0]).engine, model, self.federation)
+
+    def about(self) -> dict[str, Any]:
+        """What the run says about itself."""
+        spec, first = self.spec, self.spec.methods[0]
+        about = about_run(
+            spec.to_toml(),
+            self.federation,
+            {method.label: method.algorithm() for method in spec.methods},
+            self.module,
+            spec.weights,
+            spec.seed,
+            str(self.settings(first).device or next(self.module.parameters()).device),
+        )
+        if callable(self.given.get("loss")):
+            about["classifies"] = self.model(first).classifies
+        return about
+
+
+def settings_of(spec: Spec, method: Method, given: Mapping[str, Any]) -> Settings:
+    """How a method of a spec is trained; ``given`` fields are taken as they are."""
+    chosen = {**spec.settings(without=given), **given}
+    local = (
+        dataclasses.replace(chosen.pop("local"), **method.local)
+        if "local" in chosen
+        else spec.build_local(method)
+    )
+    return Settings(local=local, **chosen)
+
+
+def check(spec: Spec, given: Given | None = None) -> Ready:
+    """Build data and model and check every method against them; raises before anything is written
+    or trained."""
+    federation, module, settings = given or Given()
+    if federation is None and spec.data.get("name") in ELSEWHERE:
+        raise SpecError(ELSEWHERE[spec.data["name"]])
+    if not spec.methods:
+        raise SpecError("the spec names no method; add a [[methods]] entry")
+    for method in spec.methods:
+        if method.name != "auto":
+            # a slip in a setting shows before data are read
+            method.algorithm(), settings_of(spec, method, {"loss": "mse", **settings})
+    if federation is None:
+        federation = spec.build_data()
+    else:
+        federation = federation.with_validation(spec.validation, spec.data_seed)
+    spec = spec.settled(federation)
+    ready = Ready(spec, federation, module or spec.build_model(federation), settings)
+    models = [ready.model(method) for method in spec.methods]
+    ready.engine(models[-1])
+    return ready
+
+
+def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
+    """Run, or go on with, every method of a spec in ``directory``."""
+    claim_run(directory, ready.spec, ready.federation, ready.about())
+    for method in ready.spec.methods:
+        folder = directory / method.label
+        if not is_finished(folder):
+            result = train(
+                ready.module,
+                ready.federation,
+                method.algorithm(),
+                ready.settings(method),
+                out=folder,
+                resume=True,
+                progress=watch(method),
+            )
+            write_method(result, folder)
+
+
+def pays(ready: Ready) -> bool:
+    """Whether runs that are alike are better trained together than one after another: on a GPU, and
+    on a CPU for small models."""
+    model = ready.model(ready.spec.methods[0])
+    stacks = (
+        isinstance(ready.engine(model), Vmap)
+        and not model.stochastic
+        and not processes.several()
+        and ready.spec.evaluate == Spec.evaluate
+    )
+    return stacks and (model.device.type != "cpu" or model.size <= SMALL)
+
+
+def execute_together(
+    places: Sequence[tuple[Ready, Path]], watch: Callable[..., Progress], finished: int = 0
+) -> None:
+    """Run, or go on with, every method of several specs that share their data, each in its
+    directory; see :func:`evenhand.fit_many`."""
+    first = places[0][0]
+    pairs: list[tuple[int, Method, Path]] = []
+    runs: list[Run] = []
+    done: list[Run] = []
+    for ready, directory in places:
+        seed = ready.spec.seed
+        claim_run(directory, ready.spec, ready.federation, ready.about())
+        for method in ready.spec.methods:
+            folder = directory / method.label
+            local = ready.settings(method).local
+            run = Run(method.algorithm(), seed, local, ready.module, folder)
+            if is_finished(folder):
+                done.append(run)
+            else:
+                runs.append(run)
+                pairs.append((seed, method, folder))
+    finished += len(done)
+    watched: dict[int, Progress] = {}
+
+    def progress(numbers: Sequence[int], rounds: int) -> None:
+        seed, method, _ = pairs[numbers[0]]
+        if numbers[0] not in watched:
+            watched[numbers[0]] = watch(seed, method, together=len(numbers), finished=finished)
+        watched[numbers[0]](rounds, {})
+
+    for number, result in fit_each(
+        first.module,
+        first.federation,
+        runs,
+        settings=first.settings(first.spec.methods[0]),
+        beside=done,
+        progress=progress,
+        resume=True,
+    ):
+        write_method(result, pairs[number][2])
+        finished += 1

@@ -1,0 +1,58 @@
+"""Tables for people: the points of a sweep, and the one that is chosen."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evenhand.studies.selection import FAIRNESS
+from evenhand.studies.sweeping import Sweep
+
+
+def show_choice(console: Console, sweep: Sweep) -> None:
+    """Print every point on validation data, and which one is chosen and why."""
+    console.print(_points(sweep))
+    number = {"worst10": "worst 10 %", "min": "worst", "std": "std"}[FAIRNESS[sweep.selection.rule]]
+    if sweep.dominated:
+        text = (
+            f"dominated: another point is at least as good in mean and {number}, and better in one"
+            " of them."
+        )
+        console.print(text, style="dim", highlight=False)
+    console.print(
+        f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False
+    )
+    console.print(sweep.reason, highlight=False, markup=False)
+
+
+def _points(sweep: Sweep) -> Table:
+    measure, seeds = sweep.measure, len(sweep.study.seeds)
+    means = f", means over {seeds} seeds" if seeds > 1 else ""
+    title = f"Validation {measure.name} across clients{measure.unit}{means}"
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
+    table.add_column("point", no_wrap=True, overflow="fold")
+    for heading in ("mean", "worst 10 %", "worst", "std", "variance"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for label, point in sweep.validation.items():
+        chosen = label == sweep.choice.label
+        notes = (
+            ["chosen"] * chosen
+            + ["reference"] * (label in (sweep.reference, sweep.study.alone))
+            + ["dominated"] * (label in sweep.dominated)
+        )
+        cells = [measure.show(point[name]) for name in ("mean", "worst10", "min", "std")]
+        cells.append(
+            "-"
+            if point["variance"] != point["variance"]
+            else f"{measure.scale**2 * point['variance']:.{measure.digits}f}"
+        )
+        table.add_row(
+            escape(label),
+            *cells,
+            ", ".join(notes),
+            style="bold" if chosen else "dim" if label in sweep.dominated else "",
+        )
+    return table

@@ -1,0 +1,110 @@
+"""One method, trained with one seed, as a run directory holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenhand import files, tree
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.scores import Columns, summary
+from evenhand.studies.spec import Method
+from evenhand.training.directory import MODEL, PERSONAL
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import Tensor
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a method has left on disk, under the names of :class:`evenhand.Result`."""
+
+    method: Method
+    seed: int
+    folder: Path
+    # a row per client, or one for everyone, then one per group: by, name, team, count, accuracy,
+    # ...
+    score_columns: Columns = field(repr=False)
+    # a row per round; NaN where a round was not evaluated
+    history_columns: Columns = field(repr=False)
+    # as score_columns, on validation data
+    validation: Columns | None = field(default=None, repr=False)
+    # confusion counts by client and group on test data
+    counts: Counts | None = field(default=None, repr=False)
+    # (n, A, ...) what scores are made of, see metrics.tally
+    tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
+    values: Floats | None = field(default=None, repr=False)
+    sample_client: Ints | None = field(default=None, repr=False)  # (N,) whose each test sample is
+    sample_group: Ints | None = field(default=None, repr=False)  # (N,)
+    weight_rounds: Ints | None = field(default=None, repr=False)  # (T,)
+    # (T, n) each client's effective weight, summing to one
+    weights: Floats | None = field(default=None, repr=False)
+    # at the end: objective, gap, and a row per client
+    certificate: Mapping[str, Any] | None = field(default=None, repr=False)
+    # numbers over clients, where sums are all that there is
+    over_clients: Mapping[str, float] | None = field(default=None, repr=False)
+
+    @property
+    def by_client(self) -> bool:
+        """Whether there is a row per client."""
+        return "client" in self.score_columns["by"]
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """One row per client, then one per group and team."""
+        import pandas as pd
+
+        return pd.DataFrame(self.score_columns)
+
+    @cached_property
+    def history(self) -> pd.DataFrame:
+        """One row per round."""
+        import pandas as pd
+
+        return pd.DataFrame(self.history_columns)
+
+    @cached_property
+    def params(self) -> dict[str, Tensor]:
+        """The model handed out, with the keys of ``module.state_dict()``."""
+        return tree.unflatten(files.read_tensors(self.folder / MODEL)[0])
+
+    @cached_property
+    def personal(self) -> list[dict[str, Tensor]] | None:
+        """Each client's own model, for methods that have them."""
+        path = self.folder / PERSONAL
+        if not path.exists():
+            return None
+        found = tree.unflatten(files.read_tensors(path)[0])
+        return [found[str(client)] for client in range(len(found))]
+
+    def read_models(self) -> None:
+        """Read the models now; the folder may then go."""
+        _ = self.params, self.personal
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Mean, worst and best 10 %, worst client and standard deviation of the clients'
+        accuracy."""
+        if self.over_clients is not None:
+            return {name: value for name, value in self.over_clients.items() if name != "clients"}
+        return summary(self.column("accuracy", "client"))
+
+    def column(self, name: str, by: str, part: str = "test") -> Floats:
+        """A column of the rows of clients, groups or "everyone"."""
+        columns = self.score_columns if part == "test" else self.validation
+        if columns is None:
+            raise KeyError(part)
+        chosen = np.array([kind == by for kind in columns["by"]], bool)
+        values: Floats = np.asarray(columns[name], np.float64)[chosen]
+        return values

@@ -1,0 +1,242 @@
+"""The files of a run: what it is about, and for each method tables, models and counts.
+
+A run of several methods has a folder for each of them; ``fit(..., out=directory)`` puts the files
+of its one method into the directory itself.
+
+runs/digits/
+  spec.toml            what was asked for
+  about.json           versions, seed, machine, what the data are
+  encoding.json        how a table's columns became numbers, where the data came as one
+  samples.safetensors  whose each test sample is, and of which group
+  fedavg/
+    history.csv        a row per round
+    scores.csv         a row per client, group and team
+    validation.csv     the same on validation data, where there are any
+    over_clients.json  numbers over clients, where the server of a real federation saw sums alone
+    tally.safetensors  what the scores are made of: counts and sums by client and group
+    values.safetensors of each test sample, whether it was predicted right, or its loss
+    weights.json       each client's effective weight at the end, for methods with an objective
+    weights.safetensors    the same at every evaluated round
+    model.safetensors  the model handed out
+    personal.safetensors   each client's own model, for methods that have them
+    checkpoint.safetensors to go on from
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import tomllib
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from evenhand import files
+from evenhand.algorithm import Algorithm, visible
+from evenhand.algorithms.naming import described, label_of, plain_fields
+from evenhand.data.federation import Federation
+from evenhand.data.population import Population
+from evenhand.engines import processes
+from evenhand.errors import RunError
+from evenhand.metrics.scores import rows_of
+from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.outcome import Outcome
+from evenhand.training.settings import Settings
+
+SPEC, ABOUT, ENCODING, SAMPLES = "spec.toml", "about.json", "encoding.json", "samples.safetensors"
+SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients.json"
+MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
+TALLY, VALUES = "tally.safetensors", "values.safetensors"
+WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
+RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
+METHOD_FILES = (
+    HISTORY,
+    MODEL,
+    PERSONAL,
+    SCORES,
+    WEIGHTS,
+    VALIDATION,
+    TALLY,
+    VALUES,
+    WEIGHT_HISTORY,
+    OVER_CLIENTS,
+)
+PYTHON = "python"  # the name of data that a Python program gave
+PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
+
+
+class Origin(NamedTuple):
+    """What a run was made of, besides its method."""
+
+    module: nn.Module
+    federation: Population
+    settings: Settings
+
+
+@processes.on_first
+def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
+    """Write a run of one method into a directory; refuse one that holds another run."""
+    import tomli_w
+
+    module, federation, settings = origin
+    method = described(result.algorithm)
+    table = run_table(directory.resolve().name, module, settings, [method])
+    path = directory / SPEC
+    files.clear_partial(directory, (*RUN_FILES, *METHOD_FILES))
+    if path.exists() and _renamed(tomllib.loads(path.read_text())) != _renamed(table):
+        raise RunError(f"{directory} holds another run; use another directory")
+    text = tomli_w.dumps(table)
+    files.write_atomic(path, text.encode())
+    about = about_run(
+        text,
+        federation,
+        {label_of(method["name"]): result.algorithm},
+        module,
+        settings.weights,
+        settings.seed,
+        table["device"],
+    )
+    if not isinstance(settings.loss, str):
+        about["classifies"] = "correct" in result.tally
+    files.write_json(directory / ABOUT, about)
+    write_samples(federation, directory)
+    write_method(result, directory, keep_checkpoint=True)
+
+
+def run_table(
+    name: str, module: nn.Module, settings: Settings, methods: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """What a Python program asked for, in the form of a spec. Data and module are its own, so the
+    spec tells of them and cannot make them again."""
+    device = settings.device or next(module.parameters()).device
+    table = {
+        "name": name,
+        "rounds": settings.rounds,
+        "seed": settings.seed,
+        "loss": _named(settings.loss),
+        "engine": _named(settings.engine),
+        "device": str(device),
+        "precision": settings.precision,
+        "weights": settings.weights,
+        "eval_every": settings.eval_every,
+        "checkpoint_every": settings.checkpoint_every,
+        "track_weights": settings.track_weights,
+        "evaluate": settings.evaluate,
+        "data": {"name": PYTHON},
+        "model": {
+            "name": type(module).__name__,
+            "parameters": sum(leaf.numel() for leaf in module.parameters()),
+        },
+        "local": plain_fields(settings.local),
+        "cohort": {
+            "name": type(settings.cohort).__name__.lower(),
+            **plain_fields(settings.cohort),
+        },
+        "methods": list(methods),
+    }
+    return {key: value for key, value in table.items() if value is not None}
+
+
+def _named(value: Any) -> str:
+    """A name, or what a function or an engine is called."""
+    return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
+
+
+def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
+    return {**table, "name": ""}  # the directory may have been moved
+
+
+def about_run(
+    spec: str,
+    population: Population,
+    methods: Mapping[str, Algorithm],
+    module: nn.Module,
+    weights: str,
+    seed: int,
+    device: str,
+    packages: Sequence[str] = PACKAGES,
+) -> dict[str, Any]:
+    """What a run says about itself: data, machine, versions, and what a server learns of a single
+    client with each method, by label. ``spec``: the text of its spec."""
+    census, params = population.census(weights), dict(module.named_parameters())
+    encoding = population.encoding if isinstance(population, Federation) else None
+    return {
+        "spec": identity(spec),
+        "data": population.fingerprint(),
+        "judged_on": "test" if population.judged_part == "test" else "training",
+        "labels": list(population.label_names),
+        "label_scale": encoding.label_std if encoding else 1.0,
+        "seed": seed,
+        "device": device,
+        "machine": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
+        "server": {
+            label: {
+                "sees": list(visible(method, census)),
+                "stays": list(method.memory(params)) or ["model"] * method.personal,
+            }
+            for label, method in methods.items()
+        },
+    }
+
+
+def identity(spec: str) -> str:
+    """A short text that changes when the text of a spec does."""
+    return hashlib.sha256(spec.encode()).hexdigest()
+
+
+def write_samples(federation: Population, directory: Path) -> None:
+    """Write whose each test sample is, of which group, and how a table was encoded."""
+    if not isinstance(federation, Federation):  # samples are with the nodes
+        return
+    if federation.encoding is not None:
+        files.write_json(directory / ENCODING, federation.encoding.to_json())
+    part = federation.judged
+    group = torch.zeros_like(part.owners) if part.group is None else part.group
+    files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
+
+
+@processes.on_first
+def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
+    """Write a finished method; scores last, since they mark it as finished."""
+    files.write_rows(folder / HISTORY, result.history_rows)
+    files.write_tensors(folder / MODEL, dict(result.params))
+    if result.personal is not None:
+        files.write_tensors(
+            folder / PERSONAL,
+            {str(client): dict(params) for client, params in enumerate(result.personal)},
+        )
+    if result.certificate is not None:
+        value, gap = float(result.certificate.value), float(result.certificate.gap)
+        files.write_json(
+            folder / WEIGHTS, {"objective": value, "gap": gap, "clients": result.weight_rows}
+        )
+    if result.weight_history is not None:
+        history = {
+            "round": torch.tensor(result.weight_rounds),
+            "weight": torch.from_numpy(result.weight_history).float(),
+        }
+        files.write_tensors(folder / WEIGHT_HISTORY, history)
+    if result.validation is not None:
+        files.write_rows(folder / VALIDATION, rows_of(result.validation))
+    files.write_tensors(
+        folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()}
+    )
+    if len(result.values):  # of a real federation, samples are with its nodes
+        values = torch.from_numpy(result.values)
+        files.write_tensors(
+            folder / VALUES,
+            {"value": values.to(torch.uint8) if "correct" in result.tally else values},
+        )
+    if result.over_clients is not None:
+        files.write_json(folder / OVER_CLIENTS, result.over_clients)
+    files.write_rows(folder / SCORES, result.score_rows)
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)

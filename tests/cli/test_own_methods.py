@@ -1,0 +1,184 @@
+"""A method of the user's own on the command line, by module and class."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import evenhand as eh
+from evenhand.algorithms.naming import described, imported
+from evenhand.errors import SpecError
+from evenhand.studies.spec import Spec, build_algorithm, parse_method
+from tests.conftest import Call
+from tests.support import own_method
+from tests.support.commands import results
+
+SMALL = ("--rounds", "2", "--clients", "4")
+
+
+def evenhand(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """The command as it is installed, started in a directory."""
+    program = "import sys; from evenhand.cli import main; sys.path.pop(0); main()"
+    return subprocess.run(
+        [sys.executable, "-c", program, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=directory,
+        check=False,
+    )
+
+
+def test_a_method_beside_the_command_is_trained_resumed_and_reported(tmp_path: Path) -> None:
+    own_method.copy_to(tmp_path)
+    method = "mymethods:PowerLoss"
+    done = evenhand(
+        tmp_path, "run", *SMALL, "-a", method, "-a", f"{method}:power=1.5,label=mild", "--out", "r"
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^  PowerLoss ", done.stdout, re.MULTILINE)
+    assert re.search(r"^  mild ", done.stdout, re.MULTILINE)
+    run = tmp_path / "r"
+    spec = Spec.load(run / "spec.toml")
+    assert [one.table() for one in spec.methods] == [
+        {"name": "fedavg"},
+        {"name": method},
+        {"name": method, "label": "mild", "power": 1.5},
+    ]
+    whole = results(run)
+    for path in (run / "mild").iterdir():
+        path.unlink()
+    (run / "mild").rmdir()
+    again = evenhand(tmp_path, "resume", "r")
+    assert again.returncode == 0, again.stderr
+    assert results(run) == whole
+    # a page needs none of the user's code
+    (tmp_path / "elsewhere").mkdir()
+    page = evenhand(tmp_path / "elsewhere", "report", str(run), "--out", "page.html")
+    assert page.returncode == 0, page.stderr
+    assert "mild" in (tmp_path / "elsewhere" / "page.html").read_text()
+    for path in (run / "mild").iterdir():
+        path.unlink()
+    lost = evenhand(tmp_path / "elsewhere", "resume", str(run))
+    assert lost.returncode == 1
+    assert lost.stderr == (
+        "evenhand: there is no module 'mymethods' for the method 'mymethods:PowerLoss'; start"
+        " evenhand in the directory that holds it, or install it\n"
+    )
+
+
+def test_its_results_are_those_of_python(tmp_path: Path) -> None:
+    own_method.copy_to(tmp_path, "other_methods")
+    done = evenhand(
+        tmp_path,
+        *("compare", *SMALL, "--seeds", "2", "--no-reference", "--out", "r"),
+        *("-a", "other_methods:PowerLoss:power=1.5,local.lr=0.05"),
+    )
+    assert done.returncode == 0, done.stderr
+    spec = Spec.load(tmp_path / "r" / "spec.toml")
+    found = eh.compare(
+        spec, methods={"PowerLoss": (own_method.PowerLoss(1.5), {"lr": 0.05})}, references=()
+    )
+    theirs = eh.load(tmp_path / "r")
+    for seed in (0, 1):
+        one, other = (study.trial("PowerLoss", seed) for study in (found.study, theirs))
+        for name, value in one.params.items():
+            assert value.equal(other.params[name])
+
+
+def test_a_sweep_has_a_grid_over_it(tmp_path: Path) -> None:
+    own_method.copy_to(tmp_path)
+    done = evenhand(
+        tmp_path,
+        *("sweep", *SMALL, "--method", "mymethods:PowerLoss", "--method", "qffl", "--seeds", "1"),
+        *("--grid", "PowerLoss.power=1,1.5", "--grid", "qffl.q=0.1", "--out", "r"),
+    )
+    assert done.returncode == 0, done.stderr
+    labels = [method.label for method in Spec.load(tmp_path / "r" / "spec.toml").methods]
+    assert labels == [
+        "fedavg",
+        "localonly",
+        "PowerLoss power=1",
+        "PowerLoss power=1.5",
+        "qffl q=0.1",
+    ]
+
+
+def test_specs_and_wrappers_name_it_the_same_way() -> None:
+    where = "tests.support.own_method:PowerLoss"
+    text = f"""
+rounds = 1
+[[methods]]
+name = "{where}"
+power = 3.0
+[[methods]]
+name = "clipped"
+inner = {{ name = "{where}", power = 2.5 }}
+"""
+    spec = Spec.from_toml(text, "SPEC")
+    assert [method.label for method in spec.methods] == ["PowerLoss", "clipped"]
+    first, second = (method.algorithm() for method in spec.methods)
+    assert first == own_method.PowerLoss(3.0)
+    assert second == eh.Clipped(inner=own_method.PowerLoss(2.5))
+    assert Spec.from_toml(spec.to_toml(), "again") == spec
+    for algorithm in (first, second):
+        assert build_algorithm(described(algorithm), own=True) == algorithm
+    assert parse_method(f"clipped:inner={where},inner.power=2.5") == {
+        "name": "clipped",
+        "inner": {"name": where, "power": 2.5},
+    }
+    twice = Spec().with_methods([{"name": where}, {"name": "a:PowerLoss"}])
+    assert [method.label for method in twice.methods] == ["PowerLoss", "PowerLoss-2"]
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("mymethds:PowerLoss", "there is no module 'mymethds' for the method 'mymethds:PowerLoss'"),
+        ("mymethods:PowerLos", "unknown method of .*mymethods.py: 'PowerLos'; did you mean"),
+        ("mymethods:helper", "'mymethods:helper' is no method; a method is a class that derives"),
+        ("mymethods:TwoLayers", "'mymethods:TwoLayers' is no method"),
+        ("mymethods:PowerLoss:powr=2", "unknown keyword of algorithm mymethods:PowerLoss: 'powr'"),
+        ("mymethods:PowerLoss:power=0.5", "power must be at least 1, got 0.5; 1 gives FedAvg"),
+        ("broken:Mine", "the module of the method 'broken:Mine' cannot be imported: SyntaxError"),
+        ("needs:Mine", "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
+        ("qffl:q", "cannot read 'q' in 'qffl:q'; write NAME:key=value"),
+        ("clipped:inner=mymethods:Nobody", "unknown method of .*mymethods.py: 'Nobody'"),
+    ],
+)
+def test_a_slip_is_refused_in_one_line_and_leaves_no_directory(
+    method: str, message: str, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_method.copy_to(tmp_path)
+    (tmp_path / "broken.py").write_text("class Mine(:\n")
+    (tmp_path / "needs.py").write_text("import no_such_thing\n")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("mymethods", "broken", "needs"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    code, out, err = call("run", *SMALL, "-a", method)
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert re.match(f"evenhand: .*{message}", err), err
+    assert not (tmp_path / "runs").exists()
+    monkeypatch.delitem(sys.modules, "mymethods", raising=False)
+
+
+def test_a_file_here_hides_no_installed_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tomllib.py").write_text("raise RuntimeError('the wrong one')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "tomllib")
+    with pytest.raises(SpecError, match=r"unknown method of .*tomllib"):
+        imported("tomllib:Mine")
+
+
+def test_only_what_asks_for_it_imports_a_users_code() -> None:
+    with pytest.raises(
+        SpecError, match=r"unknown algorithm .tests\.support\.own_method:PowerLoss."
+    ):
+        build_algorithm({"name": "tests.support.own_method:PowerLoss"})
