@@ -141,8 +141,8 @@ def run(checkout: Path, tests: list[str], limit: float, *options: str) -> tuple[
     return kind, "\n".join(failed) or ("" if kind == "passed" else done.stdout[-2000:])
 
 
-def trial(checkout: Path, error: Error, patterns: Iterable[str]) -> dict[str, Any]:
-    """What becomes of one error in a copy of the checkout, which is then as it was."""
+def trial(checkout: Path, error: Error, tests: list[str], limit: float) -> dict[str, Any]:
+    """What tests make of an error in a copy of the checkout, which is then as it was."""
     made = changed(checkout / "src" / "evenhand", error)
     if isinstance(made, str):
         return {"outcome": "not applied", "by": made}
@@ -152,17 +152,12 @@ def trial(checkout: Path, error: Error, patterns: Iterable[str]) -> dict[str, An
     try:
         path.write_text(text)
         cached.unlink(missing_ok=True)  # its time stamp may be the same to the second
-        first = named(checkout / "tests", error.tests)
-        kind, by = run(checkout, first, FIRST, "-x") if first else ("passed", "")
-        among = "first tests"
-        if kind == "passed":
-            among = "tests of the area"
-            kind, by = run(checkout, in_area(checkout / "tests", patterns), WIDER, "-x")
+        kind, by = run(checkout, tests, limit, "-x") if tests else ("passed", "")
     finally:
         path.write_text(before)
         cached.unlink(missing_ok=True)
     outcome = {"failed": "caught", "passed": "not caught"}.get(kind, kind)
-    return {"outcome": outcome, "among": among, "by": by.replace(f"{checkout}/", "")}
+    return {"outcome": outcome, "by": by.replace(f"{checkout}/", "")}
 
 
 def main() -> None:
@@ -198,14 +193,23 @@ def main() -> None:
         kind, by = run(checkout, sound, 3600) if sound and not arguments.again else ("passed", "")
         if kind != "passed":
             sys.exit(f"tests must pass without an error first; they end with {kind}:\n{by}")
-        for error in todo:
-            begin = time.perf_counter()
-            found[error.name] = trial(checkout, error, areas[error.area])
-            found[error.name] |= {"seconds": round(time.perf_counter() - begin, 1)}
-            print(f"{error.name:32} {found[error.name]['outcome']:12}", end=" ")
-            print(f"{found[error.name]['by'][:100]}", flush=True)
-            if arguments.out:
-                arguments.out.write_text(json.dumps(found, indent=2) + "\n")
+        wider = {name: in_area(checkout / "tests", patterns) for name, patterns in areas.items()}
+        passes = {
+            "named": [(error, tests[error.name], FIRST) for error in entries],
+            "area": [(error, wider[error.area], WIDER) for error in entries],
+        }
+        for among, trials in passes.items():
+            for error, chosen, limit in trials:
+                known = found.get(error.name, {"among": "", "outcome": "not caught"})
+                if known["outcome"] != "not caught" or known["among"] in (among, "area"):
+                    continue
+                begin = time.perf_counter()
+                one = trial(checkout, error, chosen, limit)
+                took = round(time.perf_counter() - begin, 1)
+                found[error.name] = one | {"among": among, "seconds": took}
+                print(f"{error.name:26} {among:5} {one['outcome']:12} {one['by'][:90]}", flush=True)
+                if arguments.out:
+                    arguments.out.write_text(json.dumps(found, indent=2) + "\n")
     outcomes = Counter(found[error.name]["outcome"] for error in entries)
     print(f"{len(entries)} errors:", ", ".join(f"{n} {what}" for what, n in outcomes.items()))
     for error in entries:

@@ -473,6 +473,16 @@ def test_fedminmax_divides_by_the_samples_of_the_client_not_by_their_weights(eng
     assert value(result.params) == near(0.75 * a + 0.25 * b)
 
 
+def test_shares_of_groups_count_clients_by_their_weights(engine: str) -> None:
+    # u is a third of A's samples, and A half of the clients
+    for method, name in (
+        (eh.FedMinMax(lr_mu=0.0), "mu"),
+        (eh.AgnosticFedAvg(lr_lambda=0.0), "lam"),
+    ):
+        result = run(method, engine, *GROUPED, lr=0.05, weights="uniform")
+        assert result.state[name].tolist() == near([1 / 6, 5 / 6])
+
+
 # ---- GIFAIR (Yue, Nouiehed, Al Kontar, 2021)
 
 
@@ -747,6 +757,7 @@ def test_draws_depend_on_seed_and_round_alone() -> None:
     ):
         assert draws(cohort, 30) == draws(cohort, 30)
         assert draws(cohort, 30) != draws(cohort, 30, seed=12)
+        assert draws(cohort, 30)[1:] != draws(cohort, 29, seed=12)
         assert len({tuple(draw) for draw in draws(cohort, 30)}) > 1
 
 

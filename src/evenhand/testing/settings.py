@@ -11,7 +11,9 @@ from typing import Any
 
 from evenhand.algorithm import Algorithm
 from evenhand.errors import SpecError, first_line
-from evenhand.testing.subject import ACCESSORS, HOOKS, Subject, expect, expect_alike, rebuilt, skip
+from evenhand.testing.compare import expect, expect_alike, skip
+from evenhand.testing.subject import Subject
+from evenhand.testing.watch import ACCESSORS, HOOKS, rebuilt
 
 PLAIN = (bool, int, float, str, type(None), Algorithm)
 
