@@ -95,7 +95,7 @@ def train(
     server = SingleServer(algorithm, settings, exchange, judge, start, store)
 
     def after(done: int) -> None:
-        rounds.notes.settle()
+        rounds.notes.settle(done)
         if progress and processes.is_first():
             progress(done, start.history[done - 1])
 

@@ -85,16 +85,16 @@ class Notes:
             if not void or not void.issuperset(some or range(len(self.histories))):
                 yield some, columns
 
-    def settle(self) -> None:
-        """Make rows of the rounds that were noted since the last time."""
-        for record in self._open:
+    def settle(self, done: int) -> None:
+        """Make rows of the first ``done`` rounds, as far as they are not there yet."""
+        for _ in range(done - len(self.histories[0])):
+            record = self._open.pop(0)
             rows: list[Row] = [{} for _ in self.histories]
             for note in record:
                 for runs, columns in note() if callable(note) else [note]:
                     _put(rows if runs is None else [rows[run] for run in runs], columns)
             for history, row in zip(self.histories, rows, strict=True):
                 history.append(row)
-        self._open.clear()
 
 
 def _put(rows: list[Row], columns: Row) -> None:

@@ -62,7 +62,7 @@ class Rounds:
                 self._waiting = t + 1
             else:
                 self._report(t + 1)
-        self.notes.settle()
+        self.notes.settle(rounds)
         for history in server.histories:
             warn_of_missing(history, server.here)
         last = server.algorithm.local_work().last
@@ -177,7 +177,7 @@ class Rounds:
 
     def _report(self, done: int) -> None:
         if self._is_due(done):
-            self.notes.settle()
+            self.notes.settle(done)
             self.server.save()
             self._saved = time.monotonic()
         self.after(done)
