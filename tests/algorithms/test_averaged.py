@@ -13,7 +13,8 @@ import evenhand as eh
 from evenhand.algorithms.naming import algorithm_table
 from evenhand.studies.method import build_algorithm
 from evenhand.studies.parsing import parse_method
-from tests.support.federations import METHODS, network, ragged
+from tests.support import limits
+from tests.support.federations import METHODS, network, ragged, with_output
 
 FEDERATION = ragged((5, 30, 7, 12, 9))
 
@@ -136,3 +137,41 @@ def test_in_python_the_error_names_the_new_way(kind: type[eh.Algorithm]) -> None
     with pytest.raises(TypeError) as caught:
         kind(output="average")
     assert str(caught.value).endswith(f"use Averaged({name}(...))")
+
+
+# ---- inside server optimisers
+
+
+def test_momentum_of_averaged_afl_hands_out_the_mean_of_the_models_it_went_through(
+    engine: str,
+) -> None:
+    averaged = limits.train(
+        eh.FedAvgM(lr=0.7, momentum=0.5, inner=eh.Averaged(eh.AFL(lr_lambda=0.3))),
+        engine,
+        rounds=3,
+    ).params
+    last = [
+        limits.train(
+            eh.FedAvgM(lr=0.7, momentum=0.5, inner=eh.AFL(lr_lambda=0.3)), engine, rounds=rounds
+        ).params
+        for rounds in (1, 2, 3)
+    ]
+    limits.assert_same(
+        averaged, {name: sum(params[name] for params in last) / 3 for name in averaged}
+    )
+
+
+def test_adam_of_averaged_fafl_hands_out_the_mean_of_the_models_it_went_through(
+    engine: str,
+) -> None:
+    def run(output: str, rounds: int) -> dict[str, Tensor]:
+        return limits.train(
+            eh.FedAdam(lr=0.1, inner=with_output(eh.FAFL(alpha=0.5, mu=0.1), output)),
+            engine,
+            rounds=rounds,
+        ).params
+
+    last = [run("last", rounds) for rounds in (1, 2, 3)]
+    limits.assert_same(
+        run("average", 3), {name: sum(params[name] for params in last) / 3 for name in last[0]}
+    )
