@@ -54,19 +54,6 @@ class Edge(NamedTuple):
     imported: str
 
 
-# Imports that are still to be removed; delete a line here when its import is gone.
-KNOWN: set[Edge] = set()
-# Files that are longer, and why; delete a line here when its file is short enough.
-LONGER = dict.fromkeys(
-    [
-        "testing.hooks",
-        "testing.runs",
-        "testing.subject",
-    ],
-    "not split yet",
-)
-
-
 def modules(source: Path) -> dict[str, Path]:
     """Every module of the package by its dotted name."""
     found = {}
@@ -156,11 +143,11 @@ def cycles(found: set[Edge]) -> list[str]:
 
 
 def test_imports_point_downward() -> None:
-    assert upward(edges(SOURCE) - KNOWN) == []
+    assert upward(edges(SOURCE)) == []
 
 
 def test_modules_form_no_cycles() -> None:
-    assert cycles(edges(SOURCE) - KNOWN) == []
+    assert cycles(edges(SOURCE)) == []
 
 
 def test_files_are_short() -> None:
@@ -168,13 +155,7 @@ def test_files_are_short() -> None:
         name.removeprefix(f"{PACKAGE}."): len(path.read_text().splitlines())
         for name, path in modules(SOURCE).items()
     }
-    long = {name: count for name, count in lengths.items() if count > MOST_LINES}
-    assert {name: count for name, count in long.items() if name not in LONGER} == {}
-    assert LONGER.keys() - long.keys() == set(), "these are short now: take them out of LONGER"
-
-
-def test_known_imports_are_still_there() -> None:
-    assert KNOWN - edges(SOURCE) == set(), "these are gone: take them out of KNOWN"
+    assert {name: count for name, count in lengths.items() if count > MOST_LINES} == {}
 
 
 def test_every_part_has_its_place() -> None:
