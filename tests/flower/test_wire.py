@@ -288,7 +288,7 @@ def test_work_that_is_no_kind_of_evenhands_does_not_travel() -> None:
     class Odd:
         name = "odd"
 
-    with pytest.raises(TypeError, match="Odd is no kind of work that travels"):
+    with pytest.raises(TypeError, match="Odd cannot be sent to nodes"):
         describe_work(Odd(), eh.FedAvg())  # type: ignore[arg-type]
 
 

@@ -66,7 +66,7 @@ def flower() -> None:
     "dropped",
     multiple=True,
     metavar="COLUMN",
-    help="Table: this column is no feature; repeat for several.",
+    help="A column of the table that is no feature; repeat for several.",
 )
 @click.option(
     "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."

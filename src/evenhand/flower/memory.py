@@ -2,22 +2,23 @@
 
 A node may execute a task twice, or one whose reply never counts: the server gave up and asked
 again, the node stopped between writing and replying, the server was resumed from an earlier round.
-So memory is a function of the run and of the last round whose reply of this client the server has
-**counted**. It says so in every task, and
+So memory is a function of the run and of the last round in which the server **counted** this
+client's reply. Every task names that round, and
 
 - training in round r starts from the memory after round ``counted``, and writes the memory after
-round r beside it;
+  round r beside it;
 - questions and evaluation only read the memory after round ``counted``.
 
-To execute a task again then gives the same reply and the same memory, and a reply that was late
-leaves no trace in later rounds, as in the simulator. One file holds the memory after one round.
-Files are removed while a later round is trained, never while reading: of those before ``counted``
-(a server that is resumed from its last checkpoint may ask for one again) and of those after it
-(late replies) the newest few stay. A server that goes back further than that gets an error which
-names the rounds.
+Executing a task again then gives the same reply and the same memory, and a late reply leaves no
+trace in later rounds, as in the simulator.
 
-An error's text reaches the server with Flower's reply, so it names no path of the node; the cause,
-in the node's log, does.
+One file holds the memory after one round. Files are removed while a later round is trained, never
+while reading. The newest few before ``counted`` stay (a resumed server may ask for one again), and
+the newest few after it (late replies). A server that goes back further gets an error that names the
+rounds there are.
+
+An error's text reaches the server with Flower's reply, so it names no path of the node; the cause
+in the node's log does.
 """
 
 from __future__ import annotations

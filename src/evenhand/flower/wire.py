@@ -40,7 +40,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
     elif isinstance(work, Ask):
         found = {"kind": work.name}
     else:
-        raise TypeError(f"{type(work).__name__} is no kind of work that travels")
+        raise TypeError(f"{type(work).__name__} cannot be sent to nodes")
     return json.dumps(found | {"part": work.part, **_method(work.algorithm, method)})
 
 
@@ -66,7 +66,7 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
     asked = _parsed(text)
     algorithm, part, kind = _algorithm(asked, own), asked.get("part"), asked.get("kind")
     if part not in PARTS:
-        raise SpecError(f"the server names no part of the data that there is; {SAME}")
+        raise SpecError(f"the server asks for an unknown part of the data; {SAME}")
     if kind == Train.name:
         return Train(algorithm, _local(asked.get("local")), part)
     if kind == Evaluate.name:
@@ -83,16 +83,16 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
         )
     if kind == Ask.name:
         return Ask(algorithm, part)
-    raise SpecError(f"the server asks for a kind of work that this evenhand does not know; {SAME}")
+    raise SpecError(f"the server asks for an unknown kind of work; {SAME}")
 
 
 def _parsed(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of thousands of digits
-        raise SpecError(f"what the server asks for cannot be read; {SAME}") from error
+        raise SpecError(f"the server's request cannot be read; {SAME}") from error
     if not isinstance(found, dict):
-        raise SpecError(f"what the server asks for cannot be read; {SAME}")
+        raise SpecError(f"the server's request cannot be read; {SAME}")
     return found
 
 
@@ -100,14 +100,14 @@ def _local(settings: Any) -> LocalSGD:
     try:
         return LocalSGD(**settings)
     except (TypeError, ValueError, OverflowError) as error:
-        raise SpecError(f"the server sends settings that make no local solver; {SAME}") from error
+        raise SpecError(f"the server sent invalid settings for the local solver; {SAME}") from error
 
 
 def _built(table: Any) -> Algorithm:
     try:
         return build_algorithm(table)
     except (OverflowError, RecursionError) as error:
-        raise SpecError(f"the server sends settings that make no method; {SAME}") from error
+        raise SpecError(f"the server sent invalid settings for the method; {SAME}") from error
 
 
 def _number(asked: Mapping[str, Any], name: str, least: int) -> int:

@@ -9,7 +9,7 @@ name = "$project"
 version = "0.1.0"
 description = "A fair model from tables that stay where they are"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41,<2", "evenhand[flower]"]  # to be installed on the server and on every node beforehand
+dependencies = ["flwr>=1.41,<2", "evenhand[flower]"]  # install them on the server and on every node
 
 [tool.flwr.app]
 publisher = "$project"
@@ -20,15 +20,18 @@ flwr-version-target = "$flwr"
 serverapp = "$package.server_app:app"
 clientapp = "$package.client_app:app"
 
-[tool.flwr.app.config]  # settings of a run; change them here, or for one run: -c 'num-rounds=50 out="runs/long"'
+# Settings of a run; change them here, or for one run: -c 'num-rounds=50 out="runs/long"'
+[tool.flwr.app.config]
 num-rounds = $rounds
 clients = $clients  # nodes to wait for before the first round
-deadline = 300.0  # seconds that nodes have to answer; who takes longer is left out of the round
-out = "runs/$project"  # below the directory where the SuperLink was started; the same run, started again, goes on where it was
+deadline = 300.0  # seconds that nodes have to answer; nodes that miss it are left out of the round
+# below the directory where the SuperLink was started; a run that is started again with the same
+# directory goes on from its last round
+out = "runs/$project"
 """
 
 MODEL = '''\
-"""The model, and the codebook that says what goes into it; the same on the server and on every node."""
+"""The model and the codebook of its inputs; the same on the server and on every node."""
 
 from pathlib import Path
 
@@ -44,7 +47,7 @@ def make_model() -> Linear:
 '''
 
 CLIENT_APP = '''\
-"""What a node does: it trains with its own rows and answers with what the method needs. The rows stay here."""
+"""What a node does: it trains with its own rows and sends what the method needs, never a row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -56,12 +59,13 @@ from $package.model import CODEBOOK, make_model
 
 
 def load_data(config: Mapping[str, Any]) -> Federation:
-    """The node's rows. Where they are is said by its owner: --node-config 'data="/path/to/table.csv"'."""
+    """The node's rows; its owner names the file: --node-config 'data="/path/to/table.csv"'."""
     return CODEBOOK.federation(config["data"])
 
 
-# What the server may see of this node alone: "sums" (nothing; methods that need more leave the node out), "method" (what the method
-# looks at) or "client" (also its scores). An owner decides for one node with share="..." in its --node-config.
+# What the server may see of this node by itself: "sums" (nothing; methods that need more leave the
+# node out), "method" (what the method looks at) or "client" (also its scores). The owner of a node
+# decides for it with share="..." in its --node-config.
 app = client_app(make_model, load_data, share="method")
 '''
 
@@ -75,7 +79,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from $package.model import make_model
 
-METHOD = $method  # evenhand algorithms tells about this one and all others
+METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
 
 app = ServerApp()
@@ -94,7 +98,7 @@ def main(grid: Grid, context: Context) -> None:
         clients=int(settings["clients"]),
         rounds=int(settings["num-rounds"]),
         deadline=float(settings["deadline"]),
-        eval_every=5,  # rounds between evaluations, each of which is one more message to every node
+        eval_every=5,  # an evaluation is one more message to every node
         local=LOCAL,
         out=str(settings["out"]),
         finished=finished,
@@ -105,11 +109,12 @@ def main(grid: Grid, context: Context) -> None:
 README = """\
 # $project
 
-A Flower app that trains one model with evenhand's `$method` from $clients tables that stay where they are.
+A Flower app that trains one model with evenhand's `$method` from $clients tables that stay where
+they are.
 
 | file | |
 | --- | --- |
-| `$package/codebook.toml` | which column is predicted, which are features, which groups are compared |
+| `$package/codebook.toml` | the label, the features and the groups to compare |
 | `$package/model.py` | the model |
 | `$package/client_app.py` | what a node does with its table |
 | `$package/server_app.py` | the method and its settings |
@@ -122,17 +127,18 @@ pip install "evenhand[flower]"
 $up
 ```
 
-starts a SuperLink and $clients SuperNodes as real processes, with TLS and node keys, trains, shows the server's log, and stops
-everything. $about_data
+The second command starts a SuperLink and $clients SuperNodes as real processes, with TLS and node
+keys. It trains, shows the server's log, and stops everything. $about_data
 
-`runs/$project` is then a run directory with the model, the history of rounds and the scores, and
+`runs/$project` then holds the model, the history of rounds and the scores.
 
 ```bash
 evenhand report runs/$project
 ```
 
-writes a page about it that also says what the server has learned about single clients (it needs `pip install "evenhand[plots]"`). A run
-that finds an earlier one there goes on from its last round, so give one with other settings or other tables a directory of its own:
+writes a page about them, which also says what the server has learned about single clients (it needs
+`pip install "evenhand[plots]"`). A run with the same directory goes on from its last round, so give
+a run with other settings or other tables a directory of its own:
 
 ```bash
 $up -c 'num-rounds=20 out="runs/second"'
@@ -140,18 +146,20 @@ $up -c 'num-rounds=20 out="runs/second"'
 
 ## With real nodes
 
-Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every
-Flower process.
+Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_ENABLED=0` and
+`FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process.
 
-1. On the server, with a certificate for the name by which nodes reach it and for 127.0.0.1, by which its own processes do (evenhand's
-   docs/federation.md makes one, and says how to keep strangers from starting runs: do that before real data are near):
+1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it,
+   and for 127.0.0.1, by which its own processes do. evenhand's docs/federation.md shows how to make
+   one, and how to keep strangers from starting runs: do that before you use real data.
 
    ```bash
-   flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth --disable-runtime-dependency-installation \\
+   flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth \\
+       --disable-runtime-dependency-installation \\
        --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key
    ```
 
-2. Tell Flower's commands on the server about it, in `~/.flwr/config.toml`:
+2. Tell Flower's commands on the server where it is, in `~/.flwr/config.toml`:
 
    ```toml
    [superlink.my-link]
@@ -165,30 +173,32 @@ Flower process.
    ssh-keygen -q -t ecdsa -b 384 -N "" -C "" -f node-key
    ```
 
-   and on the server let it in:
+   On the server, register it:
 
    ```bash
    flwr supernode register node-key.pub my-link
    ```
 
-4. At each node, with a name that no other node has, a directory that only this node uses, and the path of its table:
+4. Start each node, with a name that no other node has, a directory that only this node uses, and
+   the path of its table:
 
    ```bash
-   flower-supernode --superlink link.example.org:8000 --root-certificates ca.crt --auth-supernode-private-key node-key \\
+   flower-supernode --superlink link.example.org:8000 --root-certificates ca.crt \\
+       --auth-supernode-private-key node-key \\
        --node-config 'name="north" state-dir="/var/lib/$project" data="/data/table.csv"'
    ```
 
-5. On the server, start the run:
+5. Start the run on the server:
 
    ```bash
    flwr run . my-link --stream
    ```
 
-Tables have the columns that `codebook.toml` names. They are not sent with the app: Flower takes along .py, .toml, .md, .yaml and .json
-files, never .csv.
+Tables have the columns that `codebook.toml` names. They are not sent with the app: Flower sends
+.py, .toml, .md, .yaml and .json files, never .csv.
 """
 
-# 0BSD: whoever gets these files may do with them what they like, and put their own licence here
+# 0BSD: users may do with these files what they like, and put their own licence here
 LICENSE = """\
 Permission to use, copy, modify, and/or distribute this software for any
 purpose with or without fee is hereby granted.
