@@ -146,10 +146,7 @@ def pays(ready: Ready) -> bool:
     on a CPU for small models."""
     model = ready.model(ready.spec.methods[0])
     stacks = (
-        isinstance(ready.engine(model), Vmap)
-        and not model.stochastic
-        and not processes.several()
-        and ready.spec.evaluate == Spec.evaluate
+        isinstance(ready.engine(model), Vmap) and not model.stochastic and not processes.several()
     )
     return stacks and (model.device.type != "cpu" or model.size <= SMALL)
 
