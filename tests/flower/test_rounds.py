@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,21 @@ def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(
         message for message in setting.grid.sent if message.metadata.message_type == "evaluate"
     ]
     assert len(asked) == exchanges * len(SIZES)
+
+
+@pytest.mark.parametrize(("method", "asks"), [("fedmgda", False), ("fedavg", True), ("afl", True)])
+def test_training_data_are_evaluated_only_where_the_method_can_tell_weights(
+    method: str, asks: bool, tmp_path: Path
+) -> None:
+    """FedMGDA+ sees updates, of which reports tell, and has no weights to explain."""
+    setting = Setting(tmp_path, ragged(SIZES[:3]), network())
+    setting.run(METHODS[method], rounds=1)
+    work = [
+        json.loads(message.content["about"]["how"])
+        for message in setting.grid.sent
+        if message.metadata.message_type == "evaluate"
+    ]
+    assert any(asked["part"] == "train" for asked in work) == asks
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "afl"])
