@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.errors import RunError, SpecError
-from evenhand.studies.executing import check
-from evenhand.studies.spec import Spec
+from evenhand.studies.runs.executing import check
+from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke, results
 from tests.support.own_method import PowerLoss, TwoLayers, clinics
 

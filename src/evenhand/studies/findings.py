@@ -12,15 +12,15 @@ from rich.console import Console
 
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies import tables
-from evenhand.studies.comparison import Comparison, Difference, compare
-from evenhand.studies.gaps import gaps
-from evenhand.studies.ledger import Entry, ledger
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
-from evenhand.studies.sweep_tables import show_choice
-from evenhand.studies.sweeping import Sweep
-from evenhand.studies.words import sentences
+from evenhand.studies.analysis.comparison import Comparison, Difference, compare
+from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.ledger import Entry, ledger
+from evenhand.studies.analysis.sweeping import Sweep
+from evenhand.studies.analysis.words import sentences
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.spec import Spec
+from evenhand.studies.tables import methods as tables
+from evenhand.studies.tables.sweeps import show_choice
 
 if TYPE_CHECKING:
     import pandas as pd
