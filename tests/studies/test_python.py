@@ -196,7 +196,7 @@ def test_data_that_a_function_deals_differ_between_seeds() -> None:
     assert not findings.study.same_data
     sizes = [findings.study.about[seed]["data"] for seed in (0, 1)]
     assert sizes[0] != sizes[1]
-    with pytest.raises(SpecError, match="over seeds, not over samples"):
+    with pytest.raises(SpecError, match="use over seeds in place of samples"):
         eh.compare(TwoLayers, clinics, [eh.FedAvg()], over="samples", **SETTINGS)
 
 

@@ -195,7 +195,7 @@ def check_view(plan: Spec, view: View) -> None:
     from evenhand.studies.findings import check_numbers
 
     check_formats(view.formats)
-    check_numbers(plan, over=view.over)
+    check_numbers(plan, over=view.over, option="--over")
 
 
 def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> None:

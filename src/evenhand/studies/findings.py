@@ -226,20 +226,25 @@ def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
 
 
 def check_numbers(
-    spec: Spec, labels: Sequence[str] = (), over: str = "auto", positive: str | None = None
+    spec: Spec,
+    labels: Sequence[str] = (),
+    over: str = "auto",
+    positive: str | None = None,
+    option: str = "over",
 ) -> None:
     """Raise where results could not be analysed as asked for; before hours of training.
 
-    ``labels``: names of the classes, where they are known.
+    ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
     """
     if over == "seeds" and len(spec.seeds) < 2:
         raise SpecError(
-            "intervals over seeds need at least two of them; leave over out, or give more seeds"
+            f"intervals over seeds need at least two of them; leave {option} out, or give more"
+            " seeds"
         )
     if spec.resplit and over not in ("auto", "seeds"):
         raise SpecError(
-            "data that are dealt anew with each seed have other samples with each; take intervals"
-            f" over seeds, not over {over}"
+            "data that are dealt anew with each seed have other samples with each; use"
+            f" {option} seeds in place of {over}"
         )
     if positive is not None and labels and positive not in labels:
         raise SpecError(unknown("label", positive, labels))
