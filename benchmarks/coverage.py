@@ -29,7 +29,7 @@ from evenhand.metrics.ledger import Gains
 from evenhand.metrics.spread import SPREAD
 from evenhand.metrics.trials import trials as on_same_samples
 from evenhand.metrics.uncertainty import wilson
-from evenhand.studies.audit import Audit
+from evenhand.studies.audits.audit import Audit
 
 DRAWS = 400
 TOGETHER = 0.7  # the share of samples on which two models are lucky or unlucky together

@@ -63,8 +63,8 @@ name = "localonly"
 
 def train(directory: Path) -> float:
     """Make the study, or what is left to make of it; the seconds that it took."""
-    from evenhand.studies.comparing import check_comparison, execute_comparison
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.runs.comparing import check_comparison, execute_comparison
+    from evenhand.studies.specs.spec import Spec
 
     begin = time.perf_counter()
     planned = check_comparison(Spec.from_toml(SPEC, "the benchmark's spec"))

@@ -12,8 +12,8 @@ import torch
 import evenhand as eh
 from evenhand import files, tree
 from evenhand.engines.replay import CALLS_BEFORE_TRACING, Replayed
-from evenhand.studies.executing import check
-from evenhand.studies.spec import Spec
+from evenhand.studies.runs.executing import check
+from evenhand.studies.specs.spec import Spec
 from tests.support.federations import METHODS, network, ragged
 
 ROOT = Path(__file__).parent.parent

@@ -82,11 +82,11 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.report import report
-    from evenhand.studies.auditing import audit
+    from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
-    from evenhand.studies.spec import Spec
-    from evenhand.studies.study import Study
+    from evenhand.studies.runs.study import Study
+    from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
@@ -150,11 +150,11 @@ _HOME = {
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
     "page.report": ["report"],
-    "studies.auditing": ["audit"],
+    "studies.audits.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
     "studies.findings": ["Findings", "analyse"],
-    "studies.spec": ["Spec"],
-    "studies.study": ["Study"],
+    "studies.specs.spec": ["Spec"],
+    "studies.runs.study": ["Study"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],

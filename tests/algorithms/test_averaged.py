@@ -11,8 +11,8 @@ from torch import Tensor
 
 import evenhand as eh
 from evenhand.algorithms.naming import algorithm_table
-from evenhand.studies.method import build_algorithm
-from evenhand.studies.parsing import parse_method
+from evenhand.studies.specs.method import build_algorithm
+from evenhand.studies.specs.parsing import parse_method
 from tests.support import limits
 from tests.support.federations import METHODS, network, ragged, with_output
 

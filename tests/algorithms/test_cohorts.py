@@ -77,6 +77,7 @@ def test_draws_depend_on_seed_and_round_alone() -> None:
     ):
         assert draws(cohort, 30) == draws(cohort, 30)
         assert draws(cohort, 30) != draws(cohort, 30, seed=12)
+        assert draws(cohort, 30)[1:] != draws(cohort, 29, seed=12)
         assert len({tuple(draw) for draw in draws(cohort, 30)}) > 1
 
 

@@ -76,6 +76,16 @@ def test_fedminmax_divides_by_the_samples_of_the_client_not_by_their_weights(eng
     assert value(result.params) == near(0.75 * a + 0.25 * b)
 
 
+def test_shares_of_groups_count_clients_by_their_weights(engine: str) -> None:
+    # u is a third of A's samples, and A half of the clients
+    for method, name in (
+        (eh.FedMinMax(lr_mu=0.0), "mu"),
+        (eh.AgnosticFedAvg(lr_lambda=0.0), "lam"),
+    ):
+        result = run(method, engine, *GROUPED, lr=0.05, weights="uniform")
+        assert result.state[name].tolist() == near([1 / 6, 5 / 6])
+
+
 def test_fedminmax_counts_an_absent_group_with_its_last_known_risk() -> None:
     """Three exchanges with the server alone: mu <- projection(mu + lr_mu * risk), risks of absent
     groups as last seen."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from evenhand.studies.spec import Spec
+from evenhand.studies.specs.spec import Spec
 
 COMMAND = [sys.executable, "-m", "evenhand"]
 OPTIONS = ["--rounds", "3", "--clients", "4", "--seed", "3", "--engine", "loop"]

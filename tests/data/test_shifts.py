@@ -14,7 +14,7 @@ from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.data.shifts import add_noise, draw_per_client, rotate
 from evenhand.errors import SpecError
-from evenhand.studies.spec import Spec
+from evenhand.studies.specs.spec import Spec
 
 
 def images(clients: int = 4, size: int = 4, channels: int | None = 2, seed: int = 0) -> Federation:

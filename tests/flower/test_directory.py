@@ -21,12 +21,12 @@ from evenhand.data.federation import Federation
 from evenhand.errors import RunError
 from evenhand.files import read_rows, read_tensors
 from evenhand.page.document import page
-from evenhand.studies.comparison import compare
-from evenhand.studies.directories import load_spec
+from evenhand.studies.analysis.comparison import compare
+from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.statistics import across_clients, statistics
 from evenhand.studies.findings import analyse
-from evenhand.studies.gaps import gaps
-from evenhand.studies.statistics import across_clients, statistics
-from evenhand.studies.study import Study
+from evenhand.studies.runs.directories import load_spec
+from evenhand.studies.runs.study import Study
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_faults import Dying, Killed

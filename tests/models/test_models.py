@@ -17,7 +17,7 @@ from evenhand.engines.auto import _try_stacking
 from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
 from evenhand.models.cnn import VARIANTS
 from evenhand.models.lstm import _in_one_piece, _Recurrence
-from evenhand.studies.spec import Spec
+from evenhand.studies.specs.spec import Spec
 
 SIZES = (7, 3, 12)  # samples of three clients
 

@@ -27,11 +27,11 @@ from evenhand.page import figures, panels, series
 from evenhand.page.document import page
 from evenhand.page.figures.methods import VERDICT_WORDS
 from evenhand.page.markup import script_json
-from evenhand.studies.comparison import Difference, compare
+from evenhand.studies.analysis.comparison import Difference, compare
+from evenhand.studies.analysis.ledger import ledger
+from evenhand.studies.analysis.statistics import front
 from evenhand.studies.findings import analyse
-from evenhand.studies.ledger import ledger
-from evenhand.studies.statistics import front
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 from tests.support.commands import invoke
 from tests.support.studies import FIVE, NASTY, make_study
 
@@ -529,7 +529,7 @@ def test_page_of_a_thousand_clients_is_small() -> None:
 
 
 def test_specs_of_the_seeds_are_one_spec_to_reproduce() -> None:
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.specs.spec import Spec
 
     text = written(make_study(seeds=3))
     assert "evenhand compare spec.toml --no-reference" in text

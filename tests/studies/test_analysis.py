@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from evenhand.metrics.uncertainty import holm
-from evenhand.studies.comparison import compare
+from evenhand.studies.analysis.comparison import compare
+from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.ledger import ledger
+from evenhand.studies.analysis.statistics import STATISTICS, front, statistics
+from evenhand.studies.analysis.words import sentences
 from evenhand.studies.findings import analyse
-from evenhand.studies.gaps import gaps
-from evenhand.studies.ledger import ledger
-from evenhand.studies.statistics import STATISTICS, front, statistics
-from evenhand.studies.words import sentences
 from tests.support.studies import make_study
 
 STUDY = make_study(clients=12, samples=60, seeds=4, teams=("east", "west"))

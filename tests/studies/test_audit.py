@@ -19,8 +19,8 @@ from evenhand.data.tables.files import parse
 from evenhand.errors import DataError
 from evenhand.metrics import parity
 from evenhand.metrics.counts import Counts
-from evenhand.studies.audit import Audit
-from evenhand.studies.counting import count_predictions, read_counts
+from evenhand.studies.audits.audit import Audit
+from evenhand.studies.audits.counting import count_predictions, read_counts
 
 COMPAS = find(File("compas_two_years.csv.gz"), [data_root() / "compas"])
 Call = Callable[..., tuple[int, str, str]]

@@ -23,8 +23,8 @@ from evenhand.data.federation import Federation
 from evenhand.data.samples import View
 from evenhand.errors import SpecError
 from evenhand.metrics import summary
-from evenhand.studies.method import Method
-from evenhand.studies.spec import Spec
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke, results
 
 Call = Callable[..., tuple[int, str, str]]
@@ -367,7 +367,7 @@ def test_resuming_what_is_finished_trains_nothing_and_prints_the_same(
     directory, printed, _ = done
     before = results(directory)
     monkeypatch.setattr(
-        "evenhand.studies.executing.train", lambda *_, **__: pytest.fail("trains again")
+        "evenhand.studies.runs.executing.train", lambda *_, **__: pytest.fail("trains again")
     )
     code, out, err = call("resume", str(directory))
     assert code == 0, err

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import evenhand as eh
 from evenhand.errors import RunError, SpecError
+from evenhand.studies.runs.executing import check
+from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke, results
 from tests.support.own_method import PowerLoss, TwoLayers, clinics
 
@@ -88,6 +90,30 @@ def test_a_module_starts_every_seed_at_its_own_parameters() -> None:
     state = torch.random.get_rng_state()
     eh.compare(TwoLayers, clinics(), [eh.FedAvg()], references=(), **whole)
     assert torch.equal(torch.random.get_rng_state(), state)  # the program's own draws stay
+
+
+def test_every_setting_of_fit_reaches_the_runs_of_a_comparison(tmp_path: Path) -> None:
+    settings = {
+        **{key: value for key, value in SETTINGS.items() if key != "seeds"},
+        "evaluate": "with training",
+        "eval_every": 1,
+        "weights": "uniform",
+        "engine": "vmap",
+    }
+    found = eh.compare(module(), clinics(), PowerLoss(1.5), seeds=[2], references=(), **settings)
+    alone = eh.fit(module(), clinics(), PowerLoss(1.5), seed=2, **settings)
+    trial = found.study.trial()
+    assert trial.history["scores_after"].tolist() == [0, 1, 2]
+    np.testing.assert_array_equal(trial.history["mean"], alone.history["mean"])
+    assert torch.equal(trial.params["last.bias"], alone.params["last.bias"])
+    assert found.study.specs[0].evaluate == "with training"
+    # a spec file has them, too
+    spec = Spec(
+        rounds=2, data={"name": "synthetic", "clients": 3}, precision="bf16", weights="uniform"
+    ).with_methods([{"name": "fedavg"}])
+    ready = check(spec)
+    assert ready.model(spec.methods[0]).precision == "bf16"
+    assert ready.settings(spec.methods[0]).weights == "uniform"
 
 
 def test_what_is_printed_is_what_the_command_prints(
@@ -170,7 +196,7 @@ def test_data_that_a_function_deals_differ_between_seeds() -> None:
     assert not findings.study.same_data
     sizes = [findings.study.about[seed]["data"] for seed in (0, 1)]
     assert sizes[0] != sizes[1]
-    with pytest.raises(SpecError, match="over seeds, not over samples"):
+    with pytest.raises(SpecError, match="use over seeds in place of samples"):
         eh.compare(TwoLayers, clinics, [eh.FedAvg()], over="samples", **SETTINGS)
 
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from evenhand.errors import SpecError
-from evenhand.studies.grid import grid_points, parse_axis
-from evenhand.studies.measure import error_measure
-from evenhand.studies.method import Method
-from evenhand.studies.selection import RULES, Selection, dominated, numbers, off_the_front
+from evenhand.studies.specs.grid import grid_points, parse_axis
+from evenhand.studies.specs.measure import error_measure
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.selection import RULES, Selection, dominated, numbers, off_the_front
 
 # accuracies of four clients with one seed; in percent, mean and variance are
 MERITS = {

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from evenhand.errors import RunError
-from evenhand.studies import executing
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
+from evenhand.studies.runs import executing
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.spec import Spec
 from evenhand.training import directory
 
 

@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from evenhand.studies.measure import ACCURACY
-from evenhand.studies.method import Method
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study, Trial
-from evenhand.studies.sweeping import Sweep
+from evenhand.studies.analysis.sweeping import Sweep
+from evenhand.studies.runs.study import Study, Trial
+from evenhand.studies.specs.measure import ACCURACY
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke, results
 
 Call = Callable[..., tuple[int, str, str]]
@@ -202,7 +202,7 @@ def test_another_rule_can_be_tried_without_training_again(
     path = Path("copy/spec.toml")
     path.write_text(dataclasses.replace(Spec.load(path), select={"rule": "mean"}).to_toml())
     monkeypatch.setattr(
-        "evenhand.studies.executing.train", lambda *_, **__: pytest.fail("trains again")
+        "evenhand.studies.runs.executing.train", lambda *_, **__: pytest.fail("trains again")
     )
     code, out, err = call("resume", "copy", "--json")
     assert code == 0, err

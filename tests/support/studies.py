@@ -12,11 +12,11 @@ import numpy as np
 
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import summary
-from evenhand.studies.measure import measure_of
-from evenhand.studies.method import Method
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
-from evenhand.studies.trial import Trial
+from evenhand.studies.runs.study import Study
+from evenhand.studies.runs.trial import Trial
+from evenhand.studies.specs.measure import measure_of
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import Spec
 
 # how good a method is on the whole, and how much of the difference between clients it takes away
 METHODS: Mapping[str, tuple[float, float]] = {

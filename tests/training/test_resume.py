@@ -21,9 +21,9 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import evenhand as eh
-from evenhand.studies import executing
-from evenhand.studies.directories import load_spec
-from evenhand.studies.spec import Spec
+from evenhand.studies.runs import executing
+from evenhand.studies.runs.directories import load_spec
+from evenhand.studies.specs.spec import Spec
 from tests.support import federations
 
 ROUNDS, EVERY = 8, 3

@@ -18,8 +18,8 @@ import torch
 
 import evenhand as eh
 from evenhand import files, tree
-from evenhand.studies import comparing, executing
-from evenhand.studies.spec import Spec
+from evenhand.studies.runs import comparing, executing
+from evenhand.studies.specs.spec import Spec
 from evenhand.testing.compare import difference
 from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers

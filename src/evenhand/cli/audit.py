@@ -11,7 +11,7 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
 from evenhand.cli.view import LEVEL, format_option
 
 if TYPE_CHECKING:
-    from evenhand.studies.audit import Audit
+    from evenhand.studies.audits.audit import Audit
 
 
 @click.command()
@@ -113,7 +113,7 @@ def audit(
     with stopping_cleanly(quiet):
         from evenhand.data.tables.files import read_table
         from evenhand.files import check_formats, json_text, write_tables
-        from evenhand.studies.auditing import audit as judge
+        from evenhand.studies.audits.auditing import audit as judge
 
         check_formats(formats)
         if not counts and (label is None or prediction is None):

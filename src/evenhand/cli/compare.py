@@ -49,7 +49,7 @@ def compare(
     evenhand compare --data adult --group sex -a qffl:q=1 -a afl --seeds 5
     """
     with stopping_cleanly(quiet) as begun:
-        from evenhand.studies.comparing import check_comparison
+        from evenhand.studies.runs.comparing import check_comparison
 
         plan = dataclasses.replace(
             with_seeds(planned(spec, **options), seeds, resplit, validation), select={}

@@ -79,8 +79,8 @@ def describe(
     """
     from rich.console import Console
 
-    from evenhand.studies.data_tables import show_encoding
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.specs.spec import Spec
+    from evenhand.studies.tables.data import show_encoding
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
     try:

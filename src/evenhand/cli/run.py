@@ -13,7 +13,7 @@ from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.view import View, carry_out, carry_out_run, check_view, view_options
 
 if TYPE_CHECKING:
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.specs.spec import Spec
 
 
 @click.command()
@@ -41,8 +41,8 @@ def run(
     disease --group sex
     """
     with stopping_cleanly(quiet) as begun:
-        from evenhand.studies.directories import new_directory
-        from evenhand.studies.executing import check
+        from evenhand.studies.runs.directories import new_directory
+        from evenhand.studies.runs.executing import check
 
         plan = planned(spec, **options)
         check_view(dataclasses.replace(plan, seeds=(), resplit=False), view)
@@ -78,9 +78,9 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.engines import processes
-        from evenhand.studies.comparing import check_comparison
-        from evenhand.studies.directories import load_spec
-        from evenhand.studies.executing import check
+        from evenhand.studies.runs.comparing import check_comparison
+        from evenhand.studies.runs.directories import load_spec
+        from evenhand.studies.runs.executing import check
 
         spec = processes.from_first(lambda: load_spec(directory), "the spec")
         begun.directory = directory

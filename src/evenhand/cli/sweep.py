@@ -21,7 +21,7 @@ from evenhand.cli.view import (
 )
 
 if TYPE_CHECKING:
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.specs.spec import Spec
 
 
 @click.command()
@@ -85,7 +85,7 @@ def sweep(
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.errors import SpecError
-        from evenhand.studies.comparing import check_comparison
+        from evenhand.studies.runs.comparing import check_comparison
 
         plan = with_seeds(planned(spec, **options), seeds, resplit, validation)
         given: dict[str, Any] = {"rule": rule, "tolerance": tolerance}
@@ -115,8 +115,8 @@ def sweep(
 def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec:
     """The spec with the points of the grid for its methods, and the references in front of them."""
     from evenhand.errors import SpecError
-    from evenhand.studies.grid import parse_axis, swept
-    from evenhand.studies.spec import REFERENCES
+    from evenhand.studies.specs.grid import parse_axis, swept
+    from evenhand.studies.specs.spec import REFERENCES
 
     if grids and any(method.name == "auto" for method in plan.methods):
         raise SpecError(

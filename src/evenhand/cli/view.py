@@ -17,10 +17,10 @@ from evenhand.cli.terminal import WITH_INTERVALS, bars, results_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evenhand.studies.comparing import Planned
-    from evenhand.studies.executing import Ready
     from evenhand.studies.findings import Findings
-    from evenhand.studies.spec import Spec
+    from evenhand.studies.runs.comparing import Planned
+    from evenhand.studies.runs.executing import Ready
+    from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
 LEVEL = click.option(
@@ -182,7 +182,7 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
 def begin(plan: Planned, out: Path | None) -> Path:
     """A directory of its own for a comparison, with its spec in it, so that it can be resumed from
     now on."""
-    from evenhand.studies.directories import claim_comparison, new_directory
+    from evenhand.studies.runs.directories import claim_comparison, new_directory
 
     directory = new_directory(out or Path("runs") / plan.spec.name, numbered=out is None)
     claim_comparison(plan.spec, directory)
@@ -195,14 +195,14 @@ def check_view(plan: Spec, view: View) -> None:
     from evenhand.studies.findings import check_numbers
 
     check_formats(view.formats)
-    check_numbers(plan, over=view.over)
+    check_numbers(plan, over=view.over, option="--over")
 
 
 def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a single run, then write and print the tables."""
     from functools import partial
 
-    from evenhand.studies.executing import execute
+    from evenhand.studies.runs.executing import execute
 
     with _training(ready.spec, ready, quiet, view) as (console, watch):
         execute(ready, directory, partial(watch, ready.spec.seed))
@@ -211,7 +211,7 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
 
 def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
     """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
-    from evenhand.studies.comparing import execute_comparison
+    from evenhand.studies.runs.comparing import execute_comparison
 
     with _training(plan.spec, plan.first, quiet, view) as (console, watch):
         execute_comparison(plan, directory, watch)
@@ -223,8 +223,8 @@ def _training(
     spec: Spec, first: Ready, quiet: bool, view: View
 ) -> Iterator[tuple[Console, Callable[..., AfterRound]]]:
     """Where to print, and what shows progress; says first what was read."""
-    from evenhand.studies.data_tables import show_data
     from evenhand.studies.findings import check_numbers
+    from evenhand.studies.tables.data import show_data
 
     check_numbers(spec, first.federation.label_names, positive=view.positive)
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
@@ -238,7 +238,7 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
     from evenhand.engines import processes
     from evenhand.files import json_text, write_tables
     from evenhand.studies.findings import conclude
-    from evenhand.studies.study import Study
+    from evenhand.studies.runs.study import Study
 
     if not processes.is_first():
         return

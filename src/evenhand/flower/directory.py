@@ -21,8 +21,8 @@ from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.local import LocalSGD
-from evenhand.studies import directories
-from evenhand.studies.spec import NODES, Spec, plain_name
+from evenhand.studies.runs import directories
+from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings

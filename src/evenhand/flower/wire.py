@@ -18,7 +18,7 @@ from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSGD
-from evenhand.studies.method import build_algorithm
+from evenhand.studies.specs.method import build_algorithm
 
 OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
 MOST = 1 << 31  # clients, and groups

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page import numbers
 from evenhand.page.markup import Cell, hidden, table, text
-from evenhand.studies.comparison import Comparison
+from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.statistics import STATISTICS
 from evenhand.studies.findings import Findings
-from evenhand.studies.statistics import STATISTICS
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 SHORT = {
     "mean": "mean",

@@ -8,8 +8,8 @@ from typing import Any
 
 from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import text
+from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.findings import Findings
-from evenhand.studies.ledger import Entry
 
 WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
 

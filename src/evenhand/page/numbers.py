@@ -6,8 +6,8 @@ import numpy as np
 
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.series import shown
-from evenhand.studies.statistics import HEADINGS
-from evenhand.studies.study import Study
+from evenhand.studies.analysis.statistics import HEADINGS
+from evenhand.studies.runs.study import Study
 
 # statistics in the unit of a merit
 OF_MERITS = ("mean", "pooled", "worst10", "best10", "min", "max")

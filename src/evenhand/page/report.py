@@ -15,9 +15,9 @@ from evenhand.files import write_atomic
 from evenhand.page import panels
 from evenhand.page.document import page
 from evenhand.page.panels.panel import Panel
-from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import NUMBERS, Findings, analyse, conclude
-from evenhand.studies.study import Study
+from evenhand.studies.runs.directories import load_spec
+from evenhand.studies.runs.study import Study
 
 
 class Report(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenhand.page.markup import table, text
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.spec import Spec
 from evenhand.training.directory import PYTHON
 
 

@@ -12,7 +12,7 @@ from evenhand.page.markup import hidden, text
 from evenhand.page.panels.panel import Panel
 from evenhand.page.reproduce import reproduce
 from evenhand.studies.findings import Findings
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 KEYS = {  # SVG paths of plotly's symbols, 12 x 12
     "circle": "M6 1.5a4.5 4.5 0 1 0 .01 0z",

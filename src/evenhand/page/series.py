@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.studies.measure import Measure
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.measure import Measure
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

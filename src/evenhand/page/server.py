@@ -8,7 +8,7 @@ from typing import Any
 
 from evenhand.page.markup import table, text
 from evenhand.studies.methods import NOTHING
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 MOST_ROWS = 40  # of the table of clients
 SUMS = "nothing by name: sums, and how many clients have which accuracy"

@@ -13,13 +13,13 @@ from typing import Any, Unpack
 from evenhand.engines import processes
 from evenhand.errors import RunError, require_whole
 from evenhand.files import write_tables
-from evenhand.studies.comparing import Planned, check_comparison, execute_comparison
 from evenhand.studies.findings import Findings, check_numbers, conclude
 from evenhand.studies.given import Data, Methods, Model, Request, request
-from evenhand.studies.grid import Axis, parse_axis, swept
-from evenhand.studies.method import Method
-from evenhand.studies.spec import REFERENCES, Spec
-from evenhand.studies.study import Study
+from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.grid import Axis, parse_axis, swept
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import REFERENCES, Spec
 from evenhand.training.fit import Progress
 from evenhand.training.settings import Options, takes_settings
 

@@ -12,15 +12,15 @@ from rich.console import Console
 
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies import tables
-from evenhand.studies.comparison import Comparison, Difference, compare
-from evenhand.studies.gaps import gaps
-from evenhand.studies.ledger import Entry, ledger
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
-from evenhand.studies.sweep_tables import show_choice
-from evenhand.studies.sweeping import Sweep
-from evenhand.studies.words import sentences
+from evenhand.studies.analysis.comparison import Comparison, Difference, compare
+from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.ledger import Entry, ledger
+from evenhand.studies.analysis.sweeping import Sweep
+from evenhand.studies.analysis.words import sentences
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.spec import Spec
+from evenhand.studies.tables import methods as tables
+from evenhand.studies.tables.sweeps import show_choice
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,20 +226,25 @@ def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
 
 
 def check_numbers(
-    spec: Spec, labels: Sequence[str] = (), over: str = "auto", positive: str | None = None
+    spec: Spec,
+    labels: Sequence[str] = (),
+    over: str = "auto",
+    positive: str | None = None,
+    option: str = "over",
 ) -> None:
     """Raise where results could not be analysed as asked for; before hours of training.
 
-    ``labels``: names of the classes, where they are known.
+    ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
     """
     if over == "seeds" and len(spec.seeds) < 2:
         raise SpecError(
-            "intervals over seeds need at least two of them; leave over out, or give more seeds"
+            f"intervals over seeds need at least two of them; leave {option} out, or give more"
+            " seeds"
         )
     if spec.resplit and over not in ("auto", "seeds"):
         raise SpecError(
-            "data that are dealt anew with each seed have other samples with each; take intervals"
-            f" over seeds, not over {over}"
+            "data that are dealt anew with each seed have other samples with each; use"
+            f" {option} seeds in place of {over}"
         )
     if positive is not None and labels and positive not in labels:
         raise SpecError(unknown("label", positive, labels))

@@ -15,10 +15,10 @@ from evenhand.algorithm import Algorithm
 from evenhand.algorithms.naming import Table, described
 from evenhand.data.federation import Federation
 from evenhand.errors import require_kind
-from evenhand.studies.comparing import GivenBySeed
-from evenhand.studies.executing import Given
-from evenhand.studies.parsing import parse_method, parse_table
-from evenhand.studies.spec import Spec, plain_name
+from evenhand.studies.runs.comparing import GivenBySeed
+from evenhand.studies.runs.executing import Given
+from evenhand.studies.specs.parsing import parse_method, parse_table
+from evenhand.studies.specs.spec import Spec, plain_name
 from evenhand.training.directory import PYTHON, run_table
 from evenhand.training.settings import Settings
 

@@ -126,7 +126,7 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
     import tomli_w
 
     from evenhand.algorithms.naming import algorithm_table
-    from evenhand.studies.method import build_algorithm
+    from evenhand.studies.specs.method import build_algorithm
 
     try:
         table = algorithm_table(subject.algorithm)

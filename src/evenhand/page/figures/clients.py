@@ -9,7 +9,7 @@ import numpy as np
 from evenhand.page.figures.drawing import Json, extra, faint, figure, line, looks_of, plain, safe
 from evenhand.page.numbers import merit_title, merit_words
 from evenhand.page.series import client_merits, curve, shown, thinned
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 MOST_NAMED = 60  # clients that are drawn as points with names
 FEW = 8  # with fewer clients than these, a density would say what is not known

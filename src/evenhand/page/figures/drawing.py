@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.data.plots import Look, graph_objects, looks, shortened
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 Json = dict[str, Any]
 

@@ -12,7 +12,7 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.page.figures.drawing import dodged, dots, extra, figure, looks_of, plain, safe
 from evenhand.page.numbers import merit_title, merit_words
 from evenhand.page.series import shown
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 
 def gaps(

@@ -21,10 +21,10 @@ from evenhand.page.figures.drawing import (
 )
 from evenhand.page.numbers import statistic_title, written
 from evenhand.page.series import Floats
-from evenhand.studies.comparison import Comparison
-from evenhand.studies.ledger import Entry
-from evenhand.studies.statistics import HEADINGS, SMALLER_IS_BETTER, Point
-from evenhand.studies.study import Study
+from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.statistics import HEADINGS, SMALLER_IS_BETTER, Point
+from evenhand.studies.runs.study import Study
 
 VERDICTS = {
     "gains": ("#009E73", ""),

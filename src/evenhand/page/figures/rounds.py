@@ -10,7 +10,7 @@ import numpy as np
 from evenhand.data.plots import shortened
 from evenhand.page.figures.drawing import Json, extra, faint, figure, line, looks_of, plain, safe
 from evenhand.page.series import learning, weights
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 LEARNING = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
 LESS, EVEN, MORE = "#0072B2", "#F2F2F2", "#D55E00"

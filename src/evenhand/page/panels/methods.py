@@ -11,9 +11,9 @@ from evenhand.page.figures.methods import VERDICT_WORDS
 from evenhand.page.markup import table, text
 from evenhand.page.numbers import over_words, statistic
 from evenhand.page.panels.panel import Panel, Variant, listed
+from evenhand.studies.analysis.statistics import HEADINGS
+from evenhand.studies.analysis.statistics import front as front_points
 from evenhand.studies.findings import Findings
-from evenhand.studies.statistics import HEADINGS
-from evenhand.studies.statistics import front as front_points
 
 FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # what the mean can be set against
 

@@ -11,7 +11,7 @@ from evenhand.page.numbers import merit_words
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
 from evenhand.page.series import learning, thinned, weights
 from evenhand.studies.findings import Findings
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 
 def learning_curves(findings: Findings) -> Panel:

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from evenhand.studies.selection import FAIRNESS
-from evenhand.studies.sweeping import Sweep
+from evenhand.studies.analysis.sweeping import Sweep
+from evenhand.studies.specs.selection import FAIRNESS
 
 
 def show_choice(console: Console, sweep: Sweep) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenhand.metrics.spread import tenth
-from evenhand.studies.comparison import Comparison
-from evenhand.studies.ledger import Entry
-from evenhand.studies.study import Study
-from evenhand.studies.writing import amount, change, ends, signed
+from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.writing import amount, change, ends, signed
+from evenhand.studies.runs.study import Study
 
 # methods that are spoken of for what they do for the worst tenth; those that do harm are spoken of
 # in any case

@@ -7,9 +7,9 @@ import numpy as np
 from evenhand.errors import require_choice
 from evenhand.metrics import calibration
 from evenhand.metrics.uncertainty import Interval, gap_interval
-from evenhand.studies.audit import Audit
-from evenhand.studies.study import Study
-from evenhand.studies.trial import Trial
+from evenhand.studies.audits.audit import Audit
+from evenhand.studies.runs.study import Study
+from evenhand.studies.runs.trial import Trial
 
 
 def gaps(

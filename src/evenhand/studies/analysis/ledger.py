@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from evenhand.metrics.ledger import Gains
 from evenhand.metrics.uncertainty import Interval, holm
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 Floats = NDArray[np.float64]
 

@@ -14,9 +14,9 @@ import numpy as np
 from evenhand.algorithm import Algorithm
 from evenhand.algorithms.naming import Table, described, label_of
 from evenhand.errors import SpecError, unknown
-from evenhand.studies.method import Method
-from evenhand.studies.parsing import parse_value, put, split_commas
-from evenhand.studies.spec import REFERENCES, Spec
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.parsing import parse_value, put, split_commas
+from evenhand.studies.specs.spec import REFERENCES, Spec
 
 MOST_POINTS = 1000  # a slip in a range asks for more
 

@@ -12,9 +12,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.comparison import Comparison
-from evenhand.studies.ledger import Entry
-from evenhand.studies.study import Study
+from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.runs.study import Study
 
 TO = "\N{EN DASH}"
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from evenhand.errors import RunError, require_known
-from evenhand.studies.directories import SavedRun, run_directories
-from evenhand.studies.measure import Measure
-from evenhand.studies.spec import Spec
-from evenhand.studies.trial import Floats, Ints, Trial
+from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.specs.measure import Measure
+from evenhand.studies.specs.spec import Spec
+from evenhand.studies.runs.trial import Floats, Ints, Trial
 
 
 @dataclass(frozen=True, repr=False)

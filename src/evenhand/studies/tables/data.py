@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from evenhand.data.tables.encoding import Encoding
-from evenhand.studies.executing import Ready
+from evenhand.studies.runs.executing import Ready
 
 
 def show_data(console: Console, ready: Ready) -> None:

@@ -18,7 +18,7 @@ from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
-from evenhand.studies.audit_tables import ACROSS, gaps_table, outside, rows_table, scores_table
+from evenhand.studies.audits.tables import ACROSS, gaps_table, outside, rows_table, scores_table
 
 Ints = NDArray[np.int64]
 Row = dict[str, Any]

@@ -14,14 +14,14 @@ from evenhand.errors import require_choice, require_number
 from evenhand.metrics.across import OF_SHARES
 from evenhand.metrics.trials import trials
 from evenhand.metrics.uncertainty import OVER, Interval, holm, over_seeds, paired
-from evenhand.studies.statistics import (
+from evenhand.studies.analysis.statistics import (
     SMALLER_IS_BETTER,
     STATISTICS,
     UNBOUNDED,
     Floats,
     across_clients,
 )
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 
 class Difference(NamedTuple):

@@ -11,7 +11,7 @@ from evenhand.algorithm import Algorithm
 from evenhand.algorithms import ALGORITHMS, Averaged
 from evenhand.algorithms.naming import RESERVED, Table, imported, label_of
 from evenhand.errors import SpecError
-from evenhand.studies.building import built, check_name
+from evenhand.studies.specs.building import built, check_name
 
 # methods with a setting that Averaged(inner) has taken the place of, and its values
 WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from evenhand.errors import require_choice
 from evenhand.metrics import spread
 from evenhand.metrics.across import OF_SHARES
-from evenhand.studies.selection import dominated
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.selection import dominated
 
 Floats = NDArray[np.float64]
 

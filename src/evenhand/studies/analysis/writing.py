@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.study import Study
+from evenhand.studies.runs.study import Study
 
 
 def amount(study: Study, value: float) -> str:

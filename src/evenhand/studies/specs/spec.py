@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from evenhand.algorithms.naming import Table, label_of
 from evenhand.errors import SpecError
-from evenhand.studies import building
-from evenhand.studies.building import built, check_name
-from evenhand.studies.method import Method
-from evenhand.studies.selection import Selection
-from evenhand.studies.suited import suitable_methods, suitable_model
+from evenhand.studies.specs import building
+from evenhand.studies.specs.building import built, check_name
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.selection import Selection
+from evenhand.studies.specs.suited import suitable_methods, suitable_model
 from evenhand.training.directory import RUN_FILES
 from evenhand.training.settings import Settings
 

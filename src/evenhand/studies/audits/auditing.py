@@ -8,8 +8,8 @@ import pandas as pd
 
 from evenhand.data.tables.files import read_table
 from evenhand.metrics.counts import Counts
-from evenhand.studies.audit import Audit
-from evenhand.studies.counting import count_predictions, read_counts
+from evenhand.studies.audits.audit import Audit
+from evenhand.studies.audits.counting import count_predictions, read_counts
 
 
 def audit(

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from evenhand.errors import SpecError
-from evenhand.studies.directories import claim_comparison
-from evenhand.studies.executing import (
+from evenhand.studies.runs.directories import claim_comparison
+from evenhand.studies.runs.executing import (
     Given,
     Ready,
     check,
@@ -25,7 +25,7 @@ from evenhand.studies.executing import (
     execute_together,
     pays,
 )
-from evenhand.studies.spec import Spec
+from evenhand.studies.specs.spec import Spec
 from evenhand.training.fit import Progress
 
 # share of the training samples that a sweep sets aside where the data have no validation part

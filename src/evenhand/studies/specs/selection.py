@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require, require_choice, require_number
 from evenhand.metrics import spread
-from evenhand.studies.measure import ACCURACY, Measure
+from evenhand.studies.specs.measure import ACCURACY, Measure
 
 Numbers = dict[str, float]  # over clients, by the names in NUMBERS
 

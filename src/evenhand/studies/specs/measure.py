@@ -91,7 +91,7 @@ LOSS = Measure(
     "loss",
     "",
     1.0,
-    4,
+    3,
     "",
     "Decrease (+) or increase (-) of each {}'s loss against FedAvg",
     ("loss", "lowers", "raises"),

@@ -14,9 +14,9 @@ from evenhand.data.federation import Federation
 from evenhand.engines import Engine, Vmap, choose, processes
 from evenhand.errors import SpecError
 from evenhand.model import Model
-from evenhand.studies.directories import claim_run, is_finished
-from evenhand.studies.method import Method
-from evenhand.studies.spec import NODES, Spec
+from evenhand.studies.runs.directories import claim_run, is_finished
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
 from evenhand.training.fit import Progress, train
 from evenhand.training.settings import Settings
@@ -146,10 +146,7 @@ def pays(ready: Ready) -> bool:
     on a CPU for small models."""
     model = ready.model(ready.spec.methods[0])
     stacks = (
-        isinstance(ready.engine(model), Vmap)
-        and not model.stochastic
-        and not processes.several()
-        and ready.spec.evaluate == Spec.evaluate
+        isinstance(ready.engine(model), Vmap) and not model.stochastic and not processes.several()
     )
     return stacks and (model.device.type != "cpu" or model.size <= SMALL)
 

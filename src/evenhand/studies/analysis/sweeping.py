@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.studies.measure import Measure
-from evenhand.studies.method import Method
-from evenhand.studies.selection import (
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.measure import Measure
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.selection import (
     FAIRNESS,
     NUMBERS,
     Choice,
@@ -19,8 +20,7 @@ from evenhand.studies.selection import (
     numbers,
     off_the_front,
 )
-from evenhand.studies.spec import Spec
-from evenhand.studies.study import Study
+from evenhand.studies.specs.spec import Spec
 
 
 @dataclass(frozen=True)

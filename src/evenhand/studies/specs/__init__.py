@@ -1,0 +1,1 @@
+"""What to run: specs and what they are made of."""
