@@ -54,25 +54,6 @@ class Edge(NamedTuple):
     imported: str
 
 
-# Imports that are still to be removed; delete a line here when its import is gone.
-KNOWN: set[Edge] = set()
-# Files that are longer, and why; delete a line here when its file is short enough.
-LONGER = dict.fromkeys(
-    [
-        "page.figures",
-        "page.panels",
-        "page.sections",
-        "studies.analysis",
-        "studies.spec",
-        "studies.words",
-        "testing.hooks",
-        "testing.runs",
-        "testing.subject",
-    ],
-    "not split yet",
-)
-
-
 def modules(source: Path) -> dict[str, Path]:
     """Every module of the package by its dotted name."""
     found = {}
@@ -162,11 +143,11 @@ def cycles(found: set[Edge]) -> list[str]:
 
 
 def test_imports_point_downward() -> None:
-    assert upward(edges(SOURCE) - KNOWN) == []
+    assert upward(edges(SOURCE)) == []
 
 
 def test_modules_form_no_cycles() -> None:
-    assert cycles(edges(SOURCE) - KNOWN) == []
+    assert cycles(edges(SOURCE)) == []
 
 
 def test_files_are_short() -> None:
@@ -174,13 +155,7 @@ def test_files_are_short() -> None:
         name.removeprefix(f"{PACKAGE}."): len(path.read_text().splitlines())
         for name, path in modules(SOURCE).items()
     }
-    long = {name: count for name, count in lengths.items() if count > MOST_LINES}
-    assert {name: count for name, count in long.items() if name not in LONGER} == {}
-    assert LONGER.keys() - long.keys() == set(), "these are short now: take them out of LONGER"
-
-
-def test_known_imports_are_still_there() -> None:
-    assert KNOWN - edges(SOURCE) == set(), "these are gone: take them out of KNOWN"
+    assert {name: count for name, count in lengths.items() if count > MOST_LINES} == {}
 
 
 def test_every_part_has_its_place() -> None:
@@ -194,9 +169,9 @@ def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
         "data/x": "def f():\n    from evenhand.training.y import g\n",
         "data/z": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import evenhand.data.v\n",
         "data/v": "from evenhand.data import z\nfrom os import path\n",
-        "training/__init__": "import importlib\nimportlib.import_module(f'evenhand.page.{1}')\n",
+        "training/__init__": "import importlib\nimportlib.import_module(f'evenhand.studies.{1}')\n",
         "training/y": "from evenhand import data\n",
-        "page/__init__": "",
+        "studies/__init__": "",
     }
     for name, text in files.items():
         path = tmp_path / PACKAGE / f"{name}.py"
@@ -207,12 +182,12 @@ def test_an_import_is_found_wherever_it_stands(tmp_path: Path) -> None:
         Edge("evenhand.data.x", "evenhand.training.y"),
         Edge("evenhand.data.z", "evenhand.data.v"),
         Edge("evenhand.data.v", "evenhand.data.z"),
-        Edge("evenhand.training", "evenhand.page"),
+        Edge("evenhand.training", "evenhand.studies"),
         Edge("evenhand.training.y", "evenhand.data"),
     }
     assert upward(found) == [
         "evenhand.data.x imports evenhand.training.y: data is below training",
-        "evenhand.training imports evenhand.page: training is below page",
+        "evenhand.training imports evenhand.studies: training is below studies",
     ]
     assert cycles(found) == [
         "evenhand.data.z imports evenhand.data.v:"

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 import evenhand as eh
-from evenhand.studies.spec import algorithm_table, build_algorithm, parse_method
+from evenhand.algorithms.naming import algorithm_table
+from evenhand.studies.method import build_algorithm
+from evenhand.studies.parsing import parse_method
 from tests.support.federations import METHODS, network, ragged
 
 FEDERATION = ragged((5, 30, 7, 12, 9))

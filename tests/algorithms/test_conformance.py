@@ -49,10 +49,9 @@ def test_every_check_states_a_fact_and_explains_it_in_one_paragraph() -> None:
 
 
 def test_every_function_that_takes_a_subject_is_among_the_checks() -> None:
-    modules = (testing.settings, testing.hooks, testing.runs)
     public = [
         name
-        for module in modules
+        for module in testing.SUBJECTS
         for name, value in vars(module).items()
         if _is_check(value) and value.__module__ == module.__name__
     ]

@@ -17,14 +17,7 @@ from evenhand import tree
 from evenhand.cohort import Draw
 from evenhand.growth import Extent, first_clients, grown, resettled
 from tests.support.federations import METHODS, network, ragged
-from tests.support.joining import (
-    FEW,
-    JOINED,
-    ROUNDS,
-    SETTINGS,
-    SIZES,
-    enlarged,
-)
+from tests.support.joining import FEW, JOINED, ROUNDS, SETTINGS, SIZES, enlarged
 
 # ---- the state, by hand
 

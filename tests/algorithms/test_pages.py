@@ -15,8 +15,9 @@ from click.testing import CliRunner
 import evenhand as eh
 from evenhand.algorithm import visible
 from evenhand.cli import main
+from evenhand.studies.method import build_algorithm
 from evenhand.studies.methods import INNER, NOTHING, learned, learned_table
-from evenhand.studies.spec import build_algorithm, parse_method
+from evenhand.studies.parsing import parse_method
 from tests.support.federations import METHODS as METHODS_IN_ALL_FORMS
 from tests.support.federations import ragged
 

@@ -12,7 +12,9 @@ import pytest
 import evenhand as eh
 from evenhand.algorithms.naming import described, imported
 from evenhand.errors import SpecError
-from evenhand.studies.spec import Spec, build_algorithm, parse_method
+from evenhand.studies.method import build_algorithm
+from evenhand.studies.parsing import parse_method
+from evenhand.studies.spec import Spec
 from tests.conftest import Call
 from tests.support import own_method
 from tests.support.commands import results

@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 import evenhand as eh
 from evenhand.data.tables.encoding import Encoding
-from evenhand.studies.spec import Spec, suitable_methods, suitable_model
+from evenhand.studies.spec import Spec
+from evenhand.studies.suited import suitable_methods, suitable_model
 
 Call = Callable[..., tuple[int, str, str]]
 

@@ -17,16 +17,15 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
-from evenhand.algorithm import visible
 from evenhand.data.federation import Federation
 from evenhand.errors import RunError
 from evenhand.files import read_rows, read_tensors
-from evenhand.flower import records
-from evenhand.messages import Reply
 from evenhand.page.document import page
-from evenhand.studies.analysis import across_clients, compare, gaps, statistics
+from evenhand.studies.comparison import compare
 from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import analyse
+from evenhand.studies.gaps import gaps
+from evenhand.studies.statistics import across_clients, statistics
 from evenhand.studies.study import Study
 from tests.support.commands import invoke
 from tests.support.federations import METHODS, network, ragged
@@ -468,46 +467,4 @@ def test_other_commands_say_that_the_data_are_elsewhere(
         err
         == "evenhand: the data of this run are with the nodes of a federation; start its Flower app"
         " to run it, or to go on with it\n"
-    )
-
-
-# ---- what is said of a method and what it sends
-
-
-@pytest.mark.parametrize("teams", [True, False])
-@pytest.mark.parametrize("name", METHODS)
-def test_messages_hold_of_a_single_client_what_the_method_says_and_nothing_else(
-    name: str, teams: bool, tmp_path: Path
-) -> None:
-    """Through Flower: what arrives of a single client in training and surveys is an update or a
-    loss where ``seen`` says so."""
-    federation, method = ragged(SIZES, teams=teams), METHODS[name]
-    if not teams and name == "term_team":
-        pytest.skip("needs teams")
-    arrived: list[tuple[str, Reply]] = []
-
-    def watch(node: int, reply: Any) -> list[Any]:
-        found, about = records.read_reply(reply.content)
-        arrived.append((str(about.get("work", "census")), found))
-        return [reply]
-
-    Setting(tmp_path, federation, network(), spoil=watch).run(method, rounds=2, by_client=False)
-    seen = visible(method, federation.census())
-    trees = {
-        key
-        for kind, reply in arrived
-        if kind in ("train", "survey")
-        for key, value in reply.each.items()
-        if isinstance(value, dict)
-    }
-    numbers = {
-        key for kind, reply in arrived if kind in ("train", "survey") for key in reply.each
-    } - trees
-    known = {"weight", "share"}  # that the server has sent itself
-    assert bool(trees) == any("update" in what for what in seen)
-    assert bool(numbers - known) == any("loss" in what for what in seen)
-    assert all("loss" in key for key in numbers - known)
-    assert not any(reply.each for kind, reply in arrived if kind == "evaluate")
-    assert all(
-        set(reply.each) == {"train", "val", "test"} for kind, reply in arrived if kind == "census"
     )

@@ -100,8 +100,8 @@ def test_who_comes_in_the_middle_takes_part_from_the_next_round_on(
     method: str, tmp_path: Path
 ) -> None:
     """Bit for bit what the simulator gives where a run is resumed with one more client."""
-    expected = enlarged(METHODS[method], tmp_path / "simulated", ragged(SIZES))
-    found = run(late(tmp_path), METHODS[method])
+    expected = enlarged(METHODS[method], tmp_path / "simulated", ragged(SIZES), joined=1, rounds=3)
+    found = run(late(tmp_path, arrives={5: 0}), METHODS[method], rounds=3)
     assert flat(found).keys() == flat(expected).keys()
     for key, value in flat(expected).items():
         assert torch.equal(flat(found)[key], value), key

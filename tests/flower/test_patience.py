@@ -196,7 +196,7 @@ def test_rounds_are_told_in_the_servers_log(
         ({"algorithm": "qffl"}, TypeError, "algorithm must be an Algorithm object such as FedAvg"),
         ({"algorithm": eh.QFFL}, TypeError, r"the class QFFL; did you mean QFFL\(\)"),
     ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
+    ids=lambda value: str(value).partition(" at 0x")[0] if isinstance(value, dict) else "",
 )
 def test_what_cannot_be_is_refused_when_the_app_is_made(
     wrong: dict[str, Any], kind: type[Exception], message: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +13,57 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed")
 
 import evenhand as eh
+from evenhand.algorithm import visible
 from evenhand.flower import records
+from evenhand.messages import Reply
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_nodes import SETTINGS, SIZES, Setting, flat
 
-COHORTS = {"everyone": eh.Full(), "some": eh.Uniform(3)}
+Arrived = list[tuple[str, Reply]]  # kinds of work and replies
 
 
-@pytest.mark.parametrize("cohort", COHORTS)
+def watched(setting: Setting) -> Arrived:
+    """All replies that will reach the server."""
+    arrived: Arrived = []
+
+    def watch(node: int, reply: Any) -> list[Any]:
+        found, about = records.read_reply(reply.content)
+        arrived.append((str(about.get("work", "census")), found))
+        return [reply]
+
+    setting.grid.spoil = watch
+    return arrived
+
+
+def assert_shows_what_it_says(
+    method: eh.Algorithm, federation: eh.Federation, arrived: Arrived
+) -> None:
+    """What arrives of a single client in training and questions is an update or a loss where the
+    method says so, and nothing else."""
+    seen = visible(method, federation.census())
+    each = [reply.each for kind, reply in arrived if kind in ("train", "survey")]
+    trees = {key for found in each for key, value in found.items() if isinstance(value, dict)}
+    # the server has sent weight and share itself
+    numbers = {key for found in each for key in found} - trees - {"weight", "share"}
+    assert bool(trees) == any("update" in what for what in seen)
+    assert bool(numbers) == any("loss" in what for what in seen)
+    assert all("loss" in key for key in numbers)
+    reported = [reply for kind, reply in arrived if kind == "census"]
+    assert all(set(reply.each) == {"train", "val", "test"} for reply in reported)
+    assert len(reported) == federation.clients
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_what_the_simulator_gives_to_the_bit(
-    method: str, cohort: str, tmp_path: Path
+    method: str, tmp_path: Path
 ) -> None:
+    """With some clients in each round; with all of them see test_join.py."""
     federation, module = ragged(SIZES), network(torch.float64)
-    reference = eh.fit(
-        module,
-        federation,
-        METHODS[method],
-        rounds=3,
-        engine="loop",
-        cohort=COHORTS[cohort],
-        **SETTINGS,
-    )
-    result = Setting(tmp_path, federation, module).run(
-        METHODS[method], rounds=3, cohort=COHORTS[cohort]
-    )
+    settings = {**SETTINGS, "rounds": 3, "cohort": eh.Uniform(3)}
+    reference = eh.fit(module, federation, METHODS[method], engine="loop", **settings)
+    setting = Setting(tmp_path, federation, module)
+    arrived = watched(setting)
+    result = setting.run(METHODS[method], **settings)
     for key, value in flat(reference).items():
         assert torch.equal(flat(result)[key], value), key
     assert [row["answered"] for row in result.history_rows] == [
@@ -47,13 +74,27 @@ def test_every_method_gives_what_the_simulator_gives_to_the_bit(
             reference.score_columns[name].tolist(), nan_ok=True
         ), name
     assert result.personal is None
+    assert_shows_what_it_says(METHODS[method], federation, arrived)
+
+
+@pytest.mark.parametrize(
+    "method", ["fedavg", "afl", "gifair", "gifair_per", "gifair_exact", "finetuned"]
+)
+def test_without_teams_messages_show_what_the_method_says_too(method: str, tmp_path: Path) -> None:
+    """GIFAIR's server then sees each client's loss in place of a team's."""
+    federation = ragged(SIZES[:4], teams=False)
+    setting = Setting(tmp_path, federation, network())
+    arrived = watched(setting)
+    setting.run(METHODS[method], rounds=2, by_client=False)
+    assert_shows_what_it_says(METHODS[method], federation, arrived)
+    assert not any(reply.each for kind, reply in arrived if kind == "evaluate")
 
 
 @pytest.mark.parametrize("method", ["fedavg", "afl", "ditto", "gifair_per"])
 def test_float32_agrees_within_a_millionth(method: str, tmp_path: Path) -> None:
     federation, module = ragged(SIZES), network(torch.float32)
-    reference = eh.fit(module, federation, METHODS[method], rounds=5, engine="vmap", **SETTINGS)
-    result = Setting(tmp_path, federation, module).run(METHODS[method])
+    reference = eh.fit(module, federation, METHODS[method], rounds=3, engine="vmap", **SETTINGS)
+    result = Setting(tmp_path, federation, module).run(METHODS[method], rounds=3)
     for key, value in reference.params.items():
         torch.testing.assert_close(result.params[key], value, rtol=1e-6, atol=1e-6)
 
@@ -85,6 +126,21 @@ def test_the_last_model_is_evaluated_once_unless_clients_go_on_from_it(
         message for message in setting.grid.sent if message.metadata.message_type == "evaluate"
     ]
     assert len(asked) == exchanges * len(SIZES)
+
+
+@pytest.mark.parametrize(("method", "asks"), [("fedmgda", False), ("fedavg", True), ("afl", True)])
+def test_training_data_are_evaluated_only_where_the_method_can_tell_weights(
+    method: str, asks: bool, tmp_path: Path
+) -> None:
+    """FedMGDA+ sees updates, of which reports tell, and has no weights to explain."""
+    setting = Setting(tmp_path, ragged(SIZES[:3]), network())
+    setting.run(METHODS[method], rounds=1)
+    work = [
+        json.loads(message.content["about"]["how"])
+        for message in setting.grid.sent
+        if message.metadata.message_type == "evaluate"
+    ]
+    assert any(asked["part"] == "train" for asked in work) == asks
 
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "afl"])

@@ -88,12 +88,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
-    """Four nodes, with TLS and keys; a data file each."""
+    """Three nodes, with TLS and keys; a data file each."""
     place = tmp_path_factory.mktemp("federation")
     (place / "data").mkdir()
-    for name in "dbca":
+    for name in "bca":
         (place / "data" / f"{name}.csv").write_text(f"data of {name}")
-    running = Loopback(place / "state of it", nodes=4, data=place / "data")
+    running = Loopback(place / "state of it", nodes=3, data=place / "data")
     running.start()
     yield running
     running.stop()
@@ -162,8 +162,8 @@ def test_a_run_reaches_every_node_with_its_own_settings(
     written = json.loads(out.read_text())
     expected = [
         [
-            {"number": i, "of": 4, "data": f"data of {'abcd'[i]}", "seen": "x" * visits}
-            for i in range(4)
+            {"number": i, "of": 3, "data": f"data of {'abc'[i]}", "seen": "x" * visits}
+            for i in range(3)
         ]
         for visits in (1, 2)
     ]  # files in the order of their names; state is kept between messages
@@ -231,7 +231,7 @@ def test_strangers_are_refused_and_told_why(federation: Loopback, tmp_path: Path
     assert "came without a key" in told["no key"]
     assert "speaks plaintext" in told["plaintext"]
     online = federation.flwr_json("supernode", "list", "loopback")["nodes"]
-    assert [node["status"] for node in online] == ["online"] * 4
+    assert [node["status"] for node in online] == ["online"] * 3
 
 
 @needs_proc
@@ -257,7 +257,7 @@ def test_nothing_is_left_after_the_end(federation: Loopback) -> None:
         int(member.command[member.command.index("--port") + 1]) for member in federation.members
     ]
     pids = federation.pids()
-    assert len(pids) == 11  # a SuperLink and 4 nodes, what starts their apps, and the console
+    assert len(pids) == 9  # a SuperLink and 3 nodes, what starts their apps, and the console
     with pytest.raises(FederationError, match="is used by another federation"):
         Loopback(federation.directory).start()
 

@@ -12,8 +12,7 @@ import pytest
 
 from evenhand.page.document import page
 from evenhand.studies.findings import analyse
-from tests.report.test_report import FIVE, NASTY
-from tests.support.studies import make_study
+from tests.support.studies import FIVE, NASTY, make_study
 
 api = pytest.importorskip(
     "playwright.sync_api", reason="the browser test needs playwright; pip install 'evenhand[dev]'"

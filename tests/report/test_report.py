@@ -25,31 +25,18 @@ from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures, panels, series
 from evenhand.page.document import page
+from evenhand.page.figures.methods import VERDICT_WORDS
 from evenhand.page.markup import script_json
-from evenhand.studies import analysis
-from evenhand.studies.analysis import Difference
+from evenhand.studies.comparison import Difference, compare
 from evenhand.studies.findings import analyse
+from evenhand.studies.ledger import ledger
+from evenhand.studies.statistics import front
 from evenhand.studies.study import Study
 from tests.support.commands import invoke
-from tests.support.studies import make_study
+from tests.support.studies import FIVE, NASTY, make_study
 
 pytest.importorskip("plotly", reason="the report needs plotly")
 
-FIVE = {
-    "fedavg": (0.80, 0.0),
-    "qffl": (0.79, 0.5),
-    "afl": (0.77, 0.7),
-    "ditto": (0.82, 0.4),
-    "localonly": (0.7, 0.2),
-}
-NASTY = (
-    "<script>alert(1)</script>",
-    "</script><!--",
-    "[bold]a & b[/bold]",
-    "\"quoted\" 'name'",
-    "%{x} $y$ {{title}}",
-    "n" * 200,
-)
 ODD = {
     "one method": {"methods": {"fedavg": (0.8, 0.0)}},
     "one seed": {"seeds": 1},
@@ -238,9 +225,7 @@ def test_dominated_methods_are_hollow_and_the_front_joins_the_others() -> None:
     # means 0.75, 0.70, 0.65; worst 0.5, 0.6, 0.4
     rows = {"fedavg": [[0.5, 1.0]], "qffl": [[0.6, 0.8]], "afl": [[0.4, 0.9]]}
     study = with_merits(rows)
-    drawn = figures.front(
-        study, analysis.front(study, "worst10"), analysis.compare(study), "worst10"
-    ).data
+    drawn = figures.front(study, front(study, "worst10"), compare(study), "worst10").data
     assert list(drawn[0].x) == [70, 75]
     assert list(drawn[0].y) == [60, 50]
     assert {trace.name: "open" in trace.marker.symbol for trace in drawn[1:]} == {
@@ -252,9 +237,7 @@ def test_dominated_methods_are_hollow_and_the_front_joins_the_others() -> None:
 
 def test_better_is_up_for_worst_clients_and_down_for_spread() -> None:
     def titles(study: Study, fairness: str) -> str:
-        layout = figures.front(
-            study, analysis.front(study, fairness), analysis.compare(study), fairness
-        ).layout
+        layout = figures.front(study, front(study, fairness), compare(study), fairness).layout
         return str(layout.xaxis.title.text[-9] + layout.yaxis.title.text[-9])
 
     accuracy, errors = make_study(), make_study(regression=True)
@@ -267,13 +250,13 @@ def test_better_is_up_for_worst_clients_and_down_for_spread() -> None:
 
 def test_bars_count_verdicts() -> None:
     study = make_study(FIVE, clients=20, samples=200)
-    entries = analysis.ledger(study)
+    entries = ledger(study)
     counted = Counter(
         (entry.method, entry.verdict)
         for entry in entries
         if entry.against == "fedavg" and entry.by == "client"
     )
-    words = {word: verdict for verdict, word in figures.VERDICT_WORDS.items()}
+    words = {word: verdict for verdict, word in VERDICT_WORDS.items()}
     for bar in figures.verdicts(study, entries, "fedavg").data:
         for label, count in zip(bar.y, bar.x, strict=True):
             assert count == counted[label, words[bar.name]]
@@ -504,7 +487,7 @@ def test_bold_and_marks_stand_where_differences_are_significant() -> None:
 
 def test_numbers_of_the_table_are_those_of_the_comparison() -> None:
     study = make_study(seeds=3)
-    comparison = analysis.compare(study)
+    comparison = compare(study)
     text = written(study)
     row = next(row for row in re.findall(r'<tr data-method="qffl">.*?</tr>', text))
     cells = [re.sub(r"<[^>]+>", " ", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]

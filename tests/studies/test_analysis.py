@@ -9,8 +9,11 @@ import pytest
 from scipy import stats
 
 from evenhand.metrics.uncertainty import holm
-from evenhand.studies import analysis
+from evenhand.studies.comparison import compare
 from evenhand.studies.findings import analyse
+from evenhand.studies.gaps import gaps
+from evenhand.studies.ledger import ledger
+from evenhand.studies.statistics import STATISTICS, front, statistics
 from evenhand.studies.words import sentences
 from tests.support.studies import make_study
 
@@ -30,7 +33,7 @@ def changed(study, label, merits, seed):
 
 
 def test_rows_are_students_over_seeds():
-    found = analysis.compare(STUDY)
+    found = compare(STUDY)
     # a tenth of twelve clients is one
     values = [np.sort(STUDY.merits("qffl", seed))[0] for seed in STUDY.seeds]
     half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
@@ -42,7 +45,7 @@ def test_rows_are_students_over_seeds():
 
 
 def test_differences_are_paired_over_seeds_and_corrected():
-    found = analysis.compare(STUDY)
+    found = compare(STUDY)
     new, old = (
         [STUDY.merits(label, seed).mean() for seed in STUDY.seeds] for label in ("afl", "fedavg")
     )
@@ -57,7 +60,7 @@ def test_differences_are_paired_over_seeds_and_corrected():
 
 def test_smaller_spread_is_better():
     study = make_study({"fedavg": (0.7, 0.0), "qffl": (0.7, 1.0)}, seeds=5, clients=20, samples=400)
-    found = analysis.compare(study)
+    found = compare(study)
     assert found.differences["qffl"]["std"].interval.value < 0
     assert found.differences["qffl"]["std"].better
     assert not found.differences["qffl"]["std"].worse
@@ -71,7 +74,7 @@ def test_no_method_is_best_where_two_are_alike():
         clients=20,
         samples=400,
     )
-    found = analysis.compare(study)
+    found = compare(study)
     assert "mean" not in found.best
     assert found.differences["qffl"]["mean"].better
     assert found.differences["afl"]["mean"].better
@@ -79,13 +82,13 @@ def test_no_method_is_best_where_two_are_alike():
 
 def test_best_needs_more_than_one_method():
     study = make_study({"fedavg": (0.6, 0.0)})
-    found = analysis.compare(study)
+    found = compare(study)
     assert (found.best, found.differences) == ({}, {"fedavg": {}} if found.differences else {})
 
 
 def test_one_seed_takes_samples_and_its_error_is_the_binomial_one():
     study = make_study(seeds=1, clients=9, samples=200)
-    found = analysis.compare(study, draws=2000)
+    found = compare(study, draws=2000)
     accuracy = study.merits("fedavg", 0)
     error = math.sqrt((accuracy * (1 - accuracy) / (200 - 1)).sum()) / 9
     row = found.rows["fedavg"]["mean"]
@@ -103,7 +106,7 @@ def test_resampling_pairs_methods_on_the_same_samples():
             ("qffl", 0): replace(new, values=old.values, score_columns=old.score_columns),
         },
     )
-    difference = analysis.compare(study, draws=50).differences["qffl"]["mean"]
+    difference = compare(study, draws=50).differences["qffl"]["mean"]
     assert (
         difference.interval.value,
         difference.interval.low,
@@ -114,20 +117,20 @@ def test_resampling_pairs_methods_on_the_same_samples():
 
 def test_resampling_needs_the_same_samples():
     with pytest.raises(ValueError, match='over="seeds"'):
-        analysis.compare(make_study(same_data=False), over="samples")
+        compare(make_study(same_data=False), over="samples")
     with pytest.raises(ValueError, match="over must be"):
-        analysis.compare(STUDY, over="everything")
+        compare(STUDY, over="everything")
 
 
 def test_pooled_errors_are_pooled_as_squares():
     study = make_study(regression=True, clients=2, samples=10, empty=())
-    found = analysis.statistics(study, np.array([-3.0, -4.0]), np.array([10.0, 30.0]))
+    found = statistics(study, np.array([-3.0, -4.0]), np.array([10.0, 30.0]))
     assert float(found["pooled"]) == pytest.approx(-math.sqrt((10 * 9 + 30 * 16) / 40))
     assert float(found["jain"]) == pytest.approx(49 / 50)  # of the errors, which are positive
 
 
 def test_intervals_stay_within_what_a_number_can_be():
-    found = analysis.compare(make_study({"fedavg": (0.97, 1.0)}, seeds=2, clients=3, samples=5))
+    found = compare(make_study({"fedavg": (0.97, 1.0)}, seeds=2, clients=3, samples=5))
     for name, interval in found.rows["fedavg"].items():
         assert interval.low >= 0
         if name not in ("std", "variance", "variation"):
@@ -136,9 +139,7 @@ def test_intervals_stay_within_what_a_number_can_be():
 
 def test_ledger_gives_each_gain_and_holm_over_clients():
     entries = [
-        e
-        for e in analysis.ledger(STUDY)
-        if (e.by, e.method, e.against) == ("client", "afl", "fedavg")
+        e for e in ledger(STUDY) if (e.by, e.method, e.against) == ("client", "afl", "fedavg")
     ]
     gains = np.mean(
         [STUDY.merits("afl", seed) - STUDY.merits("fedavg", seed) for seed in STUDY.seeds], 0
@@ -158,9 +159,7 @@ def test_ledger_gives_each_gain_and_holm_over_clients():
 
 def test_ledger_of_groups_and_teams_takes_their_samples_together():
     entries = {
-        (e.by, e.name): e
-        for e in analysis.ledger(STUDY)
-        if (e.method, e.against) == ("qffl", "fedavg")
+        (e.by, e.name): e for e in ledger(STUDY) if (e.method, e.against) == ("qffl", "fedavg")
     }
     first = STUDY.first
     for by, names in (("group", ("north", "south")), ("team", ("east", "west"))):
@@ -181,22 +180,20 @@ def test_ledger_of_groups_and_teams_takes_their_samples_together():
 
 
 def test_ledger_marks_clients_with_few_samples_and_leaves_them_out_of_the_correction():
-    entries = analysis.ledger(make_study(clients=4, samples=9), least=10)
+    entries = ledger(make_study(clients=4, samples=9), least=10)
     assert {entry.verdict for entry in entries if entry.by == "client"} == {"few"}
     assert all(math.isnan(entry.adjusted) for entry in entries if entry.by == "client")
 
 
 def test_client_without_test_samples_has_no_gain():
-    entry = next(
-        e for e in analysis.ledger(make_study(clients=4, empty=[2])) if e.name == "client 2"
-    )
+    entry = next(e for e in ledger(make_study(clients=4, empty=[2])) if e.name == "client 2")
     assert math.isnan(entry.gain.value)
     assert entry.verdict == "few"
 
 
 def test_ledger_of_dealt_data_is_that_of_the_first_seed():
     study = make_study(same_data=False)
-    entry = next(e for e in analysis.ledger(study) if e.by == "client" and e.method == "qffl")
+    entry = next(e for e in ledger(study) if e.by == "client" and e.method == "qffl")
     assert entry.gain.value == pytest.approx(
         study.merits("qffl", 0)[0] - study.merits("fedavg", 0)[0]
     )
@@ -204,7 +201,7 @@ def test_ledger_of_dealt_data_is_that_of_the_first_seed():
 
 def test_ledger_of_a_regression_is_in_units_of_the_error():
     study = make_study(regression=True, seeds=1, clients=6, samples=200)
-    entries = [e for e in analysis.ledger(study) if e.by == "client" and e.method == "afl"]
+    entries = [e for e in ledger(study) if e.by == "client" and e.method == "afl"]
     for place, entry in enumerate(entries):
         mine = study.first.sample_client == place
         new, old = (study.trials[label, 0].values[mine] for label in ("afl", "fedavg"))
@@ -219,20 +216,18 @@ def test_ledger_of_a_regression_is_in_units_of_the_error():
 
 def test_staying_alone_is_a_reference_too():
     study = make_study({"fedavg": (0.6, 0.0), "localonly": (0.9, 0.0)}, samples=200)
-    entries = [e for e in analysis.ledger(study) if e.by == "client" and e.against == "localonly"]
+    entries = [e for e in ledger(study) if e.by == "client" and e.against == "localonly"]
     assert {e.method for e in entries} == {"fedavg"}
     assert all(e.verdict == "harmed" for e in entries)
-    comparison = analysis.compare(study)
-    line = next(
-        line for line in sentences(study, comparison, analysis.ledger(study)) if "alone" in line
-    )
+    comparison = compare(study)
+    line = next(line for line in sentences(study, comparison, ledger(study)) if "alone" in line)
     assert line.startswith("Of 12 clients, 12 are significantly worse off with FedAvg than alone: ")
 
 
 def test_gaps_are_those_of_the_counts():
     from evenhand.metrics import parity
 
-    found = analysis.gaps(STUDY)
+    found = gaps(STUDY)
     expected = np.mean(
         [
             float(parity.accuracy_parity(STUDY.trials["qffl", s].counts.by_group))
@@ -240,22 +235,22 @@ def test_gaps_are_those_of_the_counts():
         ]
     )
     assert found["qffl"]["accuracy parity"].value == pytest.approx(expected)
-    assert analysis.gaps(make_study(groups=())) == {}
+    assert gaps(make_study(groups=())) == {}
 
 
 def test_gaps_of_teams_compare_the_clients_of_each():
-    found = analysis.gaps(STUDY, by="team")["fedavg"]["accuracy parity"].value
+    found = gaps(STUDY, by="team")["fedavg"]["accuracy parity"].value
     by_team = [STUDY.merits("fedavg", seed, by="team") for seed in STUDY.seeds]
     assert found == pytest.approx(np.mean([np.ptp(merits) for merits in by_team]))
 
 
 def test_front_marks_what_another_method_beats_in_both():
     study = make_study({"fedavg": (0.9, 0.0), "qffl": (0.5, 0.0), "afl": (0.80, 1.0)}, samples=400)
-    points = {point.label: point for point in analysis.front(study)}
+    points = {point.label: point for point in front(study)}
     assert points["qffl"].dominated
     assert not points["fedavg"].dominated
     assert not points["afl"].dominated
-    by_spread = {point.label: point for point in analysis.front(study, "std")}
+    by_spread = {point.label: point for point in front(study, "std")}
     assert not by_spread["afl"].dominated
 
 
@@ -263,8 +258,8 @@ def test_words_say_by_how_much_and_at_what_cost():
     study = make_study(
         {"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400
     )
-    comparison = analysis.compare(study)
-    line = sentences(study, comparison, analysis.ledger(study))[0]
+    comparison = compare(study)
+    line = sentences(study, comparison, ledger(study))[0]
     worst, mean = (comparison.differences["qffl"][name].interval for name in ("worst10", "mean"))
     assert (
         line == "Against FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
@@ -276,7 +271,7 @@ def test_words_say_by_how_much_and_at_what_cost():
 
 def test_words_call_nothing_a_lift_that_may_be_chance():
     study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3)
-    line = sentences(study, analysis.compare(study), [])[0]
+    line = sentences(study, compare(study), [])[0]
     assert line.startswith(
         "Against FedAvg, qffl changes accuracy neither of the worst 10 % nor on average"
         " significantly: worst 10 % of clients "
@@ -290,14 +285,14 @@ def test_words_tell_of_rounds_in_which_nobody_answered():
         [4.0, 0.0, 0.0, 3.0]
     )
     assert (
-        sentences(study, analysis.compare(study), [])[0]
+        sentences(study, compare(study), [])[0]
         == "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
     )
 
 
 def test_words_warn_of_clients_with_few_samples():
     study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
-    lines = sentences(study, analysis.compare(study), analysis.ledger(study))
+    lines = sentences(study, compare(study), ledger(study))
     assert (
         "Mind that clients with fewer than 10 test samples are among the worst 10 %: client "
         in lines[0]
@@ -312,7 +307,7 @@ def test_words_name_groups_that_pay():
     study = make_study(
         {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
     )
-    lines = sentences(study, analysis.compare(study), analysis.ledger(study))
+    lines = sentences(study, compare(study), ledger(study))
     line = next(
         line for line in lines if line.startswith("Against FedAvg, significantly, with qffl: ")
     )
@@ -329,7 +324,7 @@ def test_words_about_errors_speak_of_errors():
         samples=400,
         regression=True,
     )
-    line = sentences(study, analysis.compare(study), [])[0]
+    line = sentences(study, compare(study), [])[0]
     ends = re.search(r"raises mean error by [\d.]+ \[([+-][\d.]+), ([+-][\d.]+)\]", line)
     assert ends is not None
     assert 0 < float(ends[1]) < float(ends[2])
@@ -339,7 +334,7 @@ def test_dealt_data_are_spoken_of_with_one_seed():
     study = make_study(same_data=False)
     line = next(
         line
-        for line in sentences(study, analysis.compare(study), [])
+        for line in sentences(study, compare(study), [])
         if line.startswith("FedAvg serves client")
     )
     worst = int(np.argmin(study.merits("fedavg", 0)))
@@ -348,7 +343,7 @@ def test_dealt_data_are_spoken_of_with_one_seed():
 
 def test_seeds_need_two_of_them():
     with pytest.raises(ValueError, match="at least two"):
-        analysis.compare(make_study(seeds=1), over="seeds")
+        compare(make_study(seeds=1), over="seeds")
 
 
 def test_tables_hold_all_numbers():
@@ -356,7 +351,7 @@ def test_tables_hold_all_numbers():
     found = findings.tables()
     assert set(found) == {"comparison", "differences", "ledger", "gaps", "clients"}
     assert len(found["clients"]) == 3 * 4 * 12
-    assert len(found["comparison"]) == 3 * len(analysis.STATISTICS)
+    assert len(found["comparison"]) == 3 * len(STATISTICS)
     assert len(found["ledger"]) == len(findings.entries)
 
 

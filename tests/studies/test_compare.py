@@ -23,7 +23,8 @@ from evenhand.data.federation import Federation
 from evenhand.data.samples import View
 from evenhand.errors import SpecError
 from evenhand.metrics import summary
-from evenhand.studies.spec import Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import Spec
 from tests.support.commands import invoke, results
 
 Call = Callable[..., tuple[int, str, str]]

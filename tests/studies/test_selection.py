@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from evenhand.errors import SpecError
 from evenhand.studies.grid import grid_points, parse_axis
 from evenhand.studies.measure import error_measure
+from evenhand.studies.method import Method
 from evenhand.studies.selection import RULES, Selection, dominated, numbers, off_the_front
-from evenhand.studies.spec import Method
 
 # accuracies of four clients with one seed; in percent, mean and variance are
 MERITS = {

@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 from evenhand.studies.measure import ACCURACY
-from evenhand.studies.spec import Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study, Trial
 from evenhand.studies.sweeping import Sweep
 from tests.support.commands import invoke, results

@@ -27,15 +27,20 @@ class Stopped(Exception):
     """Ends a run after a round."""
 
 
-def stop(done: int, row: dict[str, Any]) -> None:
-    if done == JOINED:
-        raise Stopped
-
-
 def enlarged(
-    method: eh.Algorithm, out: Path, whole: eh.Federation, few: Extent = FEW, **settings: Any
+    method: eh.Algorithm,
+    out: Path,
+    whole: eh.Federation,
+    few: Extent = FEW,
+    joined: int = JOINED,
+    **settings: Any,
 ) -> eh.Result:
-    """Two rounds with few clients, then three with all."""
+    """A run that begins with few clients and goes on with all after ``joined`` rounds."""
+
+    def stop(done: int, row: dict[str, Any]) -> None:
+        if done == joined:
+            raise Stopped
+
     options = {**SETTINGS, "rounds": ROUNDS, "out": out, "checkpoint_every": 1, **settings}
     with pytest.raises(Stopped):
         eh.fit(network(), first_clients(whole, few), method, progress=stop, **options)

@@ -13,7 +13,8 @@ import numpy as np
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import summary
 from evenhand.studies.measure import measure_of
-from evenhand.studies.spec import Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
 from evenhand.studies.trial import Trial
 
@@ -23,6 +24,22 @@ METHODS: Mapping[str, tuple[float, float]] = {
     "qffl": (0.79, 0.5),
     "afl": (0.77, 0.7),
 }
+FIVE = {
+    "fedavg": (0.80, 0.0),
+    "qffl": (0.79, 0.5),
+    "afl": (0.77, 0.7),
+    "ditto": (0.82, 0.4),
+    "localonly": (0.7, 0.2),
+}
+# names that would do harm where they were taken for HTML, markup or a template
+NASTY = (
+    "<script>alert(1)</script>",
+    "</script><!--",
+    "[bold]a & b[/bold]",
+    "\"quoted\" 'name'",
+    "%{x} $y$ {{title}}",
+    "n" * 200,
+)
 VERSIONS = {"python": "3.11.0", "evenhand": "0.1.0", "torch": "2.6.0"}
 
 

@@ -20,7 +20,7 @@ import evenhand as eh
 from evenhand import files, tree
 from evenhand.studies import comparing, executing
 from evenhand.studies.spec import Spec
-from evenhand.testing.subject import difference
+from evenhand.testing.compare import difference
 from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of, with_numbers
 from tests.support import joining

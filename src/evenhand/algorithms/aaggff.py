@@ -44,18 +44,20 @@ class AAggFF(Algorithm, Question, Weighting, Reporting):
     regret bound.
 
     The learner sees r_i = cdf(f_i / mean f), a bounded response, suffers -log(1 + <lam, r>) and
-    chooses newton:  lam = argmin over the simplex of  sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s,
-    p - lam_s>^2     (r / n for r) ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t +
-    1))),   C the cohort's share of clients  (C r for r)
-                                                                                 (Hahn et al., ICML
-                                                                                 2024)
+    chooses, with r / n for r in the first and C r in the second case,
 
-    g is the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is linearised around the mean
-    response. Clients who were not asked count with the mean response, those asked are scaled up for
-    them (doubly robust). Losses are asked for before training, and the new weights, normalised over
-    the participants, weigh the same round. lam starts at the clients' weights, the paper's at 1/n.
-    Two places of the authors' code are read as the paper has them: the doubly robust response keeps
-    its mean, and the newton term is around the past lam. The server sees every participant's loss.
+        newton:  lam = argmin over the simplex of
+                       sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s, p - lam_s>^2
+        ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t + 1)))
+                                                                        (Hahn et al., ICML 2024)
+
+    C is the cohort's share of clients, g the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is
+    linearised around the mean response. Clients who were not asked count with the mean response,
+    those asked are scaled up for them (doubly robust). Losses are asked for before training, and
+    the new weights, normalised over the participants, weigh the same round. lam starts at the
+    clients' weights, the paper's at 1/n. Two places of the authors' code are read as the paper has
+    them: the doubly robust response keeps its mean, and the newton term is around the past lam. The
+    server sees every participant's loss.
 
     Args:
         solver: "newton" for tens of clients who all take part, "ftrl" for many.

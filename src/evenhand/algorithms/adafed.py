@@ -23,9 +23,9 @@ INDEPENDENT = 1e-10
 class AdaFed(Algorithm, Reporting):
     """Descend for everyone at once, faster for those with higher losses.
 
-    theta <- theta - server_lr d,   d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for
-    every participant i, u_i = Delta_i / |Delta_i|
-    (Hamidi and Yang, TMLR 2024)
+        theta <- theta - server_lr d,   u_i = Delta_i / |Delta_i|,
+        d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for every participant i
+        (Hamidi and Yang, TMLR 2024)
 
     To first order every participant's loss falls, in proportion to F_i^gamma. The paper finds d by
     orthogonalising the updates one after the other and taking the least-norm point; the outcome

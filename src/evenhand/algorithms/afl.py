@@ -38,8 +38,8 @@ from evenhand.tree import Tree
 class AFL(Algorithm, Question, Weighting, Reporting):
     """Do as well as possible for the worst mixture of clients.
 
-    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Mohri et al., ICML
-    2019)
+        min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)
+        (Mohri et al., ICML 2019)
 
     Both steps use round-r values: theta <- theta - sum lam_i Delta_i, lam <- projection(lam +
     lr_lambda f(theta)), lam starting at the clients' weights. The paper takes one full-gradient

@@ -23,8 +23,7 @@ from evenhand.tree import Tree
 class AgnosticFedAvg(Algorithm):
     """Do as well as possible for the worst demographic group, with local work and few messages.
 
-    min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)              (Ro et al.,
-    2021)
+        min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)    (Ro et al., 2021)
 
     r_a is the mean loss of group (domain) a over all clients. A client descends the mean of its
     losses weighted by s_a = lam_a / N_a, N_a the share of group a in recent cohorts, and counts in

@@ -20,7 +20,7 @@ from evenhand.tree import Tree
 class Averaged(Wrapper):
     """Hand out the mean of the models after each round, not the last one.
 
-    result  <-  (1/R) sum_r theta_r,  theta_r the model after round r of R
+        handed out:  (1/R) sum_r theta_r,   theta_r the model after round r of R
 
     The theory of AFL, FedMinMax and FAFL for convex models is about this mean: the last models of a
     minimax method circle around it. Training goes on from the last model, and nothing that is sent

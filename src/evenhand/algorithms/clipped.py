@@ -21,7 +21,7 @@ from evenhand.tree import Tree
 class Clipped(Wrapper):
     """Let no client move the model by more than a given length.
 
-    Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
+        Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
 
     The client's local model is pulled back towards the received one, so whatever the inner method
     computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model.

@@ -30,8 +30,8 @@ from evenhand.tree import Tree
 class DeltaFL(Algorithm, Question, Weighting, Reporting):
     """Train on the clients in the upper tail of the losses alone: the superquantile.
 
-    minimise  mean of the f_i(theta) in the upper tail of mass ``tail``         (Laguel et al.,
-    2021; Pillutla et al., 2023)
+        minimise  mean of the f_i(theta) in the upper tail of mass ``tail``
+        (Laguel et al., 2021; Pillutla et al., 2023)
 
     The cohort reports its losses; those at or above the weighted (1 - tail)-quantile train and are
     averaged by weight. The client at the quantile counts whole, as in the authors' code, where the

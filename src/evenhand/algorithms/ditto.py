@@ -19,8 +19,8 @@ from evenhand.tree import Tree
 class Ditto(Algorithm):
     """A model of its own for every client, held near the federated one.
 
-    client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution         (Li
-    et al., ICML 2021)
+        client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution
+        (Li et al., ICML 2021)
 
     The client descends f(w) + f(v) + lam/2 |v - received|^2 over {w, v}: the gradients separate by
     themselves, w is FedAvg's local work and v stays with the client. Absent clients keep their v.

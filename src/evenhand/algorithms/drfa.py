@@ -39,8 +39,8 @@ class DRFA(Algorithm, Question, Weighting, Reporting):
     """AFL with few messages: draw clients by their dual weights, and raise these by losses at one
     moment of the round.
 
-    min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)      (Deng, Kamani,
-    Mahdavi, NeurIPS 2020)
+        min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)
+        (Deng, Kamani, Mahdavi, NeurIPS 2020)
 
     Clients are drawn in proportion to lam (with Proportional(k); the other cohorts take lam as the
     clients' weights) and their local models averaged, as are their models at a random moment of the

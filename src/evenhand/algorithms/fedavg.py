@@ -15,8 +15,7 @@ from evenhand.theory.aggregates import Mean
 class FedAvg(Algorithm, Reporting):
     """Average the clients' local work: good for the mean, blind to who is left behind.
 
-    minimise  sum_i w_i f_i(theta)                                       (McMahan et al., AISTATS
-    2017)
+        minimise  sum_i w_i f_i(theta)    (McMahan et al., AISTATS 2017)
 
     Sums only: each client sends a_i * (received model - local model). Every default of
     :class:`Algorithm` is FedAvg's.

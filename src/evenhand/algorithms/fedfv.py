@@ -27,10 +27,8 @@ class FedFV(Algorithm, Reporting):
     along that one, one after the other; of K participants all but the ceil((K - 1) (1 - alpha))
     with the smallest losses keep their updates. The plain mean is then cleared in the same way,
     from round ``tau`` on, of conflicts with the summed updates of clients last heard tau, ..., 1
-    rounds ago, and rescaled to the length of the plain mean of the received updates.
-                                                                                 (Wang et al., IJCAI
-                                                                                 2021, Algorithms 1
-                                                                                 to 3)
+    rounds ago, and rescaled to the length of the plain mean of the received updates (Wang et al.,
+    IJCAI 2021, Algorithms 1 to 3).
 
     It has no objective. Clients count alike, whatever their data. The server sees every
     participant's update and loss.

@@ -30,9 +30,9 @@ from evenhand.tree import Tree
 class FedMGDA(Algorithm, Reporting):
     """Look for directions that lower every participant's loss (FedMGDA+).
 
-    lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon,  u_i =
-    Delta_i / |Delta_i| theta <- theta - server_lr sum_i lam_i u_i
-    (Hu et al., 2022, Algorithm 1)
+        theta <- theta - server_lr sum_i lam_i u_i,   u_i = Delta_i / |Delta_i|,
+        lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon
+        (Hu et al., 2022, Algorithm 1)
 
     With epsilon = 1 no participant's loss rises to first order; smaller values trade that for the
     prior. It has no objective: it stops where no direction helps all (Pareto stationarity). The

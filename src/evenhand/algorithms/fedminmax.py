@@ -31,8 +31,8 @@ from evenhand.tree import Tree
 class FedMinMax(Algorithm):
     """Do as well as possible for the worst demographic group, wherever its samples live.
 
-    min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)            (Papadaki et
-    al., 2021)
+        min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)
+        (Papadaki et al., 2021)
 
     r_a is the mean loss of group a over all clients. A client descends (1/m_i) sum_z (mu_a(z) /
     rho_a(z)) loss(z), rho_a the share of group a in the data, and sends its losses summed by group;

@@ -22,8 +22,7 @@ class FedProx(Wrapper):
     """Keep local work near the received model, so that clients who do much of it do not drift
     apart.
 
-    client i:  minimise over w  f_i(w) + mu/2 |w - received|^2                   (Li et al., MLSys
-    2020)
+        client i:  minimise over w  f_i(w) + mu/2 |w - received|^2    (Li et al., MLSys 2020)
 
     The term is added to the local objective of the inner method. The paper's clients may also do
     unequal amounts of work, which here is the local solver's affair.

@@ -25,7 +25,7 @@ class FineTuned(Wrapper):
     """Train together, then let every client go on alone for a while: the honest rival of
     personalised methods.
 
-    client i:  epochs of the run's local solver on f_i, from the inner method's final model
+        client i:  epochs of the run's local solver on f_i, from the inner method's final model
 
     The inner method runs as it is. After the last round everyone, whether ever sampled or not,
     trains the model handed out on its own data and keeps the result, which never leaves it. The

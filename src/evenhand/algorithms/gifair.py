@@ -30,11 +30,10 @@ from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
-class GIFAIR(Algorithm, Question, Reporting):
+class GIFAIR(Algorithm, Reporting):
     """Pull the losses of teams of clients together.
 
-    minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|                     (Yue, Nouiehed, Al
-    Kontar, 2021)
+        minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|    (Yue, Nouiehed, Al Kontar, 2021)
 
     L_a is the plain mean of f_i over the clients of team a. Where the federation has no teams every
     client is its own. This equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|), rho_a =
@@ -64,19 +63,11 @@ class GIFAIR(Algorithm, Question, Reporting):
 
     def __post_init__(self) -> None:
         require_number("GIFAIR strength", self.strength, "[0, 1)", "0 gives FedAvg")
+        for name in ("personal", "exact_losses"):
+            value = getattr(self, name)
+            require(isinstance(value, bool), "{} must be true or false, got {!r}", name, value)
         require(
-            isinstance(self.personal, bool),
-            "personal must be true or false, got {!r}",
-            self.personal,
-        )
-        require(
-            isinstance(self.exact_losses, bool),
-            "exact_losses must be true or false, got {!r}",
-            self.exact_losses,
-        )
-        both = self.personal and self.exact_losses
-        require(
-            not both,
+            not (self.personal and self.exact_losses),
             "exact_losses are those of the server model; with personal=True the local models'"
             " losses are exact already",
         )
@@ -97,25 +88,6 @@ class GIFAIR(Algorithm, Question, Reporting):
         zeros = torch.zeros_like(members)
         state = {"model": params, "team": team, "factor": c / room, "loss": zeros, "heard": zeros}
         return state if individual else {**state, "index": torch.arange(len(members))}
-
-    def ask(self, state: State) -> Survey | None:
-        if not self.exact_losses:
-            return None
-        index = {"index": state["index"]} if "index" in state else {}
-        return Survey(
-            {"model": state["model"], **index}, {"team": state["team"]} if index else {}, "everyone"
-        )
-
-    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        return _report(model.loss(task.shared["model"], data).double(), task, {})
-
-    def learn(self, state: State, replies: Replies) -> State:
-        nobody = torch.zeros_like(state["loss"])
-        return (
-            _heard({**state, "loss": nobody, "heard": nobody}, replies)
-            if len(replies.ids)
-            else state
-        )
 
     def task(self, state: State, ids: Tensor) -> Task:
         team = state["team"][ids]
@@ -163,6 +135,9 @@ class GIFAIR(Algorithm, Question, Reporting):
         model: Tree = memory["model"] if self.personal else shared["model"]
         return model
 
+    def question(self) -> Question | None:
+        return EveryonesLoss() if self.exact_losses else None
+
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",) if census.teams is None else ()
 
@@ -171,6 +146,25 @@ class GIFAIR(Algorithm, Question, Reporting):
             return None  # the losses are not those of the models handed out
         teams = None if census.teams is None else tuple(census.teams.tolist())
         return Certificate.of(RankSpread(self.strength, teams), losses, census.weight)
+
+
+class EveryonesLoss(Question):
+    """The losses of all clients, or of all teams, at the model of this round."""
+
+    def ask(self, state: State) -> Survey | None:
+        shared, own = {"model": state["model"]}, {}
+        if "index" in state:
+            shared, own = {**shared, "index": state["index"]}, {"team": state["team"]}
+        return Survey(shared, own, "everyone")
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        return _report(model.loss(task.shared["model"], data).double(), task, {})
+
+    def learn(self, state: State, replies: Replies) -> State:
+        if not len(replies.ids):
+            return state
+        nobody = torch.zeros_like(state["loss"])
+        return _heard({**state, "loss": nobody, "heard": nobody}, replies)
 
 
 def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:

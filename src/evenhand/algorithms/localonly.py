@@ -15,7 +15,7 @@ from evenhand.tree import Tree
 class LocalOnly(Algorithm):
     """Every client trains alone: what joining a federation has to beat.
 
-    client i:  minimise over v  f_i(v)
+        client i:  minimise over v  f_i(v)
 
     A client goes on with its own model in every round it takes part in and sends nothing. The
     server model stays as it was.

@@ -22,8 +22,8 @@ from evenhand.tree import Tree
 class LossGuard(Wrapper):
     """Let no client win the federation by reporting a huge loss.
 
-    reported losses  <-  min(loss, median + mads * MAD) over those who report in a round
-    weights          <-  their projection on {lam : sum lam = 1, 0 <= lam_i <= cap}
+        reported losses  <-  min(loss, median + mads * MAD) over those who report in a round
+        weights          <-  their projection on {lam : sum lam = 1, 0 <= lam_i <= cap}
 
     A fair method that looks after high losses invites clients to overstate theirs. Both limits act
     on the server, before the inner method sees losses and after it has set the cohort's weights

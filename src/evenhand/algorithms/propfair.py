@@ -22,8 +22,7 @@ from evenhand.tree import Tree
 class PropFair(Algorithm, Reporting):
     """Proportional fairness: maximise the product of the clients' utilities M - loss.
 
-    minimise  - sum_i w_i log(M - f_i(theta))                            (Zhang et al., 2022,
-    Algorithm 1)
+        minimise  - sum_i w_i log(M - f_i(theta))    (Zhang et al., 2022, Algorithm 1)
 
     On a batch with mean loss l a client descends -log(M - l) where M - l >= epsilon, else l / M.
     The logarithm is taken of the batch's loss, as in the paper, so the local objective lies above

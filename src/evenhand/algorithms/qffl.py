@@ -22,8 +22,8 @@ from evenhand.tree import Tree
 class QFFL(Algorithm, Reporting):
     """Weight clients by the q-th power of their loss, so that high losses fall first.
 
-    minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)                         (Li et al., ICLR 2020,
-    Algorithm 2: q-FedAvg)
+        minimise  sum_i w_i f_i(theta)^(q+1) / (q+1)
+        (Li et al., ICLR 2020, Algorithm 2: q-FedAvg)
 
     With L = 1/lr, F = f_i at the received model on all local data, and g = L (received - local
     model), a client sends F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of

@@ -65,8 +65,7 @@ def _without_own(state: State) -> State:
 class FedAvgM(ServerOptimizer):
     """A step size and momentum on the server.
 
-    v <- momentum v + Delta,   theta <- theta - lr v                              (Hsu, Qi, Brown,
-    2019)
+        v <- momentum v + Delta,   theta <- theta - lr v    (Hsu, Qi, Brown, 2019)
 
     Delta is the step that the inner method would take.
 
@@ -97,11 +96,8 @@ class FedAvgM(ServerOptimizer):
 class FedAdam(ServerOptimizer):
     """Adam on the server, for models whose parameters need steps of different size.
 
-    m <- b1 m + (1 - b1) Delta,  v <- b2 v + (1 - b2) Delta^2,  theta <- theta - lr m / (sqrt(v) +
-    tau)
-                                                                                  (Reddi et al.,
-                                                                                  ICLR 2021,
-                                                                                  Algorithm 2)
+        m <- b1 m + (1 - b1) Delta,   v <- b2 v + (1 - b2) Delta^2,
+        theta <- theta - lr m / (sqrt(v) + tau)    (Reddi et al., ICLR 2021, Algorithm 2)
 
     Delta is the step that the inner method would take. As in the paper m and v start at 0 and tau^2
     and are not corrected for their start.

@@ -103,7 +103,7 @@ def data_table(
     a file or a directory."""
     from evenhand.datasets import DATASETS, FORMATS
     from evenhand.errors import SpecError
-    from evenhand.studies.spec import parse_table
+    from evenhand.studies.parsing import parse_table
 
     table: dict[str, Any] = {}
     path = None if data is None else Path(data).expanduser()
@@ -250,7 +250,8 @@ def planned(
     import dataclasses
 
     from evenhand.errors import SpecError
-    from evenhand.studies.spec import Spec, parse_method, parse_table
+    from evenhand.studies.parsing import parse_method, parse_table
+    from evenhand.studies.spec import Spec
 
     if spec and table_ending(spec.name):
         raise SpecError(

@@ -20,7 +20,8 @@ import evenhand
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from evenhand.studies.spec import Method, Spec
+    from evenhand.studies.method import Method
+    from evenhand.studies.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80

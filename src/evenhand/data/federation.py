@@ -11,11 +11,8 @@ import torch
 from torch import Tensor
 
 from evenhand.data.arrays import from_arrays
-from evenhand.data.dealing import Assignment, assign
-from evenhand.data.pool import Deal, Partition, Pool
 from evenhand.data.population import Extent, Form, Population, check_codes
-from evenhand.data.samples import PARTS, Part, Samples, View
-from evenhand.data.splits import drawn_for_validation
+from evenhand.data.samples import PARTS, Part, Samples, View, first_not_finite
 from evenhand.errors import require_choice, require_number, require_whole
 
 if TYPE_CHECKING:
@@ -23,10 +20,12 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
+    from evenhand.data.pool import Deal, Partition, Pool
     from evenhand.data.tables.encoding import Encoding
     from evenhand.data.torch_items import MapStyle
 
 
+# Readers are imported when they are used: a Flower node starts a process for each message.
 @dataclass(frozen=True, repr=False)
 class Federation(Population):
     """The data of all clients: train, and optionally val and test, parts; a group per sample; a
@@ -69,7 +68,7 @@ class Federation(Population):
 
     def _check_values(self, name: str, part: Part) -> None:
         for field, array in (("x", part.x), ("y", part.y)):
-            sample = _first_not_finite(array)
+            sample = first_not_finite(array)
             if sample is not None:
                 client = int(torch.searchsorted(part.offsets, sample, right=True)) - 1
                 raise ValueError(
@@ -209,6 +208,8 @@ class Federation(Population):
         Data that have a validation part stay as they are, and test samples stay where they are.
         Features are not copied: both parts are views of the training samples.
         """
+        from evenhand.data.splits import drawn_for_validation
+
         require_number("share", share, "[0, 1)", "it is a share of each client's training samples")
         if share == 0 or self.has("val"):
             return self
@@ -223,6 +224,8 @@ class Federation(Population):
     def from_pool(cls, pool: Pool, deal: Deal, part: Tensor) -> Federation:
         """A federation in which sample i belongs to client ``deal.owner[i]`` and part ``part[i]``:
         0 for train, 1 for val, 2 for test. :func:`evenhand.deal` finds both by name."""
+        from evenhand.data.dealing import Assignment
+
         return cls(*Assignment.of(pool, deal, part).contents(pool))
 
     @classmethod
@@ -296,6 +299,7 @@ class Federation(Population):
         split is LEAF's own (train/, test/) where there is one. The other options are those of
         :func:`evenhand.data.leaf.read_leaf`.
         """
+        from evenhand.data.dealing import assign
         from evenhand.data.leaf import read_leaf
 
         pool = read_leaf(path, kind, **options)
@@ -306,14 +310,3 @@ def _first(part: Part | None, clients: int) -> Part | None:
     """A part of the first clients; None where they have no samples in it."""
     few = None if part is None else part.first(clients)
     return few if few is not None and len(few.x) else None
-
-
-def _first_not_finite(array: Tensor | View) -> int | None:
-    """The first sample with a value that is not finite."""
-    source = array.source if isinstance(array, View) else array
-    if not source.is_floating_point() or bool(torch.isfinite(source).all()):
-        return None
-    # in a view the value may be in a row of the source that belongs to none of the samples
-    values = array[:]
-    bad = torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()
-    return int(bad[0]) if len(bad) else None

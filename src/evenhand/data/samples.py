@@ -233,3 +233,14 @@ class Part:
         """Views of one client's x, y and group."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return self.x[rows], self.y[rows], None if self.group is None else self.group[rows]
+
+
+def first_not_finite(array: Tensor | View) -> int | None:
+    """The first sample with a value that is not finite."""
+    source = array.source if isinstance(array, View) else array
+    if not source.is_floating_point() or bool(torch.isfinite(source).all()):
+        return None
+    # in a view the value may be in a row of the source that belongs to none of the samples
+    values = array[:]
+    bad = torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()
+    return int(bad[0]) if len(bad) else None

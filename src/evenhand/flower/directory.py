@@ -16,12 +16,13 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.local import LocalSGD
 from evenhand.studies import directories
-from evenhand.studies.spec import NODES, RESERVED, Spec, algorithm_table, plain_name
+from evenhand.studies.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
@@ -62,7 +63,7 @@ class Directory:
 
     def begin(self, population: Population, by_client: bool) -> None:
         """Write what the run is about; the directory of a resumed run stays as it is."""
-        files.clear_partial(self.path, RESERVED)
+        files.clear_partial(self.path, saved.RUN_FILES)
         if (self.path / "spec.toml").exists():
             return
         self._describe(population, by_client)

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSGD
-from evenhand.studies.spec import algorithm_table, build_algorithm
+from evenhand.studies.method import build_algorithm
 
 OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
 MOST = 1 << 31  # clients, and groups

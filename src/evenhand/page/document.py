@@ -9,10 +9,12 @@ from importlib import import_module, resources
 from typing import Any
 
 from evenhand.data.plots import looks
-from evenhand.page import figures, panels
+from evenhand.page import panels
+from evenhand.page.figures.methods import VERDICTS
+from evenhand.page.figures.rounds import EVEN
 from evenhand.page.ledger import ledger_data
 from evenhand.page.markup import script_json, text
-from evenhand.page.panels import Panel
+from evenhand.page.panels.panel import Panel
 from evenhand.page.sections import chooser, facts, sections
 from evenhand.studies.findings import Findings
 
@@ -67,7 +69,7 @@ def _data(findings: Findings, found: Mapping[str, Panel]) -> str:
         for look in looks(findings.study.labels, findings.study.reference).values()
         if look.colour != look.dark
     }
-    themes |= {figures.EVEN: "#2A2F37", figures.VERDICTS["unclear"][0]: "#9AA0A8"}
+    themes |= {EVEN: "#2A2F37", VERDICTS["unclear"][0]: "#9AA0A8"}
     parts = [script_json("figures-data", "{" + shown + "}"), script_json("themes-data", themes)]
     if findings.entries:
         parts.append(script_json("ledger-data", ledger_data(findings)))

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from evenhand.page import figures
+from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import text
-from evenhand.studies.analysis import Entry
 from evenhand.studies.findings import Findings
+from evenhand.studies.ledger import Entry
 
 WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
 
@@ -34,7 +34,7 @@ def ledger(findings: Findings) -> str:
     unit = (
         "points of accuracy"
         if study.measure.percent
-        else "decrease (+) or increase (-) of the error"
+        else f"decrease (+) or increase (-) of the {study.measure.words[0]}"
     )
     seeds = (
         " and over seeds"
@@ -53,9 +53,7 @@ def ledger(findings: Findings) -> str:
         "against": list(dict.fromkeys(entry.against for entry in entries)),
         "by": list(dict.fromkeys(entry.by for entry in entries)),
         "verdict": [
-            verdict
-            for verdict in figures.VERDICTS
-            if any(entry.verdict == verdict for entry in entries)
+            verdict for verdict in VERDICTS if any(entry.verdict == verdict for entry in entries)
         ],
     }
     every = {

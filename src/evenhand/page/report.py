@@ -14,7 +14,7 @@ from evenhand.errors import require_choice
 from evenhand.files import write_atomic
 from evenhand.page import panels
 from evenhand.page.document import page
-from evenhand.page.panels import Panel
+from evenhand.page.panels.panel import Panel
 from evenhand.studies.directories import load_spec
 from evenhand.studies.findings import NUMBERS, Findings, analyse, conclude
 from evenhand.studies.study import Study

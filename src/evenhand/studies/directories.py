@@ -23,7 +23,8 @@ from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
 from evenhand.studies.measure import Measure, measure_of
-from evenhand.studies.spec import NODES, Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import NODES, Spec
 from evenhand.studies.trial import Ints, Trial
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY

@@ -17,7 +17,8 @@ from evenhand.studies.comparing import Planned, check_comparison, execute_compar
 from evenhand.studies.findings import Findings, check_numbers, conclude
 from evenhand.studies.given import Data, Methods, Model, Request, request
 from evenhand.studies.grid import Axis, parse_axis, swept
-from evenhand.studies.spec import REFERENCES, Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import REFERENCES, Spec
 from evenhand.studies.study import Study
 from evenhand.training.fit import Progress
 from evenhand.training.settings import Options, takes_settings

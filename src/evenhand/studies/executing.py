@@ -15,7 +15,8 @@ from evenhand.engines import Engine, Vmap, choose, processes
 from evenhand.errors import SpecError
 from evenhand.model import Model
 from evenhand.studies.directories import claim_run, is_finished
-from evenhand.studies.spec import NODES, Method, Spec
+from evenhand.studies.method import Method
+from evenhand.studies.spec import NODES, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
 from evenhand.training.fit import Progress, train
 from evenhand.training.settings import Settings

@@ -13,7 +13,9 @@ from rich.console import Console
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies import tables
-from evenhand.studies.analysis import Comparison, Difference, Entry, compare, gaps, ledger
+from evenhand.studies.comparison import Comparison, Difference, compare
+from evenhand.studies.gaps import gaps
+from evenhand.studies.ledger import Entry, ledger
 from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
 from evenhand.studies.sweep_tables import show_choice

@@ -12,12 +12,13 @@ import torch
 from torch import nn
 
 from evenhand.algorithm import Algorithm
-from evenhand.algorithms.naming import described
+from evenhand.algorithms.naming import Table, described
 from evenhand.data.federation import Federation
 from evenhand.errors import require_kind
 from evenhand.studies.comparing import GivenBySeed
 from evenhand.studies.executing import Given
-from evenhand.studies.spec import Spec, Table, parse_method, parse_table, plain_name
+from evenhand.studies.parsing import parse_method, parse_table
+from evenhand.studies.spec import Spec, plain_name
 from evenhand.training.directory import PYTHON, run_table
 from evenhand.training.settings import Settings
 

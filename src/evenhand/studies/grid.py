@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenhand.algorithm import Algorithm
-from evenhand.algorithms.naming import described, label_of
+from evenhand.algorithms.naming import Table, described, label_of
 from evenhand.errors import SpecError, unknown
-from evenhand.studies.spec import REFERENCES, Method, Spec, Table, parse_value, put, split_commas
+from evenhand.studies.method import Method
+from evenhand.studies.parsing import parse_value, put, split_commas
+from evenhand.studies.spec import REFERENCES, Spec
 
 MOST_POINTS = 1000  # a slip in a range asks for more
 

@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from evenhand.errors import SpecError
-from evenhand.studies.spec import check_name
+from evenhand.studies.building import check_name
 
 if TYPE_CHECKING:
     from evenhand.data.population import Census

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -13,22 +12,21 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.algorithms import ALGORITHMS, Averaged
-from evenhand.algorithms.naming import RESERVED as RESERVED_KEYS
-from evenhand.algorithms.naming import algorithm_table as algorithm_table
-from evenhand.algorithms.naming import imported, label_of
-from evenhand.errors import SpecError, unknown
+from evenhand.algorithms.naming import Table, label_of
+from evenhand.errors import SpecError
+from evenhand.studies import building
+from evenhand.studies.building import built, check_name
+from evenhand.studies.method import Method
+from evenhand.studies.selection import Selection
+from evenhand.studies.suited import suitable_methods, suitable_model
+from evenhand.training.directory import RUN_FILES
+from evenhand.training.settings import Settings
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from evenhand.algorithm import Algorithm
-    from evenhand.cohort import Cohort
     from evenhand.data.federation import Federation
     from evenhand.local import LocalSGD
-    from evenhand.studies.selection import Selection
-
-Table = dict[str, Any]
 
 KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
@@ -38,21 +36,9 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("resplit", "track_weights"), bool),
     "validation": float,
 }
-OWN_METHOD = re.compile(r"\s*([^\W\d]\w*(?:\.\w+)*:[^\W\d]\w*)\s*(?::(.*))?")
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
-RESERVED = ("spec.toml", "about.json", "encoding.json", "samples.safetensors")
-SETTINGS = (  # plain fields of evenhand.Settings
-    "loss",
-    "rounds",
-    "seed",
-    "engine",
-    "weights",
-    "eval_every",
-    "checkpoint_every",
-    "track_weights",
-    "precision",
-    "evaluate",
-)
+# fields of Settings that a spec holds as they are
+SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"local", "cohort", "device"}
 # gains and losses are counted against them; training alone is there to compare with, not to choose
 REFERENCES = ("fedavg", "localonly")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
@@ -63,51 +49,7 @@ KIND_NAMES = {
     str: "a text",
     bool: "true or false",
 }
-# methods with a setting that Averaged(inner) has taken the place of, and its values
-WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
-
-
-@dataclass(frozen=True)
-class Method:
-    """One method of a run: its name, a label that is unique in the run, hyper-parameters, and
-    changes to the local solver."""
-
-    name: str
-    label: str
-    parameters: Table = field(default_factory=dict)
-    local: Table = field(default_factory=dict)
-    # the configured method itself, where it was given in Python
-    given: Algorithm | None = field(default=None, compare=False, repr=False)
-
-    @classmethod
-    def from_table(cls, entry: Mapping[str, Any]) -> Method:
-        """The method of a [[methods]] entry."""
-        local = entry.get("local", {})
-        if not isinstance(local, dict):
-            raise SpecError(
-                f"local of {entry['name']} must be a table such as {{ lr = 0.1 }}, got {local!r}"
-            )
-        name = entry["name"]
-        rest = {key: value for key, value in entry.items() if key not in RESERVED_KEYS}
-        return cls(name, str(entry.get("label", label_of(name))), rest, dict(local))
-
-    def algorithm(self) -> Algorithm:
-        """The configured method; raises a SpecError for an unknown name or keyword and for a bad
-        value."""
-        if self.given is not None:
-            return self.given
-        return build_algorithm({"name": self.name, **self.parameters}, own=True)
-
-    def table(self) -> Table:
-        """The [[methods]] entry of a spec."""
-        label = {"label": self.label} if self.label != label_of(self.name) else {}
-        return {
-            "name": self.name,
-            **label,
-            **self.parameters,
-            **({"local": self.local} if self.local else {}),
-        }
 
 
 @dataclass(frozen=True)
@@ -315,31 +257,15 @@ class Spec:
         for label in (
             method.label for method in self.methods if method.label != label_of(method.name)
         ):
-            if not FILE_NAME.fullmatch(label) or label in RESERVED:
+            if not FILE_NAME.fullmatch(label) or label in RUN_FILES:
                 raise SpecError(
-                    f"label must be a plain file name other than {', '.join(RESERVED)}, got"
+                    f"label must be a plain file name other than {', '.join(RUN_FILES)}, got"
                     f" {label!r}"
                 )
 
     def build_data(self) -> Federation:
         """The federation."""
-        from evenhand.datasets import DATASETS, FORMATS, loader
-
-        check_name("data set", self.data.get("name", ""), (*DATASETS, *FORMATS))
-        arguments = {
-            "seed": self.data_seed,
-            **{key: value for key, value in self.data.items() if key not in ("name", "shift")},
-        }
-        what = Path(str(self.data.get("path", ""))).name if self.data["name"] in FORMATS else ""
-        federation: Federation = _build(
-            what or f"data set {self.data['name']}", loader(self.data["name"]), arguments
-        )
-        if "shift" in self.data:
-            from evenhand.data.shifts import shifted
-
-            federation = _build(
-                "shift", partial(shifted, federation), {"seed": self.seed, **self.data["shift"]}
-            )
+        federation = building.build_data(self.data, self.seed, self.data_seed)
         return federation.with_validation(self.validation, self.data_seed)
 
     @property
@@ -350,239 +276,31 @@ class Spec:
 
     def build_selection(self) -> Selection:
         """How a sweep chooses."""
-        from evenhand.studies.selection import Selection
-
-        selection: Selection = _build("select", Selection, self.select)
+        selection: Selection = built("select", Selection, self.select)
         return selection
 
     def build_model(self, federation: Federation) -> nn.Module:
         """The module, its initial parameters drawn with the run's seed."""
-        from evenhand.models import MODELS
+        return building.build_model(self.model, federation, self.seed, self.data)
 
-        check_name("model", self.model.get("name", ""), MODELS)
-        factory = MODELS[self.model["name"]]
-        arguments = {key: value for key, value in self.model.items() if key != "name"}
-        y = federation.train.y
-        # a number to predict, or labels -1 and 1
-        scores = y.is_floating_point() or int(y.min()) < 0
-        outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
-        known: Table = {
-            "shape": tuple(federation.train.x.shape[1:]),
-            "outputs": outputs,
-            "seed": self.seed,
-        }
-        # word vectors must be those that the data set took its codes from
-        vectors = [
-            key
-            for key in ("root", "dimensions", "most")
-            if key in self.data and key in inspect.signature(factory).parameters
-        ]
-        known |= {key: self.data[key] for key in vectors}
-        module: nn.Module = _build(f"model {self.model['name']}", factory, {**known, **arguments})
-        return module
+    def build_local(self, method: Method) -> LocalSGD:
+        """The local solver of one method."""
+        return building.build_local({**self.local, **method.local})
 
     def settings(self, without: Collection[str] = ()) -> Table:
         """How all methods are trained: the fields of :class:`evenhand.Settings`, but for the local
         solver and those that are not wanted."""
         build: dict[str, Callable[[], Any]] = {
             **{name: partial(getattr, self, name) for name in SETTINGS},
-            "cohort": self.build_cohort,
-            "device": self.build_device,
+            "cohort": partial(building.build_cohort, self.cohort),
+            "device": partial(building.build_device, self.device),
         }
         return {name: made() for name, made in build.items() if name not in without}
-
-    def build_device(self) -> str:
-        """Where to compute."""
-        import torch
-
-        if self.device != "auto":
-            return self.device
-        return "cuda" if torch.cuda.is_available() else "cpu"
-
-    def build_local(self, method: Method) -> LocalSGD:
-        """The local solver of one method."""
-        from evenhand.local import LocalSGD
-
-        settings = {
-            key: value for key, value in {**self.local, **method.local}.items() if value != "auto"
-        }
-        local: LocalSGD = _build("local solver", LocalSGD, settings)
-        return local
-
-    def build_cohort(self) -> Cohort:
-        """Who takes part."""
-        from evenhand.cohort import Full, Proportional, Uniform
-
-        kinds: dict[str, type[Cohort]] = {
-            "full": Full,
-            "uniform": Uniform,
-            "proportional": Proportional,
-        }
-        check_name("cohort", self.cohort.get("name", ""), kinds)
-        arguments = {key: value for key, value in self.cohort.items() if key != "name"}
-        cohort: Cohort = _build("cohort", kinds[self.cohort["name"]], arguments)
-        return cohort
 
 
 def plain_name(name: str) -> str:
     """A name for a run that can be a file's."""
     return re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"
-
-
-def suitable_model(federation: Federation) -> str:
-    """The name of a model to begin with: by the kind of samples, and for tables by how many there
-    are to learn from."""
-    x = federation.train.x
-    if not x.is_floating_point():
-        return "char_lstm" if x.dtype.itemsize == 1 else "text_lstm"
-    return "linear" if len(x.shape) == 2 and len(x) < 5000 else "mlp"
-
-
-def suitable_methods(federation: Federation) -> dict[str, Table]:
-    """Methods to begin with: the two references, then one of each kind of fairness that these data
-    know."""
-    methods: dict[str, Table] = {
-        "fedavg": {},
-        "localonly": {},
-        "qffl": {"q": 1.0},
-        "afl": {"lr_lambda": 0.1},
-    }
-    if federation.groups:
-        methods["fedminmax"] = {"lr_mu": 0.05}
-    if federation.teams is not None:
-        methods["gifair"] = {"strength": 0.9}
-    return methods | {"ditto": {"lam": 0.1}}
-
-
-def build_algorithm(table: Any, own: bool = False) -> Algorithm:
-    """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
-    is the method it changes.
-
-    ``own``: also import a user's own method, ``mypackage:MyMethod``. A table that came in a message
-    must never do that.
-    """
-    parameters = (
-        {"name": table}
-        if isinstance(table, str)
-        else dict(table)
-        if isinstance(table, Mapping)
-        else {}
-    )
-    name = parameters.pop("name", None)
-    if name is None:
-        way_out = (
-            'inner=qffl,inner.q=2 on the command line, inner = { name = "qffl", q = 2 } in a spec'
-        )
-        raise SpecError(f"inner needs the name of a method: {way_out}; got {table!r}")
-    if own and isinstance(name, str) and ":" in name:
-        kind = imported(name)
-    else:
-        check_name("algorithm", name, ALGORITHMS)
-        kind = ALGORITHMS[name]
-    if "inner" in parameters:
-        check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(kind).parameters)
-        parameters["inner"] = build_algorithm(parameters["inner"], own)
-    output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
-    if output not in OUTPUTS:
-        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
-    algorithm: Algorithm = _build(f"algorithm {name}", kind, parameters)
-    return Averaged(algorithm) if output == "average" else algorithm
-
-
-def parse_method(text: str) -> Table:
-    """A method from a command line: NAME or NAME:key=value,key=value.
-
-    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper
-    changes. A user's own method has the name MODULE:CLASS.
-
-    >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
-    {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
-    >>> parse_method("fedprox:mu=0.1,inner=qffl,inner.q=2")
-    {'name': 'fedprox', 'mu': 0.1, 'inner': {'name': 'qffl', 'q': 2}}
-    >>> parse_method("mypackage:MyMethod:rate=0.3")
-    {'name': 'mypackage:MyMethod', 'rate': 0.3}
-    """
-    name, _, rest = text.partition(":")
-    if (own := OWN_METHOD.fullmatch(text)) and name.strip() not in ALGORITHMS:
-        name, rest = own.groups(default="")
-    entry: Table = {"name": name.strip()}
-    for path, parsed in _pairs(rest, text):
-        put(entry, path, parsed, text)
-    return entry
-
-
-def put(entry: Table, path: str, value: Any, text: str) -> None:
-    """Set a hyper-parameter of a method's table: q, local.lr, inner.q; ``text`` is named in
-    errors."""
-    *tables, key = path.split(".")
-    if key == "inner":
-        tables, key = [*tables, "inner"], "name"
-    elif key in ("name", "local"):
-        raise SpecError(f"unknown keyword {key!r} in {text!r}")
-    target = entry
-    for step in tables:
-        if step not in ("local", "inner"):
-            raise SpecError(
-                f"unknown keyword {path!r} in {text!r}; only local. and inner. have parts"
-            )
-        target = target.setdefault(step, {})
-    if key in target:
-        raise SpecError(f"{path!r} is given twice in {text!r}")
-    target[key] = value
-
-
-def parse_table(text: str) -> Table:
-    """A data set, partition or model from a command line: NAME or NAME:key=value,key=value; or
-    key=value,key=value alone.
-
-    >>> parse_table("dirichlet:clients=10,alpha=0.5")
-    {'name': 'dirichlet', 'clients': 10, 'alpha': 0.5}
-    >>> parse_table("val=0.1,test=0.2")
-    {'val': 0.1, 'test': 0.2}
-    """
-    name, colon, rest = text.partition(":")
-    if not colon and "=" in name:
-        return dict(_pairs(text, text))
-    return {"name": name.strip(), **dict(_pairs(rest, text))}
-
-
-def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
-    """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in
-    errors."""
-    found = []
-    for pair in split_commas(pairs):
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise SpecError(f"cannot read {pair!r} in {text!r}; write NAME:key=value,key=value")
-        found.append((key.strip(), parse_value(value)))
-    return found
-
-
-def parse_value(text: str) -> Any:
-    """A value from a command line: TOML where it is that, else text."""
-    try:
-        return tomllib.loads(f"value = {text.strip()}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text.strip()
-
-
-def split_commas(text: str) -> list[str]:
-    """Split at commas outside brackets."""
-    parts, depth, current = [], 0, ""
-    for character in text:
-        depth += (character in "[{(") - (character in ")}]")
-        if character == "," and depth == 0:
-            parts.append(current)
-            current = ""
-        else:
-            current += character
-    return [part for part in (*parts, current) if part.strip()]
-
-
-def check_name(what: str, name: Any, known: Collection[str]) -> None:
-    """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
-    if not isinstance(name, str) or name not in known:
-        raise SpecError(unknown(what, name, known))
 
 
 def _is_a(value: Any, kind: type) -> bool:
@@ -591,17 +309,3 @@ def _is_a(value: Any, kind: type) -> bool:
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     return isinstance(value, (int, float) if kind is float else kind)
-
-
-def _build(what: str, factory: Any, arguments: Table) -> Any:
-    """Call ``factory``; unknown keywords and bad values become a SpecError that names them."""
-    _known = inspect.signature(factory).parameters
-    for key in arguments:
-        check_name(f"keyword of {what}:", key, _known)
-    missing = [name for name, p in _known.items() if p.default is p.empty and name not in arguments]
-    if missing:
-        raise SpecError(f"{what} needs {missing[0]}")
-    try:
-        return factory(**arguments)
-    except (ValueError, TypeError) as error:
-        raise SpecError(f"{what}: {error}") from error

@@ -90,6 +90,11 @@ class Study:
         )
 
     @property
+    def sampled(self) -> bool:
+        """Whether the values of single samples are known."""
+        return all(trial.values is not None for trial in self.trials.values())
+
+    @property
     def clients(self) -> int:
         """How many clients there are; of those who shared nothing but sums it is known, too."""
         return max(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.studies.measure import Measure
+from evenhand.studies.method import Method
 from evenhand.studies.selection import (
     FAIRNESS,
     NUMBERS,
@@ -18,7 +19,7 @@ from evenhand.studies.selection import (
     numbers,
     off_the_front,
 )
-from evenhand.studies.spec import Method, Spec
+from evenhand.studies.spec import Spec
 from evenhand.studies.study import Study
 
 

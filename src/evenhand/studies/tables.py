@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis import Comparison, Entry
+from evenhand.studies.comparison import Comparison
+from evenhand.studies.ledger import Entry
 from evenhand.studies.study import Study
 
 TO = "\N{EN DASH}"

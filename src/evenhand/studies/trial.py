@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from evenhand import files, tree
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary
-from evenhand.studies.spec import Method
+from evenhand.studies.method import Method
 from evenhand.training.directory import MODEL, PERSONAL
 
 if TYPE_CHECKING:

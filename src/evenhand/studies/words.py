@@ -8,9 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenhand.metrics.spread import tenth
-from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis import Comparison, Entry, is_sampled
+from evenhand.studies.comparison import Comparison
+from evenhand.studies.ledger import Entry
 from evenhand.studies.study import Study
+from evenhand.studies.writing import amount, change, ends, signed
 
 # methods that are spoken of for what they do for the worst tenth; those that do harm are spoken of
 # in any case
@@ -100,11 +101,11 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
     what, better, other = study.measure.words
     if comparison.over == "nothing":
         of_worst, of_mean = (
-            f"{_signed(study, one.interval.value)} {study.measure.points}".rstrip()
+            f"{signed(study, one.interval.value)} {study.measure.points}".rstrip()
             for one in (worst, mean)
         )
         changes = f"{of_worst} for the worst 10 % of clients and {of_mean} in the mean"
-        without = "" if is_sampled(study) else " without values of samples"
+        without = "" if study.sampled else " without values of samples"
         return (
             f"Against FedAvg, {label} changes {what} by {changes}. One training{without} cannot"
             " tell that from chance."
@@ -113,8 +114,8 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
     warning = _few_among_the_worst(study, label, least)
     if not moved and not paid:
         changes = (
-            f"worst 10 % of clients {_change(study, worst.interval)}, mean"
-            f" {_change(study, mean.interval)}"
+            f"worst 10 % of clients {change(study, worst.interval)}, mean"
+            f" {change(study, mean.interval)}"
         )
         return (
             f"Against FedAvg, {label} changes {what} neither of the worst 10 % nor on average"
@@ -124,24 +125,24 @@ def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
         verb = better if worst.better else other
         effect = (
             f"{verb} the {what} of the worst 10 % of clients by"
-            f" {_amount(study, worst.interval.value)} {_ends(study, worst.interval)}"
+            f" {amount(study, worst.interval.value)} {ends(study, worst.interval)}"
         )
     else:
         effect = (
             f"does not change the {what} of the worst 10 % of clients significantly"
-            f" ({_change(study, worst.interval)})"
+            f" ({change(study, worst.interval)})"
         )
     if not paid:
-        cost = f"does not change mean {what} significantly ({_change(study, mean.interval)})"
+        cost = f"does not change mean {what} significantly ({change(study, mean.interval)})"
     elif study.measure.percent:
         cost = (
-            f"{'gains' if mean.better else 'costs'} {_amount(study, mean.interval.value)} of mean"
-            f" {what} {_ends(study, mean.interval)}"
+            f"{'gains' if mean.better else 'costs'} {amount(study, mean.interval.value)} of mean"
+            f" {what} {ends(study, mean.interval)}"
         )
     else:
         cost = (
             f"{better if mean.better else other} mean {what} by"
-            f" {_amount(study, mean.interval.value)} {_ends(study, mean.interval)}"
+            f" {amount(study, mean.interval.value)} {ends(study, mean.interval)}"
         )
     return f"Against FedAvg, {label} {effect} and {cost}.{warning}"
 
@@ -274,7 +275,7 @@ def _own_models(study: Study, label: str) -> str:
 
 def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
     shown = ", ".join(
-        f"{entry.name} ({_signed(study, entry.gain.value)})" for entry in entries[:most]
+        f"{entry.name} ({signed(study, entry.gain.value)})" for entry in entries[:most]
     )
     return shown + (f" and {len(entries) - most} more" if len(entries) > most else "")
 
@@ -284,7 +285,7 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     if comparison.over == "nothing":
         why = (
             "and numbers of a loss of one's own"
-            if is_sampled(study)
+            if study.sampled
             else "and samples are with the nodes: numbers"
         )
         return (
@@ -310,29 +311,3 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
         " Differences are paired; what is called significant is so after Holm's correction over"
         " the methods, or over the clients."
     )
-
-
-def _amount(study: Study, value: float) -> str:
-    points = f" {study.measure.points}" if study.measure.points else ""
-    return f"{study.measure.show(value)}{points}"
-
-
-def _change(study: Study, interval: Interval) -> str:
-    points = f" {study.measure.points}" if study.measure.points else ""
-    return f"{_signed(study, interval.value)}{points} {_ends(study, interval)}"
-
-
-def _signed(study: Study, value: float) -> str:
-    """A change of what is measured: of an error, which is a merit with a minus, the other way
-    round."""
-    way = 1.0 if study.measure.percent else -1.0
-    # no minus before a zero
-    written = round(way * study.measure.scale * value, study.measure.digits) + 0.0
-    return f"{written:+.{study.measure.digits}f}"
-
-
-def _ends(study: Study, interval: Interval) -> str:
-    if math.isnan(interval.low):
-        return "[interval unknown]"
-    ends = (interval.low, interval.high) if study.measure.percent else (interval.high, interval.low)
-    return f"[{_signed(study, ends[0])}, {_signed(study, ends[1])}]"

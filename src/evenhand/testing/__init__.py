@@ -27,8 +27,17 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
 from evenhand.errors import EvenhandError, first_line, require_kind
 from evenhand.losses import LossFunction
-from evenhand.testing import hooks, runs, settings
-from evenhand.testing.subject import Subject, quiet
+from evenhand.testing import (
+    extremes,
+    messages,
+    repetition,
+    reports,
+    settings,
+    states,
+    symmetry,
+)
+from evenhand.testing.compare import quiet
+from evenhand.testing.subject import Subject
 
 __all__ = [
     "CHECKS",
@@ -41,8 +50,9 @@ __all__ = [
 
 Check = Callable[[Subject], None]  # raises where the fact does not hold
 
+SUBJECTS = (settings, states, messages, reports, repetition, symmetry, extremes)
 CHECKS: Mapping[str, Check] = {
-    check.__name__: check for check in (*settings.CHECKS, *hooks.CHECKS, *runs.CHECKS)
+    check.__name__: check for subject in SUBJECTS for check in subject.CHECKS
 }
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 from evenhand.algorithm import Algorithm
 from evenhand.errors import SpecError, first_line
-from evenhand.testing.subject import ACCESSORS, HOOKS, Subject, expect, expect_alike, rebuilt, skip
+from evenhand.testing.compare import expect, expect_alike, skip
+from evenhand.testing.subject import Subject
+from evenhand.testing.watch import ACCESSORS, HOOKS, rebuilt
 
 PLAIN = (bool, int, float, str, type(None), Algorithm)
 
@@ -123,7 +125,8 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
     """From TOML, and from the command line's tables, comes an equal method."""
     import tomli_w
 
-    from evenhand.studies.spec import algorithm_table, build_algorithm
+    from evenhand.algorithms.naming import algorithm_table
+    from evenhand.studies.method import build_algorithm
 
     try:
         table = algorithm_table(subject.algorithm)

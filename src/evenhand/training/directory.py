@@ -37,7 +37,6 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm, visible
-from evenhand.algorithms.naming import described, label_of, plain_fields
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
@@ -82,6 +81,8 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     """Write a run of one method into a directory; refuse one that holds another run."""
     import tomli_w
 
+    from evenhand.algorithms.naming import described, label_of  # loads every method
+
     module, federation, settings = origin
     method = described(result.algorithm)
     table = run_table(directory.resolve().name, module, settings, [method])
@@ -112,6 +113,8 @@ def run_table(
 ) -> dict[str, Any]:
     """What a Python program asked for, in the form of a spec. Data and module are its own, so the
     spec tells of them and cannot make them again."""
+    from evenhand.algorithms.naming import plain_fields
+
     device = settings.device or next(module.parameters()).device
     table = {
         "name": name,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, State
+from evenhand.algorithm import Algorithm, Certificate, Reporting, State
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
 from evenhand.engines import Exchange
@@ -162,8 +162,12 @@ class Judge:
     def certificate(self, state: State, round: int) -> Certificate | None:
         """Which weight each client has at its training loss; None where the method cannot tell."""
         reporting = self.algorithm.reporting()
-        if reporting is None or not self.exchange.by_client:
-            return None  # that takes no look at the training data
+        if (
+            reporting is None
+            or type(reporting).certificate is Reporting.certificate
+            or not self.exchange.by_client
+        ):
+            return None  # without an exchange about the training data
         losses = self.training_losses(state, round)
         return (
             None

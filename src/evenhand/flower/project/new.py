@@ -23,7 +23,8 @@ from evenhand.errors import SpecError, require_whole
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.project import templates
 from evenhand.local import LocalSGD
-from evenhand.studies.spec import build_algorithm, parse_method
+from evenhand.studies.method import build_algorithm
+from evenhand.studies.parsing import parse_method
 
 ROUNDS = 10
 LOCAL = {"lr": 0.3, "epochs": 1, "batch_size": 32}

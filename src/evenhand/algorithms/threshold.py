@@ -1,0 +1,114 @@
+"""What FAFL's options are made of: levels of clients, a first threshold, a smooth positive part."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from evenhand.algorithm import Memory, Question, State, Survey, mean_step
+from evenhand.data.population import Census
+from evenhand.data.samples import Batch
+from evenhand.errors import require, require_number
+from evenhand.local import LocalSGD
+from evenhand.messages import Replies, Reply, Task
+from evenhand.model import Model
+from evenhand.theory.hcvar import HCVaR
+
+Levels = float | tuple[float, ...]  # one for all clients, or one for each
+
+
+def checked_levels(name: str, value: Any, interval: str, hint: str) -> Levels:
+    """A number, or several as a tuple, each in an interval."""
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        # hashable, and as from a spec
+        value = tuple(value.tolist() if hasattr(value, "tolist") else value)
+    for level in value if isinstance(value, tuple) else (value,):
+        require_number(name, level, interval, hint)
+    levels: Levels = value
+    return levels
+
+
+def by_client(name: str, value: Levels, clients: int) -> Tensor:
+    """(n,) the level of each client."""
+    if not isinstance(value, tuple):
+        return torch.full((clients,), value, dtype=torch.float64)
+    fits = len(value) == clients
+    require(fits, "{} has {} entries for {} clients", name, len(value), clients)
+    return torch.tensor(value, dtype=torch.float64)
+
+
+def warn_of_idle_caps(alpha: Tensor, census: Census) -> None:
+    """Warn where a cap w_i / alpha_i exceeds 1."""
+    if bool((alpha < census.weight).any()):
+        first = int((alpha < census.weight).nonzero()[0])
+        warnings.warn(
+            f"alpha of client {census.name(first)} ({alpha[first]:g}) is below its weight"
+            f" ({census.weight[first]:g}): its cap exceeds 1, so lowering alpha further no"
+            " longer changes the exact objective",
+            stacklevel=3,
+        )
+
+
+def positive_part(x: Tensor, mu: float | None) -> Tensor:
+    """mu log(1 + e^(x/mu)); without mu (x)_+, with slope 1 at 0."""
+    if mu is None:
+        return torch.where(x >= 0, x, torch.zeros_like(x))
+    # exact in both tails, where softplus switches to a line at x/mu = 20
+    return -mu * F.logsigmoid(-x / mu)
+
+
+def slope(x: Tensor, mu: float | None) -> Tensor:
+    """The derivative of the positive part."""
+    return (x >= 0).to(x.dtype) if mu is None else torch.sigmoid(x / mu)
+
+
+def risk_of(state: State, mu: float, ids: Tensor | None = None) -> HCVaR:
+    """The objective of some clients, by default of all."""
+    alpha, floor = (
+        tuple((levels if ids is None else levels[ids]).tolist())
+        for levels in (state["alpha"], state["floor"])
+    )
+    return HCVaR(alpha, mu, floor)
+
+
+def one_step_first(local: LocalSGD, round: int) -> LocalSGD:
+    """One local step in the first round."""
+    return dataclasses.replace(local, epochs=None, steps=1) if round == 0 else local
+
+
+@dataclass(frozen=True)
+class FirstThreshold(Question):
+    """A question before the first round: where eta starts.
+
+    Args:
+        at: the "mean" of the cohort's losses, or their "quantile", the best eta for them.
+    """
+
+    at: str
+
+    def ask(self, state: State) -> Survey | None:
+        return Survey({"model": state["model"]}, needed=state["started"] == 0)
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        loss, share = model.loss(task.shared["model"], data), task.own["share"]
+        if self.at == "quantile":
+            return Reply(each={"loss": loss, "share": share})
+        return Reply(total={"loss": share * loss, "weight": share})
+
+    def learn(self, state: State, replies: Replies) -> State:
+        if not len(replies.ids):
+            return state
+        if self.at == "mean":
+            eta = mean_step(replies, "loss")
+        else:
+            loss, share = replies.each["loss"].double(), replies.each["share"].double()
+            best = risk_of(state, 0.0, replies.ids).threshold(loss, share / share.sum())
+            eta = best.clamp(min=float(loss.min()))
+        return {**state, "eta": eta, "started": torch.ones_like(eta)}

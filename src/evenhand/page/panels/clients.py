@@ -1,0 +1,119 @@
+"""How clients are served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evenhand.page import figures
+from evenhand.page.figures.clients import FEW
+from evenhand.page.markup import table, text
+from evenhand.page.numbers import merit_words
+from evenhand.page.panels.panel import Panel, Variant, listed
+from evenhand.page.series import client_merits, curve, thinned
+from evenhand.studies.findings import Findings
+
+PERCENTILES = (0, 5, 10, 25, 50, 75, 90, 95, 100)
+
+
+def distribution(findings: Findings) -> Panel:
+    """How accuracy is spread over clients."""
+    study = findings.study
+    merits = {label: client_merits(study, label) for label in study.labels}
+    levels = (
+        (100 - np.array(PERCENTILES))
+        if study.measure.column != "accuracy"
+        else np.array(PERCENTILES)
+    )
+    at = {label: _percentiles(values, levels) for label, values in merits.items()}
+    quarters = [PERCENTILES.index(level) for level in (50, 25, 75)]
+    named = [
+        f"{label}: median {findings.number(at[label][quarters[0]])}, middle half"
+        f" {study.measure.show(at[label][quarters[1]])} to"
+        f" {findings.number(at[label][quarters[2]])}"
+        for label in study.labels
+    ]
+    what = (
+        "each client's mean over seeds"
+        if study.same_data and len(study.seeds) > 1
+        else "each client"
+    )
+    what = (
+        what
+        if study.same_data
+        else "each client of each seed, since the data were dealt anew with each"
+    )
+    fewest = min(int((~np.isnan(values)).sum()) for values in merits.values())
+    drawn = "The bar is the middle half of the clients with their median, a point a client."
+    if fewest >= FEW:
+        drawn = (
+            "A curve shows where clients are many, the bar below it the middle half of the clients"
+            " and their median."
+        )
+    caption = f"{merit_words(study)} of {findings.clients}: {text(what)}. {drawn}"
+    rows = [[label, *(study.measure.show(value) for value in at[label])] for label in study.labels]
+    headings = ["method", *(f"{level} %" for level in PERCENTILES)]
+    title = (
+        f"{merit_words(study)}{text(study.measure.unit)}: so many percent of the clients"
+        " have a smaller one"
+    )
+    numbers = table(headings, rows, title, study.labels)
+    return Panel(
+        "distribution",
+        caption,
+        (Variant("", figures.distribution(study), listed(named), numbers),),
+    )
+
+
+def sorted_clients(findings: Findings) -> Panel:
+    """Clients from the worst to the best served."""
+    study = findings.study
+    curves = {label: curve(study, label) for label in study.labels}
+    first = max(curves.values(), key=lambda found: len(found.percent))
+    rows = [
+        [
+            f"{first.percent[i]:.0f} %",
+            *(
+                study.measure.show(found.merit[i]) if i < len(found.merit) else "-"
+                for found in curves.values()
+            ),
+        ]
+        for i in thinned(len(first.percent), 21).tolist()
+    ]
+    ends = [
+        f"{label}: from {findings.number(found.merit[0])} to {findings.number(found.merit[-1])}"
+        for label, found in curves.items()
+        if len(found.merit)
+    ]
+    seeds = (
+        " Clients are sorted for each seed, and those of one rank averaged."
+        if len(study.seeds) > 1
+        else ""
+    )
+    caption = (
+        "A line that starts higher serves its worst clients better; a flatter one serves clients"
+        f" more alike.{seeds}"
+    )
+    if study.measure.column != "accuracy":
+        caption = (
+            "A line that starts lower serves its worst clients better; a flatter one serves"
+            f" clients more alike.{seeds}"
+        )
+    numbers = table(
+        ["clients served worse", *study.labels],
+        rows,
+        f"{merit_words(study)}{text(study.measure.unit)}",
+    )
+    return Panel(
+        "sorted", caption, (Variant("", figures.sorted_clients(study), listed(ends), numbers),)
+    )
+
+
+def _percentiles(values: Any, at: Any) -> list[float]:
+    kept = values[~np.isnan(values)]
+    return (
+        [float(value) for value in np.percentile(kept, at)]
+        if len(kept)
+        else [float("nan")] * len(at)
+    )

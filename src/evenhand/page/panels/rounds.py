@@ -1,0 +1,120 @@
+"""What happens over rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenhand.page import figures
+from evenhand.page.figures.rounds import LEARNING, learning_columns
+from evenhand.page.markup import table, text
+from evenhand.page.numbers import merit_words
+from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
+from evenhand.page.series import learning, thinned, weights
+from evenhand.studies.findings import Findings
+from evenhand.studies.study import Study
+
+
+def learning_curves(findings: Findings) -> Panel:
+    """Mean and worst 10 % over rounds."""
+    study = findings.study
+    columns = learning_columns(study)
+    names = {column: LEARNING.get(column, "mean loss") for column in columns}
+    curves = {
+        label: {column: learning(study, label, column) for column in columns}
+        for label in study.labels
+    }
+    ends, tables = [], ""
+    for label, found in curves.items():
+        told = [
+            f"{names[column]} {_curve_number(study, column, one.mean[-1])}"
+            for column, one in found.items()
+            if one
+        ]
+        if told:
+            ends.append(f"{label}: {', '.join(told)}")
+    for column, name in names.items():
+        lines = {label: found[column] for label, found in curves.items()}
+        rounds = max(
+            (line.rounds for line in lines.values() if line), key=len, default=np.empty(0, np.int64)
+        )
+        rows = []
+        for at in rounds[thinned(len(rounds), 21)].tolist() if len(rounds) else []:
+            there = [
+                line.mean[line.rounds == at].tolist() if line else [] for line in lines.values()
+            ]
+            rows.append(
+                [str(at), *(_curve_number(study, column, one[0]) if one else "-" for one in there)]
+            )
+        tables += table(
+            ["round", *study.labels], rows, f"{name.capitalize()} over rounds, means over seeds"
+        )
+    band = (
+        f" Bands reach from the lowest to the highest of {len(study.seeds)} seeds."
+        if len(study.seeds) > 1
+        else ""
+    )
+    what = (
+        f"{merit_words(study)} at the evaluated rounds."
+        if columns != ["loss"]
+        else "Mean loss over clients at the evaluated rounds."
+    )
+    return Panel(
+        "learning",
+        what + band,
+        (Variant("", figures.learning_curves(study), f"At the end. {listed(ends)}", tables),),
+    )
+
+
+def client_weights(findings: Findings) -> Panel | None:
+    """How much each client counted over rounds, for one method at a time; None where no method's
+    runs have weights."""
+    study = findings.study
+    variants = []
+    served_by = ""
+    plain = [label for label in (study.reference, study.alone) if label is not None]
+    # what differs from the rule is seen first
+    for label in (*(label for label in study.labels if label not in plain), *plain):
+        found = weights(study, label)
+        if found is None:
+            continue
+        served_by = found.served_by
+        tenth = max(1, len(found.rows) // 10)
+        last, worst = found.share[:, -1], float(found.share[:tenth, -1].mean())
+        most = found.rows[int(np.argmax(last))]
+        finding = (
+            f"With {label}, at round {found.rounds[-1]} the tenth of the clients that {served_by}"
+            f" serves worst count {worst:.2f} times an equal share in the mean; {most} most,"
+            f" {float(last.max()):.2f} times."
+        )
+        at = thinned(len(found.rounds), 6)
+        rows = [
+            [found.rows[i], *(f"{value:.2f}" for value in found.share[i, at])]
+            for i in thinned(len(found.rows), MOST_ROWS).tolist()
+        ]
+        numbers = table(
+            ["client", *(f"round {found.rounds[i]}" for i in at)],
+            rows,
+            f"Weights with {text(label)}, times an equal share",
+        )
+        variants.append(Variant(label, figures.client_weights(study, label), finding, numbers))
+    if not variants:
+        return None
+    several = (
+        "; of many clients, those that are served alike are averaged"
+        if len(study.names("client")) > len(rows)
+        else ""
+    )
+    caption = (
+        "What a client's training loss counts for in a round, of weights that sum to one, in"
+        " multiples of an equal share: 1 for everybody would be an equal voice. Clients are in the"
+        f" order in which {text(served_by)} serves them, the worst on top{several}."
+    )
+    return Panel("weights", caption, tuple(variants), "Method")
+
+
+def _curve_number(study: Study, column: str, value: float) -> str:
+    return (
+        f"{study.measure.scale * value:.{study.measure.digits}f}"
+        if column in LEARNING
+        else f"{value:.4g}"
+    )

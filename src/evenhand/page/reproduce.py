@@ -1,0 +1,86 @@
+"""How to reproduce what a page says: commands, specs, versions and machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from evenhand.page.markup import table, text
+from evenhand.studies.spec import Spec
+from evenhand.studies.study import Study
+from evenhand.training.directory import PYTHON
+
+
+def reproduce(study: Study, command: str) -> str:
+    """Commands, specs, versions and machine."""
+    federation = any("federation" in run for run in study.about)
+    groups: dict[str, tuple[Spec, list[int]]] = {}
+    for spec in study.specs:
+        known = dataclasses.replace(
+            spec,
+            seed=0,
+            data={
+                key: value for key, value in spec.data.items() if key != "seed" or study.same_data
+            },
+        )
+        groups.setdefault(known.to_toml(), (spec, []))[1].append(spec.seed)
+    parts = []
+    for number, (spec, seeds) in enumerate(groups.values(), start=1):
+        several = len(seeds) > 1
+        whole = (
+            dataclasses.replace(spec, seeds=tuple(seeds), resplit=not study.same_data)
+            if several
+            else spec
+        )
+        name = "spec.toml" if len(groups) == 1 else f"spec-{number}.toml"
+        line = f"evenhand compare {name} --no-reference" if several else f"evenhand run {name}"
+        how = (
+            f"<p>Save the spec below as <code>{name}</code> and"
+            f" run</p><pre><code>{text(line)}</code></pre>"
+        )
+        if spec.data.get("name") == PYTHON:
+            how = (
+                "<p>A Python program trained with these settings, on data and with a model of its"
+                " own; run it again.</p>"
+            )
+        if federation:
+            how = (
+                "<p>A Flower app ran with these settings on nodes that keep their data; start it"
+                " again with another directory.</p>"
+            )
+        parts.append(
+            f"{how}<details><summary>{name}</summary><pre><code>{text(whole.to_toml())}</code></pre></details>"
+        )
+    if command:
+        parts.append(f"<p>This page was made with</p><pre><code>{text(command)}</code></pre>")
+    rows = [
+        ["seeds", ", ".join(map(str, study.seeds))],
+        ["data", "the same for all seeds" if study.same_data else "dealt anew with each seed"],
+    ]
+    about: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "data fingerprint": lambda run: str(run.get("data", "")),
+        "machine": lambda run: str(run.get("machine", "")),
+        "device": lambda run: str(run.get("device", "")),
+        "versions": lambda run: ", ".join(
+            f"{name} {version}" for name, version in run.get("versions", {}).items()
+        ),
+    }
+    for name, read in about.items():
+        values = list(dict.fromkeys(value for value in map(read, study.about) if value))
+        if values:
+            rows.append(
+                [
+                    name,
+                    "; ".join(values[:5])
+                    + (f" and {len(values) - 5} more" if len(values) > 5 else ""),
+                ]
+            )
+    rows.append(
+        [
+            "directories",
+            ", ".join(map(str, study.directories[:10]))
+            + (" and others" if len(study.directories) > 10 else ""),
+        ]
+    )
+    return "".join(parts) + table(["what", "value"], rows, "What the numbers come from")

@@ -1,0 +1,122 @@
+"""From the tables of a spec to data, models, solvers and cohorts; slips become one-line errors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenhand.algorithms.naming import Table
+from evenhand.errors import SpecError, unknown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from evenhand.cohort import Cohort
+    from evenhand.data.federation import Federation
+    from evenhand.local import LocalSGD
+
+
+def check_name(what: str, name: Any, known: Collection[str]) -> None:
+    """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(unknown(what, name, known))
+
+
+def built(what: str, factory: Any, arguments: Table) -> Any:
+    """Call ``factory``; unknown keywords and bad values become a SpecError that names them."""
+    known = inspect.signature(factory).parameters
+    for key in arguments:
+        check_name(f"keyword of {what}:", key, known)
+    missing = [name for name, p in known.items() if p.default is p.empty and name not in arguments]
+    if missing:
+        raise SpecError(f"{what} needs {missing[0]}")
+    try:
+        return factory(**arguments)
+    except (ValueError, TypeError) as error:
+        raise SpecError(f"{what}: {error}") from error
+
+
+def build_data(table: Mapping[str, Any], seed: int, data_seed: int) -> Federation:
+    """The federation of a [data] table. ``data_seed`` is that of clients and their samples,
+    ``seed`` that of a shift."""
+    from evenhand.data.shifts import shifted
+    from evenhand.datasets import DATASETS, FORMATS, loader
+
+    name = table.get("name", "")
+    check_name("data set", name, (*DATASETS, *FORMATS))
+    arguments = {key: value for key, value in table.items() if key not in ("name", "shift")}
+    what = Path(str(table.get("path", ""))).name if name in FORMATS else ""
+    federation: Federation = built(
+        what or f"data set {name}", loader(name), {"seed": data_seed, **arguments}
+    )
+    if "shift" in table:
+        shift = {"seed": seed, **table["shift"]}
+        federation = built("shift", partial(shifted, federation), shift)
+    return federation
+
+
+def build_model(
+    table: Mapping[str, Any], federation: Federation, seed: int, data: Mapping[str, Any]
+) -> nn.Module:
+    """The module of a [model] table for a federation, which came of the [data] table; its initial
+    parameters are drawn with the seed."""
+    from evenhand.models import MODELS
+
+    name = table.get("name", "")
+    check_name("model", name, MODELS)
+    factory = MODELS[name]
+    y = federation.train.y
+    # a number to predict, or labels -1 and 1
+    scores = y.is_floating_point() or int(y.min()) < 0
+    outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
+    known: Table = {
+        "shape": tuple(federation.train.x.shape[1:]),
+        "outputs": outputs,
+        "seed": seed,
+    }
+    # word vectors must be those that the data set took its codes from
+    known |= {
+        key: data[key]
+        for key in ("root", "dimensions", "most")
+        if key in data and key in inspect.signature(factory).parameters
+    }
+    given = {key: value for key, value in table.items() if key != "name"}
+    module: nn.Module = built(f"model {name}", factory, {**known, **given})
+    return module
+
+
+def build_local(table: Mapping[str, Any]) -> LocalSGD:
+    """The local solver of a [local] table; what is "auto" in it is left to the solver."""
+    from evenhand.local import LocalSGD
+
+    settings = {key: value for key, value in table.items() if value != "auto"}
+    local: LocalSGD = built("local solver", LocalSGD, settings)
+    return local
+
+
+def build_cohort(table: Mapping[str, Any]) -> Cohort:
+    """Who takes part, from a [cohort] table."""
+    from evenhand.cohort import Full, Proportional, Uniform
+
+    kinds: dict[str, type[Cohort]] = {
+        "full": Full,
+        "uniform": Uniform,
+        "proportional": Proportional,
+    }
+    name = table.get("name", "")
+    check_name("cohort", name, kinds)
+    given = {key: value for key, value in table.items() if key != "name"}
+    cohort: Cohort = built("cohort", kinds[name], given)
+    return cohort
+
+
+def build_device(name: str) -> str:
+    """Where to compute; "auto" is a GPU if there is one."""
+    import torch
+
+    if name != "auto":
+        return name
+    return "cuda" if torch.cuda.is_available() else "cpu"

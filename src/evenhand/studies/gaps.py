@@ -1,0 +1,84 @@
+"""Gaps between groups, and between teams of clients, in the rates of a classifier."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from evenhand.errors import require_choice
+from evenhand.metrics import calibration
+from evenhand.metrics.uncertainty import Interval, gap_interval
+from evenhand.studies.audit import Audit
+from evenhand.studies.study import Study
+from evenhand.studies.trial import Trial
+
+
+def gaps(
+    study: Study,
+    by: str = "group",
+    level: float = 0.95,
+    least: int = 10,
+    positive: str | None = None,
+    draws: int = 400,
+) -> dict[str, dict[str, Interval]]:
+    """Gaps between groups (or teams), by method, then by kind ("accuracy parity", "demographic
+    parity", ...); {} without groups.
+
+    ``positive``: the label that rates are about, by default the last of two, and of more the one
+    that differs most. The mean over seeds of the gap and of the ends of its interval under
+    resampling of test samples: the interval of a single training.
+    """
+    require_choice("by", by, ("group", "team"))
+    if len(study.names(by)) < 2:
+        return {}
+    found: dict[str, dict[str, Interval]] = {}
+    for label in study.labels:
+        trials = [study.trials[label, seed] for seed in study.seeds]
+        counted = [trial.counts for trial in trials if trial.counts is not None]
+        if len(counted) < len(trials):
+            continue
+        if by == "team":
+            counted = [
+                counts.with_groups(study.names("team"), study.team_codes) for counts in counted
+            ]
+        judged = [
+            Audit(counts, positive, level=level, least=least, draws=draws).across_groups()
+            | _calibration(study, trial, by, level, least, draws)
+            for counts, trial in zip(counted, trials, strict=True)
+        ]
+        found[label] = {
+            kind: Interval(*np.mean([np.array(one[kind]) for one in judged], 0).tolist())
+            for kind in judged[0]
+        }
+    return {label: kinds for label, kinds in found.items() if kinds}
+
+
+def _calibration(
+    study: Study, trial: Trial, by: str, level: float, least: int, draws: int
+) -> dict[str, Interval]:
+    """The gap in calibration errors, for models whose scores are probabilities; resampled scores
+    are the mean ones of their bins."""
+    if "brier" not in trial.tally:
+        return {}
+    scored, score = (trial.tally[name] for name in ("scored", "score"))  # (n, A, 2, BINS)
+    if by == "group":
+        scored, score = scored.sum(0), score.sum(0)
+    else:
+        members = [study.team_codes == code for code in range(len(study.names("team")))]
+        scored, score = (
+            np.stack([table[member].sum((0, 1)) for member in members]) for table in (scored, score)
+        )
+    kept = scored.sum((1, 2)) >= max(1, least)
+    if kept.sum() < 2:
+        return {}
+    scored, mean = scored[kept].astype(np.int64), score[kept] / np.maximum(scored[kept], 1)
+    sizes, rng = scored.sum((1, 2)), np.random.default_rng(0)
+    drawn = np.stack(
+        [
+            rng.multinomial(n, table.ravel() / n, draws)
+            for n, table in zip(sizes, scored, strict=True)
+        ],
+        1,
+    )
+    drawn = drawn.reshape(draws, *scored.shape)
+    errors = (calibration.calibration_error(table, table * mean) for table in (scored, drawn))
+    return {"calibration": gap_interval([next(errors)], [next(errors)], level)}

@@ -1,0 +1,189 @@
+"""Eyes on a method: what its hooks take and give, and its exchanges."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from evenhand.algorithm import Algorithm, LocalWork, Question, Reporting, Weighting
+from evenhand.data.population import Population
+from evenhand.data.samples import Batch
+from evenhand.engines import Engine, Exchange, Loop
+from evenhand.engines.work import Work
+from evenhand.messages import Replies, Task
+from evenhand.model import Model
+from evenhand.testing.compare import difference
+from evenhand.training.result import Result
+from evenhand.tree import Tree
+
+
+def _public(interface: type) -> tuple[str, ...]:
+    """The functions of an interface, by name."""
+    return tuple(
+        name
+        for name, value in vars(interface).items()
+        if callable(value) and not name.startswith("_")
+    )
+
+
+# what a method may have, by the accessor that gives it
+OPTIONAL = {"question": Question, "weighting": Weighting, "reporting": Reporting}
+ACCESSORS = (*OPTIONAL, "local_work")
+# functions by name, and the accessor of the object that has them
+HOOKS = {
+    **{name: "" for name in _public(Algorithm) if name not in ACCESSORS},
+    **{name: accessor for accessor, kind in OPTIONAL.items() for name in _public(kind)},
+    "solver": "local_work",
+}
+Hook = Callable[..., Any]
+# (name of the hook, the hook, its arguments) -> what the run gets
+Watch = Callable[[str, Hook, tuple[Any, ...]], Any]
+
+
+def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
+    """The same method, with every call of a hook handed to ``watch``."""
+
+    def through(name: str) -> Hook:
+        return lambda _, *arguments: watch(name, hook_of(algorithm, name), arguments)
+
+    def local_work(_: Algorithm) -> LocalWork:
+        def solver(*arguments: Any) -> Any:
+            return watch("solver", hook_of(algorithm, "solver"), arguments)
+
+        return dataclasses.replace(algorithm.local_work(), solver=solver)
+
+    has = {"", *(accessor for accessor in OPTIONAL if getattr(algorithm, accessor)() is not None)}
+    hooks = {name: through(name) for name, accessor in HOOKS.items() if accessor in has}
+    kinds = (Algorithm, *(kind for accessor, kind in OPTIONAL.items() if accessor in has))
+    twin: Algorithm = type(
+        "Watched", kinds, {**hooks, "local_work": local_work, "personal": algorithm.personal}
+    )()
+    return twin
+
+
+def hook_of(algorithm: Algorithm, name: str) -> Hook:
+    """One of the functions that a method has."""
+    owner = getattr(algorithm, HOOKS[name])() if HOOKS[name] else algorithm
+    hook: Hook = getattr(owner, name)
+    return hook
+
+
+def rebuilt(algorithm: Any) -> Algorithm:
+    """A new method with the same settings, and nothing else."""
+    values = (
+        (entry.name, getattr(algorithm, entry.name)) for entry in dataclasses.fields(algorithm)
+    )
+    twin: Algorithm = dataclasses.replace(
+        algorithm,
+        **{name: rebuilt(value) for name, value in values if isinstance(value, Algorithm)},
+    )
+    return twin
+
+
+def duplicate(value: Any) -> Any:
+    """A copy of what hooks take and give that shares no tensor with it."""
+    if isinstance(value, Tensor):
+        return value.detach().clone().requires_grad_(value.requires_grad)
+    if isinstance(value, dict):
+        return {key: duplicate(entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        entries = [duplicate(entry) for entry in value]
+        return type(value)(*entries) if hasattr(value, "_fields") else tuple(entries)
+    return copy.deepcopy(value) if isinstance(value, Batch) else value
+
+
+class Call(NamedTuple):
+    """One call of a hook."""
+
+    arguments: tuple[Any, ...]
+    answer: Any
+
+
+class Witness:
+    """Calls every hook twice on equal arguments; keeps what went in and out, and notes what should
+    not have happened."""
+
+    def __init__(self) -> None:
+        self.calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
+        self.changed: dict[str, str] = {}  # hooks that changed an argument
+        self.unsteady: dict[str, str] = {}  # hooks whose second answer differed
+
+    def __call__(self, name: str, hook: Hook, arguments: tuple[Any, ...]) -> Any:
+        kept = duplicate(arguments)
+        answer = hook(*arguments)
+        if text := difference(arguments, kept):
+            self.changed.setdefault(name, f"{name} changes its argument {text}")
+        if text := difference(answer, hook(*duplicate(kept))):
+            self.unsteady.setdefault(name, f"{name}, called twice with the same arguments: {text}")
+        self.calls[name].append(Call(kept, duplicate(answer)))
+        return answer
+
+    def answers(self, name: str) -> list[Any]:
+        """What a hook gave, call by call."""
+        return [call.answer for call in self.calls[name]]
+
+    def states(self) -> list[Tree]:
+        """The server's states, in the order in which they arose within each hook."""
+        return [
+            *self.answers("init"),
+            *self.answers("learn"),
+            *(state for state, _ in self.answers("server")),
+        ]
+
+
+class Sent(NamedTuple):
+    """One exchange."""
+
+    work: Work
+    task: Task
+    ids: Tensor
+    round: int
+    memories: dict[int, Tree]  # before it
+    replies: Replies
+
+
+@dataclass(frozen=True)
+class Recorder(Engine):
+    """The loop engine, which also keeps every exchange of training and surveys."""
+
+    sent: list[Sent]
+
+    def attach(self, model: Model, population: Population, seed: int) -> Exchange:
+        return _Recording(Loop(workers=1).attach(model, population, seed), self.sent)
+
+
+class _Recording:
+    here, by_client = True, True
+
+    def __init__(self, inner: Exchange, sent: list[Sent]) -> None:
+        self.inner, self.sent = inner, sent
+        self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
+
+    @property
+    def memories(self) -> dict[int, Tree]:
+        return self.inner.memories
+
+    @memories.setter
+    def memories(self, memories: dict[int, Tree]) -> None:
+        self.inner.memories = memories
+
+    def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
+        before = dict(self.memories)
+        replies = self.inner.exchange(work, task, ids, round)
+        if work.name != "evaluate":
+            self.sent.append(Sent(work, task, ids, round, before, replies))
+        return replies
+
+
+class Observed(NamedTuple):
+    """A run, what its hooks took and gave, and its exchanges."""
+
+    result: Result
+    witness: Witness
+    training: list[Sent]
+    surveys: list[Sent]
