@@ -60,6 +60,11 @@ def test_widths_are_the_fewest_and_pad_the_least_of_all_choices(sizes: tuple[int
     assert padding(found) == best
 
 
+def test_padding_is_a_share_of_the_padded_samples() -> None:
+    # 28 of 200, though more than 15 % of the 172 that there are
+    assert padded_widths(torch.tensor([72, 100])).tolist() == [100]
+
+
 def test_widths_of_very_many_sizes_still_pad_little() -> None:
     have = torch.randint(1, 100_000, (200_000,), generator=torch.Generator().manual_seed(0))
     widths = padded_widths(have)
@@ -141,6 +146,13 @@ def test_folding_sums_the_replies_of_each_run_that_are_finite() -> None:
         rows = [row for row in range(7) if run[row] == number and good[row]]
         torch.testing.assert_close(sums["d"][number], total["d"][rows].double().sum(0))
     assert torch.equal(kept["loss"], each["loss"])
+
+
+def test_sums_are_taken_in_float64_whatever_clients_send() -> None:
+    fold, everyone = Fold(1, 3), torch.ones(3, dtype=torch.bool)
+    total = {"d": torch.tensor([[1e8], [1.0], [-1e8]])}
+    fold.add(total, {}, torch.arange(3), torch.zeros(3, dtype=torch.int64), everyone)
+    assert fold.sums()[0]["d"].tolist() == [[1.0]]
 
 
 def test_known_sums_take_the_place_of_adding_up_and_are_over_those_that_are_finite() -> None:

@@ -134,6 +134,12 @@ def test_simplex_and_capped_simplex_are_boxes(v: list[float], share: float) -> N
     )
 
 
+def test_entries_outside_the_support_have_no_floor() -> None:
+    support = torch.tensor([True, False, True])
+    found = project_simplex(tensor([0.9, 0.5, -3.0]), 0.25, support)
+    assert found.tolist() == [0.75, 0.0, 0.25]
+
+
 @pytest.mark.parametrize("scale", [1e-300, 1e-5, 1.0, 1e5, 1e300])
 @pytest.mark.parametrize(
     "project", [project_simplex, lambda v: project_capped(v, 1.5e-5)], ids=["simplex", "capped"]
