@@ -25,16 +25,15 @@ class CNN(nn.Sequential):
     The names that :data:`VARIANTS` gives to some of its settings, and their parameters:
 
         femnist   5x5 conv 32, pool, 5x5 conv 64, pool, dense 128: the defaults, a middle-sized CNN
-        for 28 x 28 images.
-                  461 630 for 62 classes ditto     5x5 conv 16, pool, 5x5 conv 32, pool, dropout
-        0.25, dense 128, dropout 0.5: FEMNIST in Ditto's code (Li et
-                  al., ICML 2021), the "two convolution + two fully connected" layers of GIFAIR-FL.
-        222 078 for 62 classes leaf      5x5 conv 32, pool, 5x5 conv 64, pool, dense 2048: FEMNIST
-        in LEAF (Caldas et al., 2018). 6 603 710 for 62
-                  classes pfl       3x3 conv 32, 3x3 conv 64, both without padding, pool, dropout
-        0.25, dense 128, dropout 0.5: CIFAR-10 and
-                  FEMNIST in the benchmarks of pfl-research (Granqvist et al., 2024). 1 626 442 for
-                  CIFAR-10
+                  for 28 x 28 images. 461 630 for 62 classes
+        ditto     5x5 conv 16, pool, 5x5 conv 32, pool, dropout 0.25, dense 128, dropout 0.5:
+                  FEMNIST in Ditto's code (Li et al., ICML 2021), the "two convolution + two fully
+                  connected" layers of GIFAIR-FL. 222 078 for 62 classes
+        leaf      5x5 conv 32, pool, 5x5 conv 64, pool, dense 2048: FEMNIST in LEAF (Caldas et al.,
+                  2018). 6 603 710 for 62 classes
+        pfl       3x3 conv 32, 3x3 conv 64, both without padding, pool, dropout 0.25, dense 128,
+                  dropout 0.5: CIFAR-10 and FEMNIST in the benchmarks of pfl-research (Granqvist et
+                  al., 2024). 1 626 442 for CIFAR-10
 
     All but the first come from code that starts as TensorFlow does, init="glorot".
 

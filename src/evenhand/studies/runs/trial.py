@@ -41,7 +41,7 @@ class Trial:
     validation: Columns | None = field(default=None, repr=False)
     # confusion counts by client and group on test data
     counts: Counts | None = field(default=None, repr=False)
-    # (n, A, ...) what scores are made of, see metrics.tally
+    # (n, A, ...) what scores are made of, see metrics.tallies
     tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
     # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
     values: Floats | None = field(default=None, repr=False)

@@ -1,0 +1,1 @@
+"""Runs: trained from specs, kept in directories, looked at together."""
