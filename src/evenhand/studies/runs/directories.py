@@ -22,10 +22,10 @@ from evenhand.engines import processes
 from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
+from evenhand.studies.runs.trial import Ints, Trial
 from evenhand.studies.specs.measure import Measure, measure_of
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
-from evenhand.studies.runs.trial import Ints, Trial
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure
 from evenhand.studies.specs.spec import Spec
-from evenhand.studies.runs.trial import Floats, Ints, Trial
 
 
 @dataclass(frozen=True, repr=False)
