@@ -6,9 +6,6 @@ from dataclasses import dataclass
 import torch
 
 import evenhand as eh
-from evenhand import tree
-from evenhand.errors import require_number
-from evenhand.testing import check_algorithm
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,11 @@ class PowerLoss(eh.Algorithm):
     power: float = 2.0
 
     def __post_init__(self) -> None:
-        require_number("power", self.power, "[1, inf)", "1 gives FedAvg")
+        if not 1 <= self.power < float("inf"):
+            raise ValueError(f"power must be at least 1 (FedAvg), got {self.power}")
 
     def objective(
-        self, model: eh.Model, variables: tree.Tree, batch: eh.Batch, task: eh.Task
+        self, model: eh.Model, variables: eh.tree.Tree, batch: eh.Batch, task: eh.Task
     ) -> torch.Tensor:
         return model.loss(variables["model"], batch) ** self.power / self.power
 
@@ -33,5 +31,5 @@ for engine in ("loop", "vmap"):
     result = eh.fit(module, fed, PowerLoss(), rounds=10, cohort=eh.Uniform(5), engine=engine)
     print(engine, {name: round(value, 3) for name, value in result.summary.items()})
 
-checks = check_algorithm(PowerLoss(), collect=True)
+checks = eh.testing.check_algorithm(PowerLoss(), collect=True)
 print(sum(check.passed for check in checks), "of", len(checks), "checks passed")

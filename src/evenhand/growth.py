@@ -45,10 +45,7 @@ def _leaf(key: str, now: Tensor, before: Tensor, after: Tensor) -> Tensor:
     if before.shape == after.shape:
         return now
     if now.shape != before.shape:
-        raise ValueError(
-            f"it cannot be told where newcomers belong in the state's {key!r}; give the method a"
-            " join of its own"
-        )
+        raise ValueError(f"cannot extend state {key!r} to new clients; implement join()")
     larger = after.clone()
     larger[tuple(slice(0, length) for length in now.shape)] = now
     return larger

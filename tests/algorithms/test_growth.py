@@ -77,7 +77,9 @@ def test_a_list_that_grows_by_itself_stays() -> None:
 
 
 def test_a_leaf_that_cannot_be_placed_is_named() -> None:
-    with pytest.raises(ValueError, match="where newcomers belong in the state's 'log'"):
+    with pytest.raises(
+        ValueError, match=r"cannot extend state 'log' to new clients; implement join\(\)"
+    ):
         grown({"log": torch.ones(7, 2)}, {"log": torch.zeros(0, 2)}, {"log": torch.zeros(0, 3)})
 
 
