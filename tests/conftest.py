@@ -23,8 +23,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# tests start many processes, and each would compile the package anew
+# tests start many processes: each would compile the package anew, and use all cores for small
+# tensors
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Call = Callable[..., tuple[int, str, str]]
 
