@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-LEFT_OUT = (".git", ".venv", ".data", "runs", "__pycache__", ".*_cache", ".hypothesis")
+LEFT_OUT = (".git", ".venv", ".data", ".peers", "__pycache__", ".*_cache", ".hypothesis")
 PYTEST = (sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider")
 FIRST, WIDER = 600, 1800  # seconds
 
