@@ -113,8 +113,11 @@ def test_a_seed_that_the_data_name_themselves_stays() -> None:
     spec = Spec(
         seeds=(4, 5),
         data={"name": "digits", "clients": 3, "seed": 9, "shift": {"noise": 0.1, "seed": 8}},
+        validation=0.2,
     )
     assert spec.for_seed(5).data == spec.data
+    one, two = (spec.for_seed(seed).build_data().fingerprint() for seed in (4, 5))
+    assert one == two
 
 
 def test_dealing_anew_takes_each_seed_for_the_data_too() -> None:
