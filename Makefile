@@ -12,7 +12,7 @@ run: .venv/ready
 	$(BIN)/evenhand run
 
 test: lint
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

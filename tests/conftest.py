@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,29 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 Call = Callable[..., tuple[int, str, str]]
+
+# files whose tests run one after another at one worker: federations of real processes, which would
+# take each other's cores, and what is trained or started once for a file
+TOGETHER = {
+    "tests/flower/test_processes.py": "processes",
+    "tests/flower/test_up.py": "processes",
+    **dict.fromkeys(("tests/report/test_browser.py", "tests/report/test_report.py"), "report"),
+    **dict.fromkeys(("tests/cli/test_commands.py",), "commands"),
+    **dict.fromkeys(("tests/studies/test_compare.py", "tests/studies/test_sweep.py"), "studies"),
+}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Any other test runs where there is room. (Marks that say so, with --dist loadgroup, have no
+    effect with pytest 9.2.)"""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return TOGETHER.get(nodeid.partition("::")[0], nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

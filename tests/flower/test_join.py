@@ -540,7 +540,6 @@ app = server_app(
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
 def test_a_fourth_node_joins_three_in_real_processes(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     clients = [{"x": rng.normal(size=(20, 5)), "y": rng.integers(0, 3, 20)} for _ in range(4)]

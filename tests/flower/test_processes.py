@@ -86,8 +86,6 @@ class Swollen(ClientApp):
 app = Swollen()
 """
 
-# one after another, at one worker: each has a whole federation of processes
-FEDERATION = pytest.mark.xdist_group("processes")
 SIZES = (30, 7, 40)
 # clients with test data: every message costs the start of a process, so evaluation asks one alone
 JUDGES = (2,)
@@ -194,8 +192,8 @@ def federation(trial: Trial) -> Iterator[Loopback]:
         yield running
 
 
-# sums only, needs each client's loss, has client memories
-METHODS_IN_PROCESSES = ("fedavg", "afl", "ditto")
+# needs each client's loss; sums only, and client memories
+METHODS_IN_PROCESSES = ("afl", "ditto")
 
 
 @pytest.fixture(scope="module")
@@ -208,7 +206,6 @@ def runs(
 
 
 @needs_proc
-@FEDERATION
 @pytest.mark.parametrize("method", METHODS_IN_PROCESSES)
 def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     method: str, runs: dict[str, tuple[Run, Path]], federation: Loopback, trial: Trial
@@ -232,7 +229,6 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_killed_server_app_is_resumed_by_a_new_run(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
@@ -251,7 +247,6 @@ def test_a_killed_server_app_is_resumed_by_a_new_run(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
@@ -272,7 +267,6 @@ def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_killed_node_that_comes_back_under_another_number_goes_on(
     trial: Trial, tmp_path: Path
 ) -> None:
@@ -296,7 +290,6 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_killed_node_with_a_key_comes_back_under_its_number(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
@@ -326,7 +319,6 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
@@ -360,7 +352,6 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
 
 @needs_proc
 @pytest.mark.slow
-@FEDERATION
 def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:

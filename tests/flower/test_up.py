@@ -30,8 +30,6 @@ from evenhand.flower.tryout.loopback import Loopback, data_files
 from evenhand.flower.tryout.member import Member, reason
 from tests.support.flower_app import write_app
 
-pytestmark = pytest.mark.xdist_group("processes")  # one after another, at one worker
-
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 
 CLIENT = """
