@@ -454,6 +454,15 @@ def test_ledger_holds_every_entry() -> None:
             )
 
 
+def test_the_ledger_of_a_regression_shows_errors_without_a_minus_and_what_they_fall_by() -> None:
+    findings = analyse(make_study(FIVE, regression=True))
+    columns = held(page(findings), "ledger-data")["columns"]
+    scale = findings.study.measure.scale
+    for i, entry in enumerate(findings.entries):
+        assert columns["merit"][i] == pytest.approx(-scale * entry.merit, rel=0.01)
+        assert columns["gain"][i] == pytest.approx(scale * entry.gain.value, rel=0.01, abs=0.01)
+
+
 def test_bold_and_marks_stand_where_differences_are_significant() -> None:
     findings = analyse(make_study(seeds=5, clients=20, samples=200))
     comparison = findings.comparison
