@@ -120,6 +120,7 @@ def test_what_is_printed_is_what_the_command_prints(
     compared: tuple[eh.Findings, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("COLUMNS", raising=False)  # which some test runners set
     spec = tmp_path / "spec.toml"
     spec.write_text(
         "rounds = 2\ndata = { name = 'synthetic', clients = 4 }\nmodel = { name = 'linear' }\n"

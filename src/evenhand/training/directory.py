@@ -105,7 +105,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, about)
     write_samples(federation, directory)
-    write_method(result, directory, keep_checkpoint=True)
+    _write_method(result, directory, keep_checkpoint=True)
 
 
 def run_table(
@@ -209,6 +209,10 @@ def write_samples(federation: Population, directory: Path) -> None:
 @processes.on_first
 def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
     """Write a finished method; scores last, since they mark it as finished."""
+    _write_method(result, folder, keep_checkpoint)
+
+
+def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:

@@ -26,6 +26,7 @@ Progress = Callable[[int, Row], None]
 
 
 @takes_settings()
+@processes.together
 def fit(
     module: nn.Module,
     federation: Population,
