@@ -200,7 +200,9 @@ def test_ledger_of_dealt_data_is_that_of_the_first_seed():
 
 
 def test_ledger_of_a_regression_is_in_units_of_the_error():
-    study = make_study(regression=True, seeds=1, clients=6, samples=200)
+    # errors of about a fifth: their squares would not pass for them
+    methods = {"fedavg": (0.93, 0.8), "afl": (0.95, 0.8)}
+    study = make_study(methods, regression=True, seeds=1, clients=6, samples=200)
     entries = [e for e in ledger(study) if e.by == "client" and e.method == "afl"]
     for place, entry in enumerate(entries):
         mine = study.first.sample_client == place
