@@ -256,6 +256,7 @@ def test_a_client_is_known_again_by_all_that_it_tells() -> None:
         {"x_shape": [4]},
         {"groups": ["x", "z"]},
         {"counts": swapped},
+        {"counts": {**known.counts, "test": known.counts["test"] + 1}},
     )
     assert not any(
         known.is_same_client(entry(**{"name": "a", "groups": ["x", "y"], **change}))
