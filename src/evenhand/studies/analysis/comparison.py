@@ -106,7 +106,7 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
     an error."""
     if name in UNBOUNDED:
         bounds = (0.0, math.inf)
-    elif name in OF_SHARES or study.measure.column == "accuracy":
+    elif name in OF_SHARES or study.measure.percent:
         bounds = (0.0, 1.0)
     else:
         bounds = (-math.inf, 0.0)

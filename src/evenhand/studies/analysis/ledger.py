@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,19 +119,16 @@ def _gain_ends(
 ) -> tuple[Floats, Floats, Floats]:
     """(K,) ends of the intervals of gains, and p-values; NaN where the samples' own values were not
     kept."""
-    first = study.trials[label, seeds[0]]
-    pairs = [
-        (study.trials[label, seed].values, study.trials[against, seed].values) for seed in seeds
-    ]
-    kept = [(new, old) for new, old in pairs if new is not None and old is not None]
-    cell = _cells(study, first.sample_client, first.sample_group, by)
+    cell = study.cells(by)
+    differences = [_difference(study, label, against, seed, by) for seed in seeds]
+    kept = [values for values in differences if values is not None]
     none = np.full(len(gain), np.nan)
-    if cell is None or len(kept) < len(pairs):
+    if cell is None or len(kept) < len(seeds):
         return none, none, none
-    classifies = study.measure.column == "accuracy"
-    gains = np.stack([new - old if classifies else old - new for new, old in kept], 1)
-    member = cell >= 0
-    judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded=classifies)
+    gains = np.stack(kept, 1)
+    member = (cell >= 0) & ~np.isnan(gains).any(1)
+    bounded = bool(study.measure.percent)
+    judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded)
     # a difference of roots is that of the squares over the sum of the roots
     scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
     return (
@@ -141,8 +138,7 @@ def _gain_ends(
     )
 
 
-def _cells(study: Study, client: Any, group: Any, by: str) -> NDArray[np.int64] | None:
-    """(N,) the client, group or team of each sample; -1 for none."""
-    if client is None or by == "client":
-        return None if client is None else client.astype(np.int64)
-    return np.asarray(group, np.int64) if by == "group" else study.team_codes[client]
+def _difference(study: Study, label: str, against: str, seed: int, by: str) -> Floats | None:
+    """(N,) what each sample gains."""
+    new, old = (study.sample_merits(known, seed, by) for known in (label, against))
+    return None if new is None or old is None else new - old

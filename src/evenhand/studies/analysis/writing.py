@@ -21,11 +21,9 @@ def change(study: Study, interval: Interval) -> str:
 
 
 def signed(study: Study, value: float) -> str:
-    """A change of what is measured: of an error, which is a merit with a minus, the other way
-    round."""
-    way = 1.0 if study.measure.percent else -1.0
+    """A gain with its sign; plus is better, also where an error is measured."""
     # no minus before a zero
-    written = round(way * study.measure.scale * value, study.measure.digits) + 0.0
+    written = round(study.measure.scale * value, study.measure.digits) + 0.0
     return f"{written:+.{study.measure.digits}f}"
 
 
@@ -33,5 +31,4 @@ def ends(study: Study, interval: Interval) -> str:
     """An interval in brackets."""
     if math.isnan(interval.low):
         return "[interval unknown]"
-    ends = (interval.low, interval.high) if study.measure.percent else (interval.high, interval.low)
-    return f"[{signed(study, ends[0])}, {signed(study, ends[1])}]"
+    return f"[{signed(study, interval.low)}, {signed(study, interval.high)}]"

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from evenhand.errors import RunError, require_known
+from evenhand.studies.runs import merits
 from evenhand.studies.runs.directories import SavedRun, run_directories
 from evenhand.studies.runs.trial import Floats, Ints, Trial
-from evenhand.studies.specs.measure import Measure
+from evenhand.studies.specs.measure import Measure, chosen_measure
 from evenhand.studies.specs.spec import Spec
 
 
@@ -187,45 +188,56 @@ class Study:
         )
 
     def sizes(self, by: str = "client", seed: int | None = None) -> Ints:
-        """Test samples of each client, group or team; of the first seed where data were dealt anew
-        and none is given."""
-        if by == "team":
-            return self._summed(self.sizes("client", seed).astype(np.float64)).astype(np.int64)
+        """Test samples that each client, group or team is judged by (of recall, those of its
+        label); of the first seed where data were dealt anew and none is given."""
         trial = self.first if seed is None else self.trials[self.labels[0], seed]
-        return trial.column("count", by).astype(np.int64)
+        return merits.sizes(trial, self.measure, by, self.team_codes)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
-        """How well each client, group or team is served, larger is better; NaN for one without
-        samples.
-
-        An accuracy in 0..1, or minus the root of the mean squared error. part: "test" or
-        "validation".
-        """
+        """How well each client, group or team is served by the measure, larger is better; NaN for
+        one without samples. part: "test" or "validation"."""
         trial = self.trials[label, seed]
         if part != "test" and trial.validation is None:
             raise RunError(
                 f"{trial.folder} has no validation scores; the data had no validation part"
             )
-        values = trial.column(self.measure.column, "client" if by == "team" else by, part)
-        if by == "team":
-            counts = trial.column("count", "client", part)
-            with np.errstate(invalid="ignore"):
-                values = self._summed(np.where(counts > 0, values, 0.0) * counts) / self._summed(
-                    counts
-                )
-        return self.measure.merit(values)
+        return merits.merits(trial, self.measure, by, part, self.team_codes)
+
+    def everyone(self, label: str, seed: int) -> dict[str, Floats]:
+        """{"pooled": the merit of all samples together} of a measure that is no mean over samples;
+        {} for the others, where it follows from the clients' merits."""
+        found = merits.of_everyone(self.trials[label, seed], self.measure)
+        return {} if found is None else {"pooled": found}
+
+    def cells(self, by: str) -> Ints | None:
+        """(N,) the client, group or team of each test sample, -1 for none; None where samples are
+        elsewhere."""
+        client, group = self.first.sample_client, self.first.sample_group
+        if client is None:
+            return None
+        if by == "group":
+            return None if group is None else group.astype(np.int64)
+        return client.astype(np.int64) if by == "client" else self.team_codes[client]
+
+    def sample_merits(self, label: str, seed: int, by: str = "client") -> Floats | None:
+        """(N,) values of the samples whose mean over a client, group or team is its merit, or minus
+        its square for a root; NaN where a sample does not count."""
+        cell = self.cells(by)
+        if cell is None:
+            return None
+        count = len(self.names(by))
+        return merits.sample_merits(self.trials[label, seed], self.measure, cell, count)
+
+    def measured_by(self, kind: str, positive: str | None = None) -> Study:
+        """The same runs, judged by another measure: see :data:`evenhand.studies.specs.measure`."""
+        counts = self.first.counts
+        labels = counts.labels if counts is not None else ()
+        return replace(self, measure=chosen_measure(self.measure, kind, labels, positive))
 
     def column(self, label: str, seed: int, name: str, by: str = "client") -> Floats:
         """A column of the test scores of clients or groups: "accuracy", "loss", "auc", "brier",
         ..."""
         return self.trials[label, seed].column(name, by)
-
-    def _summed(self, values: Floats) -> Floats:
-        """Sums over the clients of each team."""
-        member = self.team_codes >= 0
-        return np.bincount(
-            self.team_codes[member], weights=values[member], minlength=len(self.names("team"))
-        ).astype(np.float64)
 
 
 def _refuse_mixed(runs: list[SavedRun]) -> None:
