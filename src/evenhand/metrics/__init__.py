@@ -1,6 +1,16 @@
 """Fairness numbers from counts and sums."""
 
-from evenhand.metrics import across, calibration, ledger, parity, rates, spread, trials, uncertainty
+from evenhand.metrics import (
+    across,
+    calibration,
+    group_rates,
+    ledger,
+    parity,
+    rates,
+    spread,
+    trials,
+    uncertainty,
+)
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.outcomes import sample_outcomes, sample_values
 from evenhand.metrics.scores import counts_of, score_columns, summary
@@ -11,6 +21,7 @@ __all__ = [
     "across",
     "calibration",
     "counts_of",
+    "group_rates",
     "ledger",
     "parity",
     "rates",

@@ -34,12 +34,16 @@ def wilson(right: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[F
     0.596 0.982
     """
     require_number("level", level, "(0, 1)")
-    k, n = np.asarray(right, np.float64), np.asarray(samples, np.float64)
-    z = NormalDist().inv_cdf((1 + level) / 2)
+    return score_interval(right, samples, NormalDist().inv_cdf((1 + level) / 2))
+
+
+def score_interval(right: ArrayLike, samples: ArrayLike, z: ArrayLike) -> tuple[Floats, Floats]:
+    """:func:`wilson` with a critical value in place of a level."""
+    k, n, z = (np.asarray(given, np.float64) for given in (right, samples, z))
     there = n > 0
     n = np.where(there, n, 1.0)
     middle = (k + z**2 / 2) / (n + z**2)
-    half = z / (n + z**2) * np.sqrt(k * (n - k) / n + z**2 / 4)
+    half = z / (n + z**2) * np.sqrt(np.maximum(k * (n - k) / n, 0.0) + z**2 / 4)
     return np.where(there, np.clip(middle - half, 0, 1), np.nan), np.where(
         there, np.clip(middle + half, 0, 1), np.nan
     )

@@ -6,8 +6,9 @@ import numpy as np
 
 from evenhand.errors import require_choice
 from evenhand.metrics import calibration
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.group_rates import group_gaps
 from evenhand.metrics.uncertainty import Interval, gap_interval
-from evenhand.studies.audits.audit import Audit
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trial import Trial
 
@@ -41,7 +42,7 @@ def gaps(
                 counts.with_groups(study.names("team"), study.team_codes) for counts in counted
             ]
         judged = [
-            Audit(counts, positive, level=level, least=least, draws=draws).across_groups()
+            _rates(counts, positive, level, least)
             | _calibration(study, trial, by, level, least, draws)
             for counts, trial in zip(counted, trials, strict=True)
         ]
@@ -50,6 +51,14 @@ def gaps(
             for kind in judged[0]
         }
     return {label: kinds for label, kinds in found.items() if kinds}
+
+
+def _rates(counts: Counts, positive: str | None, level: float, least: int) -> dict[str, Interval]:
+    """The gaps in rates of one label, by default the last of two."""
+    default = 1 if len(counts.labels) == 2 else None
+    code = default if positive is None else counts.labels.index(positive)
+    found = group_gaps(counts.by_group, counts.groups, counts.labels, code, level, least)
+    return {kind: gap.interval for kind, gap in found.items()}
 
 
 def _calibration(

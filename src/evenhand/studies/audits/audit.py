@@ -17,7 +17,8 @@ from evenhand.errors import require_known, require_number, require_whole
 from evenhand.metrics import rates
 from evenhand.metrics.across import accuracy_intervals
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.uncertainty import Interval, gap_interval, resampled_sums, wilson
+from evenhand.metrics.group_rates import group_gaps
+from evenhand.metrics.uncertainty import Interval, wilson
 from evenhand.studies.audits.tables import ACROSS, gaps_table, outside, rows_table, scores_table
 
 Ints = NDArray[np.int64]
@@ -25,14 +26,6 @@ Row = dict[str, Any]
 
 WIDTH = 110  # columns of a text that goes to no terminal
 MOST_ROWS = 40  # a table of more is no longer read
-# of one label, what must be equal over groups
-PARITIES: Mapping[str, tuple[Callable[..., Any], ...]] = {
-    "demographic parity": (rates.selection_rate,),
-    "equal opportunity": (rates.recall,),
-    "false-positive parity": (rates.false_positive_rate,),
-    "equalised odds": (rates.recall, rates.false_positive_rate),
-    "predictive parity": (rates.precision,),
-}
 RATES: Mapping[str, Callable[..., Any]] = {
     "selection rate": rates.selection_rate,
     "true-positive rate": rates.recall,
@@ -53,8 +46,8 @@ class Audit:
             most.
         over: what intervals are over: other "samples" of these clients, other "clients" like these,
             or "both".
-        least: clients and groups with fewer samples are marked as small, and such groups are left
-            out of gaps.
+        least: clients and groups with fewer samples are marked as small; a group with fewer samples
+            for a rate is left out of its gap.
         suppress: leave small clients and groups without numbers, and such clients out of numbers
             across clients.
     """
@@ -161,27 +154,18 @@ class Audit:
         )
 
     def across_groups(self) -> dict[str, Interval]:
-        """Gaps between groups that are not small; empty where there are fewer than two."""
-        kept = np.flatnonzero(self.counts.by_group.sum((-2, -1)) >= max(1, self.least))
-        if len(kept) < 2:
-            return {}
-        drawn = resampled_sums(self.counts.table, self.over, self.draws, self.seed)[:, kept]
-        there = self.counts.by_group[kept]
-        codes = range(len(self.counts.labels)) if self.code is None else [self.code]
-
-        def compared(functions: Sequence[Callable[..., Any]]) -> Interval:
-            seen, resampled = (
-                [function(table)[..., code] for function in functions for code in codes]
-                for table in (there, drawn)
-            )
-            return gap_interval(seen, resampled, self.level)
-
-        found = {name: compared(functions) for name, functions in PARITIES.items()}
-        return found | {
-            "accuracy parity": gap_interval(
-                [rates.accuracy(there)], [rates.accuracy(drawn)], self.level
-            )
-        }
+        """Gaps between groups; see :func:`evenhand.metrics.group_rates.group_gaps`."""
+        found = group_gaps(
+            self.counts.by_group,
+            self.counts.groups,
+            self.counts.labels,
+            self.code,
+            self.level,
+            self.least,
+            self.over,
+            self.counts.table,
+        )
+        return {kind: gap.interval for kind, gap in found.items()}
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name: clients, groups, summary, counts."""
