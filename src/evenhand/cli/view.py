@@ -33,10 +33,14 @@ LEVEL = click.option(
 _NUMBERS = (
     click.option(
         "--over",
-        type=click.Choice(["auto", "seeds", "samples", "clients", "both"]),
+        type=click.Choice(["auto", "seeds+samples", "seeds", "samples", "clients", "both"]),
         default="auto",
         show_default=True,
-        help="What intervals are over; auto: seeds where there are at least two, else samples.",
+        help=(
+            "What intervals are over. seeds+samples: other trainings, tested on other samples of"
+            " these clients; clients: other clients like these; both: other clients and samples."
+            " auto: seeds+samples where there are two seeds, else samples."
+        ),
     ),
     LEVEL,
     click.option(

@@ -194,9 +194,9 @@ def analyse(
     """Look at a study from all sides.
 
     Args:
-        over: what intervals are over: "seeds" (another training), other "samples" of these
-            clients, other "clients" like these, or "both"; "auto" is seeds where there are at least
-            two, else samples.
+        over: what intervals are over: "seeds+samples" (another training and other samples of
+            these clients), "seeds" or "samples" alone, other "clients" like these, or "both" other
+            clients and samples; "auto" is seeds+samples where there are two seeds, else samples.
         level: of the intervals.
         least: clients and groups with fewer test samples are not judged.
         positive: the label that gaps in rates are about; by default the last of two.
@@ -236,7 +236,7 @@ def check_numbers(
 
     ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
     """
-    if over == "seeds" and len(spec.seeds) < 2:
+    if over in ("seeds", "seeds+samples") and len(spec.seeds) < 2:
         raise SpecError(
             f"intervals over seeds need at least two of them; leave {option} out, or give more"
             " seeds"

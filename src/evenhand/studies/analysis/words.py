@@ -292,6 +292,8 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
             f"There is one seed, {why} across clients have no intervals. Runs with more seeds have."
         )
     about = {
+        "seeds+samples": f"over {len(study.seeds)} seeds and other {samples} of the same clients",
+        "splits": f"over {len(study.seeds)} splits of the data, corrected for what splits share",
         "seeds": f"over {len(study.seeds)} seeds (Student's)",
         "samples": f"over other {samples} of the same clients",
         "clients": "over other clients like these",
@@ -308,6 +310,7 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     single = f"those of {whose} over their {samples}{seeds}"
     return (
         f"Intervals of numbers across clients are {comparison.level:.0%}, {about}; {single}."
-        " Differences are paired; what is called significant is so after Holm's correction over"
-        " the methods, or over the clients."
+        " Differences are paired, and intervals of differences to FedAvg hold for all methods at"
+        " once: significant are those that exclude 0. For single clients, groups and teams what is"
+        " significant is so after Holm's correction."
     )
