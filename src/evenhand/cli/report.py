@@ -56,6 +56,7 @@ def report(
     level: float,
     least: int,
     positive: str | None,
+    measure: str | None,
     title: str | None,
     as_json: bool,
     open_page: bool,
@@ -83,6 +84,7 @@ def report(
             level=level,
             least=least,
             positive=positive,
+            measure=measure,
         )
         size = page.stat().st_size
         if as_json:

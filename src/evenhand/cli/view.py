@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
+MEASURES = (
+    *("accuracy", "balanced_accuracy", "recall", "specificity", "precision", "auc", "loss"),
+    *("error", "mae"),
+)
 LEVEL = click.option(
     "--level",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -31,6 +35,14 @@ LEVEL = click.option(
     help="Of the intervals.",
 )
 _NUMBERS = (
+    click.option(
+        "--measure",
+        type=click.Choice(MEASURES),
+        help=(
+            "What being served well means; of several classes, recall and precision are means over"
+            " classes.  [default: accuracy, or the error of a regression]"
+        ),
+    ),
     click.option(
         "--over",
         type=click.Choice(["auto", "seeds+samples", "seeds", "samples", "clients", "both"]),
@@ -53,7 +65,7 @@ _NUMBERS = (
     click.option(
         "--positive",
         metavar="LABEL",
-        help="The label that gaps in rates are about.  [default: the last of two]",
+        help="The label that rates are about.  [default: the last of two]",
     ),
 )
 
@@ -128,6 +140,7 @@ class View:
     level: float
     least: int
     positive: str | None
+    measure: str | None
     formats: tuple[str, ...]
     as_json: bool
 
@@ -141,11 +154,12 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
         level: float,
         least: int,
         positive: str | None,
+        measure: str | None,
         formats: tuple[str, ...],
         as_json: bool,
         **others: Any,
     ) -> Any:
-        return command(view=View(over, level, least, positive, formats, as_json), **others)
+        return command(view=View(over, level, least, positive, measure, formats, as_json), **others)
 
     adding: Callable[[Callable[..., Any]], Callable[..., Any]] = _adding(_VIEW)
     return adding(call)
@@ -230,7 +244,7 @@ def _training(
     from evenhand.studies.findings import check_numbers
     from evenhand.studies.tables.data import show_data
 
-    check_numbers(spec, first.federation.label_names, positive=view.positive)
+    check_numbers(spec, first.federation.label_names, positive=view.positive, measure=view.measure)
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
     show_data(console, first)
     with bars(spec, quiet) as watch:
@@ -253,6 +267,7 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         level=view.level,
         least=view.least,
         positive=view.positive,
+        measure=view.measure,
     )
     tables = findings.tables()
     write_tables(directory, tables, view.formats)
@@ -271,6 +286,8 @@ def _about(findings: Findings) -> dict[str, Any]:
         "part": study.measure.part,
         "methods": study.labels,
         "seeds": study.seeds,
+        "answer": findings.answer.sentences,
+        "next": findings.answer.command,
         "intervals": {"over": comparison.over, "level": comparison.level},
     }
     if sweep is None:

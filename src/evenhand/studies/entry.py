@@ -43,6 +43,7 @@ def compare(
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
@@ -71,14 +72,20 @@ def compare(
         validation: the share of each client's training samples to set aside, where the data have no
             validation part.
         resplit: deal the data of a spec anew with each seed.
-        over, level, least, positive: see :func:`evenhand.analyse`.
+        over, level, least, positive, measure: see :func:`evenhand.analyse`.
         progress: called after every round with the rounds done and the rounds in all.
 
     The other keywords are the fields of :class:`evenhand.Settings`.
     """
     asked = request(model, federation, methods, Path(out or "run").resolve().name, options)
     spec = replace(_with_seeds(asked.spec, seeds, resplit, validation), select={})
-    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    numbers = {
+        "over": over,
+        "level": level,
+        "least": least,
+        "positive": positive,
+        "measure": measure,
+    }
     return _carry_out(asked._replace(spec=spec), references, out, resume, progress, numbers)
 
 
@@ -101,6 +108,7 @@ def sweep(
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
@@ -129,7 +137,13 @@ def sweep(
         | {key: value for key, value in given.items() if value is not None}
     )
     spec = replace(swept(spec, _axes(grid or {}), references), select=select)
-    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    numbers = {
+        "over": over,
+        "level": level,
+        "least": least,
+        "positive": positive,
+        "measure": measure,
+    }
     return _carry_out(asked._replace(spec=spec), (), out, resume, progress, numbers)
 
 

@@ -12,12 +12,16 @@ from rich.console import Console
 
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.answer import Answer, answer
 from evenhand.studies.analysis.comparison import Comparison, Difference, compare
+from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
 from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.measure import chosen_measure, measure_of
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.sweeps import show_choice
@@ -30,7 +34,13 @@ Row = dict[str, Any]
 WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
 MOST_ROWS = 40  # a table of more is no longer read
 # how a study is looked at where nothing else is asked for, see analyse()
-NUMBERS: dict[str, Any] = {"over": "auto", "level": 0.95, "least": 10, "positive": None}
+NUMBERS: dict[str, Any] = {
+    "over": "auto",
+    "level": 0.95,
+    "least": 10,
+    "positive": None,
+    "measure": None,
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +52,10 @@ class Findings:
     entries: Sequence[Entry]  # the harm ledger
     # by "group" and "team", then method, then kind
     gaps: Mapping[str, Mapping[str, Mapping[str, Interval]]]
-    sentences: Sequence[str]  # all that in words
+    # by "group" and "team", then method: rates of each group, and the two that make a gap
+    groups: Mapping[str, Mapping[str, GroupView]]
+    answer: Answer  # all that in three sentences
+    sentences: Sequence[str]  # and in more
     least: int  # fewer samples were not judged
     # the label that gaps in rates are about; None: of many labels, the one that differs most
     positive: str | None = None
@@ -55,10 +68,13 @@ class Findings:
         return text.getvalue().rstrip()
 
     def show(self, console: Console) -> None:
-        """Print how methods compare, who gains and who loses, gaps by "group" and "team", who
-        counted for how much, and all that in words; of a sweep, first which point is chosen and
-        why."""
+        """Print the answer; of a sweep, which point is chosen and why; how methods compare, who
+        gains and who loses, rates and gaps by "group" and "team", who counted for how much; and
+        all that in words."""
         study, entries = self.study, self.entries
+        for line in self.answer.lines():
+            console.print(line, style="bold", highlight=False, markup=False)
+        console.print()
         if self.sweep is not None:
             show_choice(console, self.sweep)
         tables.show_table(console, tables.comparison_table(study, self.comparison))
@@ -118,7 +134,9 @@ class Findings:
     def of(self, study: Study) -> Findings:
         """The same look at another study."""
         over = "auto" if self.comparison.over == "nothing" else self.comparison.over
-        return analyse(study, over, self.comparison.level, self.least, self.positive)
+        kind = self.study.measure.kind
+        asked = None if kind == study.measure.kind else kind
+        return analyse(study, over, self.comparison.level, self.least, self.positive, asked)
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
@@ -190,6 +208,7 @@ def analyse(
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
 ) -> Findings:
     """Look at a study from all sides.
 
@@ -199,29 +218,41 @@ def analyse(
             clients and samples; "auto" is seeds+samples where there are two seeds, else samples.
         level: of the intervals.
         least: clients and groups with fewer test samples are not judged.
-        positive: the label that gaps in rates are about; by default the last of two.
+        positive: the label that rates are about; by default the last of two.
+        measure: what "served" means: "accuracy", "balanced_accuracy", "recall", "specificity",
+            "precision", "auc" or "loss" of a classifier, "error" or "mae" of a regression. By
+            default accuracy, or the error.
     """
-    study = study.in_order()
+    study = measured(study.in_order(), measure, positive)
     comparison, entries = compare(study, over, level), ledger(study, level, least)
     between = {by: gaps(study, by, level, least, positive) for by in ("group", "team")}
     labels = study.first.counts.labels if study.first.counts is not None else ()
+    views = {by: group_views(study, by, level, least, positive) for by in ("group", "team")}
     positive = labels[1] if positive is None and len(labels) == 2 else positive
+    evidence = Evidence(study, comparison, entries, views, least)
     return Findings(
         study,
         comparison,
         entries,
         between,
-        sentences(study, comparison, entries, least),
+        views,
+        answer(evidence),
+        sentences(evidence),
         least,
         positive,
     )
+
+
+def measured(study: Study, measure: str | None, positive: str | None) -> Study:
+    """The study, judged by what was asked for."""
+    return study if measure is None else study.measured_by(measure, positive)
 
 
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
     """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
     if not spec.select:
         return analyse(study, **numbers)
-    sweep = Sweep.of(study, spec)
+    sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
     return replace(analyse(sweep.final, **numbers), sweep=sweep)
 
 
@@ -231,6 +262,7 @@ def check_numbers(
     over: str = "auto",
     positive: str | None = None,
     option: str = "over",
+    measure: str | None = None,
 ) -> None:
     """Raise where results could not be analysed as asked for; before hours of training.
 
@@ -248,3 +280,5 @@ def check_numbers(
         )
     if positive is not None and labels and positive not in labels:
         raise SpecError(unknown("label", positive, labels))
+    if measure is not None and labels and spec.loss != "auto":
+        chosen_measure(measure_of(spec.loss, 1.0, True), measure, tuple(labels), positive)

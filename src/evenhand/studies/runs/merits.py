@@ -63,6 +63,21 @@ def sizes(trial: Trial, measure: Measure, by: str, teams: Ints) -> Ints:
     return trial.column("count", by).astype(np.int64)
 
 
+def guessed(trial: Trial, measure: Measure, cell: Ints | None, cells: int) -> Floats | None:
+    """(cells,) how the clients would fare if everyone were predicted the most frequent training
+    label, or the mean; None where that is not known."""
+    label = trial.outcomes.get("label")
+    if trial.guess is None or label is None or cell is None:
+        return None
+    if measure.kind not in ("accuracy", "error"):
+        return None
+    common, mean = trial.guess
+    values = (label == common) if measure.percent else (label - mean) ** 2
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(cell, values, cells) / np.bincount(cell, minlength=cells)
+    return measure.merit(means)
+
+
 def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Floats | None:
     """(N,) values of the samples whose mean over a cell is its merit (for a root, minus the mean
     square); larger is better. NaN where a sample does not count, None where they were not kept.
