@@ -20,6 +20,7 @@ from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
+from evenhand.studies.analysis.writing import listed
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.measure import chosen_measure, measure_of
 from evenhand.studies.specs.spec import Spec
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
+MOST_RATES = 14  # rows of rates, of two lines each
 MOST_ROWS = 40  # a table of more is no longer read
 # how a study is looked at where nothing else is asked for, see analyse()
 NUMBERS: dict[str, Any] = {
@@ -78,7 +80,7 @@ class Findings:
         if self.sweep is not None:
             show_choice(console, self.sweep)
         tables.show_table(console, tables.comparison_table(study, self.comparison))
-        if legend := tables.legend(self.comparison):
+        if legend := tables.legend(study, self.comparison):
             console.print("\n".join(legend) + "\n", style="dim", highlight=False)
         for by in study.kinds:
             count = len(study.names(by))
@@ -89,12 +91,20 @@ class Findings:
                 )
             elif count:
                 tables.show_table(console, tables.ledger_table(study, entries, by, self.least))
-        for by, found in self.gaps.items():
-            if found and by in study.kinds:
-                tables.show_table(console, tables.gap_table(found, by, self.positive))
-                if few := ", ".join(self.left_out(by)):
-                    text = f"Gaps leave out {by}s with fewer than {self.least} samples: {few}."
-                    console.print(text, style="dim", highlight=False, markup=False)
+        for by, views in self.groups.items():
+            if views and by in study.kinds:
+                bases = [label for label in (study.reference, study.alone) if label is not None]
+                rates = tables.rate_table(views, by, bases, MOST_RATES)
+                if rates is not None:
+                    tables.show_table(console, rates)
+                apart = {
+                    label: kinds["calibration"]
+                    for label, kinds in self.gaps.get(by, {}).items()
+                    if "calibration" in kinds
+                }
+                tables.show_table(console, tables.gap_table(views, apart, by))
+                for line in self.left_out(by):
+                    console.print(line, style="dim", highlight=False, markup=False)
         weights = tables.weight_table(study)
         if weights.row_count:
             tables.show_table(console, weights)
@@ -116,11 +126,16 @@ class Findings:
         return f"{self.study.measure.show(merit)}{self.study.measure.percent}"
 
     def left_out(self, by: str) -> list[str]:
-        """Groups or teams that gaps leave out, since they have few samples."""
+        """Which groups or teams gaps leave out, since they have few samples for a rate."""
+        first = next(iter(self.groups.get(by, {}).values()), None)
+        few: dict[tuple[str, ...], list[str]] = {}
+        for gap in first.gaps.values() if first is not None else ():
+            if gap.left_out:
+                few.setdefault(gap.left_out, []).append(gap.kind)
         return [
-            name
-            for name, count in zip(self.study.names(by), self.study.sizes(by), strict=True)
-            if count < max(1, self.least)
+            f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out"
+            f" {listed(names, 8)}: fewer than {self.least} samples."
+            for names, kinds in few.items()
         ]
 
     def table(self, name: str) -> pd.DataFrame:
@@ -229,7 +244,8 @@ def analyse(
     labels = study.first.counts.labels if study.first.counts is not None else ()
     views = {by: group_views(study, by, level, least, positive) for by in ("group", "team")}
     positive = labels[1] if positive is None and len(labels) == 2 else positive
-    evidence = Evidence(study, comparison, entries, views, least)
+    of_rates = _of_rates(study, views["group"], positive, level, least)
+    evidence = Evidence(study, comparison, entries, views, least, of_rates)
     return Findings(
         study,
         comparison,
@@ -241,6 +257,19 @@ def analyse(
         least,
         positive,
     )
+
+
+def _of_rates(
+    study: Study, views: Mapping[str, GroupView], positive: str | None, level: float, least: int
+) -> dict[str, Sequence[Entry]]:
+    """What groups gain and lose in recall and specificity, where accuracy is the measure: with
+    different base rates it does not say who is harmed."""
+    if positive is None or study.measure.kind != "accuracy" or not views:
+        return {}
+    kinds = ("recall", "specificity")
+    return {
+        kind: ledger(study.measured_by(kind, positive), level, least, ("group",)) for kind in kinds
+    }
 
 
 def measured(study: Study, measure: str | None, positive: str | None) -> Study:

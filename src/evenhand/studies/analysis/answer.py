@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from evenhand.studies.analysis.evidence import Evidence
+from evenhand.studies.analysis.evidence import RATE_OF, Evidence
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.rates_in_words import groups_sentence
 from evenhand.studies.analysis.writing import amount, change, count_of, listed, size
+from evenhand.studies.runs.merits import guessed
+from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import NODES
 from evenhand.training.directory import PYTHON
 
@@ -67,6 +69,8 @@ def warnings(found: Evidence) -> list[str]:
             f"Clients are served better alone than by FedAvg{less}: tune FedAvg's step size before"
             " you conclude that joining does not pay."
         )
+    if line := no_better_than_guessing(study):
+        lines.append(line)
     if found.like_reference:
         who, verb = listed(found.like_reference, 4), _verb(found.like_reference, "predicts")
         lines.append(
@@ -74,6 +78,26 @@ def warnings(found: Evidence) -> list[str]:
             " effect here, or is too weak."
         )
     return lines
+
+
+def no_better_than_guessing(study: Study) -> str:
+    """That FedAvg has learned nothing, where that is so."""
+    guess = guess_merit(study)
+    if study.reference is None or guess is None:
+        return ""
+    own = np.mean([np.nanmean(study.merits(study.reference, s)) for s in study.judged_seeds])
+    if own > guess:
+        return ""
+    constant = "the most frequent label" if study.measure.percent else "the mean"
+    reached = f"{study.measure.name} {study.measure.show(guess)}{study.measure.percent}"
+    return f"FedAvg is no better than always predicting {constant} ({reached}): tune it first."
+
+
+def guess_merit(study: Study) -> float | None:
+    """The mean over clients of what always predicting the same would reach."""
+    cell, count = study.cells("client"), len(study.names("client"))
+    merits = guessed(study.first, study.measure, cell, count)
+    return None if merits is None else float(np.nanmean(merits))
 
 
 def harm_sentence(found: Evidence) -> str:
@@ -111,8 +135,8 @@ def _against_alone(found: Evidence, reference: str, alone: str) -> str:
     if leaning is not None and leaning.lose > leaning.gain:
         return (
             f"{leaning.lose} of the {leaning.changed} clients that changed lose with FedAvg"
-            f" compared with staying alone (mean {change(study, leaning.mean)}), though no single client has"
-            " enough samples to show it"
+            f" compared with staying alone (mean {change(study, leaning.mean)}), though no single"
+            " client has enough samples to show it"
         )
     if not rows:
         return ""
@@ -183,22 +207,31 @@ def _effect(found: Evidence, label: str) -> str:
     what, better, _ = study.measure.words
     if one.better:
         return f"it {better} the {what} of {who} by {size(study, one.interval)}"
-    group = next(
-        entry
-        for entry in found.judged(label, study.reference, "gains", "group")
-        if entry.name == found.worst_group
-    )
-    return (
-        f"it {better} the {what} of group {group.name}, served worst, by {size(study, group.gain)}"
-    )
+    group = found.group_change(label)
+    assert group is not None  # see Evidence.benefits
+    return f"it {better} the {_rate(found)} of group {group.name} by {size(study, group.gain)}"
+
+
+def _rate(found: Evidence) -> str:
+    """What the group that FedAvg treats worst is treated worst by."""
+    gap = found.gap
+    kind = "" if gap is None else RATE_OF[gap.kind]
+    return kind if kind in found.of_rates else found.study.measure.words[0]
 
 
 def costs(found: Evidence) -> str:
-    """Every other method that makes somebody worse off than FedAvg does."""
-    if found.study.reference is None:
+    """Every method that makes somebody worse off than FedAvg does, or may: whose mean is lower by
+    more than MAY."""
+    study = found.study
+    if study.reference is None or found.comparison.over == "nothing":
         return ""
-    hurting = [label for label in found.others if found.costs(label)]
-    told = [f"{label} {_price(found, label)}" for label in hurting]
+    told = [f"{label} {_price(found, label)}" for label in found.others if found.costs(label)]
+    means = {label: found.comparison.differences[label]["mean"].interval for label in found.others}
+    told += [
+        f"{label} may cost the mean: {change(study, interval)}"
+        for label, interval in means.items()
+        if not found.costs(label) and found.may_cost(label)
+    ]
     return "; ".join(told) + "." if told else ""
 
 
@@ -218,7 +251,11 @@ def _price(found: Evidence, label: str) -> str:
         harmed = found.judged(label, study.reference, "harmed", by)
         if harmed:
             parts.append(f"harms {_whom(found, harmed, by)}")
-    return " and ".join(parts)
+    group = found.group_change(label)
+    if group is not None and group.verdict == "harmed" and found.gap is not None:
+        lost = size(study, group.gain)
+        parts.append(f"lowers the {_rate(found)} of group {group.name} by {lost}")
+    return " and ".join(dict.fromkeys(parts))
 
 
 def _whom(found: Evidence, harmed: Sequence[Entry], by: str) -> str:

@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
+from evenhand.metrics.group_rates import Gap
 from evenhand.metrics.spread import tenth
 from evenhand.metrics.uncertainty import Interval, holm
 from evenhand.studies.analysis.collective import Together, detectable, together
 from evenhand.studies.analysis.comparison import Comparison, Difference
 from evenhand.studies.analysis.convergence import identical, trend
-from evenhand.studies.analysis.groups import GroupView
+from evenhand.studies.analysis.groups import GroupView, disadvantaged, spoken_of
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.runs.study import Study
 
+# what a gap is about, as a measure of the group
+RATE_OF = {
+    "equal opportunity": "recall",
+    "false-positive parity": "specificity",
+    "accuracy parity": "accuracy",
+}
+# of what FedAvg leaves to be gained, a loss of the mean that is spoken of though it may be chance
+MAY = 0.1
 # clients that must have changed before they are spoken of together
 SEVERAL = 6
 
@@ -31,6 +40,8 @@ class Evidence:
     entries: Sequence[Entry]
     groups: Mapping[str, Mapping[str, GroupView]]  # by "group" and "team", then method
     least: int = 10
+    # lines about groups by other rates than the measure: "recall" and "specificity" of the label
+    of_rates: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
     @property
     def others(self) -> list[str]:
@@ -135,11 +146,8 @@ class Evidence:
         difference = self.comparison.differences.get(label, {}).get(self.worst[0])
         if difference is not None and difference.better:
             return True
-        group = self.worst_group
-        return group is not None and any(
-            entry.name == group
-            for entry in self.judged(label, self.study.reference, "gains", "group")
-        )
+        entry = self.group_change(label)
+        return entry is not None and entry.verdict == "gains"
 
     def costs(self, label: str) -> bool:
         """Whether a method is shown to cost somebody something against FedAvg."""
@@ -147,10 +155,40 @@ class Evidence:
         if any(differences[name].worse for name in ("mean", self.worst[0]) if name in differences):
             return True
         reference = self.study.reference
-        leaning = self.collective.get((label, str(reference)))
-        return (leaning is not None and leaning.lose > leaning.gain) or any(
-            self.judged(label, reference, "harmed", by) for by in self.study.kinds
+        leaning, entry = self.collective.get((label, str(reference))), self.group_change(label)
+        return (
+            (leaning is not None and leaning.lose > leaning.gain)
+            or (entry is not None and entry.verdict == "harmed")
+            or any(self.judged(label, reference, "harmed", by) for by in self.study.kinds)
         )
+
+    def may_cost(self, label: str) -> bool:
+        """Whether the mean is lower than FedAvg's by more than a tenth of what FedAvg gets
+        wrong."""
+        new, old = (
+            self.comparison.rows[known]["mean"].value
+            for known in (label, str(self.study.reference))
+        )
+        return old - new > MAY * (1 - old if self.study.measure.percent else abs(old))
+
+    def group_change(self, label: str) -> Entry | None:
+        """What the group that FedAvg treats worst gains or loses with a method, in the rate that it
+        is treated worst by (see :func:`spoken_of`), or else in the measure."""
+        gap, rows = self.gap, self.rows(label, self.study.reference, "group")
+        name = self.worst_group if gap is None else disadvantaged(gap)
+        if gap is not None and (kind := RATE_OF[gap.kind]) in self.of_rates:
+            rows = [
+                entry
+                for entry in self.of_rates[kind]
+                if (entry.method, entry.against) == (label, self.study.reference)
+            ]
+        return next((entry for entry in rows if entry.name == name), None)
+
+    @property
+    def gap(self) -> Gap | None:
+        """The gap between groups that FedAvg is to be judged by, where one is shown."""
+        view = self.groups.get("group", {}).get(str(self.study.reference))
+        return None if view is None or self.study.measure.kind != "accuracy" else spoken_of(view)
 
     @property
     def worst_group(self) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -10,6 +11,9 @@ import numpy as np
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.group_rates import Gap, Rate, group_gaps, group_rates
 from evenhand.studies.runs.study import Study
+
+SPOKEN = ("equal opportunity", "false-positive parity", "accuracy parity")
+ALPHA = 0.05
 
 
 class GroupView(NamedTuple):
@@ -45,6 +49,26 @@ def group_views(
             None if code is None else counts.labels[code],
         )
     return found
+
+
+def spoken_of(view: GroupView) -> Gap | None:
+    """The gap that matters most, of those that are shown: in true-positive rates, then in false
+    alarms, then in accuracy; of many labels, in accuracy."""
+    known = known_gaps(view)
+    shown = (gap for gap in known if gap.p < ALPHA / len(known))
+    return next(shown, None)
+
+
+def known_gaps(view: GroupView) -> list[Gap]:
+    """Gaps that are spoken of, where there are samples enough."""
+    found = (view.gaps.get(kind) for kind in (SPOKEN if view.positive is not None else SPOKEN[-1:]))
+    return [gap for gap in found if gap is not None and not math.isnan(gap.interval.value)]
+
+
+def disadvantaged(gap: Gap) -> str:
+    """The group that a gap is to the disadvantage of: false alarms hit the one with most of
+    them."""
+    return gap.high if gap.kind == "false-positive parity" else gap.low
 
 
 def labelled(counts: Counts, positive: str | None) -> int | None:

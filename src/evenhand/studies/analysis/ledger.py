@@ -16,6 +16,9 @@ from evenhand.studies.runs.study import Study
 Floats = NDArray[np.float64]
 
 
+KINDS = ("client", "group", "team")
+
+
 class Entry(NamedTuple):
     """A line of the harm ledger: what a client, group or team gains or loses with a method against
     a reference."""
@@ -36,7 +39,9 @@ class Entry(NamedTuple):
     verdict: str
 
 
-def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
+def ledger(
+    study: Study, level: float = 0.95, least: int = 10, kinds: Sequence[str] = KINDS
+) -> list[Entry]:
     """Every client, group and team against FedAvg and against staying alone.
 
     Where data were dealt anew with each seed, clients are others with each, and the ledger is that
@@ -52,7 +57,7 @@ def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
     ):
         for label in study.labels:
             if label != against:
-                for by in ("client", "group", "team"):
+                for by in kinds:
                     entries += _entries(study, label, against, by, seeds, level, least)
     return entries
 

@@ -9,11 +9,10 @@ import numpy as np
 
 from evenhand.metrics.spread import tenth
 from evenhand.studies.analysis.about_intervals import what_intervals_are
-from evenhand.studies.analysis.answer import warnings
+from evenhand.studies.analysis.answer import guess_merit, warnings
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.writing import change, count_of, listed, signed, size
-from evenhand.studies.runs.merits import guessed
 from evenhand.studies.runs.study import Study
 
 # methods that are spoken of for what they do for those served worst; those that do harm are spoken
@@ -32,7 +31,7 @@ def sentences(found: Evidence) -> list[str]:
         if study.alone is not None and found.entries:
             lines.append(_alone(found, study.reference, study.alone))
         lines += [line for label in found.others if (line := _moved(found, label))]
-        lines += [_guess(study, study.reference)]
+        lines += [_guess(study)]
     lines += [
         _own_models(study, label)
         for label in study.labels
@@ -60,16 +59,15 @@ def _void(study: Study, label: str) -> str:
 
 
 def _worth_a_sentence(found: Evidence) -> list[str]:
-    """The methods that do most for those served worst, then all others that are worse than FedAvg
-    for them or on average."""
+    """The methods that do most for those served worst, then all others that cost somebody
+    something."""
     comparison, worst = found.comparison, found.worst[0]
     known = [label for label in found.others if not math.isnan(comparison.rows[label][worst].value)]
     ranked = sorted(known, key=lambda label: -comparison.rows[label][worst].value)
     return [
         label
         for place, label in enumerate(ranked)
-        if place < MOST_RANKED
-        or any(comparison.differences[label][name].worse for name in (worst, "mean", "pooled"))
+        if place < MOST_RANKED or found.costs(label) or found.may_cost(label)
     ]
 
 
@@ -229,21 +227,14 @@ def _judged(found: Evidence, rows: Sequence[Entry]) -> str:
     )
 
 
-def _guess(study: Study, reference: str) -> str:
+def _guess(study: Study) -> str:
     """What a model that knows nothing would come to."""
-    merits = guessed(study.first, study.measure, study.cells("client"), len(study.names("client")))
-    if merits is None:
+    guess = guess_merit(study)
+    if guess is None:
         return ""
-    guess = float(np.nanmean(merits))
-    own = float(np.mean([np.nanmean(study.merits(reference, seed)) for seed in study.judged_seeds]))
-    what = (
-        "Always predicting the most frequent label"
-        if study.measure.percent
-        else "Always predicting the mean"
-    )
+    constant = "the most frequent label" if study.measure.percent else "the mean"
     reached = study.measure.show(guess) + study.measure.percent
-    beaten = "" if own > guess else "; FedAvg is no better than that"
-    return f"{what} would reach a mean {study.measure.name} of {reached}{beaten}."
+    return f"Always predicting {constant} would reach a mean {study.measure.name} of {reached}."
 
 
 def _own_models(study: Study, label: str) -> str:
