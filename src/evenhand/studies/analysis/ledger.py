@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.metrics.ledger import Gains
+from evenhand.metrics.ledger import Gains, Judged
+from evenhand.metrics.together import gains_over_splits
 from evenhand.metrics.uncertainty import Interval, holm
+from evenhand.studies.analysis.uncertain import split_ratio
 from evenhand.studies.runs.study import Study
 
 Floats = NDArray[np.float64]
@@ -39,9 +41,9 @@ class Entry(NamedTuple):
 def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
     """Every client, group and team against FedAvg and against staying alone.
 
-    Where data were dealt anew with each seed, clients are others with each, and the ledger is that
-    of the first seed. Without the values of single samples there is none: nobody could say which
-    gains are chance.
+    Where samples were dealt anew with each seed, gains are means over the splits, if the clients
+    are the same; if they are others with each seed, the ledger is that of the first. Without the
+    values of single samples there is none: nobody could say which gains are chance.
     """
     entries: list[Entry] = []
     if not study.sampled:
@@ -129,16 +131,42 @@ def _gain_ends(
     if cell is None or len(kept) < len(pairs):
         return none, none, none
     classifies = study.measure.column == "accuracy"
+    # a difference of roots is that of the squares over the sum of the roots
+    scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
+    if not study.same_data and len(seeds) > 1:
+        judged = _over_splits(study, label, against, by, seeds, level, len(gain))
+        return (
+            gain + (judged.low - judged.gain) * scale,
+            gain + (judged.high - judged.gain) * scale,
+            judged.p,
+        )
     gains = np.stack([new - old if classifies else old - new for new, old in kept], 1)
     member = cell >= 0
     judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded=classifies)
-    # a difference of roots is that of the squares over the sum of the roots
-    scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
     return (
         gain + (judged.low - judged.gain) * scale,
         gain + (judged.high - judged.gain) * scale,
         judged.p,
     )
+
+
+def _over_splits(
+    study: Study, label: str, against: str, by: str, seeds: Sequence[int], level: float, cells: int
+) -> Judged:
+    """Gains of the same clients, groups or teams where each seed splits the samples anew."""
+    classifies = study.measure.column == "accuracy"
+    found, where = [], []
+    for seed in seeds:
+        new, old = (study.trials[known, seed] for known in (label, against))
+        assert new.values is not None  # see _gain_ends
+        assert old.values is not None
+        cell = _cells(study, new.sample_client, new.sample_group, by)
+        assert cell is not None
+        gain = new.values - old.values if classifies else old.values - new.values
+        found.append(gain[cell >= 0])
+        where.append(cell[cell >= 0])
+    ratio = np.full(cells, split_ratio(study))
+    return gains_over_splits(found, where, ratio, level, bounded=classifies)
 
 
 def _cells(study: Study, client: Any, group: Any, by: str) -> NDArray[np.int64] | None:

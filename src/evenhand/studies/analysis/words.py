@@ -302,10 +302,14 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     seeds = (
         " and over seeds"
         if several and study.same_data
+        else " and over splits"
+        if several and study.same_clients
         else f", with seed {study.seeds[0]}"
         if several
         else ""
     )
+    if study.folds:
+        about += f" ({study.folds}-fold cross-validation: each sample is tested once)"
     whose = "gaps between groups" if study.sums_only else "single clients, groups and teams"
     single = f"those of {whose} over their {samples}{seeds}"
     return (

@@ -12,6 +12,7 @@ import numpy as np
 
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.runs.folds import are_folds, pooled, rescaled
 from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure
 from evenhand.studies.specs.spec import Spec
@@ -28,6 +29,9 @@ class Study:
     about: tuple[Mapping[str, Any], ...]  # versions, machine, seed of the runs
     directories: tuple[Path, ...]
     same_data: bool  # whether all seeds have the same clients and samples
+    # whether the clients are the same with every seed, though samples are dealt anew
+    same_clients: bool = False
+    folds: int = 0  # of a cross-validation, whose trials are put together
 
     @classmethod
     def load(cls, paths: Iterable[Path | str]) -> Study:
@@ -49,9 +53,10 @@ class Study:
                     if trials[key].method == trial.method and origin[key].like(run):
                         continue  # FedAvg, say, of two runs of one spec
                     key = (f"{trial.method.label} ({run.directory.name})", trial.seed)
+                trial = rescaled(trial, run.measure.scale / runs[0].measure.scale)
                 trials[key] = replace(trial, method=replace(trial.method, label=key[0]))
                 origin[key] = run
-        return cls(
+        study = cls(
             given[0].resolve().name,
             runs[0].measure,
             trials,
@@ -60,6 +65,9 @@ class Study:
             tuple(run.directory for run in runs),
             same_data,
         )
+        if are_folds(study.specs) and len(study.seeds) > 1:
+            return study.with_folds_pooled()
+        return replace(study, same_clients=not same_data and _natural(study))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -112,9 +120,9 @@ class Study:
 
     @property
     def judged_seeds(self) -> tuple[int, ...]:
-        """Seeds whose clients are the same: all, or, where data were dealt anew with each, the
+        """Seeds whose clients are the same: all, or, where each has clients of its own, the
         first."""
-        return self.seeds if self.same_data else self.seeds[:1]
+        return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
         methods = ", ".join(self.labels)
@@ -129,6 +137,15 @@ class Study:
             require_known("method", key[0], self.labels)
             raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
         return self.trials[key]
+
+    def with_folds_pooled(self) -> Study:
+        """The study with one trial for the folds of each method."""
+        seeds = self.seeds
+        trials = {
+            (label, seeds[0]): pooled([self.trials[label, seed] for seed in seeds])
+            for label in self.labels
+        }
+        return replace(self, trials=trials, same_data=True, folds=len(seeds))
 
     def in_order(self) -> Study:
         """The same study with the reference first and training alone last."""
@@ -228,12 +245,29 @@ class Study:
         ).astype(np.float64)
 
 
+def _natural(study: Study) -> bool:
+    """Whether the clients that seeds deal samples to are the same: hospitals, say, and not numbers
+    of clients that a partition made."""
+    if study.sums_only:
+        return False
+    names = {
+        tuple(
+            name for name, by in zip(columns["name"], columns["by"], strict=True) if by == "client"
+        )
+        for columns in (study.trials[study.labels[0], seed].score_columns for seed in study.seeds)
+    }
+    data = study.specs[0].data
+    named = data.get("client") is not None and "partition" not in data
+    numbers = {tuple(map(str, range(len(study.names("client")))))}
+    return len(names) == 1 and (named or names != numbers)
+
+
 def _refuse_mixed(runs: list[SavedRun]) -> None:
     """Raise where runs cannot be looked at together."""
     first = runs[0]
     by_seed: dict[int, SavedRun] = {}
     for run in runs:
-        if run.measure != first.measure:
+        if replace(run.measure, scale=1.0, digits=0) != replace(first.measure, scale=1.0, digits=0):
             raise RunError(
                 f"{first.directory} and {run.directory} are judged by different measures; look at"
                 " them one by one"
