@@ -166,13 +166,25 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def with_seeds(
-    plan: Spec, seeds: str | None, resplit: bool | None, validation: float | None
+    plan: Spec,
+    seeds: str | None,
+    resplit: bool | None,
+    validation: float | None,
+    folds: int | None = None,
 ) -> Spec:
-    """The spec with these seeds; without any, its own, or three."""
+    """The spec with these seeds; without any, its own, or three. Each fold has one."""
     import dataclasses
 
-    given: dict[str, Any] = {"resplit": resplit, "validation": validation}
-    if seeds is not None or not plan.seeds:
+    from evenhand.errors import SpecError
+
+    given: dict[str, Any] = {"resplit": resplit, "validation": validation, "folds": folds}
+    if folds is not None and seeds is not None:
+        raise SpecError(
+            f"each of {folds} folds is trained with a seed of its own; leave out --seeds {seeds}"
+        )
+    if folds or (plan.folds and not plan.seeds):
+        given["seeds"] = tuple(range(plan.seed, plan.seed + (folds or plan.folds)))
+    elif seeds is not None or not plan.seeds:
         given["seeds"] = parse_seeds(seeds or "3", plan.seed)
     return dataclasses.replace(
         plan, **{key: value for key, value in given.items() if value is not None}

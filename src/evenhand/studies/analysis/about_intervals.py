@@ -27,6 +27,8 @@ def what_intervals_are(study: Study, comparison: Comparison) -> str:
         "clients": "other clients like these",
         "both": f"other clients like these and other {samples}",
     }[comparison.over]
+    if study.folds:
+        about += f" ({study.folds}-fold cross-validation: each sample is tested once)"
     return (
         f"Intervals of numbers over clients are {100 * comparison.level:g} % intervals for {about}."
         " Intervals of differences to FedAvg hold for all methods at once, so a difference is"

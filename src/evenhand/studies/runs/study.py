@@ -13,6 +13,7 @@ import numpy as np
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs import merits
 from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.runs.folds import are_folds, pooled, rescaled
 from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure, chosen_measure
 from evenhand.studies.specs.spec import Spec
@@ -29,6 +30,9 @@ class Study:
     about: tuple[Mapping[str, Any], ...]  # versions, machine, seed of the runs
     directories: tuple[Path, ...]
     same_data: bool  # whether all seeds have the same clients and samples
+    # whether the clients are the same with every seed, though samples are dealt anew
+    same_clients: bool = False
+    folds: int = 0  # of a cross-validation, whose trials are put together
 
     @classmethod
     def load(cls, paths: Iterable[Path | str]) -> Study:
@@ -50,9 +54,10 @@ class Study:
                     if trials[key].method == trial.method and origin[key].like(run):
                         continue  # FedAvg, say, of two runs of one spec
                     key = (f"{trial.method.label} ({run.directory.name})", trial.seed)
+                trial = rescaled(trial, run.measure.scale / runs[0].measure.scale)
                 trials[key] = replace(trial, method=replace(trial.method, label=key[0]))
                 origin[key] = run
-        return cls(
+        study = cls(
             given[0].resolve().name,
             runs[0].measure,
             trials,
@@ -61,6 +66,9 @@ class Study:
             tuple(run.directory for run in runs),
             same_data,
         )
+        if are_folds(study.specs) and len(study.seeds) > 1:
+            return study.with_folds_pooled()
+        return replace(study, same_clients=not same_data and _natural(study))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -113,9 +121,9 @@ class Study:
 
     @property
     def judged_seeds(self) -> tuple[int, ...]:
-        """Seeds whose clients are the same: all, or, where data were dealt anew with each, the
+        """Seeds whose clients are the same: all, or, where each has clients of its own, the
         first."""
-        return self.seeds if self.same_data else self.seeds[:1]
+        return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
         methods = ", ".join(self.labels)
@@ -130,6 +138,15 @@ class Study:
             require_known("method", key[0], self.labels)
             raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
         return self.trials[key]
+
+    def with_folds_pooled(self) -> Study:
+        """The study with one trial for the folds of each method."""
+        seeds = self.seeds
+        trials = {
+            (label, seeds[0]): pooled([self.trials[label, seed] for seed in seeds])
+            for label in self.labels
+        }
+        return replace(self, trials=trials, same_data=True, folds=len(seeds))
 
     def in_order(self) -> Study:
         """The same study with the reference first and training alone last."""
@@ -209,10 +226,11 @@ class Study:
         found = merits.of_everyone(self.trials[label, seed], self.measure)
         return {} if found is None else {"pooled": found}
 
-    def cells(self, by: str) -> Ints | None:
+    def cells(self, by: str, seed: int | None = None) -> Ints | None:
         """(N,) the client, group or team of each test sample, -1 for none; None where samples are
-        elsewhere."""
-        client, group = self.first.sample_client, self.first.sample_group
+        elsewhere. ``seed``: by default the first."""
+        trial = self.first if seed is None else self.trials[self.labels[0], seed]
+        client, group = trial.sample_client, trial.sample_group
         if client is None:
             return None
         if by == "group":
@@ -222,7 +240,7 @@ class Study:
     def sample_merits(self, label: str, seed: int, by: str = "client") -> Floats | None:
         """(N,) values of the samples whose mean over a client, group or team is its merit, or minus
         its square for a root; NaN where a sample does not count."""
-        cell = self.cells(by)
+        cell = self.cells(by, seed)
         if cell is None:
             return None
         count = len(self.names(by))
@@ -240,12 +258,29 @@ class Study:
         return self.trials[label, seed].column(name, by)
 
 
+def _natural(study: Study) -> bool:
+    """Whether the clients that seeds deal samples to are the same: hospitals, say, and not numbers
+    of clients that a partition made."""
+    if study.sums_only:
+        return False
+    names = {
+        tuple(
+            name for name, by in zip(columns["name"], columns["by"], strict=True) if by == "client"
+        )
+        for columns in (study.trials[study.labels[0], seed].score_columns for seed in study.seeds)
+    }
+    data = study.specs[0].data
+    named = data.get("client") is not None and "partition" not in data
+    numbers = {tuple(map(str, range(len(study.names("client")))))}
+    return len(names) == 1 and (named or names != numbers)
+
+
 def _refuse_mixed(runs: list[SavedRun]) -> None:
     """Raise where runs cannot be looked at together."""
     first = runs[0]
     by_seed: dict[int, SavedRun] = {}
     for run in runs:
-        if run.measure != first.measure:
+        if replace(run.measure, scale=1.0, digits=0) != replace(first.measure, scale=1.0, digits=0):
             raise RunError(
                 f"{first.directory} and {run.directory} are judged by different measures; look at"
                 " them one by one"

@@ -113,7 +113,7 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
         if others
         else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
     )
-    title += "" if study.same_data else f", seed {study.seeds[0]}"
+    title += "" if study.judged_seeds == study.seeds else f", seed {study.seeds[0]}"
     found = {
         (entry.name, entry.method): entry
         for entry in entries
