@@ -181,14 +181,16 @@ def advised(found: Evidence) -> str:
         lifting, key=lambda label: -found.comparison.differences[label][name].interval.value
     )
     free = [label for label in ranked if not found.costs(label)]
-    once = "" if len(study.seeds) > 1 else " (one training; other seeds may differ)"
+    once = "" if len(study.seeds) > 1 or study.folds else " (one training; other seeds may differ)"
+    now = "So far, " if found.improving or found.alone_is_better else ""
     if free:
-        return f"Take {free[0]}{once}: {_effect(found, free[0])}, and nobody is shown to lose."
+        take = f"{now}take".capitalize()
+        return f"{take} {free[0]}{once}: {_effect(found, free[0])}, and nobody is shown to lose."
     if ranked:
         label = ranked[0]
         return (
-            f"{label} is a trade{once}: {_effect(found, label)}, but {_price(found, label)}; keep"
-            " FedAvg unless those served worst come first."
+            f"{now}{label} is a trade{once}: {_effect(found, label)}, but {_price(found, label)};"
+            " keep FedAvg unless those served worst come first."
         )
     differences = [found.comparison.differences[label][name].interval for label in found.others]
     top = max((one.high for one in differences if not math.isnan(one.high)), default=math.nan)
@@ -197,7 +199,8 @@ def advised(found: Evidence) -> str:
         if math.isnan(top)
         else f" (the most that {who} could gain is {amount(study, max(0.0, top))})"
     )
-    return f"Keep FedAvg{once}: no method is shown to serve {who} better{ruled}."
+    keep = f"{now}keep".capitalize()
+    return f"{keep} FedAvg{once}: no method is shown to serve {who} better{ruled}."
 
 
 def _effect(found: Evidence, label: str) -> str:
@@ -251,11 +254,12 @@ def _price(found: Evidence, label: str) -> str:
         harmed = found.judged(label, study.reference, "harmed", by)
         if harmed:
             parts.append(f"harms {_whom(found, harmed, by)}")
-    group = found.group_change(label)
-    if group is not None and group.verdict == "harmed" and found.gap is not None:
-        lost = size(study, group.gain)
-        parts.append(f"lowers the {_rate(found)} of group {group.name} by {lost}")
-    return " and ".join(dict.fromkeys(parts))
+    if fallen := found.worse_rates(label):
+        kind, entry = fallen[0]
+        more = f" (and {count_of(len(fallen) - 1, 'rate')} more)" if len(fallen) > 1 else ""
+        lost = size(study, entry.gain)
+        parts.append(f"lowers the {kind} of group {entry.name} by {lost}{more}")
+    return " and ".join(parts)
 
 
 def _whom(found: Evidence, harmed: Sequence[Entry], by: str) -> str:

@@ -27,6 +27,7 @@ RATE_OF = {
 }
 # of what FedAvg leaves to be gained, a loss of the mean that is spoken of though it may be chance
 MAY = 0.1
+POINT = 0.01  # changes of a rate that are smaller are not spoken of
 # clients that must have changed before they are spoken of together
 SEVERAL = 6
 
@@ -155,12 +156,25 @@ class Evidence:
         if any(differences[name].worse for name in ("mean", self.worst[0]) if name in differences):
             return True
         reference = self.study.reference
-        leaning, entry = self.collective.get((label, str(reference))), self.group_change(label)
+        leaning = self.collective.get((label, str(reference)))
         return (
             (leaning is not None and leaning.lose > leaning.gain)
-            or (entry is not None and entry.verdict == "harmed")
+            or bool(self.worse_rates(label))
             or any(self.judged(label, reference, "harmed", by) for by in self.study.kinds)
         )
+
+    def worse_rates(self, label: str) -> list[tuple[str, Entry]]:
+        """Groups whose recall or specificity is shown to fall by a point or more, the largest fall
+        first."""
+        found = [
+            (kind, entry)
+            for kind, rows in self.of_rates.items()
+            for entry in rows
+            if (entry.method, entry.against) == (label, self.study.reference)
+            and entry.verdict == "harmed"
+            and entry.gain.value <= -POINT
+        ]
+        return sorted(found, key=lambda pair: pair[1].gain.value)
 
     def may_cost(self, label: str) -> bool:
         """Whether the mean is lower than FedAvg's by more than a tenth of what FedAvg gets
