@@ -1,7 +1,6 @@
 """What a study says: by hand, against NumPy and SciPy, and in words."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +12,6 @@ from evenhand.studies.analysis.comparison import columns, compare
 from evenhand.studies.analysis.gaps import gaps
 from evenhand.studies.analysis.ledger import ledger
 from evenhand.studies.analysis.statistics import STATISTICS, front, statistics
-from evenhand.studies.analysis.words import sentences
 from evenhand.studies.findings import analyse
 from tests.support.studies import FIVE, make_study
 
@@ -352,9 +350,6 @@ def test_staying_alone_is_a_reference_too():
     entries = [e for e in ledger(study) if e.by == "client" and e.against == "localonly"]
     assert {e.method for e in entries} == {"fedavg"}
     assert all(e.verdict == "harmed" for e in entries)
-    comparison = compare(study)
-    line = next(line for line in sentences(study, comparison, ledger(study)) if "alone" in line)
-    assert line.startswith("Of 12 clients, 12 are significantly worse off with FedAvg than alone: ")
 
 
 def test_gaps_are_those_of_the_counts():
@@ -385,93 +380,6 @@ def test_front_marks_what_another_method_beats_in_both():
     assert not points["afl"].dominated
     by_spread = {point.label: point for point in front(study, "std")}
     assert not by_spread["afl"].dominated
-
-
-def test_words_say_by_how_much_and_at_what_cost():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400
-    )
-    comparison = compare(study)
-    line = sentences(study, comparison, ledger(study))[0]
-    worst, mean = (comparison.differences["qffl"][name].interval for name in ("worst10", "mean"))
-    assert (
-        line == "Against FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
-        f" {100 * worst.value:.1f} points [{100 * worst.low:+.1f}, {100 * worst.high:+.1f}] and"
-        f" costs {-100 * mean.value:.1f} points of mean accuracy [{100 * mean.low:+.1f},"
-        f" {100 * mean.high:+.1f}]."
-    )
-
-
-def test_words_call_nothing_a_lift_that_may_be_chance():
-    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3)
-    line = sentences(study, compare(study), [])[0]
-    assert line.startswith(
-        "Against FedAvg, qffl changes accuracy neither of the worst 10 % nor on average"
-        " significantly: worst 10 % of clients "
-    )
-    assert "-0.0" not in line
-
-
-def test_words_tell_of_rounds_in_which_nobody_answered():
-    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
-    study.trials["qffl", study.seeds[0]].history_columns["answered"] = np.array(
-        [4.0, 0.0, 0.0, 3.0]
-    )
-    assert (
-        sentences(study, compare(study), [])[0]
-        == "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
-    )
-
-
-def test_words_warn_of_clients_with_few_samples():
-    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
-    lines = sentences(study, compare(study), ledger(study))
-    assert (
-        "Mind that clients with fewer than 10 test samples are among the worst 10 %: client "
-        in lines[0]
-    )
-    assert (
-        "No client has 10 test samples or more: too few to say whom FedAvg serves worst." in lines
-    )
-    assert "Of the 0 of 20 clients" not in " ".join(lines)
-
-
-def test_words_name_groups_that_pay():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
-    )
-    lines = sentences(study, compare(study), ledger(study))
-    line = next(
-        line for line in lines if line.startswith("Against FedAvg, significantly, with qffl: ")
-    )
-    assert "; of 2 groups 0 gain and 2 lose, " in line
-    assert "north (-" in line
-    assert "south (-" in line
-
-
-def test_words_about_errors_speak_of_errors():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.60, 0.0)},
-        seeds=5,
-        clients=10,
-        samples=400,
-        regression=True,
-    )
-    line = sentences(study, compare(study), [])[0]
-    ends = re.search(r"raises mean error by [\d.]+ \[([+-][\d.]+), ([+-][\d.]+)\]", line)
-    assert ends is not None
-    assert 0 < float(ends[1]) < float(ends[2])
-
-
-def test_dealt_data_are_spoken_of_with_one_seed():
-    study = make_study(same_data=False)
-    line = next(
-        line
-        for line in sentences(study, compare(study), [])
-        if line.startswith("FedAvg serves client")
-    )
-    worst = int(np.argmin(study.merits("fedavg", 0)))
-    assert f"client {worst} worst" in line
 
 
 def test_seeds_need_two_of_them():

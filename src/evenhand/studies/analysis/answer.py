@@ -204,15 +204,17 @@ def advised(found: Evidence) -> str:
 
 
 def _effect(found: Evidence, label: str) -> str:
+    """What a method does for the clients, and for the group, that FedAvg serves worst."""
     study = found.study
     name, who = found.worst
-    one = found.comparison.differences[label][name]
+    one, group = found.comparison.differences[label][name], found.group_change(label)
     what, better, _ = study.measure.words
-    if one.better:
-        return f"it {better} the {what} of {who} by {size(study, one.interval)}"
-    group = found.group_change(label)
-    assert group is not None  # see Evidence.benefits
-    return f"it {better} the {_rate(found)} of group {group.name} by {size(study, group.gain)}"
+    parts = []
+    if one.better and study.clients > 1:
+        parts.append(f"the {what} of {who} by {size(study, one.interval)}")
+    if group is not None and group.verdict == "gains":
+        parts.append(f"the {_rate(found)} of group {group.name} by {size(study, group.gain)}")
+    return f"it {better} {' and '.join(parts)}"
 
 
 def _rate(found: Evidence) -> str:
@@ -256,7 +258,7 @@ def _price(found: Evidence, label: str) -> str:
             parts.append(f"harms {_whom(found, harmed, by)}")
     if fallen := found.worse_rates(label):
         kind, entry = fallen[0]
-        more = f" (and {count_of(len(fallen) - 1, 'rate')} more)" if len(fallen) > 1 else ""
+        more = f" (and {count_of(len(fallen) - 1, 'more rate')})" if len(fallen) > 1 else ""
         lost = size(study, entry.gain)
         parts.append(f"lowers the {kind} of group {entry.name} by {lost}{more}")
     return " and ".join(parts)

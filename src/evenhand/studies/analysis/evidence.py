@@ -145,7 +145,7 @@ class Evidence:
     def benefits(self, label: str) -> bool:
         """Whether a method is shown to serve those better whom FedAvg serves worst."""
         difference = self.comparison.differences.get(label, {}).get(self.worst[0])
-        if difference is not None and difference.better:
+        if difference is not None and difference.better and self.study.clients > 1:
             return True
         entry = self.group_change(label)
         return entry is not None and entry.verdict == "gains"

@@ -91,8 +91,9 @@ def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Flo
     if measure.kind == "mae":
         return -np.sqrt(trial.values)
     if measure.kind == "loss":
-        kept = trial.outcomes.get("loss")
-        return -trial.values if "accuracy" not in _known(trial) else None if kept is None else -kept
+        # values are losses where the model does not classify
+        kept = trial.outcomes.get("loss", trial.values if trial.counts is None else None)
+        return None if kept is None else -kept
     judged = _judgement(trial)
     if judged is None:
         return None
@@ -108,10 +109,6 @@ def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Flo
     else:
         values[member] = influence.balanced_accuracy(judged, inside, cells)
     return values
-
-
-def _known(trial: Trial) -> tuple[str, ...]:
-    return () if np.isnan(trial.score_columns["accuracy"]).all() else ("accuracy",)
 
 
 def _judgement(trial: Trial) -> Judgement | None:
