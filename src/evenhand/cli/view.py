@@ -3,6 +3,7 @@ resume."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -225,10 +226,23 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
     _conclude(directory, ready.spec, console, view)
 
 
-def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
-    """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
-    from evenhand.studies.runs.comparing import execute_comparison
+def carry_out(
+    plan: Planned, directory: Path, quiet: bool, view: View, tuning: Planned | None = None
+) -> None:
+    """Train what is not trained yet of a comparison or sweep, then write and print the tables.
 
+    ``tuning``: the runs that settings are chosen with first.
+    """
+    from evenhand.studies.runs.comparing import execute_comparison
+    from evenhand.studies.runs.tuning import tune
+
+    if tuning is not None:
+        if not (quiet or view.as_json):
+            points, methods = len(tuning.spec.methods), len(plan.spec.methods)
+            click.echo(f"Tuning {methods} methods on validation data: {points} settings in all.")
+        with bars(tuning.spec, quiet) as watch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+            plan = tune(plan, tuning, directory, watch)
     with _training(plan.spec, plan.first, quiet, view) as (console, watch):
         execute_comparison(plan, directory, watch)
     _conclude(directory, plan.spec, console, view)

@@ -18,9 +18,11 @@ from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
 from evenhand.studies.runs.study import Study
+from evenhand.studies.runs.tuning import Tuned, read_tuned
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.sweeps import show_choice
+from evenhand.studies.tables.tuning import show_tuning
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,6 +50,7 @@ class Findings:
     positive: str | None = None
     # how the point was chosen that is looked at here, beside the references
     sweep: Sweep | None = None
+    tuned: Tuned | None = None  # how the settings of each method were chosen
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -61,6 +64,8 @@ class Findings:
         study, entries = self.study, self.entries
         if self.sweep is not None:
             show_choice(console, self.sweep)
+        if self.tuned is not None:
+            show_tuning(console, self.tuned)
         tables.show_table(console, tables.comparison_table(study, self.comparison))
         if legend := tables.legend(self.comparison):
             console.print("\n".join(legend) + "\n", style="dim", highlight=False)
@@ -126,6 +131,7 @@ class Findings:
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
+            "tuning": [] if self.tuned is None else self.tuned.rows(),
             "comparison": [
                 {
                     "method": label,
@@ -220,7 +226,8 @@ def analyse(
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
     """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
     if not spec.select:
-        return analyse(study, **numbers)
+        found = analyse(study, **numbers)
+        return found if study.root is None else replace(found, tuned=read_tuned(study.root))
     sweep = Sweep.of(study, spec)
     return replace(analyse(sweep.final, **numbers), sweep=sweep)
 
