@@ -491,3 +491,19 @@ def test_tables_hold_all_numbers():
 def test_the_reference_stands_first_and_training_alone_last():
     study = make_study({"localonly": (0.7, 0.0), "afl": (0.7, 0.0), "fedavg": (0.7, 0.0)})
     assert analyse(study).study.labels == ("fedavg", "afl", "localonly")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"seeds": 3}, "over 3 seeds and other test samples of the same clients; those of single"),
+        ({"seeds": 1}, "over other test samples of the same clients, for this one training; those"),
+        ({"seeds": 3, "same_data": False}, "over 3 splits of the data, corrected for what splits"),
+    ],
+)
+def test_words_say_what_intervals_are_about(changes, words):
+    study = make_study(**changes)
+    line = sentences(study, compare(study, draws=50), [])[-1]
+    assert f"Intervals of numbers across clients are 95%, {words}" in line
+    assert "intervals of differences to FedAvg hold for all methods at once" in line
+    assert "significant are those that exclude 0" in line

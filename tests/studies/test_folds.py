@@ -105,6 +105,15 @@ def test_data_with_a_split_of_their_own_have_no_folds(call: Call) -> None:
     )
 
 
+@pytest.mark.parametrize("over", ["seeds", "seeds+samples"])
+def test_folds_have_no_intervals_over_seeds(over: str, call: Call) -> None:
+    code, out, err = call("compare", "--folds", "3", "--over", over, "--data", "heart_disease")
+    assert (code, out) == (1, "")
+    assert err == (
+        f"evenhand: folds are counted as one training on all samples; leave --over {over} out\n"
+    )
+
+
 # ---- what comes out
 
 
@@ -141,7 +150,7 @@ def test_every_sample_is_tested_once_and_counted_in_one_study(folded: tuple[Path
     by_group = pd.concat(scores).query("by == 'group' and name == 'f'")
     expected = (by_group["accuracy"] * by_group["count"]).sum() / by_group["count"].sum()
     assert study.merits("qffl", 0, "group")[0] == pytest.approx(expected)
-    assert "4-fold cross-validation: each sample is tested once" in " ".join(out.split())
+    assert "4-fold cross-validation: each is tested once" in " ".join(out.split())
 
 
 def test_labels_are_spread_evenly_over_folds(folded: tuple[Path, str]) -> None:

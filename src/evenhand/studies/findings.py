@@ -248,6 +248,10 @@ def check_numbers(
             f"intervals over seeds need at least two of them; leave {option} out, or give more"
             " seeds"
         )
+    if spec.folds and over in ("seeds", "seeds+samples"):
+        raise SpecError(
+            f"folds are counted as one training on all samples; leave {option} {over} out"
+        )
     if spec.resplit and over not in ("auto", "seeds"):
         raise SpecError(
             "data that are dealt anew with each seed have other samples with each; use"

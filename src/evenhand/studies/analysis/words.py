@@ -282,6 +282,8 @@ def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
 
 def _what_intervals_are(study: Study, comparison: Comparison) -> str:
     samples, several = f"{study.measure.part} samples", len(study.seeds) > 1
+    one = "" if several or study.folds else ", for this one training"
+    folds = f" ({study.folds}-fold cross-validation: each is tested once)" if study.folds else ""
     if comparison.over == "nothing":
         why = (
             "and numbers of a loss of one's own"
@@ -295,7 +297,7 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
         "seeds+samples": f"over {len(study.seeds)} seeds and other {samples} of the same clients",
         "splits": f"over {len(study.seeds)} splits of the data, corrected for what splits share",
         "seeds": f"over {len(study.seeds)} seeds (Student's)",
-        "samples": f"over other {samples} of the same clients",
+        "samples": f"over other {samples} of the same clients{one}{folds}",
         "clients": "over other clients like these",
         "both": f"over other clients like these and other {samples}",
     }[comparison.over]
@@ -308,8 +310,6 @@ def _what_intervals_are(study: Study, comparison: Comparison) -> str:
         if several
         else ""
     )
-    if study.folds:
-        about += f" ({study.folds}-fold cross-validation: each sample is tested once)"
     whose = "gaps between groups" if study.sums_only else "single clients, groups and teams"
     single = f"those of {whose} over their {samples}{seeds}"
     return (
