@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.cli.options import LEVEL, format_option
 from evenhand.cli.terminal import results_console, stopping_cleanly
-from evenhand.cli.view import LEVEL, format_option
 
 if TYPE_CHECKING:
     from evenhand.studies.audits.audit import Audit

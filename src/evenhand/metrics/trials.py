@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require
-from evenhand.metrics.across import OF_SHARES, merit_intervals
+from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
+from evenhand.metrics.influence import effective_counts
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import Interval, client_means
 
@@ -78,15 +79,19 @@ def trials(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    whole: bool = True,
 ) -> Trials:
     """Numbers across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
-    See :func:`merit_intervals`.
+    See :func:`merit_intervals`. ``whole``: False for values that are not right or wrong, but whose
+    mean is a share: see :mod:`evenhand.metrics.influence`.
     """
     one = [
         merit_intervals(
             np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed
         )
+        if whole
+        else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
         for v in values.T
     ]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
