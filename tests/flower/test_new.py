@@ -237,7 +237,8 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
         (("--table", "none.csv"), "which column is to be predicted? give it with --label COLUMN"),
         (
             ("--drop", "age"),
-            "--drop and several groups are about a table of yours; give it with --table FILE",
+            "--drop, --missing, --encoding and several groups are about a table of yours; give it"
+            " with --table FILE",
         ),
         (
             ("--label", "age"),
