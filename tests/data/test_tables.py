@@ -870,7 +870,6 @@ def test_a_short_row_that_ends_in_a_missing_value_is_no_error() -> None:
 def test_what_the_user_calls_missing_is_missing_in_every_column(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", "crp,age\n<0.5,999\n1.5,999.0\n  <0.5 ,40\n2.25,41\n")
     assert read_table(path)["crp"].tolist() == ["<0.5", "1.5", "<0.5 ", "2.25"]
-    expected = pd.DataFrame({"crp": [NAN, 1.5, NAN, 2.25], "age": [NAN, NAN, 40.0, 41.0]})
     for missing in (["<0.5", "999"], ["<0.5", 999.0]):
         read = read_table(path, missing=missing)
         assert read["age"].tolist()[2:] == [40.0, 41.0]
@@ -881,7 +880,6 @@ def test_what_the_user_calls_missing_is_missing_in_every_column(tmp_path: Path) 
     pd.DataFrame({"crp": ["<0.5", "x"], "age": [999, 40]}).to_parquet(tmp_path / "t.parquet")
     read = read_table(tmp_path / "t.parquet", missing=["<0.5", 999])
     assert read.isna().to_numpy().tolist() == [[True, True], [False, False]]
-    assert expected.notna().to_numpy().sum() == 4
     with pytest.raises(DataError, match=r"t.parquet is a Parquet file, which needs no encoding"):
         read_table(tmp_path / "t.parquet", encoding="utf-8")
 

@@ -58,8 +58,8 @@ _OPTIONS = (
         multiple=True,
         metavar="TEXT",
         help=(
-            'Table: cells with this text, such as "<0.5" or 999, have no value; in all columns,'
-            " compared as it stands. Repeat for several."
+            "Table: cells that read TEXT, such as 999 or '<0.5' (the text itself, not a"
+            " comparison), count as missing, in all columns; repeat for several."
         ),
     ),
     click.option(

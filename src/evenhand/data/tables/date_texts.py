@@ -51,10 +51,13 @@ def _year_last(found: Sequence[re.Match[str]]) -> str | None:
 
 def almost_dates(names: Sequence[str]) -> list[str]:
     """The texts that are no dates, in a column where nearly all of them are year-month-day."""
-    if len(names) < FEWEST or len(no_dates(names[:_SAMPLE])) > (1 - MOST) * _SAMPLE:
+    if len(names) < FEWEST or not _mostly_dates(names[:_SAMPLE]):
         return []
-    bad = no_dates(names)
-    return bad if len(bad) <= (1 - MOST) * len(names) else []
+    return no_dates(names) if _mostly_dates(names) else []
+
+
+def _mostly_dates(names: Sequence[str]) -> bool:
+    return len(names) - len(no_dates(names)) >= MOST * len(names)
 
 
 def compact_dates(numbers: Floats) -> int | None:

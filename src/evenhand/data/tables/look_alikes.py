@@ -65,8 +65,7 @@ def about_look_alikes(
 
 
 def _forms(positions: Sequence[int], names: Sequence[str], counts: Sequence[int]) -> str:
-    forms = [
-        f"{names[i]!r} ({counts[i]} row{'s' * (counts[i] != 1)})" for i in positions[:MOST_FORMS]
-    ]
+    often = sorted(positions, key=lambda i: -counts[i])[:MOST_FORMS]
+    forms = [f"{names[i]!r} ({counts[i]} row{'s' * (counts[i] != 1)})" for i in often]
     more = len(positions) - len(forms)
     return enumerated([*forms, *([f"{more} more"] if more else [])])

@@ -40,21 +40,17 @@ def sentinels(numbers: Floats) -> list[Sentinel]:
         for code, count in counts.items()
         if FEWEST <= count <= _largest_share(code) * len(present)
     }
-    if not found:
-        return []
-    rest = _others(present, found)
-    if not len(rest):
-        return []
-    low, high = float(rest.min()), float(rest.max())
-    # a code among the other values is one of them
-    outside = {code: count for code, count in found.items() if not low <= code <= high}
-    if len(outside) < len(found):
-        rest = _others(present, outside)
-    return [
-        Sentinel(code, count, len(present), low, high)
-        for code, count in outside.items()
-        if _stands_out(code, rest, low, high)
-    ]
+    while found:
+        rest = _others(present, found)
+        if not len(rest):
+            return []
+        low, high = float(rest.min()), float(rest.max())
+        usual = [code for code in found if not _stands_out(code, rest, low, high)]
+        if not usual:
+            break
+        # one of the other values, the nearest of them first: another code may stand out beside it
+        del found[min(usual, key=lambda code: max(low - code, code - high))]
+    return [Sentinel(code, count, len(present), low, high) for code, count in found.items()]
 
 
 def _others(present: Floats, codes: Iterable[float]) -> Floats:
@@ -70,10 +66,12 @@ def _largest_share(code: float) -> float:
 
 def _stands_out(code: float, rest: Floats, low: float, high: float) -> bool:
     mean, std = float(rest.mean()), float(rest.std())
-    return (
-        std > 0
-        and max(low - code, code - high) >= GAP * std
+    far = (
+        max(low - code, code - high) >= GAP * std
         and abs(code - mean) >= FAR * std
         and max(mean - low, high - mean) < TAIL * std
-        and (code not in (-1, 0) or len(pd.unique(rest)) >= FEWEST_BESIDE)
     )
+    # below 0 where nothing else is
+    odd = code < 0 <= low
+    beside = FEWEST_BESIDE if code in (-1, 0) else 2
+    return (far or odd) and len(pd.unique(rest)) >= beside
