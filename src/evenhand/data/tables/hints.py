@@ -192,7 +192,8 @@ def _mostly_numbers(names: Sequence[str]) -> bool:
 
 def _about_identifier(name: str, numbers: Floats) -> Iterator[str]:
     present = numbers[~np.isnan(numbers)]
-    if len(present) < FEWEST_ROWS or bool((present != np.round(present)).any()):
+    # the first few tell most columns
+    if len(present) < FEWEST_ROWS or not all(map(_are_whole, (present[:100], present))):
         return
     distinct = len(pd.unique(present))
     if IDENTIFIER.search(name):
@@ -211,6 +212,10 @@ def _about_identifier(name: str, numbers: Floats) -> Iterator[str]:
             f"{name!r} has a different whole number {every} and looks like an identifier; leave it"
             f" out with {_drop(name)}"
         )
+
+
+def _are_whole(numbers: Floats) -> bool:
+    return bool((numbers == np.round(numbers)).all())
 
 
 def _about_sentinels(name: str, numbers: Floats, others: Sequence[Feature]) -> Iterator[str]:

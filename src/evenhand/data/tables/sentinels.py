@@ -33,6 +33,9 @@ class Sentinel(NamedTuple):
 def sentinels(numbers: Floats) -> list[Sentinel]:
     """Codes that occur repeatedly, far outside of the other values."""
     present = numbers[~np.isnan(numbers)]
+    # a code outside of the rest is the least or the largest number, or another code is
+    if not len(present) or not {float(present.min()), float(present.max())} & set(CODES):
+        return []
     counts = {code: int((present == code).sum()) for code in CODES}
     # what is usual is no code
     found = {
