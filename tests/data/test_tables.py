@@ -979,6 +979,8 @@ def test_names_of_columns_have_no_spaces_around_them(tmp_path: Path) -> None:
     text = '\ufeff" age ",site , "weight, kg", \u00a0sex\n1,a,2,f\n'
     read = read_table(written(tmp_path / "t.csv", text))
     assert read.columns.tolist() == ["age", "site", "weight, kg", "sex"]
+    blank = read_table(written(tmp_path / "blank.csv", 'a," ",,c\n1,2,3,4\n'))
+    assert blank.columns.tolist() == ["a", "Unnamed: 1", "Unnamed: 2", "c"]
     # a spec of an earlier version may have the spaces
     table = patients().assign(tested=TESTED)
     fed = eh.Federation.from_frame(table, client=" site", label="ill ", held_out="tested")

@@ -138,7 +138,8 @@ def _parsed(
     if len(table) and bool(table.iloc[:, -1].isna().any()):
         # pandas fills up short rows; they lack a value in the last column
         _check_lengths(text, source, names, separator)
-    table.columns = table.columns.str.strip()
+    stripped = (str(name).strip() for name in table.columns)
+    table.columns = [name or f"Unnamed: {place}" for place, name in enumerate(stripped)]
     return without(table, missing)
 
 
