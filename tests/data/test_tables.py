@@ -24,6 +24,7 @@ import evenhand as eh
 from evenhand.data.tables.columns import Column, client_sums, fit_column, statistics
 from evenhand.data.tables.encoding import Encoding
 from evenhand.data.tables.files import parse, read_table
+from evenhand.data.tables.missing import emptied
 from evenhand.data.tables.values import Values, text_of
 from evenhand.errors import DataError
 
@@ -908,6 +909,14 @@ def test_missing_in_a_frame_is_missing_in_new_rows_too() -> None:
     assert again.transform(new)[0, place - 1 : place + 1].tolist() == [0, 1]
     with pytest.raises(DataError, match="column 'crp': '<1' in row 1 is not a number"):
         again.transform(new.assign(crp="<1"))
+
+
+def test_missing_numbers_are_numbers_in_texts_too() -> None:
+    column = pd.Series(["999.0", "9.99e2", "99", "x", None, 999])
+    assert emptied(column, ("999",)).isna().tolist() == [True, True, False, False, True, True]
+    assert emptied(column, ()) is column
+    lists = pd.Series([[1], [2]])
+    assert emptied(lists, ("999",)) is lists
 
 
 def test_missing_takes_texts_and_numbers_alone() -> None:
