@@ -53,7 +53,7 @@ def test_by_default_rows_are_over_seeds_and_samples():
             error = (one.high - one.low) / 2 / stats.norm.ppf(0.975)
             between = values.std(ddof=1) / 2
             whole = error**2 + between**2
-            freedom = whole**2 / (between**4 / 3)
+            freedom = 3 / (between**2 / whole)
             half = stats.t.ppf(0.975, freedom) * math.sqrt(whole)
             middle = (one.low + one.high) / 2
             assert row.value == pytest.approx(one.value) == pytest.approx(values.mean())
@@ -139,7 +139,7 @@ def test_differences_are_paired_over_seeds():
     assert set(found.differences) == {"qffl", "afl"}
 
 
-@pytest.mark.parametrize("over", ["auto", "seeds", "samples", "both"])
+@pytest.mark.parametrize("over", ["auto", "seeds", "samples", "clients"])
 def test_a_difference_is_significant_exactly_where_its_interval_excludes_0(over):
     seen = set()
     for draw in range(3):
