@@ -28,7 +28,7 @@ def kish(weights: ArrayLike, squares: ArrayLike) -> Floats:
     2.6666666666666665
     """
     total, below = np.asarray(weights, np.float64), np.asarray(squares, np.float64)
-    return np.where(below > 0, total**2 / np.where(below > 0, below, 1.0), 0.0)
+    return np.where(below > 0, total * (total / np.where(below > 0, below, 1.0)), 0.0)
 
 
 def difference(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) -> Interval:

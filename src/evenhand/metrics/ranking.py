@@ -64,8 +64,9 @@ def auc_interval(value: float, positives: float, negatives: float, level: float 
     def above(theta: float) -> float:
         return value - theta + z * error(theta)
 
-    low = 0.0 if value <= 0 else float(optimize.brentq(below, 0.0, value))
-    high = 1.0 if value >= 1 else float(optimize.brentq(above, value, 1.0))
+    # at 0 and 1 the variance is 0, so a value there solves the equation itself: not that root
+    low = 0.0 if value <= 0 else float(optimize.brentq(below, 0.0, min(value, 1 - 1e-9)))
+    high = 1.0 if value >= 1 else float(optimize.brentq(above, max(value, 1e-9), 1.0))
     return Interval(value, low, high)
 
 

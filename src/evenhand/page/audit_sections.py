@@ -12,8 +12,8 @@ from evenhand.page.markup import Cell, table, text
 from evenhand.studies.audits.audit import Audit
 from evenhand.studies.audits.basis import Row
 from evenhand.studies.audits.printing import left_out, notes
-from evenhand.studies.audits.tables import SHORT, number, outside, ratio, signed
-from evenhand.studies.audits.words import chances, significant, smallest_found
+from evenhand.studies.audits.tables import SHORT, chance, number, outside, ratio, signed
+from evenhand.studies.audits.words import enough, significant, smallest_found
 
 MOST_CLIENTS = 60  # drawn; --out has all
 MOST_PAIRS = 12  # that are seen at once
@@ -47,7 +47,7 @@ def rates(audit: Audit) -> str:
         parts.append(forest(rate.capitalize(), about, marks, ends, _percents(ends), everyone))
     hidden = audit.suppressed("group")
     names = text(", ".join(sorted(hidden)))
-    note = f"<p>Suppressed, with fewer than {audit.least} samples: {names}.</p>"
+    note = f"<p>Suppressed, with fewer than {enough(audit)}: {names}.</p>"
     return (
         "<p>A dot is a rate, its line the interval of that group alone; the dotted line is the rate"
         f' over all samples.</p><div class="rates">{"".join(parts)}</div>{note if hidden else ""}'
@@ -75,7 +75,7 @@ def _counts(audit: Audit, row: Row) -> str:
 def gaps(audit: Audit) -> str:
     """Gaps with the groups that make them, ratios, and pairs."""
     if not audit.gaps:
-        return f"<p>Fewer than two groups have {audit.least} samples.</p>"
+        return f"<p>Fewer than two groups have {enough(audit)}.</p>"
     rows: list[list[Cell | str]] = []
     for gap in (*audit.gaps.values(), *([audit.base_rates] if audit.base_rates else [])):
         if math.isnan(gap.interval.value):
@@ -87,7 +87,7 @@ def gaps(audit: Audit) -> str:
             [
                 Cell(f"{gap.kind} {names}"),
                 Cell(told(*map(number, gap.interval))),
-                _chances(gap.p),
+                chance(gap.p),
                 number(found),
             ]
         )
@@ -154,7 +154,7 @@ def _pair_table(rows: Sequence[Row], caption: str) -> str:
             ),
             Cell(told(*(signed(row[end]) for end in ("difference", "low", "high")))),
             Cell(told(*(ratio(row[end]) for end in ("ratio", "ratio_low", "ratio_high")))),
-            _chances(row["p_holm"]),
+            chance(row["p_holm"]),
         ]
         for row in rows
     ]
@@ -228,7 +228,3 @@ def source(audit: Audit) -> str:
     said = "".join(f"<p>{text(note)}</p>" for note in notes(audit))
     made = table(["what", "value"], rows, "Source, options and version", identity="provenance")
     return f'{said}<div class="source">{made}</div>'
-
-
-def _chances(p: float) -> str:
-    return chances(p).removeprefix("p ").removeprefix("= ")

@@ -7,7 +7,7 @@ from rich.console import Console
 from evenhand.studies.audits import tables, words
 from evenhand.studies.audits.numbers import Numbers
 from evenhand.studies.audits.sweeping import steps
-from evenhand.studies.audits.words import counted, significant
+from evenhand.studies.audits.words import counted, enough, significant
 
 MOST_ROWS = 40  # a table of more is no longer read
 MOST_GROUPS = 12  # whose rates are printed with counts
@@ -81,7 +81,7 @@ def _clients(audit: Numbers, console: Console) -> None:
     if hidden := len(audit.suppressed("client")):
         _say(
             console,
-            f"Clients with fewer than {audit.least} samples: {hidden}. Their numbers are"
+            f"Clients with fewer than {enough(audit)}: {hidden}. Their numbers are"
             " suppressed, and left out across clients.",
         )
 
@@ -98,7 +98,7 @@ def _groups(audit: Numbers, console: Console) -> None:
     if not audit.gaps:
         _say(
             console,
-            f"Nothing to compare by {audit.by}: fewer than two groups have {audit.least} samples.",
+            f"Nothing to compare by {audit.by}: fewer than two groups have {enough(audit)}.",
         )
         return
     console.print(tables.gaps_table(audit))
@@ -120,7 +120,7 @@ def left_out(audit: Numbers) -> list[str]:
         if gap.left_out:
             by_groups.setdefault(gap.left_out, []).append(gap.kind)
     return [
-        f"Left out of {what}, with fewer than {audit.least} samples in the denominator:"
+        f"Left out of {what}, with fewer than {enough(audit)} in the denominator:"
         f" {', '.join(groups)}."
         for groups, kinds in by_groups.items()
         for what in ["all gaps" if len(kinds) == len(audit.gaps) else ", ".join(kinds)]

@@ -40,7 +40,8 @@ class Shares(NamedTuple):
     @property
     def k(self) -> Floats:
         """Effective hits."""
-        return np.where(self.of > 0, np.nan_to_num(self.value) * self.size, 0.0)
+        # without weights the factor is 1, so that whole numbers stay whole for Fisher's test
+        return self.hits * np.where(self.of > 0, self.size / np.where(self.of > 0, self.of, 1), 0.0)
 
     def intervals(self, level: float) -> list[Interval]:
         """Wilson's, of each alone."""

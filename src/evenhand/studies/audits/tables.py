@@ -133,7 +133,7 @@ def gaps_table(audit: Numbers) -> Group:
                 ends(gap.interval),
                 name_of(gap.low, 15),
                 name_of(gap.high, 15),
-                chances(gap.p).removeprefix("p ").removeprefix("= "),
+                chance(gap.p),
                 number(found),
             ]
         )
@@ -171,7 +171,7 @@ def pairs_table(rows: Sequence[Row], title: str) -> Group:
             name_of(row["against"]),
             signed(row["difference"]),
             f"{signed(row['low'])} to {signed(row['high'])}",
-            chances(row["p_holm"]).removeprefix("p ").removeprefix("= "),
+            chance(row["p_holm"]),
         ]
         for row in rows
     ]
@@ -276,6 +276,11 @@ def ratio(value: Any) -> str:
     if value is None or value != value:
         return "-"
     return "inf" if math.isinf(value) else f"{value:.2f}"
+
+
+def chance(p: float) -> str:
+    """A p-value under its heading."""
+    return "-" if math.isnan(p) else chances(p).removeprefix("p ").removeprefix("= ")
 
 
 def ends(found: Interval) -> str:

@@ -110,7 +110,7 @@ def _not_found(audit: Numbers, gaps: list[Gap]) -> str:
     parts = []
     for gap in gaps:
         if math.isnan(gap.interval.value):
-            parts.append(f"fewer than two groups have {audit.least} samples for the {gap.rate}")
+            parts.append(f"fewer than two groups have {enough(audit)} for the {gap.rate}")
             continue
         one, other = _seen(audit, gap)
         wide = smallest_found(audit, gap.rate, one, other)
@@ -147,7 +147,8 @@ def _accuracy(audit: Numbers) -> str:
         f"Accuracy is lowest for {gap.low}, {percent(audit, 'accuracy', gap.low)}, and highest for"
         f" {gap.high}, {percent(audit, 'accuracy', gap.high)}"
     )
-    tested = f"a gap of {points(gap.interval)}" + ("" if clear(gap) else ", not significant")
+    unclear = "" if math.isnan(gap.interval.low) else ", not significant"
+    tested = f"a gap of {points(gap.interval)}" + ("" if clear(gap) else unclear)
     if base is None or not clear(base):
         return f"{seen}: {tested}."
     return (
@@ -204,7 +205,7 @@ def of_clients(audit: Numbers) -> str:
     places = [
         place
         for place, samples in enumerate(audit.samples("client"))
-        if samples >= max(1, audit.least)
+        if samples >= max(1, audit.least) and found.size[place] > 0
     ]
     if len(places) < 2:
         return ""
@@ -217,7 +218,8 @@ def of_clients(audit: Numbers) -> str:
     p = float(stats.chi2.sf(spread, len(places) - 1))
     chance = "more" if p < 1 - audit.level else "no more"
     few = len(names) - len(places)
-    left = f" ({few} with fewer than {audit.least} samples left out)" if few else ""
+    least = enough(audit)
+    left = f" ({few} with fewer than {least} left out)" if few else ""
     return (
         f"Over {len(places)} clients{left} accuracy runs from"
         f" {share(audit, 'accuracy', names[low], 'client')} for client {names[low]} to"
@@ -294,15 +296,24 @@ def percent(audit: Numbers, rate: str, name: str) -> str:
 
 
 def points(found: Interval) -> str:
-    """A gap: 27.9 points [18.0, 37.1]."""
+    """A gap: 27.9 points [18.0, 37.1]; from one client there is no interval over clients."""
+    if math.isnan(found.low):
+        return f"{100 * found.value:.1f} points"
     return f"{100 * found.value:.1f} points [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def chances(p: float) -> str:
     """A p-value; none is 0."""
+    if math.isnan(p):
+        return "p unknown"
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.2f}" if p >= 0.1 else f"p = {p:.4f}"
 
 
 def counted(number: int, what: str) -> str:
     """1 client, 2 clients."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def enough(audit: Numbers) -> str:
+    """How many samples a rate needs to be compared."""
+    return counted(max(1, audit.least), "sample")
