@@ -169,8 +169,7 @@ def test_the_tables_are_printed_without_colour_codes(call: Call) -> None:
     assert (code, err) == (0, "")
     assert (
         "205 samples, 3 without a prediction; 3 clients; labels no, yes; 95 % intervals over"
-        " samples"
-        in " ".join(out.split())
+        " samples" in " ".join(out.split())
     )
     assert "\x1b" not in out
     assert all(

@@ -45,6 +45,8 @@ def read_counts(table: pd.DataFrame) -> Counts:
             " that is not negative"
         )
     levels = {name: levels_of(table, name, name) for name in COLUMNS[:-1] if name in table.columns}
+    if "group" in levels and not levels["group"].names:  # of predictions without groups
+        del levels["group"]
     truth, guess = levels["label"], levels["prediction"]
     for name in ("client", "group", "label"):
         if name in levels and bool((levels[name].codes < 0).any()):
