@@ -211,7 +211,7 @@ def test_a_small_group_with_the_lowest_rate_is_not_blamed_for_what_larger_ones_s
         ((78, 90), "above 0.8, but the interval goes below it."),
         ((66, 90), "below 0.8, but the interval reaches it."),
         ((880, 900), "the four-fifths rule is met."),
-        ((20, 90), "below 0.8, so the four-fifths rule is not met."),
+        ((20, 90), "so the four-fifths rule is not met if that is the favourable prediction."),
     ],
 )
 def test_selection_is_a_ratio_with_its_uncertainty(selected: tuple[int, int], words: str) -> None:

@@ -168,7 +168,7 @@ def selection(audit: Numbers) -> str:
     worst = min(sure or rows, key=lambda row: row["ratio"])
     interval = f"{worst['ratio']:.2f} [{worst['low']:.2f}, {worst['high']:.2f}]"
     rule = {
-        BELOW: "below 0.8, so the four-fifths rule is not met",
+        BELOW: "below 0.8, so the four-fifths rule is not met if that is the favourable prediction",
         "0.8 or more": "the four-fifths rule is met",
         "below 0.8, not certain": "below 0.8, but the interval reaches it",
         "above 0.8, not certain": "above 0.8, but the interval goes below it",
