@@ -107,12 +107,9 @@ def test_resampling_pairs_methods_on_the_same_samples():
         },
     )
     difference = compare(study, draws=50).differences["qffl"]["mean"]
-    assert (
-        difference.interval.value,
-        difference.interval.low,
-        difference.interval.high,
-        difference.p,
-    ) == (0, 0, 0, 1)
+    assert (difference.interval.value, difference.p) == (0, pytest.approx(1))
+    # 1500 samples on which they agree do not say that they always would
+    assert -0.003 < difference.interval.low < 0 < difference.interval.high < 0.003
 
 
 def test_resampling_needs_the_same_samples():
@@ -132,9 +129,9 @@ def test_pooled_errors_are_pooled_as_squares():
 def test_intervals_stay_within_what_a_number_can_be():
     found = compare(make_study({"fedavg": (0.97, 1.0)}, seeds=2, clients=3, samples=5))
     for name, interval in found.rows["fedavg"].items():
-        assert interval.low >= 0
+        assert not interval.low < 0  # NaN where both seeds agree
         if name not in ("std", "variance", "variation"):
-            assert interval.high <= 1
+            assert not interval.high > 1
 
 
 def test_ledger_gives_each_gain_and_holm_over_clients():

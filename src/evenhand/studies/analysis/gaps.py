@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from evenhand.errors import require_choice
-from evenhand.metrics import calibration
+from evenhand.metrics.calibration_gap import calibration_gap
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.group_rates import group_gaps
-from evenhand.metrics.uncertainty import Interval, gap_interval
+from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trial import Trial
 
@@ -64,8 +64,7 @@ def _rates(counts: Counts, positive: str | None, level: float, least: int) -> di
 def _calibration(
     study: Study, trial: Trial, by: str, level: float, least: int, draws: int
 ) -> dict[str, Interval]:
-    """The gap in calibration errors, for models whose scores are probabilities; resampled scores
-    are the mean ones of their bins."""
+    """The gap in calibration errors, for models whose scores are probabilities."""
     if "brier" not in trial.tally:
         return {}
     scored, score = (trial.tally[name] for name in ("scored", "score"))  # (n, A, 2, BINS)
@@ -76,18 +75,5 @@ def _calibration(
         scored, score = (
             np.stack([table[member].sum((0, 1)) for member in members]) for table in (scored, score)
         )
-    kept = scored.sum((1, 2)) >= max(1, least)
-    if kept.sum() < 2:
-        return {}
-    scored, mean = scored[kept].astype(np.int64), score[kept] / np.maximum(scored[kept], 1)
-    sizes, rng = scored.sum((1, 2)), np.random.default_rng(0)
-    drawn = np.stack(
-        [
-            rng.multinomial(n, table.ravel() / n, draws)
-            for n, table in zip(sizes, scored, strict=True)
-        ],
-        1,
-    )
-    drawn = drawn.reshape(draws, *scored.shape)
-    errors = (calibration.calibration_error(table, table * mean) for table in (scored, drawn))
-    return {"calibration": gap_interval([next(errors)], [next(errors)], level)}
+    gap = calibration_gap(scored, score, study.names(by), level, least, draws)
+    return {} if gap is None else {"calibration": gap.interval}
