@@ -101,7 +101,7 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
 def drawn(window: Any) -> None:
     """Wait until every figure is there."""
     for plot in window.locator(".plot").all():
-        api.expect(plot.locator("svg.main-svg").first).to_be_attached()
+        api.expect(plot.locator("svg").first).to_be_attached()
 
 
 def column(window: Any, table: str, place: int) -> list[str]:
@@ -113,21 +113,25 @@ def column(window: Any, table: str, place: int) -> list[str]:
     ]
 
 
-def traces(window: Any, key: str) -> dict[str, bool]:
-    """Whether what belongs to each method is seen in a figure."""
-    found: dict[str, bool] = window.evaluate(
-        "key => Object.fromEntries(document.getElementById('plot-' + key).data.filter(t =>"
-        " t.meta).map(t => [t.meta.method, t.visible]))",
-        key,
-    )
-    return found
+def keys(window: Any, key: str) -> dict[str, bool]:
+    """Whether each method is seen in a figure, by the figure's legend."""
+    entries = window.locator(f"#plot-{key} .key-entry[data-method]").all()
+    return {
+        entry.get_attribute("data-method"): entry.get_attribute("opacity") is None
+        for entry in entries
+    }
+
+
+def points(window: Any, key: str) -> int:
+    return int(window.locator(f"#plot-{key} .point").count())
 
 
 @pytest.mark.parametrize("name", ["usual", "nasty"])
 def test_page_opens_without_trouble_and_draws_every_figure(show: Open, name: str) -> None:
     window = show(name)
     assert window.locator(".plot").count() >= 7
-    assert window.locator(".plot svg.main-svg").count() >= window.locator(".plot").count()
+    assert window.locator(".plot > svg").count() == window.locator(".plot").count()
+    assert points(window, "overview") > 0
 
 
 def test_names_that_are_code_are_seen_as_text(show: Open) -> None:
@@ -136,8 +140,7 @@ def test_names_that_are_code_are_seen_as_text(show: Open) -> None:
     assert NASTY[0] in names
     assert NASTY[1] in names
     assert window.locator(".chooser label", has_text="a<b>&[/c]").count() == 1
-    legend = window.locator("#plot-sorted .legendtext").all_text_contents()
-    assert "a<b>&[/c]" in legend
+    assert "a<b>&[/c]" in window.locator("#plot-front .key-text").all_text_contents()
 
 
 def test_chooser_hides_a_method_in_every_figure_and_table(show: Open) -> None:
@@ -147,26 +150,26 @@ def test_chooser_hides_a_method_in_every_figure_and_table(show: Open) -> None:
     rows = window.locator("tr[data-method=qffl]")
     assert rows.count() > 0
     assert not any(row.is_visible() for row in rows.all())
-    for key in ("distribution", "sorted", "front", "gaps-group", "members-group", "learning"):
-        seen = traces(window, key)
+    for key in ("sorted", "front", "gaps-group", "members-group", "learning"):
+        seen = keys(window, key)
         assert seen.pop("qffl") is False, key
         assert all(seen.values()), key
-    assert "qffl" not in window.evaluate(
-        "() => document.getElementById('plot-verdicts').data.flatMap(t => t.y)"
-    )
+    for key in ("overview", "distribution", "verdicts"):  # their rows are methods
+        assert "qffl" not in window.locator(f"#plot-{key} .tick.row").all_text_contents(), key
     window.locator("#ledger-all").click()
     assert "qffl" not in window.locator("#ledger-table tbody").inner_text()
     window.get_by_role("button", name="All methods").click()
     assert box.is_checked()
-    assert all(traces(window, "sorted").values())
+    assert all(keys(window, "sorted").values())
+    assert "qffl" in window.locator("#plot-overview .tick.row").all_text_contents()
     assert "qffl" in window.locator("#ledger-table tbody").inner_text()
 
 
 def test_a_click_in_a_legend_hides_the_method_everywhere(show: Open) -> None:
     window = show()
-    window.locator("#plot-sorted .legendtoggle").nth(1).click()
+    window.locator("#plot-sorted .key-entry").nth(1).click()
     api.expect(window.get_by_role("checkbox", name="qffl")).not_to_be_checked()
-    assert traces(window, "learning")["qffl"] is False
+    assert keys(window, "learning")["qffl"] is False
 
 
 def test_tables_are_sorted_by_click_and_by_keyboard(show: Open) -> None:
@@ -246,7 +249,7 @@ def test_theme_is_toggled_remembered_and_followed_by_figures(show: Open) -> None
     window = show()
     ink = (
         "() => [getComputedStyle(document.body).backgroundColor,"
-        " document.getElementById('plot-sorted')._fullLayout.font.color]"
+        " document.querySelector('#plot-sorted svg').getAttribute('fill')]"
     )
     light = window.evaluate(ink)
     window.get_by_role("button", name="Dark colours").click()
@@ -285,7 +288,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(show: Open, name: s
         part.evaluate("part => { part.open = true; }")
     assert window.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
     widths = window.evaluate(
-        "() => [...document.querySelectorAll('.plot svg.main-svg')].map(s =>"
+        "() => [...document.querySelectorAll('.plot > svg')].map(s =>"
         " s.getBoundingClientRect().right)"
     )
     assert max(widths) <= PHONE["width"]
@@ -299,7 +302,7 @@ def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None
     window = show(color_scheme="dark")
     window.emulate_media(media="print")
     api.expect(window.locator("nav")).to_be_hidden()
-    for controls in (".chooser", ".controls", ".filters", ".pages", ".save"):
+    for controls in (".chooser", ".filters", ".pages", ".save"):
         assert not any(part.is_visible() for part in window.locator(controls).all()), controls
     assert window.locator("main details:not([open])").count() == 0
     assert (
@@ -307,12 +310,12 @@ def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None
         == "rgb(255, 255, 255)"
     )
     look = (
-        "() => { const plot = document.getElementById('plot-sorted')._fullLayout; return"
-        " [plot.font.color, plot.width <= 700]; }"
+        "() => { const plot = document.querySelector('#plot-sorted svg'); return"
+        " [plot.getAttribute('fill'), Number(plot.getAttribute('width')) <= 700]; }"
     )
     assert window.evaluate(look) == ["#22262b", True]
     window.emulate_media(media="screen")
-    api.expect(window.locator("main details[open]")).to_have_count(0)
+    api.expect(window.locator("main details[open]")).to_have_count(2)  # of gaps, as before
     assert window.evaluate(look)[0] == "#e6e8eb"
 
 

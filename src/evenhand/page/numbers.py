@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.series import shown
+from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.statistics import HEADINGS
 from evenhand.studies.runs.study import Study
 
@@ -50,6 +53,16 @@ def statistic(study: Study, name: str, value: float) -> str:
     return f"{written(study, name, value):.{digits(study, name)}f}"
 
 
+def ends_words(study: Study, name: str, interval: Interval) -> str:
+    """A statistic with its unit and interval: 77.5 % [70.1, 84.0]."""
+    unit = study.measure.percent if name in OF_MERITS else ""
+    value = f"{statistic(study, name, interval.value)}{unit}"
+    if np.isnan(interval.low) or np.isnan(interval.high):
+        return value
+    low, high = sorted((written(study, name, interval.low), written(study, name, interval.high)))
+    return f"{value} [{low:.{digits(study, name)}f}, {high:.{digits(study, name)}f}]"
+
+
 def digits(study: Study, name: str) -> int:
     """Digits after the point of a statistic."""
     return study.measure.digits if name in (*OF_MERITS, "std", "variance") else 3
@@ -68,6 +81,62 @@ def points(interval: Interval) -> str:
         return "-"
     return f"{100 * interval.value:.1f}" + (
         "" if np.isnan(interval.low) else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+    )
+
+
+def signed(value: float, digits: int) -> str:
+    """A change with its sign; what rounds to nothing has none.
+
+    >>> signed(1.25, 1), signed(-0.04, 1), signed(-2, 1)
+    ('+1.2', '0.0', '−2.0')
+    """
+    written = f"{abs(value):.{digits}f}"
+    return written if float(written) == 0 else f"{'+' if value > 0 else chr(0x2212)}{written}"
+
+
+def change(interval: Interval, scale: float, digits: int) -> str:
+    """A change with its interval: +2.5 [-1.0, +6.0]."""
+    if np.isnan(interval.value):
+        return "-"
+    ends = (
+        ""
+        if np.isnan(interval.low)
+        else f" [{signed(scale * interval.low, digits)}, {signed(scale * interval.high, digits)}]"
+    )
+    return signed(scale * interval.value, digits) + ends
+
+
+def gain_unit(study: Study) -> str:
+    """What gains are in; plus is better for the person concerned."""
+    if study.measure.percent:
+        return "points of accuracy"
+    return f"a smaller {study.measure.words[0]} is +"
+
+
+def gain_title(study: Study, against: str) -> str:
+    """What an axis with gains is called."""
+    return f"gain (+) or loss (\u2212) against {against}, {gain_unit(study)}"
+
+
+def served(study: Study, merit: float, samples: int) -> str:
+    """How someone is served, with counts: 15 of 23 right (65.2 %)."""
+    if np.isnan(merit):
+        return "no samples"
+    value = f"{study.measure.show(merit)}{study.measure.percent}"
+    if study.measure.column != "accuracy":
+        return f"{study.measure.words[0]} {value} on {samples:,} sample{'s' * (samples != 1)}"
+    right = merit * samples
+    whole = abs(right - round(right)) < 1e-6
+    count = f"{round(right):,}" if whole else f"on average {right:,.1f}"
+    return f"{count} of {samples:,} right ({value})"
+
+
+def gain_words(study: Study, entry: Entry) -> str:
+    """What someone gains, with counts, for a figure."""
+    gain = change(entry.gain, study.measure.scale, study.measure.digits)
+    now, before = (served(study, merit, entry.samples) for merit in (entry.merit, entry.reference))
+    return f"{html.escape(entry.name, quote=False)}: {gain}<br>{now}<br>{before} with " + (
+        html.escape(entry.against, quote=False)
     )
 
 
