@@ -89,8 +89,8 @@ def gains(findings: Findings) -> Panel | None:
         least, most = found[0], found[-1]
         up, down = (sum(sign * entry.gain.value > 0 for entry in found) for sign in (1, -1))
         finding = (
-            f"With {method} against {against}, {up} of {len(found)} clients"
-            f" {'is' if up == 1 else 'are'} better off and {down} worse off; from {least.name} with"
+            f"With {method} against {against}, {up} of {len(found)}"
+            f" client{'s' * (len(found) != 1)} {'is' if up == 1 else 'are'} better off and {down} worse off; from {least.name} with"
             f" {change(least.gain, scale, digits)} to {most.name} with"
             f" {change(most.gain, scale, digits)}."
         )
