@@ -259,7 +259,7 @@ def test_a_client_without_official_training_samples_is_named() -> None:
         ({"tset": 0.2}, "unknown entry of split: 'tset'; did you mean 'test'?"),
         (
             {"fraction": 0.2},
-            "unknown entry of split: 'fraction'; choose from val, test, stratify, official, seed",
+            "unknown entry of split: 'fraction'; choose from val, test, stratify, official, fold, seed",
         ),
         (
             {"test": 1.0},
@@ -318,3 +318,70 @@ def test_shares_of_the_official_training_samples_leave_the_official_test_set_out
         deal(
             Pool(pool.x, pool.y), {"name": "iid", "clients": 3}, {"official": "train", "test": 0.5}
         )
+
+
+# ---- folds
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    labels=st.lists(st.integers(0, 3), min_size=2, max_size=60),
+    count=st.integers(2, 7),
+    seed=st.integers(0, 2**40),
+    clients=st.integers(1, 4),
+)
+def test_every_sample_is_tested_in_exactly_one_fold(
+    labels: list[int], count: int, seed: int, clients: int
+) -> None:
+    number = torch.arange(len(labels))
+    pool = pool_of(labels, number % 2, owners=(number * 7 + seed) % clients)
+    assert pool.client is not None
+    all_folds = [parts(pool, {"fold": [k + 1, count]}, seed) for k in range(count)]
+    tested = torch.stack([part == TEST for part in all_folds]).long().sum(0)
+    for client in pool.client.unique():
+        mine = pool.client == client
+        m = int(mine.sum())
+        assert tested[mine].tolist() == [int(m > 1)] * m  # a single sample is trained with
+        sizes = [int((part[mine] == TEST).sum()) for part in all_folds]
+        assert m == 1 or max(sizes) - min(sizes) <= 1
+        assert all(int((part[mine] == TRAIN).sum()) >= 1 for part in all_folds)
+        for label in range(4):  # stratified: of each label, to within one sample
+            cell = mine & (pool.y == label)
+            shares = [int((part[cell] == TEST).sum()) for part in all_folds]
+            assert max(shares) - min(shares) <= 1
+    again = [parts(pool, {"fold": [k + 1, count]}, seed) for k in range(count)]
+    assert all(torch.equal(one, two) for one, two in zip(all_folds, again, strict=True))
+
+
+def test_folds_depend_on_the_seed_and_validation_samples_are_a_share_of_the_others() -> None:
+    pool = pool_of([0, 1] * 50)
+    one, two = (parts(pool, {"fold": [1, 5]}, seed) for seed in (0, 1))
+    assert not torch.equal(one, two)
+    held = parts(pool, {"fold": [1, 5], "val": 0.25})
+    assert torch.bincount(held, minlength=3).tolist() == [60, 20, 20]
+    assert torch.equal(held == TEST, parts(pool, {"fold": [1, 5]}) == TEST)
+
+
+def test_folds_are_of_all_samples_or_of_the_official_training_samples() -> None:
+    pool = pool_of([0, 1] * 20, held_out=torch.arange(40) >= 30)
+    whole = torch.stack([parts(pool, {"fold": [k, 4]}) == TEST for k in (1, 2, 3, 4)])
+    assert whole.sum() == 40
+    official = [deal(pool, None, {"official": "train", "fold": [k, 3]}, seed=0) for k in (1, 2, 3)]
+    assert sum(len(one.test.x) for one in official if one.test is not None) == 30
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ({"fold": 3}, r"fold of split must be which fold and how many .*\[1, 5\], got 3"),
+        ({"fold": [0, 5]}, r"got \[0, 5\]"),
+        ({"fold": [6, 5]}, r"got \[6, 5\]"),
+        ({"fold": [1, 1]}, r"got \[1, 1\]"),
+        ({"fold": [True, 5]}, r"got \[True, 5\]"),
+        ({"fold": [1, 5], "test": 0.2}, r"test samples from a fold; leave out test = 0\.2"),
+        ({"fold": [1, 5], "official": True}, r"leave out official"),
+    ],
+)
+def test_a_fold_that_makes_no_sense_is_refused(split: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parts(pool_of([0, 1] * 10), split)

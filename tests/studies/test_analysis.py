@@ -1,7 +1,6 @@
 """What a study says: by hand, against NumPy and SciPy, and in words."""
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,13 +8,12 @@ import pytest
 from scipy import stats
 
 from evenhand.metrics.uncertainty import holm
-from evenhand.studies.analysis.comparison import compare
+from evenhand.studies.analysis.comparison import columns, compare
 from evenhand.studies.analysis.gaps import gaps
 from evenhand.studies.analysis.ledger import ledger
 from evenhand.studies.analysis.statistics import STATISTICS, front, statistics
-from evenhand.studies.analysis.words import sentences
 from evenhand.studies.findings import analyse
-from tests.support.studies import make_study
+from tests.support.studies import FIVE, make_study
 
 STUDY = make_study(clients=12, samples=60, seeds=4, teams=("east", "west"))
 
@@ -32,8 +30,8 @@ def changed(study, label, merits, seed):
     return replace(study, trials=trials)
 
 
-def test_rows_are_students_over_seeds():
-    found = compare(STUDY)
+def test_rows_over_seeds_alone_are_students():
+    found = compare(STUDY, over="seeds")
     # a tenth of twelve clients is one
     values = [np.sort(STUDY.merits("qffl", seed))[0] for seed in STUDY.seeds]
     half = stats.t.ppf(0.975, 3) * np.std(values, ddof=1) / 2
@@ -44,8 +42,90 @@ def test_rows_are_students_over_seeds():
     )
 
 
-def test_differences_are_paired_over_seeds_and_corrected():
-    found = compare(STUDY)
+def test_by_default_rows_are_over_seeds_and_samples():
+    found, of_samples = (compare(STUDY, over=over, draws=400) for over in ("auto", "samples"))
+    assert found.over == "seeds+samples"
+    for label in STUDY.labels:
+        merits = np.array([STUDY.merits(label, seed) for seed in STUDY.seeds])
+        by_seed = {"mean": merits.mean(1), "min": merits.min(1), "std": merits.std(1)}
+        for name, values in by_seed.items():
+            row, one = (each.rows[label][name] for each in (found, of_samples))
+            error = (one.high - one.low) / 2 / stats.norm.ppf(0.975)
+            between = values.std(ddof=1) / 2
+            whole = error**2 + between**2
+            freedom = whole**2 / (between**4 / 3)
+            half = stats.t.ppf(0.975, freedom) * math.sqrt(whole)
+            middle = (one.low + one.high) / 2
+            assert row.value == pytest.approx(one.value) == pytest.approx(values.mean())
+            assert [row.low, row.high] == pytest.approx([middle - half, middle + half], rel=1e-6)
+            assert found.estimates[label][name] == pytest.approx(middle)
+
+
+def with_the_models_of_one_seed(study):
+    """The same study, in which every seed came to the same predictions."""
+    first = study.seeds[0]
+    trials = {
+        (label, seed): replace(study.trials[label, first], seed=seed)
+        for label, seed in study.trials
+    }
+    return replace(study, trials=trials)
+
+
+def test_where_seeds_do_not_differ_the_interval_is_that_of_one_training():
+    study = with_the_models_of_one_seed(make_study(seeds=4, clients=20, samples=50))
+    one = replace(study, trials={key: trial for key, trial in study.trials.items() if key[1] == 0})
+    several, alone = compare(study, draws=400), compare(one, draws=400)
+    assert (several.over, alone.over) == ("seeds+samples", "samples")
+    for label in study.labels:
+        for name in ("mean", "pooled", "worst10", "min"):
+            a, b = (found.rows[label][name] for found in (several, alone))
+            assert a.value == pytest.approx(b.value)
+            assert [a.low, a.high] == pytest.approx([b.low, b.high], abs=1e-9)
+            assert a.low < a.high
+
+
+def test_no_interval_has_no_width_and_no_p_is_0():
+    study = with_the_models_of_one_seed(make_study(seeds=3, clients=4, samples=10))
+    same = {
+        key: replace(study.trials["fedavg", key[1]], method=trial.method, certificate=None)
+        for key, trial in study.trials.items()
+    }
+    study = replace(study, trials=same)
+    bare = replace(study, trials={key: replace(trial, values=None) for key, trial in same.items()})
+    dealt = replace(study, same_data=False)
+    whole = [
+        compare(study, over=over, draws=50)
+        for over in ("auto", "seeds", "samples", "clients", "both")
+    ]
+    for found in (
+        *whole,
+        compare(bare),
+        compare(dealt, draws=50),
+        compare(replace(bare, same_data=False)),
+    ):
+        for label in ("qffl", "afl"):
+            for name in ("mean", "pooled", "worst10", "min", "std"):
+                difference = found.differences[label][name]
+                if math.isnan(difference.p):  # no worst of very many clients
+                    continue
+                assert difference.interval.low < 0 < difference.interval.high, (found.over, name)
+                assert difference.p == pytest.approx(1)
+                assert not difference.better
+                assert not difference.worse
+                row = found.rows[label][name]
+                assert row.low < row.high, (found.over, name)
+
+
+def test_one_sample_of_all_bounds_the_error_of_seeds_that_agree():
+    study = with_the_models_of_one_seed(make_study(seeds=3, clients=4, samples=10))
+    row = compare(study, over="seeds").rows["fedavg"]["mean"]
+    assert row.high - row.value == pytest.approx(stats.t.ppf(0.975, 2) / 40)
+    row = compare(study, over="seeds").rows["fedavg"]["min"]
+    assert row.high - row.value == pytest.approx(stats.t.ppf(0.975, 2) / 10)
+
+
+def test_differences_are_paired_over_seeds():
+    found = compare(STUDY, over="seeds")
     new, old = (
         [STUDY.merits(label, seed).mean() for seed in STUDY.seeds] for label in ("afl", "fedavg")
     )
@@ -53,9 +133,61 @@ def test_differences_are_paired_over_seeds_and_corrected():
     difference = found.differences["afl"]["mean"]
     assert difference.interval.value == pytest.approx(np.mean(new) - np.mean(old))
     assert difference.p == pytest.approx(expected.pvalue)
-    by_mean = [row["mean"] for row in found.differences.values()]
-    np.testing.assert_allclose([one.adjusted for one in by_mean], holm([one.p for one in by_mean]))
+    # two methods are compared with FedAvg
+    ends = expected.confidence_interval(0.975)
+    assert [difference.interval.low, difference.interval.high] == pytest.approx([*ends])
     assert set(found.differences) == {"qffl", "afl"}
+
+
+@pytest.mark.parametrize("over", ["auto", "seeds", "samples", "both"])
+def test_a_difference_is_significant_exactly_where_its_interval_excludes_0(over):
+    seen = set()
+    for draw in range(3):
+        study = make_study(FIVE, seeds=3, clients=20, samples=60, draw=draw)
+        found = compare(study, over=over, draws=100)
+        for row in found.differences.values():
+            for one in row.values():
+                if math.isnan(one.p):
+                    continue
+                excluded = one.interval.low > 0 or one.interval.high < 0
+                assert excluded == (one.better or one.worse) == (one.adjusted < 0.05)
+                assert one.adjusted == pytest.approx(min(1, 4 * one.p))
+                seen.add(excluded)
+        for name, label in found.best.items():
+            if label != "fedavg":
+                assert found.differences[label][name].better
+    assert seen == {True, False}
+
+
+def test_dealt_data_have_intervals_over_splits_corrected_for_what_they_share():
+    study = make_study(same_data=False, seeds=4, samples=400)
+    found = compare(study, draws=100)
+    values = np.array([study.merits("qffl", seed).mean() for seed in study.seeds])
+    # four training samples for each test sample
+    half = stats.t.ppf(0.975, 3) * values.std(ddof=1) * math.sqrt(1 / 4 + 1 / 4)
+    row = found.rows["qffl"]["mean"]
+    assert found.over == "splits"
+    assert row.value == pytest.approx(values.mean())
+    assert (row.high - row.low) / 2 == pytest.approx(half)
+    with pytest.raises(ValueError, match='dealt anew with each seed; use over="seeds'):
+        compare(STUDY, over="splits")
+
+
+def test_of_fewer_than_twenty_clients_the_worst_tenth_and_the_worst_are_one_column():
+    few, many = (columns(make_study(clients=n)) for n in (19, 20))
+    assert few == {"mean": "mean", "min": "worst client", "max": "best client", "std": "std"}
+    assert list(many) == ["mean", "worst10", "best10", "min", "std"]
+    found = compare(make_study(clients=19), draws=50).rows["qffl"]
+    assert found["worst10"] == found["min"]
+    assert found["best10"] == found["max"]
+
+
+def test_what_is_seen_and_what_is_estimated_differ_where_the_worst_are_unlucky():
+    study = make_study({"fedavg": (0.8, 1.0)}, seeds=2, clients=100, samples=10)
+    found = compare(study, draws=400)
+    row, estimate = found.rows["fedavg"]["worst10"], found.estimates["fedavg"]["worst10"]
+    assert row.value < row.low < estimate < row.high
+    assert estimate == pytest.approx((row.low + row.high) / 2)
 
 
 def test_smaller_spread_is_better():
@@ -106,13 +238,10 @@ def test_resampling_pairs_methods_on_the_same_samples():
             ("qffl", 0): replace(new, values=old.values, score_columns=old.score_columns),
         },
     )
-    difference = compare(study, draws=50).differences["qffl"]["mean"]
-    assert (
-        difference.interval.value,
-        difference.interval.low,
-        difference.interval.high,
-        difference.p,
-    ) == (0, 0, 0, 1)
+    found = compare(study, draws=50)
+    same, other = (found.differences[label]["mean"].interval for label in ("qffl", "afl"))
+    assert (same.value, found.differences["qffl"]["mean"].p) == (0, 1)
+    assert -same.low == same.high < 0.1 * (other.high - other.low)
 
 
 def test_resampling_needs_the_same_samples():
@@ -221,9 +350,6 @@ def test_staying_alone_is_a_reference_too():
     entries = [e for e in ledger(study) if e.by == "client" and e.against == "localonly"]
     assert {e.method for e in entries} == {"fedavg"}
     assert all(e.verdict == "harmed" for e in entries)
-    comparison = compare(study)
-    line = next(line for line in sentences(study, comparison, ledger(study)) if "alone" in line)
-    assert line.startswith("Of 12 clients, 12 are significantly worse off with FedAvg than alone: ")
 
 
 def test_gaps_are_those_of_the_counts():
@@ -254,93 +380,6 @@ def test_front_marks_what_another_method_beats_in_both():
     assert not points["afl"].dominated
     by_spread = {point.label: point for point in front(study, "std")}
     assert not by_spread["afl"].dominated
-
-
-def test_words_say_by_how_much_and_at_what_cost():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400
-    )
-    comparison = compare(study)
-    line = sentences(study, comparison, ledger(study))[0]
-    worst, mean = (comparison.differences["qffl"][name].interval for name in ("worst10", "mean"))
-    assert (
-        line == "Against FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
-        f" {100 * worst.value:.1f} points [{100 * worst.low:+.1f}, {100 * worst.high:+.1f}] and"
-        f" costs {-100 * mean.value:.1f} points of mean accuracy [{100 * mean.low:+.1f},"
-        f" {100 * mean.high:+.1f}]."
-    )
-
-
-def test_words_call_nothing_a_lift_that_may_be_chance():
-    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3)
-    line = sentences(study, compare(study), [])[0]
-    assert line.startswith(
-        "Against FedAvg, qffl changes accuracy neither of the worst 10 % nor on average"
-        " significantly: worst 10 % of clients "
-    )
-    assert "-0.0" not in line
-
-
-def test_words_tell_of_rounds_in_which_nobody_answered():
-    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
-    study.trials["qffl", study.seeds[0]].history_columns["answered"] = np.array(
-        [4.0, 0.0, 0.0, 3.0]
-    )
-    assert (
-        sentences(study, compare(study), [])[0]
-        == "In 2 of the 4 rounds of qffl no client's reply counted: nothing was learned in them."
-    )
-
-
-def test_words_warn_of_clients_with_few_samples():
-    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
-    lines = sentences(study, compare(study), ledger(study))
-    assert (
-        "Mind that clients with fewer than 10 test samples are among the worst 10 %: client "
-        in lines[0]
-    )
-    assert (
-        "No client has 10 test samples or more: too few to say whom FedAvg serves worst." in lines
-    )
-    assert "Of the 0 of 20 clients" not in " ".join(lines)
-
-
-def test_words_name_groups_that_pay():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
-    )
-    lines = sentences(study, compare(study), ledger(study))
-    line = next(
-        line for line in lines if line.startswith("Against FedAvg, significantly, with qffl: ")
-    )
-    assert "; of 2 groups 0 gain and 2 lose, " in line
-    assert "north (-" in line
-    assert "south (-" in line
-
-
-def test_words_about_errors_speak_of_errors():
-    study = make_study(
-        {"fedavg": (0.80, 0.0), "qffl": (0.60, 0.0)},
-        seeds=5,
-        clients=10,
-        samples=400,
-        regression=True,
-    )
-    line = sentences(study, compare(study), [])[0]
-    ends = re.search(r"raises mean error by [\d.]+ \[([+-][\d.]+), ([+-][\d.]+)\]", line)
-    assert ends is not None
-    assert 0 < float(ends[1]) < float(ends[2])
-
-
-def test_dealt_data_are_spoken_of_with_one_seed():
-    study = make_study(same_data=False)
-    line = next(
-        line
-        for line in sentences(study, compare(study), [])
-        if line.startswith("FedAvg serves client")
-    )
-    worst = int(np.argmin(study.merits("fedavg", 0)))
-    assert f"client {worst} worst" in line
 
 
 def test_seeds_need_two_of_them():

@@ -417,7 +417,7 @@ def test_json_is_all_that_json_prints_and_holds_the_numbers_of_the_tables(
     found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert found["seeds"] == [0, 1]
     assert found["methods"] == ["fedavg", "qffl", "localonly"]
-    assert found["intervals"] == {"over": "seeds", "level": 0.95}
+    assert found["intervals"] == {"over": "seeds+samples", "level": 0.95}
     table = pd.read_csv(directory / "comparison.csv")
     assert [row["value"] for row in found["comparison"]] == pytest.approx(
         table["value"].tolist(), nan_ok=True

@@ -115,6 +115,9 @@ def make_study(
                 values=values,
                 sample_client=owner,
                 sample_group=group if groups else None,
+                outcomes={}
+                if regression
+                else {"label": truth, "prediction": predicted, "score": 0.2 + 0.6 * predicted},
                 weight_rounds=at,
                 weights=weights / weights.sum(1, keepdims=True),
             )
@@ -133,6 +136,63 @@ def make_study(
     measure = measure_of(spec.loss, 10.0, tested=True)
     paths = tuple(Path("runs/made-up") / f"seed-{seed}" for seed in range(seeds))
     return Study("made up", measure, trials, specs, tuple(about), paths, same_data)
+
+
+def study_of(
+    predictions: Mapping[str, Sequence[Any]],
+    label: Any,
+    client: Any,
+    group: Any = None,
+    groups: Sequence[str] = (),
+    labels: Sequence[str] = ("no", "yes"),
+    history: Mapping[str, Mapping[str, Any]] | None = None,
+    guess: tuple[float, float] | None = None,
+    score: Any = None,
+) -> Study:
+    """A study of one seed or several with exactly these outcomes.
+
+    Args:
+        predictions: by method, one array for each seed.
+        label, client, group: (N,) codes.
+        history: columns of a method's history, by method.
+    """
+    label, client = np.asarray(label), np.asarray(client)
+    names = tuple(f"client {i}" for i in range(int(client.max()) + 1))
+    part = np.zeros(len(label), np.int64) if group is None else np.asarray(group)
+    trials = {}
+    for name, by_seed in predictions.items():
+        for seed, found in enumerate(by_seed):
+            predicted = np.asarray(found)
+            right = (predicted == label).astype(np.float64)
+            trials[name, seed] = Trial(
+                Method(name, name),
+                seed,
+                Path("runs/exact") / name,
+                _scores(right, client, part, names, [""] * len(names), groups, False),
+                dict((history or {}).get(name, {})),
+                counts=Counts.of(
+                    client, part, label, predicted, names, tuple(groups) or ("",), tuple(labels)
+                ),
+                values=right,
+                sample_client=client,
+                sample_group=part,
+                outcomes={
+                    "label": label,
+                    "prediction": predicted,
+                    "score": predicted.astype(np.float64) if score is None else score[name],
+                    "loss": 1.2 * (1 - right),
+                },
+                guess=guess,
+            )
+    seeds = max(map(len, predictions.values()))
+    methods = tuple(Method(name, name) for name in predictions)
+    specs = tuple(
+        Spec(name="exact", rounds=90, seed=seed, methods=methods) for seed in range(seeds)
+    )
+    measure = measure_of("cross_entropy", 1.0, tested=True)
+    inner = [Path("runs/exact") / f"seed-{s}" for s in range(seeds)]
+    paths = tuple(inner) if seeds > 1 else (Path("runs/exact"),)
+    return Study("exact", measure, trials, specs, ({"data": ""},) * seeds, paths, True)
 
 
 def _scores(

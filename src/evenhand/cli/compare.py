@@ -28,6 +28,14 @@ from evenhand.cli.view import (
     about_seed="The first of the seeds.",
 )
 @seed_options
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    help=(
+        "Cross-validation: split each client's samples into this many folds, and test on each of"
+        " them once. For small tables."
+    ),
+)
 @view_options
 def compare(
     spec: Path | None,
@@ -37,6 +45,7 @@ def compare(
     seeds: str | None,
     resplit: bool | None,
     validation: float | None,
+    folds: int | None,
     view: View,
     **options: Any,
 ) -> None:
@@ -52,7 +61,7 @@ def compare(
         from evenhand.studies.runs.comparing import check_comparison
 
         plan = dataclasses.replace(
-            with_seeds(planned(spec, **options), seeds, resplit, validation), select={}
+            with_seeds(planned(spec, **options), seeds, resplit, validation, folds), select={}
         )
         check_view(plan, view)
         # before a directory is made

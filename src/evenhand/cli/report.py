@@ -62,6 +62,7 @@ def report(
     level: float,
     least: int,
     positive: str | None,
+    measure: str | None,
     title: str | None,
     as_json: bool,
     open_page: bool,
@@ -90,6 +91,7 @@ def report(
             level=level,
             least=least,
             positive=positive,
+            measure=measure,
         )
         page, size = written.page, written.page.stat().st_size
         sentences = [one for findings in written.studies for one in findings.sentences]

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
+MEASURES = (
+    *("accuracy", "balanced_accuracy", "recall", "specificity", "precision", "auc", "loss"),
+    *("error", "mae"),
+)
 LEVEL = click.option(
     "--level",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -32,11 +36,23 @@ LEVEL = click.option(
 )
 _NUMBERS = (
     click.option(
+        "--measure",
+        type=click.Choice(MEASURES),
+        help=(
+            "What being served well means; of several classes, recall and precision are means over"
+            " classes.  [default: accuracy, or the error of a regression]"
+        ),
+    ),
+    click.option(
         "--over",
-        type=click.Choice(["auto", "seeds", "samples", "clients", "both"]),
+        type=click.Choice(["auto", "seeds+samples", "seeds", "samples", "clients", "both"]),
         default="auto",
         show_default=True,
-        help="What intervals are over; auto: seeds where there are at least two, else samples.",
+        help=(
+            "What intervals are over. seeds+samples: other trainings, tested on other samples of"
+            " these clients; clients: other clients like these; both: other clients and samples."
+            " auto: seeds+samples where there are two seeds, else samples."
+        ),
     ),
     LEVEL,
     click.option(
@@ -49,7 +65,7 @@ _NUMBERS = (
     click.option(
         "--positive",
         metavar="LABEL",
-        help="The label that gaps in rates are about.  [default: the last of two]",
+        help="The label that rates are about.  [default: the last of two]",
     ),
 )
 
@@ -124,6 +140,7 @@ class View:
     level: float
     least: int
     positive: str | None
+    measure: str | None
     formats: tuple[str, ...]
     as_json: bool
 
@@ -137,24 +154,37 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
         level: float,
         least: int,
         positive: str | None,
+        measure: str | None,
         formats: tuple[str, ...],
         as_json: bool,
         **others: Any,
     ) -> Any:
-        return command(view=View(over, level, least, positive, formats, as_json), **others)
+        return command(view=View(over, level, least, positive, measure, formats, as_json), **others)
 
     adding: Callable[[Callable[..., Any]], Callable[..., Any]] = _adding(_VIEW)
     return adding(call)
 
 
 def with_seeds(
-    plan: Spec, seeds: str | None, resplit: bool | None, validation: float | None
+    plan: Spec,
+    seeds: str | None,
+    resplit: bool | None,
+    validation: float | None,
+    folds: int | None = None,
 ) -> Spec:
-    """The spec with these seeds; without any, its own, or three."""
+    """The spec with these seeds; without any, its own, or three. Each fold has one."""
     import dataclasses
 
-    given: dict[str, Any] = {"resplit": resplit, "validation": validation}
-    if seeds is not None or not plan.seeds:
+    from evenhand.errors import SpecError
+
+    given: dict[str, Any] = {"resplit": resplit, "validation": validation, "folds": folds}
+    if folds is not None and seeds is not None:
+        raise SpecError(
+            f"each of {folds} folds is trained with a seed of its own; leave out --seeds {seeds}"
+        )
+    if folds or (plan.folds and not plan.seeds):
+        given["seeds"] = tuple(range(plan.seed, plan.seed + (folds or plan.folds)))
+    elif seeds is not None or not plan.seeds:
         given["seeds"] = parse_seeds(seeds or "3", plan.seed)
     return dataclasses.replace(
         plan, **{key: value for key, value in given.items() if value is not None}
@@ -226,7 +256,7 @@ def _training(
     from evenhand.studies.findings import check_numbers
     from evenhand.studies.tables.data import show_data
 
-    check_numbers(spec, first.federation.label_names, positive=view.positive)
+    check_numbers(spec, first.federation.label_names, positive=view.positive, measure=view.measure)
     console = results_console(quiet or view.as_json, WITH_INTERVALS)
     show_data(console, first)
     with bars(spec, quiet) as watch:
@@ -249,6 +279,7 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         level=view.level,
         least=view.least,
         positive=view.positive,
+        measure=view.measure,
     )
     tables = findings.tables()
     write_tables(directory, tables, view.formats)
@@ -267,6 +298,8 @@ def _about(findings: Findings) -> dict[str, Any]:
         "part": study.measure.part,
         "methods": study.labels,
         "seeds": study.seeds,
+        "answer": findings.answer.sentences,
+        "next": findings.answer.command,
         "intervals": {"over": comparison.over, "level": comparison.level},
     }
     if sweep is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import floor
 from typing import Any
 
@@ -16,7 +16,7 @@ from evenhand.errors import require, require_kind, require_known, require_number
 
 Ints = NDArray[np.int64]
 
-KEYS = ("val", "test", "stratify", "official", "seed")
+KEYS = ("val", "test", "stratify", "official", "fold", "seed")
 
 
 def assign_parts(
@@ -29,13 +29,14 @@ def assign_parts(
             "test": 0.2}`` takes those shares of every client's samples, in the proportions of its
             labels and groups unless ``"stratify": False``. ``{"official": True, "val": 0.1}`` takes
             a validation part out of the official training samples. None means "official" where
-            there are such samples, else ``{"test": 0.2}``. An entry "seed" takes the place of
-            ``seed``.
+            there are such samples, else ``{"test": 0.2}``. ``{"fold": [2, 5]}`` tests on the second
+            of five folds, see :func:`folds`; a share "val" is then one of the other samples. An
+            entry "seed" takes the place of ``seed``.
 
     No part of a client is empty where that can be avoided; a client with too few samples has
     training data first, then test data, then validation data.
     """
-    val, test, stratify, official, seed = _settings(pool, split, seed)
+    val, test, stratify, official, fold, seed = _settings(pool, split, seed)
     owner = deal.owner.numpy()
     part = np.full(len(owner), TRAIN, dtype=np.int64)
     dealt = owner >= 0
@@ -44,12 +45,33 @@ def assign_parts(
         part[held_out] = TEST
         dealt &= ~held_out
         _check_training(deal, owner[dealt])
-    if val or test:
+    if val or test or fold is not None:
         rng = np.random.default_rng([seed, 5])
         rows = np.flatnonzero(dealt)
         stratum = _strata(pool)[rows] if stratify else np.zeros(len(rows), dtype=np.int64)
+        if fold is not None:
+            number, count = fold
+            tested = folds(owner[rows], stratum, count, rng) == number - 1
+            part[rows[tested]] = TEST
+            rows, stratum = rows[~tested], stratum[~tested]
         part[rows] = _divide(owner[rows], stratum, val, test, rng)
     return torch.from_numpy(part)
+
+
+def folds(owner: Ints, stratum: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """(N,) the fold of each sample, 0 to count - 1: all clients' samples in ``count`` parts of the
+    same size, to within one sample, and so are the samples of each of their strata.
+
+    A client with a single sample is in no fold (-1): it has to train with it.
+    """
+    row = _in_strata(owner, stratum, rng)
+    samples = np.bincount(owner, minlength=int(owner.max(initial=-1)) + 1)
+    first = np.cumsum(samples) - samples
+    start = rng.integers(0, count, len(samples))
+    place = np.arange(len(row)) - first[owner[row]] + start[owner[row]]
+    fold = np.empty(len(row), dtype=np.int64)
+    fold[row] = place % count
+    return np.where(samples[owner] > 1, fold, -1)
 
 
 def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
@@ -82,8 +104,8 @@ def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
 
 def _settings(
     pool: Rows, split: str | Mapping[str, Any] | None, seed: int
-) -> tuple[float, float, bool, bool, int]:
-    """val, test, stratify, official, seed."""
+) -> tuple[float, float, bool, bool, tuple[int, int] | None, int]:
+    """val, test, stratify, official, fold, seed."""
     if split is None:
         split = {"test": 0.2} if pool.held_out is None else "official"
     if isinstance(split, str):
@@ -96,9 +118,11 @@ def _settings(
     require_kind("split", split, Mapping, '{"val": 0.1, "test": 0.2}')
     for key in split:
         require_known("entry of split:", key, KEYS)
-    val, test, stratify, official = (
-        split.get(key, default) for key, default in zip(KEYS, (0.0, 0.0, True, False), strict=False)
+    val, test, stratify, official, fold = (
+        split.get(key, default)
+        for key, default in zip(KEYS, (0.0, 0.0, True, False, None), strict=False)
     )
+    _check_fold(fold, test, official)
     seed = split.get("seed", seed)
     require_whole("seed of split", seed, 0)
     require_number("val of split", val, "[0, 1)", "it is a share of each client's samples")
@@ -127,7 +151,28 @@ def _settings(
             " official",
             test,
         )
-    return float(val), float(test), stratify, official, int(seed)
+    fold = None if fold is None else (int(fold[0]), int(fold[1]))
+    return float(val), float(test), stratify, official, fold, int(seed)
+
+
+def _check_fold(fold: Any, test: Any, official: Any) -> None:
+    if fold is None:
+        return
+    whole = (
+        isinstance(fold, Sequence)
+        and len(fold) == 2
+        and all(isinstance(each, int) and not isinstance(each, bool) for each in fold)
+    )
+    require(
+        whole and fold[1] >= 2 and 1 <= fold[0] <= fold[1],
+        "fold of split must be which fold and how many there are, such as [1, 5], got {!r}",
+        fold,
+    )
+    require(
+        test == 0 and official is False,
+        "split takes its test samples from a fold; leave out {}",
+        "official" if official else f"test = {test}",
+    )
 
 
 def _check_training(deal: Deal, owner_of_training: Ints) -> None:
@@ -164,10 +209,7 @@ def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.
     samples likewise from what is left: every stratum gives its share, to the nearest whole number
     above or below, and every sample has the same chance.
     """
-    row = rng.permutation(len(owner))
-    row = row[
-        np.argsort(owner[row] * (int(stratum.max(initial=0)) + 1) + stratum[row], kind="stable")
-    ]
+    row = _in_strata(owner, stratum, rng)
     clients = int(owner.max(initial=-1)) + 1
     samples = np.bincount(owner, minlength=clients)
     kinds, kind = np.unique(samples, return_inverse=True)
@@ -181,6 +223,14 @@ def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.
         part[row[taken]] = code
         row = row[~taken]
     return part
+
+
+def _in_strata(owner: Ints, stratum: Ints, rng: np.random.Generator) -> Ints:
+    """(N,) samples in a row, client after client and stratum by stratum, in random order within
+    each."""
+    row = rng.permutation(len(owner))
+    order = owner[row] * (int(stratum.max(initial=0)) + 1) + stratum[row]
+    return np.asarray(row[np.argsort(order, kind="stable")])
 
 
 def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:

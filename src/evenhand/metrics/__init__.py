@@ -12,8 +12,9 @@ from evenhand.metrics import (
     uncertainty,
 )
 from evenhand.metrics.counts import Counts
+from evenhand.metrics.outcomes import sample_outcomes, sample_values
 from evenhand.metrics.scores import counts_of, score_columns, summary
-from evenhand.metrics.tallies import sample_values, tally
+from evenhand.metrics.tallies import tally
 
 __all__ = [
     "Counts",
@@ -24,6 +25,7 @@ __all__ = [
     "ledger",
     "parity",
     "rates",
+    "sample_outcomes",
     "sample_values",
     "score_columns",
     "spread",

@@ -25,10 +25,10 @@ def score_columns(tally: Tally, population: Population) -> Columns:
     Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one
     adds, for a classifier, balanced accuracy, precision and recall (of class 1; with more classes
     their mean over the classes that have samples, where one that is never predicted has precision
-    0), auc for two classes, brier and calibration_error (NaN where the model has no probabilities);
-    and for a regression rmse and mae. A client without samples has a count of 0 and NaN scores; a
-    team pools the samples of its clients. Where tallies are known in sum alone, one row for
-    everyone takes the place of those of clients and teams.
+    0), specificity and auc for two classes, brier and calibration_error (NaN where the model has no
+    probabilities); and for a regression rmse and mae. A client without samples has a count of 0 and
+    NaN scores; a team pools the samples of its clients. Where tallies are known in sum alone, one
+    row for everyone takes the place of those of clients and teams.
     """
     by_client = len(tally["count"]) == population.clients
     levels = {name: _by_level(values, population, by_client) for name, values in tally.items()}
@@ -73,6 +73,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         columns["precision"] = score(_precision, "confusion")
         columns["recall"] = score(_recall, "confusion")
         if tally["confusion"].shape[-2] == 2:
+            columns["specificity"] = score(lambda table: rates.recall(table)[..., 0], "confusion")
             columns["auc"] = score(calibration.auc, "scored")
         columns["brier"] = score(_mean, "brier", "count")
         # scores of a model without a Brier score are no probabilities

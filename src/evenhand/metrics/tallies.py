@@ -23,8 +23,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand import losses, tree
-from evenhand.data.samples import Batch, Part
+from evenhand import losses
+from evenhand.data.samples import Batch
 from evenhand.losses import single_output
 from evenhand.messages import Replies
 from evenhand.metrics.calibration import BINS, EDGES
@@ -70,7 +70,7 @@ def judge(model: Model, params: Tree, batch: Batch, full: bool = False) -> dict[
     if full and model.classifies:
         found |= _tables(output.double(), y)
         if model.loss_function in PROBABLE:
-            found["brier"] = Addend(losses.brier(output.double(), _labels(output, y)))
+            found["brier"] = Addend(losses.brier(output.double(), labels(output, y)))
     if full and model.loss_function is losses.mse:
         error = (output.reshape(y.shape) - y).abs().double()
         found["absolute"] = Addend(error.flatten(1).mean(1) if error.ndim > 1 else error)
@@ -121,44 +121,10 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
     """
     if y.ndim != 1 or not (single_output(output) or output.ndim == 2):
         return torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    return _predictions(output) == _labels(output, y)
+    return predictions(output) == labels(output, y)
 
 
-def sample_values(
-    model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
-) -> NDArray[np.float64]:
-    """(N,) how each sample fares: 1 or 0 for a right or wrong class, for a regression its loss.
-
-    Args:
-        params: the model that all clients use; constants may be among its entries, as in
-            ``result.params``.
-        personal: each client's own model, which then takes its place, as in ``result.personal``.
-    """
-    names, samples = list(model.init()), part.samples(model.dtype, model.device)
-    owned = [(params, torch.arange(len(part.x)))]
-    if personal is not None:
-        owned = list(
-            zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True)
-        )
-    found = [torch.zeros(0, dtype=torch.float64)]
-    with torch.no_grad():
-        for whole, rows in owned:
-            chosen = tree.to({name: whole[name] for name in names}, model.device)
-            for index in torch.split(rows.to(model.device), BLOCK) if len(rows) else ():
-                batch = Batch(
-                    samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
-                )
-                output = model.output(chosen, batch.x)
-                value = (
-                    correct(output, batch.y)
-                    if model.classifies
-                    else model.loss_function(output, batch.y)
-                )
-                found.append(value.double().cpu())
-    return torch.cat(found).numpy()
-
-
-def _predictions(output: Tensor) -> Tensor:
+def predictions(output: Tensor) -> Tensor:
     """(B,) the class that is predicted; one more than there are for none."""
     if single_output(output):
         score = output.reshape(len(output))
@@ -167,24 +133,31 @@ def _predictions(output: Tensor) -> Tensor:
     return torch.where(largest.isnan(), output.shape[1], place)
 
 
-def _labels(output: Tensor, y: Tensor) -> Tensor:
+def labels(output: Tensor, y: Tensor) -> Tensor:
     """(B,) the class of each label; for a single output 0/1, also where the data say -1/1."""
     return (y > 0).long() if single_output(output) else y
+
+
+def scores(output: Tensor) -> Tensor:
+    """(B,) of two classes the probability of class 1, of more the confidence in the predicted
+    one."""
+    if single_output(output):
+        return output.reshape(len(output)).sigmoid()
+    if output.shape[1] == 2:
+        return (output[:, 1] - output[:, 0]).sigmoid()
+    return output.softmax(-1).amax(-1)
 
 
 def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
     """Where each sample is in the tables of a classifier."""
     # a label that is no class of the model, which a user's loss may allow, is in none
-    label, prediction = _labels(output, y), _predictions(output)
+    label, prediction = labels(output, y), predictions(output)
     classes = 2 if single_output(output) else output.shape[1]
     known = (label >= 0) & (label < classes)
     label = label.clamp(0, classes - 1)
-    if single_output(output):
-        score, outcome = output.reshape(len(output)).sigmoid(), label
-    elif classes == 2:
-        score, outcome = (output[:, 1] - output[:, 0]).sigmoid(), label
-    else:
-        score, outcome = output.softmax(-1).amax(-1), (prediction == label).long()
+    score, outcome = scores(output), label
+    if classes > 2:
+        outcome = (prediction == label).long()
     scored = known & ~score.isnan()
     score = torch.where(scored, score, 0.0)
     place = outcome * BINS + torch.bucketize(

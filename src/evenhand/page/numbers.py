@@ -143,6 +143,8 @@ def gain_words(study: Study, entry: Entry) -> str:
 def over_words(study: Study, over: str) -> str:
     """What intervals are over."""
     return {
+        "seeds+samples": f"over {len(study.seeds)} seeds and other test samples of these clients",
+        "splits": f"over {len(study.seeds)} splits of the data",
         "seeds": f"over {len(study.seeds)} seeds",
         "samples": "over other test samples of the same clients",
         "clients": "over other clients like these",

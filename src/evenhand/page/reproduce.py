@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from evenhand.page.markup import table, text
+from evenhand.studies.runs.folds import unfolded
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import Spec
 from evenhand.training.directory import PYTHON
@@ -17,6 +18,7 @@ def reproduce(study: Study, command: str) -> str:
     federation = any("federation" in run for run in study.about)
     groups: dict[str, tuple[Spec, list[int]]] = {}
     for spec in study.specs:
+        spec = unfolded(spec)
         known = dataclasses.replace(
             spec,
             seed=0,
@@ -29,7 +31,9 @@ def reproduce(study: Study, command: str) -> str:
     for number, (spec, seeds) in enumerate(groups.values(), start=1):
         several = len(seeds) > 1
         whole = (
-            dataclasses.replace(spec, seeds=tuple(seeds), resplit=not study.same_data)
+            dataclasses.replace(
+                spec, seeds=tuple(seeds), resplit=not study.same_data, folds=study.folds
+            )
             if several
             else spec
         )

@@ -14,7 +14,7 @@ from evenhand.engines import processes
 from evenhand.errors import RunError, require_whole
 from evenhand.files import write_tables
 from evenhand.studies.findings import Findings, check_numbers, conclude
-from evenhand.studies.given import Data, Methods, Model, Request, request
+from evenhand.studies.given import Data, Folded, Methods, Model, Request, by_fold, request
 from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.grid import Axis, parse_axis, swept
@@ -30,7 +30,7 @@ Counter = Callable[[int, int], None]
 @takes_settings("seed")
 def compare(
     model: Model | Spec | Path,
-    federation: Data | None = None,
+    federation: Data | Folded | None = None,
     methods: Methods | None = None,
     *,
     seeds: int | Sequence[int] | None = None,
@@ -39,10 +39,12 @@ def compare(
     resume: bool = False,
     validation: float | None = None,
     resplit: bool | None = None,
+    folds: int | None = None,
     over: str = "auto",
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
@@ -59,7 +61,8 @@ def compare(
         model: a torch module, from whose parameters every seed starts; a function that makes one,
             whose parameters are then drawn with each seed; or the name of a model ("mlp", "auto").
             Without a federation: a spec, or the path of its TOML file.
-        federation: the data; or a function of the seed that deals them anew.
+        federation: the data; or a function of the seed that deals them anew; with folds, a function
+            of the split, such as ``lambda split: Federation.from_frame(table, split=split, ...)``.
         methods: algorithms, or their names as on the command line ("qffl:q=2"), in a list or by
             label; a pair of one and ``{"lr": 0.4}`` changes its local solver. By default those of
             the spec, or methods that suit the data.
@@ -71,14 +74,23 @@ def compare(
         validation: the share of each client's training samples to set aside, where the data have no
             validation part.
         resplit: deal the data of a spec anew with each seed.
-        over, level, least, positive: see :func:`evenhand.analyse`.
+        folds: cross-validation: split each client's samples into as many folds and test on each of
+            them once, in place of seeds.
+        over, level, least, positive, measure: see :func:`evenhand.analyse`.
         progress: called after every round with the rounds done and the rounds in all.
 
     The other keywords are the fields of :class:`evenhand.Settings`.
     """
-    asked = request(model, federation, methods, Path(out or "run").resolve().name, options)
-    spec = replace(_with_seeds(asked.spec, seeds, resplit, validation), select={})
-    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    data = by_fold(federation, folds)
+    asked = request(model, data, methods, Path(out or "run").resolve().name, options)
+    spec = replace(_with_seeds(asked.spec, seeds, resplit, validation, folds), select={})
+    numbers = {
+        "over": over,
+        "level": level,
+        "least": least,
+        "positive": positive,
+        "measure": measure,
+    }
     return _carry_out(asked._replace(spec=spec), references, out, resume, progress, numbers)
 
 
@@ -101,6 +113,7 @@ def sweep(
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
@@ -129,7 +142,13 @@ def sweep(
         | {key: value for key, value in given.items() if value is not None}
     )
     spec = replace(swept(spec, _axes(grid or {}), references), select=select)
-    numbers = {"over": over, "level": level, "least": least, "positive": positive}
+    numbers = {
+        "over": over,
+        "level": level,
+        "least": least,
+        "positive": positive,
+        "measure": measure,
+    }
     return _carry_out(asked._replace(spec=spec), (), out, resume, progress, numbers)
 
 
@@ -146,7 +165,12 @@ def _with_seeds(
     seeds: int | Sequence[int] | None,
     resplit: bool | None,
     validation: float | None,
+    folds: int | None = None,
 ) -> Spec:
+    if folds is not None:
+        if seeds is not None:
+            raise ValueError("each fold is trained with a seed of its own; leave out seeds")
+        seeds, resplit = folds, bool(resplit)
     if isinstance(seeds, int):
         require_whole("seeds", seeds, 1)
         seeds = range(spec.seed, spec.seed + seeds)
@@ -154,6 +178,7 @@ def _with_seeds(
         "seeds": seeds or spec.seeds or range(spec.seed, spec.seed + 3),
         "resplit": resplit,
         "validation": validation,
+        "folds": folds,
     }
     chosen["seeds"] = tuple(chosen["seeds"])
     return replace(spec, **{key: value for key, value in chosen.items() if value is not None})

@@ -12,12 +12,17 @@ from rich.console import Console
 
 from evenhand.errors import SpecError, require_known, unknown
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.answer import Answer, answer
 from evenhand.studies.analysis.comparison import Comparison, Difference, compare
+from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.gaps import gaps
+from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
+from evenhand.studies.analysis.writing import listed
 from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.measure import chosen_measure, measure_of
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.sweeps import show_choice
@@ -28,9 +33,16 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
+MOST_RATES = 14  # rows of rates, of two lines each
 MOST_ROWS = 40  # a table of more is no longer read
 # how a study is looked at where nothing else is asked for, see analyse()
-NUMBERS: dict[str, Any] = {"over": "auto", "level": 0.95, "least": 10, "positive": None}
+NUMBERS: dict[str, Any] = {
+    "over": "auto",
+    "level": 0.95,
+    "least": 10,
+    "positive": None,
+    "measure": None,
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,7 +54,10 @@ class Findings:
     entries: Sequence[Entry]  # the harm ledger
     # by "group" and "team", then method, then kind
     gaps: Mapping[str, Mapping[str, Mapping[str, Interval]]]
-    sentences: Sequence[str]  # all that in words
+    # by "group" and "team", then method: rates of each group, and the two that make a gap
+    groups: Mapping[str, Mapping[str, GroupView]]
+    answer: Answer  # all that in three sentences
+    sentences: Sequence[str]  # and in more
     least: int  # fewer samples were not judged
     # the label that gaps in rates are about; None: of many labels, the one that differs most
     positive: str | None = None
@@ -55,14 +70,17 @@ class Findings:
         return text.getvalue().rstrip()
 
     def show(self, console: Console) -> None:
-        """Print how methods compare, who gains and who loses, gaps by "group" and "team", who
-        counted for how much, and all that in words; of a sweep, first which point is chosen and
-        why."""
+        """Print the answer; of a sweep, which point is chosen and why; how methods compare, who
+        gains and who loses, rates and gaps by "group" and "team", who counted for how much; and
+        all that in words."""
         study, entries = self.study, self.entries
+        for line in self.answer.lines():
+            console.print(line, style="bold", highlight=False, markup=False)
+        console.print()
         if self.sweep is not None:
             show_choice(console, self.sweep)
         tables.show_table(console, tables.comparison_table(study, self.comparison))
-        if legend := tables.legend(self.comparison):
+        if legend := tables.legend(study, self.comparison):
             console.print("\n".join(legend) + "\n", style="dim", highlight=False)
         for by in study.kinds:
             count = len(study.names(by))
@@ -73,12 +91,20 @@ class Findings:
                 )
             elif count:
                 tables.show_table(console, tables.ledger_table(study, entries, by, self.least))
-        for by, found in self.gaps.items():
-            if found and by in study.kinds:
-                tables.show_table(console, tables.gap_table(found, by, self.positive))
-                if few := ", ".join(self.left_out(by)):
-                    text = f"Gaps leave out {by}s with fewer than {self.least} samples: {few}."
-                    console.print(text, style="dim", highlight=False, markup=False)
+        for by, views in self.groups.items():
+            if views and by in study.kinds:
+                bases = [label for label in (study.reference, study.alone) if label is not None]
+                rates = tables.rate_table(views, by, bases, MOST_RATES)
+                if rates is not None:
+                    tables.show_table(console, rates)
+                apart = {
+                    label: kinds["calibration"]
+                    for label, kinds in self.gaps.get(by, {}).items()
+                    if "calibration" in kinds
+                }
+                tables.show_table(console, tables.gap_table(views, apart, by))
+                for line in self.left_out(by):
+                    console.print(line, style="dim", highlight=False, markup=False)
         weights = tables.weight_table(study)
         if weights.row_count:
             tables.show_table(console, weights)
@@ -100,11 +126,16 @@ class Findings:
         return f"{self.study.measure.show(merit)}{self.study.measure.percent}"
 
     def left_out(self, by: str) -> list[str]:
-        """Groups or teams that gaps leave out, since they have few samples."""
+        """Which groups or teams gaps leave out, since they have few samples for a rate."""
+        first = next(iter(self.groups.get(by, {}).values()), None)
+        few: dict[tuple[str, ...], list[str]] = {}
+        for gap in first.gaps.values() if first is not None else ():
+            if gap.left_out:
+                few.setdefault(gap.left_out, []).append(gap.kind)
         return [
-            name
-            for name, count in zip(self.study.names(by), self.study.sizes(by), strict=True)
-            if count < max(1, self.least)
+            f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out"
+            f" {listed(names, 8)}: fewer than {self.least} samples."
+            for names, kinds in few.items()
         ]
 
     def table(self, name: str) -> pd.DataFrame:
@@ -118,7 +149,9 @@ class Findings:
     def of(self, study: Study) -> Findings:
         """The same look at another study."""
         over = "auto" if self.comparison.over == "nothing" else self.comparison.over
-        return analyse(study, over, self.comparison.level, self.least, self.positive)
+        kind = self.study.measure.kind
+        asked = None if kind == study.measure.kind else kind
+        return analyse(study, over, self.comparison.level, self.least, self.positive, asked)
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
@@ -190,38 +223,65 @@ def analyse(
     level: float = 0.95,
     least: int = 10,
     positive: str | None = None,
+    measure: str | None = None,
 ) -> Findings:
     """Look at a study from all sides.
 
     Args:
-        over: what intervals are over: "seeds" (another training), other "samples" of these
-            clients, other "clients" like these, or "both"; "auto" is seeds where there are at least
-            two, else samples.
+        over: what intervals are over: "seeds+samples" (another training and other samples of
+            these clients), "seeds" or "samples" alone, other "clients" like these, or "both" other
+            clients and samples; "auto" is seeds+samples where there are two seeds, else samples.
         level: of the intervals.
         least: clients and groups with fewer test samples are not judged.
-        positive: the label that gaps in rates are about; by default the last of two.
+        positive: the label that rates are about; by default the last of two.
+        measure: what "served" means: "accuracy", "balanced_accuracy", "recall", "specificity",
+            "precision", "auc" or "loss" of a classifier, "error" or "mae" of a regression. By
+            default accuracy, or the error.
     """
-    study = study.in_order()
+    study = measured(study.in_order(), measure, positive)
     comparison, entries = compare(study, over, level), ledger(study, level, least)
     between = {by: gaps(study, by, level, least, positive) for by in ("group", "team")}
     labels = study.first.counts.labels if study.first.counts is not None else ()
+    views = {by: group_views(study, by, level, least, positive) for by in ("group", "team")}
     positive = labels[1] if positive is None and len(labels) == 2 else positive
+    of_rates = _of_rates(study, views["group"], positive, level, least)
+    evidence = Evidence(study, comparison, entries, views, least, of_rates)
     return Findings(
         study,
         comparison,
         entries,
         between,
-        sentences(study, comparison, entries, least),
+        views,
+        answer(evidence),
+        sentences(evidence),
         least,
         positive,
     )
+
+
+def _of_rates(
+    study: Study, views: Mapping[str, GroupView], positive: str | None, level: float, least: int
+) -> dict[str, Sequence[Entry]]:
+    """What groups gain and lose in recall and specificity, where accuracy is the measure: with
+    different base rates it does not say who is harmed."""
+    if positive is None or study.measure.kind != "accuracy" or not views:
+        return {}
+    kinds = ("recall", "specificity")
+    return {
+        kind: ledger(study.measured_by(kind, positive), level, least, ("group",)) for kind in kinds
+    }
+
+
+def measured(study: Study, measure: str | None, positive: str | None) -> Study:
+    """The study, judged by what was asked for."""
+    return study if measure is None else study.measured_by(measure, positive)
 
 
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
     """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
     if not spec.select:
         return analyse(study, **numbers)
-    sweep = Sweep.of(study, spec)
+    sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
     return replace(analyse(sweep.final, **numbers), sweep=sweep)
 
 
@@ -231,12 +291,13 @@ def check_numbers(
     over: str = "auto",
     positive: str | None = None,
     option: str = "over",
+    measure: str | None = None,
 ) -> None:
     """Raise where results could not be analysed as asked for; before hours of training.
 
     ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
     """
-    if over == "seeds" and len(spec.seeds) < 2:
+    if over in ("seeds", "seeds+samples") and len(spec.seeds) < 2:
         raise SpecError(
             f"intervals over seeds need at least two of them; leave {option} out, or give more"
             " seeds"
@@ -248,3 +309,5 @@ def check_numbers(
         )
     if positive is not None and labels and positive not in labels:
         raise SpecError(unknown("label", positive, labels))
+    if measure is not None and labels and spec.loss != "auto":
+        chosen_measure(measure_of(spec.loss, 1.0, True), measure, tuple(labels), positive)

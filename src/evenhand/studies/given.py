@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import nn
@@ -26,6 +26,8 @@ from evenhand.training.settings import Settings
 Model = nn.Module | Callable[[], nn.Module] | str
 # data that all seeds share, or a function of the seed that deals them
 Data = Federation | Callable[[int], Federation]
+# a function of the split that gives the data of a fold
+Folded = Callable[[Mapping[str, Any]], Federation]
 # a method, its name as on the command line, or its table in a spec
 OneMethod = Algorithm | str | Mapping[str, Any]
 # the same, or a pair with changes to the local solver
@@ -115,6 +117,19 @@ def _made(model: object, seed: int) -> nn.Module:
         module: nn.Module = model()
     require_kind("what model() gives", module, nn.Module, "torch.nn.Linear(12, 2)")
     return module
+
+
+def by_fold(federation: Data | Folded | None, folds: int | None) -> Data | None:
+    """Data as a function of the seed: 0 is that of the first fold."""
+    if folds is None or federation is None:
+        return cast("Data | None", federation)
+    if not callable(federation):
+        raise TypeError(
+            "folds split the data; give a function of the split, such as lambda split:"
+            " Federation.from_frame(table, split=split, ...)"
+        )
+    deal = cast("Folded", federation)
+    return lambda seed: deal({"fold": [seed + 1, folds]})
 
 
 def _dealt(federation: Data, seed: int) -> Federation:

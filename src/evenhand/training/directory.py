@@ -7,14 +7,14 @@ runs/digits/
   spec.toml            what was asked for
   about.json           versions, seed, machine, what the data are
   encoding.json        how a table's columns became numbers, where the data came as one
-  samples.safetensors  whose each test sample is, and of which group
+  samples.safetensors  whose each test sample is, of which group, with which label
   fedavg/
     history.csv        a row per round
     scores.csv         a row per client, group and team
     validation.csv     the same on validation data, where there are any
     over_clients.json  numbers over clients, where the server of a real federation saw sums alone
     tally.safetensors  what the scores are made of: counts and sums by client and group
-    values.safetensors of each test sample, whether it was predicted right, or its loss
+    values.safetensors of each test sample: right or wrong, loss, prediction, score
     weights.json       each client's effective weight at the end, for methods with an objective
     weights.safetensors    the same at every evaluated round
     model.safetensors  the model handed out
@@ -196,14 +196,23 @@ def identity(spec: str) -> str:
 
 
 def write_samples(federation: Population, directory: Path) -> None:
-    """Write whose each test sample is, of which group, and how a table was encoded."""
+    """Write whose each test sample is, its group and label, and how a table was encoded."""
     if not isinstance(federation, Federation):  # samples are with the nodes
         return
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
     part = federation.judged
     group = torch.zeros_like(part.owners) if part.group is None else part.group
-    files.write_tensors(directory / SAMPLES, {"client": part.owners.int(), "group": group.int()})
+    kept = {"client": part.owners.int(), "group": group.int()}
+    if part.y.ndim == 1:
+        kept |= {"label": part.y, "guess": _guess(federation.train.y)}
+    files.write_tensors(directory / SAMPLES, kept)
+
+
+def _guess(y: torch.Tensor) -> torch.Tensor:
+    """(2,) what a model that knows nothing would say: the most frequent label, and the mean."""
+    values, counts = torch.unique(y, return_counts=True)
+    return torch.stack([values[counts.argmax()].double(), y.double().mean()])
 
 
 @processes.on_first
@@ -237,11 +246,10 @@ def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
         folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()}
     )
     if len(result.values):  # of a real federation, samples are with its nodes
-        values = torch.from_numpy(result.values)
-        files.write_tensors(
-            folder / VALUES,
-            {"value": values.to(torch.uint8) if "correct" in result.tally else values},
-        )
+        kept = {name: torch.from_numpy(values) for name, values in result.outcomes.items()}
+        if "correct" in result.tally:
+            kept["value"] = kept["value"].to(torch.uint8)
+        files.write_tensors(folder / VALUES, kept)
     if result.over_clients is not None:
         files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)

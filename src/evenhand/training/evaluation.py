@@ -19,8 +19,9 @@ from evenhand.engines.work import Evaluate
 from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
+from evenhand.metrics.outcomes import Outcomes, sample_outcomes
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tallies import Tally, dense, sample_values
+from evenhand.metrics.tallies import Tally, dense
 from evenhand.model import Model
 from evenhand.training.outcome import Floats
 from evenhand.training.result import Result
@@ -66,7 +67,7 @@ class Judge:
             history_rows=history,
             score_columns=score_columns(tally, population) | self.shared_columns(state, rounds),
             tally=tally,
-            values=self.values(params, personal),
+            outcomes=self.outcomes(params, personal),
             counts=counts_of(tally, population),
             validation=None if validated is None else score_columns(validated, population),
             certificate=certificate,
@@ -144,12 +145,12 @@ class Judge:
         columns = score_columns(dense(self._judged(work, state, round), clients), self.population)
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
-    def values(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Floats:
+    def outcomes(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Outcomes:
         """(N,) how each sample of the judged part is served; empty where samples are elsewhere."""
         if not isinstance(self.population, Federation):
-            return np.zeros(0)
+            return {"value": np.zeros(0)}
         with one_thread():  # as evaluation
-            return sample_values(self.model, self.population.judged, params, personal)
+            return sample_outcomes(self.model, self.population.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
         # clients with something to judge on

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.metrics.counts import Counts
+from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary
 from evenhand.metrics.tallies import Tally
 
@@ -36,8 +37,8 @@ class Outcome:
     score_columns: Columns = field(repr=False)
     # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tallies
     tally: Tally = field(repr=False)
-    # (N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss
-    values: Floats = field(repr=False)
+    # (N,) of each sample that scores are about, by name: see evenhand.metrics.outcomes
+    outcomes: Outcomes = field(repr=False)
     # the tally's confusion counts, with names
     counts: Counts | None = field(default=None, repr=False)
     # as score_columns, on the validation data where there are any
@@ -51,6 +52,11 @@ class Outcome:
     weight_rounds: list[int] = field(default_factory=list, repr=False)
     # (T, n) each client's effective weight then; rows sum to one
     weight_history: Floats | None = field(default=None, repr=False)
+
+    @property
+    def values(self) -> Floats:
+        """(N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss."""
+        return self.outcomes["value"]
 
     @cached_property
     def history(self) -> pd.DataFrame:

@@ -5,31 +5,45 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import combinations
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from evenhand.errors import require_choice, require_number
 from evenhand.metrics.across import OF_SHARES
-from evenhand.metrics.trials import trials
-from evenhand.metrics.uncertainty import OVER, Interval, holm, over_seeds, paired
+from evenhand.metrics.spread import tenth
+from evenhand.metrics.uncertainty import OVER, Interval
 from evenhand.studies.analysis.statistics import (
     SMALLER_IS_BETTER,
     STATISTICS,
     UNBOUNDED,
-    Floats,
     across_clients,
 )
+from evenhand.studies.analysis.uncertain import TOGETHER, Numbers, Uncertain, uncertain
 from evenhand.studies.runs.study import Study
+
+# columns of a table of methods, by statistic
+COLUMNS = {
+    "mean": "mean",
+    "worst10": "worst 10 %",
+    "best10": "best 10 %",
+    "min": "worst client",
+    "std": "std",
+}
+OF_FEW = {"mean": "mean", "min": "worst client", "max": "best client", "std": "std"}
 
 
 class Difference(NamedTuple):
-    """How a method's number differs from another's, on the same seeds and samples."""
+    """How a method's number differs from the reference's, on the same seeds and samples.
 
-    interval: Interval  # of (method - other), in units of the merit
+    Intervals of all methods hold together (Bonferroni's correction), so a difference is significant
+    exactly where its interval excludes 0.
+    """
+
+    interval: Interval  # of (method - reference), in units of the merit
     p: float  # of no difference; NaN where it cannot be told
-    adjusted: float  # Holm's, over the methods that are compared with the reference by this number
+    # p times the number of methods that are compared with the reference, at most 1
+    adjusted: float
     better: bool  # significantly
     worse: bool
 
@@ -38,12 +52,15 @@ class Difference(NamedTuple):
 class Comparison:
     """Numbers across clients for every method."""
 
-    # what intervals are over: "seeds", "samples", "clients" or "both"; "nothing" where they cannot
-    # be told
+    # what intervals are over: "seeds+samples", "splits", "seeds", "samples", "clients" or "both";
+    # "nothing" where they cannot be told
     over: str
     level: float
-    # by label, then statistic (a merit: accuracy in 0..1, or minus an RMSE)
+    # by label, then statistic (a merit: accuracy in 0..1, or minus an RMSE); the value is the one
+    # that was seen, which need not lie between the ends
     rows: Mapping[str, Mapping[str, Interval]]
+    # by label, then statistic: the middle of the interval, what the number is estimated to be
+    estimates: Mapping[str, Mapping[str, float]]
     # to the reference, by label, then statistic; empty without a reference
     differences: Mapping[str, Mapping[str, Difference]]
     # statistic -> the method that is significantly better than every other one, where there is one
@@ -56,21 +73,30 @@ def compare(
     """Numbers across clients with intervals.
 
     Args:
-        over: what intervals are over. "seeds": Student's over the seeds, each standing for another
-            training (and another split of the data where they were dealt anew). "samples": other
-            test samples of the same clients; "clients": other clients like these; "both": one and
-            the other, all for the models at hand. "auto": seeds where there are at least two, else
-            samples; where the values of single samples are not known either, as in a real
-            federation, there are no intervals.
+        over: what intervals are over.
+
+            "seeds+samples": what a method gives these clients with unlimited test samples, on
+            average over trainings. "splits": the same where seeds split the data anew. "samples":
+            what the models at hand give these clients with unlimited test samples. "clients":
+            what they give other clients like these; "both": with other samples, too. "seeds":
+            Student's, over trainings tested on these very samples.
+
+            "auto": seeds and samples, or splits; with one seed samples, so that the interval is
+            about this one training. Where the values of single samples are not known, as in a real
+            federation, seeds, and with one seed there are no intervals.
         draws: of the resampling, for all but seeds.
     """
-    require_choice("over", over, ("auto", "seeds", *OVER))
+    require_choice("over", over, ("auto", TOGETHER, "seeds", "splits", *OVER))
     require_number("level", level, "(0, 1)")
     if over == "auto":
-        sampled = study.sampled and study.measure.has_sample_intervals
-        over = "seeds" if len(study.seeds) > 1 else "samples" if sampled else "nothing"
-    if over == "seeds" and len(study.seeds) < 2:
-        raise ValueError("intervals over seeds need at least two of them")
+        over = _suitable(study)
+    if over in ("seeds", "splits", TOGETHER) and len(study.seeds) < 2:
+        raise ValueError(f"intervals over {over} need at least two seeds")
+    if over == "splits" and study.same_data:
+        raise ValueError(
+            "intervals over splits are for data that are dealt anew with each seed; use"
+            f' over="{TOGETHER}"'
+        )
     by_seed = {
         label: [across_clients(study, label, s) for s in study.seeds] for label in study.labels
     }
@@ -79,26 +105,39 @@ def compare(
         label: {name: np.array([one[name] for one in found]) for name in STATISTICS}
         for label, found in by_seed.items()
     }
-    uncertain: _Uncertain
-    if over == "nothing":
-        uncertain = _Unknown(numbers)
-    else:
-        uncertain = (
-            _Seeds(numbers, level) if over == "seeds" else _Samples(study, over, level, draws, seed)
-        )
+    unsure = uncertain(study, numbers, over, level, draws, seed)
     rows = {
-        label: {
-            name: _possible(study, name, uncertain.interval(label, name)) for name in STATISTICS
-        }
+        label: {name: _possible(study, name, unsure.interval(label, name)) for name in STATISTICS}
         for label in study.labels
+    }
+    estimates = {
+        label: {name: (interval.low + interval.high) / 2 for name, interval in row.items()}
+        for label, row in rows.items()
     }
     return Comparison(
         over,
         level,
         rows,
-        _differences(study, uncertain, level),
-        _best(study, numbers, uncertain, level),
+        estimates,
+        _differences(study, unsure, level),
+        _best(study, numbers, unsure, level),
     )
+
+
+def columns(study: Study) -> dict[str, str]:
+    """Headings of a table of methods, by statistic. The worst 10 % of fewer than twenty clients are
+    the worst client, so that there is one column for both."""
+    return dict(OF_FEW if tenth(max(1, study.clients)) == 1 else COLUMNS)
+
+
+def _suitable(study: Study) -> str:
+    """What intervals are over where nothing else is asked for."""
+    sampled = study.sampled and study.measure.has_sample_intervals
+    if len(study.seeds) < 2:
+        return "samples" if sampled else "nothing"
+    if not study.same_data:
+        return "splits"
+    return TOGETHER if sampled else "seeds"
 
 
 def _possible(study: Study, name: str, interval: Interval, change: bool = False) -> Interval:
@@ -106,7 +145,7 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
     an error."""
     if name in UNBOUNDED:
         bounds = (0.0, math.inf)
-    elif name in OF_SHARES or study.measure.column == "accuracy":
+    elif name in OF_SHARES or study.measure.percent:
         bounds = (0.0, 1.0)
     else:
         bounds = (-math.inf, 0.0)
@@ -115,138 +154,45 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
     return Interval(interval.value, *np.clip([interval.low, interval.high], *bounds).tolist())
 
 
-class _Uncertain(Protocol):
-    """Where intervals and tests come from."""
-
-    def interval(self, label: str, name: str) -> Interval:
-        """A method's number."""
-
-    def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
-        """The difference of two methods, and the p-value of none."""
-
-
-class _Seeds:
-    """Student's, over seeds."""
-
-    def __init__(self, numbers: Mapping[str, Mapping[str, Floats]], level: float) -> None:
-        self.numbers, self.level = numbers, level
-
-    def interval(self, label: str, name: str) -> Interval:
-        return over_seeds(self.numbers[label][name].tolist(), self.level)
-
-    def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
-        return paired(
-            self.numbers[label][name].tolist(), self.numbers[other][name].tolist(), self.level
-        )
-
-
-class _Unknown:
-    """One training, and nothing known of single samples: numbers without intervals."""
-
-    def __init__(self, numbers: Mapping[str, Mapping[str, Floats]]) -> None:
-        self.numbers = numbers
-
-    def interval(self, label: str, name: str) -> Interval:
-        return Interval(float(self.numbers[label][name][0]), math.nan, math.nan)
-
-    def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
-        return (
-            Interval(
-                float(self.numbers[label][name][0] - self.numbers[other][name][0]),
-                math.nan,
-                math.nan,
-            ),
-            math.nan,
-        )
-
-
-class _Samples:
-    """Resampling of samples or clients, the same for all methods and seeds."""
-
-    def __init__(self, study: Study, over: str, level: float, draws: int, seed: int) -> None:
-        keys = [(label, s) for label in study.labels for s in study.seeds]
-        values = [
-            found for found in (study.trials[key].values for key in keys) if found is not None
-        ]
-        client = study.first.sample_client if study.same_data else None
-        if client is None or len(values) < len(keys):
-            raise ValueError(
-                f'intervals over {over} need the same test samples for all seeds; use over="seeds"'
-                if not study.same_data
-                else (
-                    f"intervals over {over} need the values of each sample, which these runs have"
-                    ' not kept; use over="seeds"'
-                )
-            )
-        if not study.measure.has_sample_intervals:
-            raise ValueError(
-                f"intervals over {over} are for accuracies and squared errors, not for the loss"
-                ' "{}"; use over="seeds"'.format(study.specs[0].loss)
-            )
-        self.labels = np.array([label for label, _ in keys])
-        clients, squared = len(study.names("client")), study.measure.squared
-        self.trials = trials(
-            np.stack(values, 1), client.astype(np.int64), clients, squared, over, draws, level, seed
-        )
-
-    def interval(self, label: str, name: str) -> Interval:
-        return self.trials.combined(name, self._mean(label).tolist())[0]
-
-    def test(self, label: str, other: str, name: str) -> tuple[Interval, float]:
-        return self.trials.combined(name, (self._mean(label) - self._mean(other)).tolist())
-
-    def _mean(self, label: str) -> Floats:
-        """(R,) weights that give the mean over seeds."""
-        mine = (self.labels == label).astype(np.float64)
-        weights: Floats = mine / mine.sum()
-        return weights
-
-
-def _differences(
-    study: Study, uncertain: _Uncertain, level: float
-) -> dict[str, dict[str, Difference]]:
+def _differences(study: Study, unsure: Uncertain, level: float) -> dict[str, dict[str, Difference]]:
+    """To the reference. With M methods, each interval has the level 1 - (1 - level) / M: all of
+    them hold at once with at least the chance ``level`` (Bonferroni)."""
     reference = study.reference
     if reference is None:
         return {}
     others = [label for label in study.labels if label != reference]
     found: dict[str, dict[str, Difference]] = {label: {} for label in others}
-    for name in STATISTICS:
-        tests = [uncertain.test(label, reference, name) for label in others]
-        for label, (whole, p), adjusted in zip(
-            others, tests, holm([p for _, p in tests]).tolist(), strict=True
-        ):
-            interval = _possible(study, name, whole, change=True)
-            # the middle of the interval, twice
-            gain, sure = interval.low + interval.high, adjusted < 1 - level
-            gain = -gain if name in SMALLER_IS_BETTER else gain
+    for label in others:
+        for name in STATISTICS:
+            estimate = unsure.difference(label, reference, name)
+            each = 1 - (1 - level) / len(others)
+            interval = _possible(study, name, estimate.interval(each), change=True)
+            adjusted = min(1.0, len(others) * estimate.p)
+            sure = estimate.p < (1 - level) / len(others)
+            gain = -estimate.middle if name in SMALLER_IS_BETTER else estimate.middle
             found[label][name] = Difference(
-                interval, p, adjusted, sure and gain > 0, sure and gain < 0
+                interval, estimate.p, adjusted, sure and gain > 0, sure and gain < 0
             )
     return found
 
 
-def _best(
-    study: Study, numbers: Mapping[str, Mapping[str, Floats]], uncertain: _Uncertain, level: float
-) -> dict[str, str]:
-    """For each statistic the best method, where it differs significantly from every other one (Holm
-    over all pairs)."""
+def _best(study: Study, numbers: Numbers, unsure: Uncertain, level: float) -> dict[str, str]:
+    """For each statistic the best method, where it differs significantly from every other one.
+
+    With M others, each of the M tests is at (1 - level) / M. A method is wrongly called best only
+    if its test against the truly best one fails, and there are M methods that this can happen to.
+    """
     best: dict[str, str] = {}
-    pairs = list(combinations(study.labels, 2))
     for name in STATISTICS:
         means = {
             label: float(numbers[label][name].mean()) * (-1 if name in SMALLER_IS_BETTER else 1)
             for label in study.labels
         }
-        if not pairs or any(math.isnan(mean) for mean in means.values()):
+        if len(means) < 2 or any(math.isnan(mean) for mean in means.values()):
             continue
-        adjusted = dict(
-            zip(
-                pairs,
-                holm([uncertain.test(one, two, name)[1] for one, two in pairs]).tolist(),
-                strict=True,
-            )
-        )
         first = max(means, key=lambda label: means[label])
-        if all(p < 1 - level for pair, p in adjusted.items() if first in pair):
+        against = [unsure.difference(first, label, name) for label in means if label != first]
+        side = -1 if name in SMALLER_IS_BETTER else 1
+        if all(one.p < (1 - level) / len(against) and side * one.middle > 0 for one in against):
             best[name] = first
     return best

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.metrics.ledger import Gains
+from evenhand.metrics.together import gains_over_splits
 from evenhand.metrics.uncertainty import Interval, holm
+from evenhand.studies.analysis.uncertain import split_ratio
 from evenhand.studies.runs.study import Study
 
 Floats = NDArray[np.float64]
+
+
+KINDS = ("client", "group", "team")
 
 
 class Entry(NamedTuple):
@@ -36,12 +41,14 @@ class Entry(NamedTuple):
     verdict: str
 
 
-def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
+def ledger(
+    study: Study, level: float = 0.95, least: int = 10, kinds: Sequence[str] = KINDS
+) -> list[Entry]:
     """Every client, group and team against FedAvg and against staying alone.
 
-    Where data were dealt anew with each seed, clients are others with each, and the ledger is that
-    of the first seed. Without the values of single samples there is none: nobody could say which
-    gains are chance.
+    Where samples were dealt anew with each seed, gains are means over the splits, if the clients
+    are the same; if they are others with each seed, the ledger is that of the first. Without the
+    values of single samples there is none: nobody could say which gains are chance.
     """
     entries: list[Entry] = []
     if not study.sampled:
@@ -52,7 +59,7 @@ def ledger(study: Study, level: float = 0.95, least: int = 10) -> list[Entry]:
     ):
         for label in study.labels:
             if label != against:
-                for by in ("client", "group", "team"):
+                for by in kinds:
                     entries += _entries(study, label, against, by, seeds, level, least)
     return entries
 
@@ -119,19 +126,24 @@ def _gain_ends(
 ) -> tuple[Floats, Floats, Floats]:
     """(K,) ends of the intervals of gains, and p-values; NaN where the samples' own values were not
     kept."""
-    first = study.trials[label, seeds[0]]
-    pairs = [
-        (study.trials[label, seed].values, study.trials[against, seed].values) for seed in seeds
-    ]
-    kept = [(new, old) for new, old in pairs if new is not None and old is not None]
-    cell = _cells(study, first.sample_client, first.sample_group, by)
+    found = [one for seed in seeds if (one := _gains(study, label, against, seed, by)) is not None]
     none = np.full(len(gain), np.nan)
-    if cell is None or len(kept) < len(pairs):
+    if len(found) < len(seeds):
         return none, none, none
-    classifies = study.measure.column == "accuracy"
-    gains = np.stack([new - old if classifies else old - new for new, old in kept], 1)
-    member = cell >= 0
-    judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded=classifies)
+    bounded = bool(study.measure.percent)
+    if study.same_data or len(seeds) == 1:
+        cell, gains = found[0][0], np.stack([values for _, values in found], 1)
+        member = (cell >= 0) & ~np.isnan(gains).any(1)
+        judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded)
+    else:  # the same clients, groups or teams, with samples of their own for each seed
+        counted = [(cell >= 0) & ~np.isnan(values) for cell, values in found]
+        judged = gains_over_splits(
+            [values[member] for (_, values), member in zip(found, counted, strict=True)],
+            [cell[member] for (cell, _), member in zip(found, counted, strict=True)],
+            np.full(len(gain), split_ratio(study)),
+            level,
+            bounded,
+        )
     # a difference of roots is that of the squares over the sum of the roots
     scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
     return (
@@ -141,8 +153,10 @@ def _gain_ends(
     )
 
 
-def _cells(study: Study, client: Any, group: Any, by: str) -> NDArray[np.int64] | None:
-    """(N,) the client, group or team of each sample; -1 for none."""
-    if client is None or by == "client":
-        return None if client is None else client.astype(np.int64)
-    return np.asarray(group, np.int64) if by == "group" else study.team_codes[client]
+def _gains(
+    study: Study, label: str, against: str, seed: int, by: str
+) -> tuple[NDArray[np.int64], Floats] | None:
+    """(N,) whose each sample is, and what it gains."""
+    cell = study.cells(by, seed)
+    new, old = (study.sample_merits(known, seed, by) for known in (label, against))
+    return None if cell is None or new is None or old is None else (cell, new - old)

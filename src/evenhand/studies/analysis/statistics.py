@@ -66,9 +66,9 @@ def across_clients(study: Study, label: str, seed: int, part: str = "test") -> d
     from sums, the others NaN."""
     trial = study.trials[label, seed]
     if trial.by_client:
-        return statistics(
-            study, study.merits(label, seed, part=part), study.column(label, seed, "count")
-        )
+        merits = study.merits(label, seed, part=part)
+        numbers = statistics(study, merits, study.sizes(seed=seed).astype(np.float64))
+        return numbers | ({} if part != "test" else study.everyone(label, seed))
     found = dict(trial.over_clients or {})
     known = {"pooled": float(study.merits(label, seed, "everyone", part)[0])}
     if "mean" in found and part == "test":

@@ -1,4 +1,4 @@
-"""The results of a study in plain words: which measure, over which clients, at what cost."""
+"""The details behind the answer in plain words: which measure, which clients, at what cost."""
 
 from __future__ import annotations
 
@@ -8,51 +8,37 @@ from collections.abc import Sequence
 import numpy as np
 
 from evenhand.metrics.spread import tenth
-from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.about_intervals import what_intervals_are
+from evenhand.studies.analysis.answer import guess_merit, warnings
+from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.ledger import Entry
-from evenhand.studies.analysis.writing import amount, change, ends, signed
+from evenhand.studies.analysis.writing import change, count_of, listed, signed, size
 from evenhand.studies.runs.study import Study
 
-# methods that are spoken of for what they do for the worst tenth; those that do harm are spoken of
-# in any case
+# methods that are spoken of for what they do for those served worst; those that do harm are spoken
+# of in any case
 MOST_RANKED = 3
 
 
-def sentences(
-    study: Study, comparison: Comparison, entries: Sequence[Entry], least: int = 10
-) -> list[str]:
-    """The result in plain words, the most important first."""
-    reference, alone = study.reference, study.alone
-    fair = [label for label in study.labels if label not in (reference, alone)]
-    lines = []
-    if study.measure.part == "training":
-        lines.append(
-            "There are no test data: all numbers are about the samples that were trained with, and"
-            " look better than they would."
-        )
-    lines += [line for label in study.labels if (line := _void(study, label))]
-    if reference is not None:
-        lines += [
-            _lift(study, comparison, label, least) for label in _worth_a_sentence(comparison, fair)
-        ]
-        lines += [
-            _served_worst(study, reference, by, least)
-            for by in ("client", "group")
-            if len(study.names(by)) > 1
-        ]
-    if reference is not None and alone is not None and entries:
-        lines.append(_alone(study, entries, least))
-    lines += [line for label in fair if (line := _moved(study, entries, label, least))]
+def sentences(found: Evidence) -> list[str]:
+    """All that there is to say, the most important first."""
+    study, comparison = found.study, found.comparison
+    lines = [*warnings(found), *(line for label in study.labels if (line := _void(study, label)))]
+    if study.reference is not None:
+        lines += [_effect(found, label) for label in _worth_a_sentence(found)]
+        lines += [line for label in found.others if (line := _leaning(found, label))]
+        lines += [_served_worst(found, study.reference)] if len(study.names("client")) > 1 else []
+        if study.alone is not None and found.entries:
+            lines.append(_alone(found, study.reference, study.alone))
+        lines += [line for label in found.others if (line := _moved(found, label))]
+        lines += [_guess(study)]
     lines += [
         _own_models(study, label)
         for label in study.labels
-        if "shared_loss" in study.trials[label, study.seeds[0]].score_columns
+        if f"shared_{study.measure.column}" in study.trials[label, study.seeds[0]].score_columns
     ]
-    return [
-        *lines,
-        *([_not_shared(study)] if study.sums_only else []),
-        _what_intervals_are(study, comparison),
-    ]
+    lines += [_not_shared(study)] if study.sums_only else []
+    return [line for line in [*lines, what_intervals_are(study, comparison)] if line]
 
 
 def _void(study: Study, label: str) -> str:
@@ -65,130 +51,121 @@ def _void(study: Study, label: str) -> str:
     )
     void, rounds = int((answered == 0).sum()), len(answered)
     return (
-        f"In {void} of the {rounds} rounds of {label} no client's reply counted: nothing was"
+        f"In {void} of the {rounds} rounds of {label} no client's reply counted, so nothing was"
         " learned in them."
         if void
         else ""
     )
 
 
-def _worth_a_sentence(comparison: Comparison, labels: Sequence[str]) -> list[str]:
-    """The methods that do most for the worst tenth, then all others that are significantly worse
-    than FedAvg in it or in the mean."""
-    known = [label for label in labels if not math.isnan(comparison.rows[label]["worst10"].value)]
-    ranked = sorted(known, key=lambda label: -comparison.rows[label]["worst10"].value)
+def _worth_a_sentence(found: Evidence) -> list[str]:
+    """The methods that do most for those served worst, then all others that cost somebody
+    something."""
+    comparison, worst = found.comparison, found.worst[0]
+    known = [label for label in found.others if not math.isnan(comparison.rows[label][worst].value)]
+    ranked = sorted(known, key=lambda label: -comparison.rows[label][worst].value)
     return [
         label
         for place, label in enumerate(ranked)
-        if place < MOST_RANKED
-        or any(comparison.differences[label][name].worse for name in ("worst10", "mean", "pooled"))
+        if place < MOST_RANKED or found.costs(label) or found.may_cost(label)
     ]
 
 
-def _not_shared(study: Study) -> str:
-    """That single clients told nothing of how they fare."""
-    them = "" if len(study.sums_only) == len(study.labels) else f" of {', '.join(study.sums_only)}"
-    rounded = ", the worst and the best to 0.05 points" if study.measure.percent else ""
-    return (
-        f"How single clients{them} fare was not shared with the server; numbers over clients are"
-        f" made of sums{rounded}."
-    )
-
-
-def _lift(study: Study, comparison: Comparison, label: str, least: int) -> str:
-    """A method's effect on the worst tenth, and what it costs in the mean."""
-    worst, mean = (comparison.differences[label][name] for name in ("worst10", "mean"))
+def _effect(found: Evidence, label: str) -> str:
+    """A method's effect on those served worst, and on the mean."""
+    study, comparison, (name, who) = found.study, found.comparison, found.worst
+    worst, mean = (comparison.differences[label][number] for number in (name, "mean"))
     what, better, other = study.measure.words
     if comparison.over == "nothing":
         of_worst, of_mean = (
             f"{signed(study, one.interval.value)} {study.measure.points}".rstrip()
             for one in (worst, mean)
         )
-        changes = f"{of_worst} for the worst 10 % of clients and {of_mean} in the mean"
-        without = "" if study.sampled else " without values of samples"
+        without = "" if study.sampled else " without values of single samples"
         return (
-            f"Against FedAvg, {label} changes {what} by {changes}. One training{without} cannot"
-            " tell that from chance."
+            f"Compared with FedAvg, {label} changes {what} by {of_worst} for {who} and by {of_mean}"
+            f" on average; one training{without} cannot tell that from chance."
         )
-    moved, paid = worst.better or worst.worse, mean.better or mean.worse
-    warning = _few_among_the_worst(study, label, least)
-    if not moved and not paid:
-        changes = (
-            f"worst 10 % of clients {change(study, worst.interval)}, mean"
-            f" {change(study, mean.interval)}"
-        )
+    warning = _few_among_the_worst(found, label)
+    if not (worst.better or worst.worse or mean.better or mean.worse):
         return (
-            f"Against FedAvg, {label} changes {what} neither of the worst 10 % nor on average"
-            f" significantly: {changes}.{warning}"
+            f"{label} shows no significant change of {what}, for {who}"
+            f" ({change(study, worst.interval)}) or on average ({change(study, mean.interval)})."
+            f"{warning}"
         )
-    if moved:
+    if worst.better or worst.worse:
         verb = better if worst.better else other
-        effect = (
-            f"{verb} the {what} of the worst 10 % of clients by"
-            f" {amount(study, worst.interval.value)} {ends(study, worst.interval)}"
-        )
+        first = f"{verb} the {what} of {who} by {size(study, worst.interval)}"
     else:
-        effect = (
-            f"does not change the {what} of the worst 10 % of clients significantly"
-            f" ({change(study, worst.interval)})"
-        )
-    if not paid:
-        cost = f"does not change mean {what} significantly ({change(study, mean.interval)})"
-    elif study.measure.percent:
-        cost = (
-            f"{'gains' if mean.better else 'costs'} {amount(study, mean.interval.value)} of mean"
-            f" {what} {ends(study, mean.interval)}"
-        )
+        first = f"shows no significant change for {who} ({change(study, worst.interval)})"
+    if mean.better or mean.worse:
+        verb = better if mean.better else other
+        second = f"{verb} mean {what} by {size(study, mean.interval)}"
     else:
-        cost = (
-            f"{better if mean.better else other} mean {what} by"
-            f" {amount(study, mean.interval.value)} {ends(study, mean.interval)}"
-        )
-    return f"Against FedAvg, {label} {effect} and {cost}.{warning}"
+        second = f"shows no significant change on average ({change(study, mean.interval)})"
+    return f"Compared with FedAvg, {label} {first} and {second}.{warning}"
 
 
-def _few_among_the_worst(study: Study, label: str, least: int) -> str:
-    """A warning where the worst tenth of a method, or of FedAvg, are clients with few samples."""
-    if study.sums_only:
+def _leaning(found: Evidence, label: str) -> str:
+    """What clients show together where hardly one of them could alone."""
+    one = found.collective.get((label, str(found.study.reference)))
+    if one is None:
         return ""
-    samples, names = study.sizes(), study.names("client")
-    found: dict[int, None] = {}
-    for known in (study.reference, label):
-        merits = np.mean([study.merits(str(known), seed) for seed in study.judged_seeds], 0)
-        judged = np.flatnonzero(~np.isnan(merits))
-        found |= dict.fromkeys(
-            judged[np.argsort(merits[judged], kind="stable")][: tenth(len(judged))].tolist()
-        )
-    few = [f"{names[client]} ({samples[client]})" for client in found if samples[client] < least]
-    if not few:
-        return ""
-    more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+    side, count = ("lose", one.lose) if one.lose > one.gain else ("gain", one.gain)
     return (
-        f" Mind that clients with fewer than {least} {study.measure.part} samples are among the"
-        f" worst 10 %: {', '.join(few[:5])}{more}."
+        f"{count} of the {one.changed} clients that changed {side} with {label} compared with"
+        f" FedAvg (sign test, p {_p(one.p)}); the mean over all clients changes by"
+        f" {change(found.study, one.mean)}."
     )
 
 
-def _served_worst(study: Study, label: str, by: str, least: int) -> str:
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+
+
+def _few_among_the_worst(found: Evidence, label: str) -> str:
+    """A warning where those that a method, or FedAvg, serves worst have few samples."""
+    study, least = found.study, found.least
+    if study.sums_only:
+        return ""
+    samples, names = study.sizes(), study.names("client")
+    worst: dict[int, None] = {}
+    for known in (study.reference, label):
+        merits = np.mean([study.merits(str(known), seed) for seed in study.judged_seeds], 0)
+        judged = np.flatnonzero(~np.isnan(merits))
+        worst |= dict.fromkeys(
+            judged[np.argsort(merits[judged], kind="stable")][: tenth(len(judged))].tolist()
+        )
+    few = [f"{names[client]} ({samples[client]})" for client in worst if samples[client] < least]
+    if not few:
+        return ""
+    return (
+        f" Clients with fewer than {least} {study.measure.part} samples are among the worst:"
+        f" {listed(few)}."
+    )
+
+
+def _served_worst(found: Evidence, label: str) -> str:
     """Whom a method serves worst, and whom best, of those with enough samples."""
-    measure, samples, names = study.measure, study.sizes(by), study.names(by)
-    merits = np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
+    study, least = found.study, found.least
+    measure, samples, names = study.measure, study.sizes(), study.names("client")
+    merits = np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
     merits = np.where(samples >= max(1, least), merits, np.nan)
     if np.isnan(merits).all():
         return (
-            f"No {by} has {least} {measure.part} samples or more: too few to say whom FedAvg serves"
-            " worst."
+            f"No client has {least} {measure.part} samples or more, too few to say whom FedAvg"
+            " serves worst."
         )
     worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
     left = int((samples < max(1, least)).sum())
     among = (
-        f" of the {len(names) - left} {by}s with at least {least} {measure.part} samples"
+        f" of the {len(names) - left} clients with at least {least} {measure.part} samples"
         if left
         else ""
     )
     if merits[worst] == merits[best]:
         return (
-            f"FedAvg serves all{among or f' {by}s'} alike: {measure.name}"
+            f"FedAvg serves all{among or ' clients'} alike: {measure.name}"
             f" {measure.show(float(merits[worst]))}{measure.percent}."
         )
     low, high = (
@@ -196,68 +173,68 @@ def _served_worst(study: Study, label: str, by: str, least: int) -> str:
     )
     count = int(samples[worst])
     one = (
-        f", where one sample is {100 / count:.1f} points" if measure.percent and count < 100 else ""
+        f", where one sample is {100 / count:.1f} points"
+        if measure.of_shares and count < 100
+        else ""
     )
-    text = (
-        f"{measure.name} {low} on {count} {measure.part} samples{one}, against {high} for"
-        f" {names[best]}"
-    )
-    return f"FedAvg serves {by} {names[worst]} worst{among}: {text}."
-
-
-def _alone(study: Study, entries: Sequence[Entry], least: int) -> str:
-    """Whom FedAvg harms against staying alone."""
-    rows = [
-        entry
-        for entry in entries
-        if entry.by == "client" and entry.method == study.reference and entry.against == study.alone
-    ]
-    harmed = sorted(
-        (entry for entry in rows if entry.verdict == "harmed"), key=lambda entry: entry.gain.value
-    )
-    among = _judged(study, rows, least)
-    if not harmed:
-        return f"Of {among}, none is significantly worse off with FedAvg than alone."
-    verb = "is" if len(harmed) == 1 else "are"
     return (
-        f"Of {among}, {len(harmed)} {verb} significantly worse off with FedAvg than alone:"
-        f" {_listed(study, harmed)}."
+        f"FedAvg serves {names[worst]} worst{among}: {measure.name} {low} on"
+        f" {count_of(count, f'{measure.part} sample')}{one}, compared with {high} for"
+        f" {names[best]}."
     )
 
 
-def _moved(study: Study, entries: Sequence[Entry], label: str, least: int) -> str:
+def _alone(found: Evidence, reference: str, alone: str) -> str:
+    """Whom FedAvg harms against staying alone, and whom it helps."""
+    rows = found.rows(reference, alone)
+    harmed, gaining = (found.judged(reference, alone, verdict) for verdict in ("harmed", "gains"))
+    among = _judged(found, rows)
+    if not harmed and not gaining:
+        return f"Of {among}, none is shown to gain or lose with FedAvg compared with staying alone."
+    lose = f"{len(harmed)} lose{'s' * (len(harmed) == 1)}"
+    lose += f": {_listed(found.study, harmed)}" if harmed else ""
+    gain = f"{len(gaining)} gain{'s' * (len(gaining) == 1)}"
+    return f"Of {among}, with FedAvg compared with staying alone {gain} and {lose}."
+
+
+def _moved(found: Evidence, label: str) -> str:
     """Which clients, groups and teams a method harms, and how many it serves better than FedAvg
     does."""
-    parts = []
+    study, parts = found.study, []
     for by in study.kinds:
-        rows = [
-            entry
-            for entry in entries
-            if entry.by == by and entry.method == label and entry.against == study.reference
-        ]
+        rows = found.rows(label, study.reference, by)
         gaining, harmed = (
-            [entry for entry in rows if entry.verdict == verdict] for verdict in ("gains", "harmed")
+            found.judged(label, study.reference, verdict, by) for verdict in ("gains", "harmed")
         )
         if gaining or harmed:
             gain, lose = (
                 f"{len(some)} {verb}{'s' * (len(some) == 1)}"
                 for some, verb in ((gaining, "gain"), (harmed, "lose"))
             )
-            worst = (
-                f", {_listed(study, sorted(harmed, key=lambda entry: entry.gain.value))}"
-                if harmed
-                else ""
-            )
-            parts.append(f"of {_judged(study, rows, least)} {gain} and {lose}{worst}")
-    return f"Against FedAvg, significantly, with {label}: {'; '.join(parts)}." if parts else ""
+            worst = f", {_listed(study, harmed)}" if harmed else ""
+            parts.append(f"of {_judged(found, rows)} {gain} and {lose}{worst}")
+    return f"With {label}, significantly compared with FedAvg: {'; '.join(parts)}." if parts else ""
 
 
-def _judged(study: Study, rows: Sequence[Entry], least: int) -> str:
+def _judged(found: Evidence, rows: Sequence[Entry]) -> str:
     """How many of a kind there are to judge, in words."""
     judged, by = sum(entry.verdict != "few" for entry in rows), rows[0].by
     if judged == len(rows):
-        return f"{judged} {by}s"
-    return f"the {judged} of {len(rows)} {by}s with at least {least} {study.measure.part} samples"
+        return count_of(judged, by)
+    return (
+        f"the {judged} of {count_of(len(rows), by)} with at least {found.least}"
+        f" {found.study.measure.part} samples"
+    )
+
+
+def _guess(study: Study) -> str:
+    """What a model that knows nothing would come to."""
+    guess = guess_merit(study)
+    if guess is None:
+        return ""
+    constant = "the most frequent label" if study.measure.percent else "the mean"
+    reached = study.measure.show(guess) + study.measure.percent
+    return f"Always predicting {constant} would reach a mean {study.measure.name} of {reached}."
 
 
 def _own_models(study: Study, label: str) -> str:
@@ -273,41 +250,15 @@ def _own_models(study: Study, label: str) -> str:
     )
 
 
-def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
-    shown = ", ".join(
-        f"{entry.name} ({signed(study, entry.gain.value)})" for entry in entries[:most]
-    )
-    return shown + (f" and {len(entries) - most} more" if len(entries) > most else "")
-
-
-def _what_intervals_are(study: Study, comparison: Comparison) -> str:
-    samples, several = f"{study.measure.part} samples", len(study.seeds) > 1
-    if comparison.over == "nothing":
-        why = (
-            "and numbers of a loss of one's own"
-            if study.sampled
-            else "and samples are with the nodes: numbers"
-        )
-        return (
-            f"There is one seed, {why} across clients have no intervals. Runs with more seeds have."
-        )
-    about = {
-        "seeds": f"over {len(study.seeds)} seeds (Student's)",
-        "samples": f"over other {samples} of the same clients",
-        "clients": "over other clients like these",
-        "both": f"over other clients like these and other {samples}",
-    }[comparison.over]
-    seeds = (
-        " and over seeds"
-        if several and study.same_data
-        else f", with seed {study.seeds[0]}"
-        if several
-        else ""
-    )
-    whose = "gaps between groups" if study.sums_only else "single clients, groups and teams"
-    single = f"those of {whose} over their {samples}{seeds}"
+def _not_shared(study: Study) -> str:
+    """That single clients told nothing of how they fare."""
+    them = "" if len(study.sums_only) == len(study.labels) else f" of {', '.join(study.sums_only)}"
+    rounded = ", the worst and the best to 0.05 points" if study.measure.percent else ""
     return (
-        f"Intervals of numbers across clients are {comparison.level:.0%}, {about}; {single}."
-        " Differences are paired; what is called significant is so after Holm's correction over"
-        " the methods, or over the clients."
+        f"How single clients{them} fare was not shared with the server; numbers over clients come"
+        f" from sums{rounded}."
     )
+
+
+def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
+    return listed([f"{entry.name} ({signed(study, entry.gain.value)})" for entry in entries], most)

@@ -10,6 +10,7 @@ runs/digits/
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -55,6 +56,8 @@ def check_comparison(
     """
     if not spec.seeds:
         raise SpecError("a comparison needs seeds, such as seeds = [0, 1, 2]")
+    if spec.folds:
+        _refuse_folds(spec)
     seed = spec.seeds[0]
     begun = given(seed)
     first = check(spec.for_seed(seed), begun)
@@ -69,6 +72,15 @@ def check_comparison(
             " give a larger validation"
         )
     return Planned(settled, first, given)
+
+
+def _refuse_folds(spec: Spec) -> None:
+    """Raise for data that are split in a way of their own."""
+    from evenhand.datasets import DATASETS, FORMATS, loader
+
+    name = spec.data.get("name")
+    if name in (*DATASETS, *FORMATS) and "split" not in inspect.signature(loader(name)).parameters:
+        raise SpecError(f"data set {name} has a split of its own, and no folds; leave out folds")
 
 
 def _without_validation(ready: Ready) -> bool:
@@ -91,12 +103,12 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
         if seed == first.spec.seed:
             return first
         found = given(seed)
-        if not spec.resplit:  # data are read once where all seeds share them
+        if not spec.deals_anew:  # data are read once where all seeds share them
             found = found._replace(federation=first.federation)
         return check(spec.for_seed(seed), found)
 
     for seeds in (
-        [[seed] for seed in spec.seeds] if spec.resplit or not together else [list(spec.seeds)]
+        [[seed] for seed in spec.seeds] if spec.deals_anew or not together else [list(spec.seeds)]
     ):
         places = [(ready(seed), directory / f"seed-{seed}") for seed in seeds]
         if together:

@@ -177,7 +177,10 @@ class SavedRun:
         scores = _columns(folder / saved.SCORES)
         validation = folder / saved.VALIDATION
         tally, weights = (_tensors(folder / name) for name in (saved.TALLY, saved.WEIGHT_HISTORY))
-        values = _tensors(folder / saved.VALUES).get("value")
+        outcomes = _tensors(folder / saved.VALUES)
+        values, guess = outcomes.pop("value", None), self.samples.get("guess")
+        if "label" in self.samples:
+            outcomes["label"] = self.samples["label"]
         return Trial(
             method,
             self.spec.seed,
@@ -190,6 +193,8 @@ class SavedRun:
             None if values is None else values.astype(np.float64),
             self.samples.get("client"),
             self.samples.get("group"),
+            outcomes,
+            None if guess is None else (float(guess[0]), float(guess[1])),
             weights.get("round"),
             weights.get("weight"),
             _json(folder / saved.WEIGHTS),

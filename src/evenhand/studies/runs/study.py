@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 
 from evenhand.errors import RunError, require_known
+from evenhand.studies.runs import merits
 from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.runs.folds import are_folds, pooled, rescaled
 from evenhand.studies.runs.trial import Floats, Ints, Trial
-from evenhand.studies.specs.measure import Measure
+from evenhand.studies.specs.measure import Measure, chosen_measure
 from evenhand.studies.specs.spec import Spec
 
 
@@ -28,6 +30,9 @@ class Study:
     about: tuple[Mapping[str, Any], ...]  # versions, machine, seed of the runs
     directories: tuple[Path, ...]
     same_data: bool  # whether all seeds have the same clients and samples
+    # whether the clients are the same with every seed, though samples are dealt anew
+    same_clients: bool = False
+    folds: int = 0  # of a cross-validation, whose trials are put together
 
     @classmethod
     def load(cls, paths: Iterable[Path | str]) -> Study:
@@ -49,9 +54,10 @@ class Study:
                     if trials[key].method == trial.method and origin[key].like(run):
                         continue  # FedAvg, say, of two runs of one spec
                     key = (f"{trial.method.label} ({run.directory.name})", trial.seed)
+                trial = rescaled(trial, run.measure.scale / runs[0].measure.scale)
                 trials[key] = replace(trial, method=replace(trial.method, label=key[0]))
                 origin[key] = run
-        return cls(
+        study = cls(
             given[0].resolve().name,
             runs[0].measure,
             trials,
@@ -60,6 +66,9 @@ class Study:
             tuple(run.directory for run in runs),
             same_data,
         )
+        if are_folds(study.specs) and len(study.seeds) > 1:
+            return study.with_folds_pooled()
+        return replace(study, same_clients=not same_data and _natural(study))
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -112,9 +121,9 @@ class Study:
 
     @property
     def judged_seeds(self) -> tuple[int, ...]:
-        """Seeds whose clients are the same: all, or, where data were dealt anew with each, the
+        """Seeds whose clients are the same: all, or, where each has clients of its own, the
         first."""
-        return self.seeds if self.same_data else self.seeds[:1]
+        return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
         methods = ", ".join(self.labels)
@@ -129,6 +138,15 @@ class Study:
             require_known("method", key[0], self.labels)
             raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
         return self.trials[key]
+
+    def with_folds_pooled(self) -> Study:
+        """The study with one trial for the folds of each method."""
+        seeds = self.seeds
+        trials = {
+            (label, seeds[0]): pooled([self.trials[label, seed] for seed in seeds])
+            for label in self.labels
+        }
+        return replace(self, trials=trials, same_data=True, folds=len(seeds))
 
     def in_order(self) -> Study:
         """The same study with the reference first and training alone last."""
@@ -187,45 +205,74 @@ class Study:
         )
 
     def sizes(self, by: str = "client", seed: int | None = None) -> Ints:
-        """Test samples of each client, group or team; of the first seed where data were dealt anew
-        and none is given."""
-        if by == "team":
-            return self._summed(self.sizes("client", seed).astype(np.float64)).astype(np.int64)
+        """Test samples that each client, group or team is judged by (of recall, those of its
+        label); of the first seed where data were dealt anew and none is given."""
         trial = self.first if seed is None else self.trials[self.labels[0], seed]
-        return trial.column("count", by).astype(np.int64)
+        return merits.sizes(trial, self.measure, by, self.team_codes)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
-        """How well each client, group or team is served, larger is better; NaN for one without
-        samples.
-
-        An accuracy in 0..1, or minus the root of the mean squared error. part: "test" or
-        "validation".
-        """
+        """How well each client, group or team is served by the measure, larger is better; NaN for
+        one without samples. part: "test" or "validation"."""
         trial = self.trials[label, seed]
         if part != "test" and trial.validation is None:
             raise RunError(
                 f"{trial.folder} has no validation scores; the data had no validation part"
             )
-        values = trial.column(self.measure.column, "client" if by == "team" else by, part)
-        if by == "team":
-            counts = trial.column("count", "client", part)
-            with np.errstate(invalid="ignore"):
-                values = self._summed(np.where(counts > 0, values, 0.0) * counts) / self._summed(
-                    counts
-                )
-        return self.measure.merit(values)
+        return merits.merits(trial, self.measure, by, part, self.team_codes)
+
+    def everyone(self, label: str, seed: int) -> dict[str, Floats]:
+        """{"pooled": the merit of all samples together} of a measure that is no mean over samples;
+        {} for the others, where it follows from the clients' merits."""
+        found = merits.of_everyone(self.trials[label, seed], self.measure)
+        return {} if found is None else {"pooled": found}
+
+    def cells(self, by: str, seed: int | None = None) -> Ints | None:
+        """(N,) the client, group or team of each test sample, -1 for none; None where samples are
+        elsewhere. ``seed``: by default the first."""
+        trial = self.first if seed is None else self.trials[self.labels[0], seed]
+        client, group = trial.sample_client, trial.sample_group
+        if client is None:
+            return None
+        if by == "group":
+            return None if group is None else group.astype(np.int64)
+        return client.astype(np.int64) if by == "client" else self.team_codes[client]
+
+    def sample_merits(self, label: str, seed: int, by: str = "client") -> Floats | None:
+        """(N,) values of the samples whose mean over a client, group or team is its merit, or minus
+        its square for a root; NaN where a sample does not count."""
+        cell = self.cells(by, seed)
+        if cell is None:
+            return None
+        count = len(self.names(by))
+        return merits.sample_merits(self.trials[label, seed], self.measure, cell, count)
+
+    def measured_by(self, kind: str, positive: str | None = None) -> Study:
+        """The same runs, judged by another measure: see :data:`evenhand.studies.specs.measure`."""
+        counts = self.first.counts
+        labels = counts.labels if counts is not None else ()
+        return replace(self, measure=chosen_measure(self.measure, kind, labels, positive))
 
     def column(self, label: str, seed: int, name: str, by: str = "client") -> Floats:
         """A column of the test scores of clients or groups: "accuracy", "loss", "auc", "brier",
         ..."""
         return self.trials[label, seed].column(name, by)
 
-    def _summed(self, values: Floats) -> Floats:
-        """Sums over the clients of each team."""
-        member = self.team_codes >= 0
-        return np.bincount(
-            self.team_codes[member], weights=values[member], minlength=len(self.names("team"))
-        ).astype(np.float64)
+
+def _natural(study: Study) -> bool:
+    """Whether the clients that seeds deal samples to are the same: hospitals, say, and not numbers
+    of clients that a partition made."""
+    if study.sums_only:
+        return False
+    names = {
+        tuple(
+            name for name, by in zip(columns["name"], columns["by"], strict=True) if by == "client"
+        )
+        for columns in (study.trials[study.labels[0], seed].score_columns for seed in study.seeds)
+    }
+    data = study.specs[0].data
+    named = data.get("client") is not None and "partition" not in data
+    numbers = {tuple(map(str, range(len(study.names("client")))))}
+    return len(names) == 1 and (named or names != numbers)
 
 
 def _refuse_mixed(runs: list[SavedRun]) -> None:
@@ -233,7 +280,7 @@ def _refuse_mixed(runs: list[SavedRun]) -> None:
     first = runs[0]
     by_seed: dict[int, SavedRun] = {}
     for run in runs:
-        if run.measure != first.measure:
+        if replace(run.measure, scale=1.0, digits=0) != replace(first.measure, scale=1.0, digits=0):
             raise RunError(
                 f"{first.directory} and {run.directory} are judged by different measures; look at"
                 " them one by one"

@@ -47,6 +47,10 @@ class Trial:
     values: Floats | None = field(default=None, repr=False)
     sample_client: Ints | None = field(default=None, repr=False)  # (N,) whose each test sample is
     sample_group: Ints | None = field(default=None, repr=False)  # (N,)
+    # (N,) of each test sample, by name: loss, prediction, score, and its label
+    outcomes: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # what a model that knows nothing would say: the most frequent training label, and the mean
+    guess: tuple[float, float] | None = None
     weight_rounds: Ints | None = field(default=None, repr=False)  # (T,)
     # (T, n) each client's effective weight, summing to one
     weights: Floats | None = field(default=None, repr=False)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 from evenhand.algorithms.naming import Table, label_of
 from evenhand.errors import SpecError
 from evenhand.studies.specs import building
-from evenhand.studies.specs.building import built, check_name
+from evenhand.studies.specs.building import built
+from evenhand.studies.specs.folding import check_folds
+from evenhand.studies.specs.keys import check_kinds, is_a
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.suited import suitable_methods, suitable_model
@@ -28,28 +30,12 @@ if TYPE_CHECKING:
     from evenhand.data.federation import Federation
     from evenhand.local import LocalSGD
 
-KINDS: dict[str, type] = {
-    **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
-    **dict.fromkeys(("rounds", "seed", "eval_every", "checkpoint_every"), int),
-    **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
-    **dict.fromkeys(("methods", "seeds"), list),
-    **dict.fromkeys(("resplit", "track_weights"), bool),
-    "validation": float,
-}
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"local", "cohort", "device"}
 # gains and losses are counted against them; training alone is there to compare with, not to choose
 REFERENCES = ("fedavg", "localonly")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
-KIND_NAMES = {
-    dict: "a table",
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-}
-LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
 @dataclass(frozen=True)
@@ -66,6 +52,7 @@ class Spec:
     seed: int = 0
     seeds: tuple[int, ...] = ()
     resplit: bool = False  # whether each of the seeds deals the data anew
+    folds: int = 0  # of a cross-validation: each of as many seeds tests on another fold
     loss: str = "cross_entropy"
     engine: str = "auto"
     device: str = "auto"
@@ -129,13 +116,7 @@ class Spec:
     def from_table(cls, table: Mapping[str, Any], source: str) -> Spec:
         """A spec from the values of its TOML file; ``source`` is named in errors."""
         table = dict(table)
-        for key, value in table.items():
-            check_name(f"key in {source}:", key, KINDS)
-            if not _is_a(value, KINDS[key]):
-                raise SpecError(
-                    f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got"
-                    f" {value!r}"
-                )
+        check_kinds(table, source)
         if "seeds" in table:
             table["seeds"] = tuple(table["seeds"])
         methods = table.pop("methods", [])
@@ -187,15 +168,27 @@ class Spec:
         added = (Method(name, name) for name in names if name not in present)
         return dataclasses.replace(self, methods=(*added, *self.methods))
 
+    @property
+    def deals_anew(self) -> bool:
+        """Whether seeds have data of their own."""
+        return self.resplit or self.folds > 0
+
     def for_seed(self, seed: int) -> Spec:
         """The run of one seed of a comparison. Clients and their samples are those of the first
-        seed, unless it deals them anew."""
+        seed, unless it deals them anew, or tests on another fold."""
         data = dict(self.data)
+        if self.folds:
+            if seed not in self.seeds:
+                raise SpecError(f"seed {seed} is none of the folds' seeds {list(self.seeds)}")
+            fold = [self.seeds.index(seed) + 1, self.folds]
+            data["split"] = {**data.get("split", {}), "fold": fold}
         if self.seeds and not self.resplit:
             data.setdefault("seed", self.seeds[0])
             if isinstance(data.get("shift"), dict):
                 data["shift"] = {"seed": self.seeds[0], **data["shift"]}
-        return dataclasses.replace(self, seed=seed, seeds=(), resplit=False, select={}, data=data)
+        return dataclasses.replace(
+            self, seed=seed, seeds=(), resplit=False, folds=0, select={}, data=data
+        )
 
     def runs_before(self, seed: int, method: Method, finished: int | None = None) -> int:
         """How many runs of a comparison come before that of a method with a seed, unless it is
@@ -216,6 +209,7 @@ class Spec:
         unset = {
             "seeds": (),
             "resplit": False,
+            "folds": 0,
             "validation": 0,
             "track_weights": True,
             "evaluate": "after training",
@@ -232,7 +226,7 @@ class Spec:
     def __post_init__(self) -> None:
         if not FILE_NAME.fullmatch(self.name):
             raise SpecError(f"name must be a plain file name, got {self.name!r}")
-        if not all(_is_a(seed, int) and seed >= 0 for seed in self.seeds) or len(
+        if not all(is_a(seed, int) and seed >= 0 for seed in self.seeds) or len(
             set(self.seeds)
         ) < len(self.seeds):
             raise SpecError(f"seeds must be different whole numbers >= 0, got {list(self.seeds)}")
@@ -241,6 +235,8 @@ class Spec:
                 "resplit deals the data anew with each seed; leave out seed ="
                 f" {self.data['seed']!r} of the data"
             )
+        split = self.data.get("split", {})
+        check_folds(self.folds, self.seeds, self.resplit, self.select, split)
         if not 0 <= self.validation < 1:
             raise SpecError(
                 f"validation must be in [0, 1), got {self.validation!r}; it is a share of each"
@@ -301,11 +297,3 @@ class Spec:
 def plain_name(name: str) -> str:
     """A name for a run that can be a file's."""
     return re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a
-    point."""
-    if isinstance(value, bool) or kind is bool:
-        return isinstance(value, bool) and kind is bool
-    return isinstance(value, (int, float) if kind is float else kind)

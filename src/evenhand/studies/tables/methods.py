@@ -11,23 +11,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evenhand.metrics.group_rates import Gap, Rate
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis.comparison import Comparison
+from evenhand.studies.analysis.comparison import Comparison, columns
+from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.writing import signed
 from evenhand.studies.runs.study import Study
 
 TO = "\N{EN DASH}"
 
-COLUMNS = {
-    "mean": "mean",
-    "worst10": "worst 10 %",
-    "best10": "best 10 %",
-    "min": "worst",
-    "std": "std",
-}
 COLOURS = {"gains": "bold green", "harmed": "bold red", "unclear": "dim", "few": "dim"}
 MARKS = {"gains": "↑", "harmed": "↓", "unclear": " ", "few": " "}
-OF_ALL_LABELS = ("accuracy parity", "calibration")
+OF_ALL_LABELS = ("accuracy parity",)
+RATE_NAMES = {
+    "base rate": "base rate",
+    "selection rate": "selected",
+    "true-positive rate": "TPR",
+    "false-positive rate": "FPR",
+    "precision": "precision",
+    "accuracy": "accuracy",
+}
 SHORT = {
     "demographic parity": "selection",
     "equal opportunity": "TPR",
@@ -41,16 +45,16 @@ SHORT = {
 def comparison_table(study: Study, comparison: Comparison) -> Table:
     """A row per method: numbers across clients of test accuracy, in percent, or of the error of a
     regression, with intervals."""
-    measure = study.measure
+    measure, shown = study.measure, columns(study)
     seeds = f", {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
     table = _table(
         f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}",
         ("method",),
-        COLUMNS.values(),
+        shown.values(),
     )
     for label in study.labels:
         cells = []
-        for name in COLUMNS:
+        for name in shown:
             interval = comparison.rows[label][name]
             difference = comparison.differences.get(label, {}).get(name)
             mark = (
@@ -64,30 +68,34 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
             )
             value = f"{measure.show(interval.value)}{mark}"
             value = f"[bold]{value}*[/]" if comparison.best.get(name) == label else value
+            if _beside(interval):
+                value += f" est. {measure.show(comparison.estimates[label][name])}"
             cells.append(f"{value} {_ends(study, interval, name)}")
         table.add_row(escape(label), *cells)
     return table
 
 
-def legend(comparison: Comparison) -> list[str]:
+def _beside(interval: Interval) -> bool:
+    """Whether what was seen lies outside of what is estimated."""
+    return interval.low > interval.value or interval.high < interval.value
+
+
+def legend(study: Study, comparison: Comparison) -> list[str]:
+    """What the marks in the table mean, of those that are in it."""
+    shown = columns(study)
     marked = any(
         one.better or one.worse
         for row in comparison.differences.values()
         for name, one in row.items()
-        if name in COLUMNS
+        if name in shown
     )
-    bold = any(name in COLUMNS for name in comparison.best)
+    bold = any(name in shown for name in comparison.best)
     lines = ["↑ ↓: significantly better or worse than FedAvg."] if marked else []
     lines += ["*: significantly better than every other method."] if bold else []
-    extremes = [
-        row[name] for row in comparison.rows.values() for name in ("worst10", "best10", "min")
-    ]
-    if any(
-        interval.low > interval.value or interval.high < interval.value for interval in extremes
-    ):
+    if any(_beside(row[name]) for row in comparison.rows.values() for name in shown):
         lines.append(
-            "An interval may lie beside its number: with few samples, the worst and the best look"
-            " more extreme than they are."
+            "est.: with few samples clients look more different than they are, the worst worse and"
+            " the best better; the estimate and its interval allow for that."
         )
     return lines
 
@@ -105,7 +113,7 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
         if others
         else f"{measure.part.capitalize()} {measure.name} of each {by}{measure.unit}"
     )
-    title += "" if study.same_data else f", seed {study.seeds[0]}"
+    title += "" if study.judged_seeds == study.seeds else f", seed {study.seeds[0]}"
     found = {
         (entry.name, entry.method): entry
         for entry in entries
@@ -130,28 +138,64 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
     return table
 
 
-def gap_table(found: Mapping[str, Mapping[str, Interval]], by: str, positive: str | None) -> Table:
-    """A row per method: the largest difference between two groups, or teams, in each rate.
+def rate_table(
+    views: Mapping[str, GroupView], by: str, bases: Sequence[str], most: int
+) -> Table | None:
+    """A row per method and group: its rates, with intervals and counts; None for many labels.
 
-    ``positive``: the label that rates are about; of many labels, the one that differs most says
-    little.
+    ``bases``: methods to show where all of them would need more than ``most`` rows.
     """
-    kinds = list(next(iter(found.values())))
-    about = ""
-    if positive is None:
-        kinds = [kind for kind in kinds if kind in OF_ALL_LABELS]
-    elif any(kind not in OF_ALL_LABELS for kind in kinds):
-        about = f"; rates of label {positive}"
+    first = next(iter(views.values()))
+    groups = list(dict.fromkeys(group for _, group in first.rates))
+    if not groups:
+        return None
+    shown = list(views) if len(views) * len(groups) <= most else [b for b in bases if b in views]
     table = _table(
-        f"Gaps between {by}s, points{about}", ("method",), [SHORT.get(kind, kind) for kind in kinds]
+        f"Rates of each {by}, %; label {first.positive}", ("method", by), tuple(RATE_NAMES.values())
     )
-    for label, row in found.items():
-        cells = (
-            f"{100 * row[kind].value:.1f} [{100 * row[kind].low:.0f}{TO}{100 * row[kind].high:.0f}]"
-            for kind in kinds
-        )
+    for label in shown:
+        for place, group in enumerate(groups):
+            cells = (_rate(views[label].rates[name, group]) for name in RATE_NAMES)
+            table.add_row(escape(label) if place == 0 else "", escape(group), *cells)
+    return table
+
+
+def _rate(rate: Rate) -> str:
+    if not rate.of:
+        return "-"
+    value, low, high = (100 * end for end in rate.interval)
+    return f"{value:.0f} \\[{low:.0f}{TO}{high:.0f}]\n[dim]{rate.hits} of {rate.of}[/]"
+
+
+def gap_table(
+    views: Mapping[str, GroupView], calibration: Mapping[str, Interval], by: str
+) -> Table:
+    """A row per method: the largest difference between two groups, or teams, in each rate, and
+    which two they are.
+
+    Of many labels, only what is about all of them.
+    """
+    first = next(iter(views.values()))
+    kinds = [kind for kind in SHORT if first.positive is not None or kind in OF_ALL_LABELS]
+    about = f"; rates of label {first.positive}" if first.positive is not None else ""
+    headings = [SHORT[kind] for kind in kinds] + (["calibration"] if calibration else [])
+    table = _table(f"Largest gaps between {by}s, points{about}", ("method",), headings)
+    for label, view in views.items():
+        cells = [_gap(view.gaps.get(kind)) for kind in kinds]
+        if calibration:
+            cells.append(_points(calibration[label]) if label in calibration else "-")
         table.add_row(escape(label), *cells)
     return table
+
+
+def _gap(gap: Gap | None) -> str:
+    if gap is None or math.isnan(gap.interval.value):
+        return "-"
+    return f"{_points(gap.interval)}\n[dim]{escape(gap.low)} < {escape(gap.high)}[/]"
+
+
+def _points(interval: Interval) -> str:
+    return f"{100 * interval.value:.1f} \\[{100 * interval.low:.0f}{TO}{100 * interval.high:.0f}]"
 
 
 def weight_table(study: Study) -> Table:
@@ -219,7 +263,7 @@ def _ends(study: Study, interval: Interval, name: str) -> str:
 
 
 def _gain(study: Study, entry: Entry) -> str:
-    gain = study.measure.scale * entry.gain.value
-    if math.isnan(gain):  # no test data
+    if math.isnan(entry.gain.value):  # no test data
         return "-"
-    return f"[{COLOURS[entry.verdict]}]{gain:+.{study.measure.digits}f}{MARKS[entry.verdict]}[/]"
+    gain = signed(study, entry.gain.value)
+    return f"[{COLOURS[entry.verdict]}]{gain}{MARKS[entry.verdict]}[/]"

@@ -1,0 +1,72 @@
+"""What became of each sample: value, loss, and of a classifier prediction and score."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evenhand import tree
+from evenhand.data.samples import Batch, Part
+from evenhand.metrics.tallies import BLOCK, correct, predictions, scores
+from evenhand.model import Model
+from evenhand.tree import Tree
+
+Outcomes = dict[str, NDArray[Any]]  # (N,) by name
+
+
+def sample_outcomes(
+    model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
+) -> Outcomes:
+    """How each sample fares.
+
+    "value" is 1 or 0 for a right or wrong class, and for a regression the loss. A classifier adds
+    "loss", "prediction" (one more than there are classes for none) and "score": of two classes the
+    probability of class 1, of more the confidence in the predicted one.
+
+    Args:
+        params: the model that all clients use; constants may be among its entries, as in
+            ``result.params``.
+        personal: each client's own model, which then takes its place, as in ``result.personal``.
+    """
+    names, samples = list(model.init()), part.samples(model.dtype, model.device)
+    owned = [(params, torch.arange(len(part.x)))]
+    if personal is not None:
+        owned = list(
+            zip(personal, torch.split(torch.arange(len(part.x)), part.sizes.tolist()), strict=True)
+        )
+    found: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for whole, rows in owned:
+            chosen = tree.to({name: whole[name] for name in names}, model.device)
+            for index in torch.split(rows.to(model.device), BLOCK) if len(rows) else ():
+                batch = Batch(
+                    samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
+                )
+                for name, values in _outcomes(
+                    model, model.output(chosen, batch.x), batch.y
+                ).items():
+                    found.setdefault(name, []).append(values.cpu())
+    kept = {name: torch.cat(parts).numpy() for name, parts in found.items()}
+    return kept or {"value": np.zeros(0)}
+
+
+def sample_values(
+    model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
+) -> NDArray[np.float64]:
+    """(N,) 1 or 0 for a right or wrong class, for a regression the loss."""
+    return np.asarray(sample_outcomes(model, part, params, personal)["value"])
+
+
+def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+    loss = model.loss_function(output, y).double()
+    if not model.classifies:
+        return {"value": loss}
+    found = {"value": correct(output, y).double(), "loss": loss}
+    if y.ndim == 1 and output.ndim <= 2:
+        found["prediction"] = predictions(output).int()
+        found["score"] = scores(output.double())
+    return found

@@ -1,0 +1,171 @@
+"""What a number could be with other seeds, other splits and other test samples, all at once.
+
+An :class:`Estimate` is a number with a standard error and Student's degrees of freedom. Its
+interval and its p-value come from the same distribution, so an interval at level 1 - a excludes 0
+exactly where p < a.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from evenhand.errors import require, require_number
+from evenhand.metrics.ledger import MANY, Judged
+from evenhand.metrics.uncertainty import Interval
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Estimate(NamedTuple):
+    """A number and how sure it is."""
+
+    value: float  # as observed
+    middle: float  # of its interval
+    error: float  # standard error; NaN where it is not known
+    freedom: float = MANY  # Student's degrees
+
+    def interval(self, level: float) -> Interval:
+        """The middle and Student's quantile times the error on both sides."""
+        from scipy import stats
+
+        require_number("level", level, "(0, 1)")
+        half = float(stats.t.ppf((1 + level) / 2, self.freedom)) * self.error
+        return Interval(self.value, self.middle - half, self.middle + half)
+
+    @property
+    def p(self) -> float:
+        """Of the number's being 0; never 0 itself."""
+        from scipy import stats
+
+        if math.isnan(self.error) or math.isnan(self.middle):
+            return math.nan
+        if self.error == 0:
+            return 1.0 if self.middle == 0 else sys.float_info.min
+        tail = 2 * float(stats.t.sf(abs(self.middle) / self.error, self.freedom))
+        return max(tail, sys.float_info.min)
+
+    def at_least(self, error: float) -> Estimate:
+        """The same with an error of no less than this."""
+        return self._replace(error=max(self.error, error))
+
+
+def over_seeds(values: Sequence[float]) -> Estimate:
+    """Student's: the mean of one number for each seed.
+
+    >>> mean, _, error, freedom = over_seeds([0.5, 0.7])
+    >>> round(mean, 3), round(error, 3), freedom
+    (0.6, 0.1, 1.0)
+    """
+    given = np.asarray(values, np.float64)
+    mean = float(given.mean())
+    if len(given) < 2:
+        return Estimate(mean, mean, math.nan)
+    return Estimate(
+        mean, mean, float(given.std(ddof=1)) / math.sqrt(len(given)), float(len(given) - 1)
+    )
+
+
+def over_seeds_and_samples(of_samples: Estimate, values: Sequence[float]) -> Estimate:
+    """A mean over seeds with other seeds and other test samples.
+
+    The variance is that over samples, plus that between seeds over their number, with
+    Satterthwaite's degrees of freedom. What is neither the sample's nor the seed's counts in both,
+    so intervals err on the wide side.
+
+    Args:
+        of_samples: the mean over these seeds, as uncertain as its test samples make it.
+        values: the number with each seed, on the same test samples.
+    """
+    of_seeds = over_seeds(values)
+    if math.isnan(of_seeds.error):
+        return of_samples
+    error = math.hypot(of_samples.error, of_seeds.error)
+    uncertain = (
+        of_seeds.error**4 / of_seeds.freedom + of_samples.error**4 / of_samples.freedom
+        if error
+        else 0.0
+    )
+    freedom = min(MANY, error**4 / uncertain) if uncertain else MANY
+    return Estimate(of_samples.value, of_samples.middle, error, freedom)
+
+
+def over_splits(splits: Sequence[Estimate], ratio: float) -> Estimate:
+    """A mean over random splits of the same data, each with models and test samples of its own.
+
+    Splits share samples, so their numbers are less different than those of new data would be:
+    Student's variance is taken with 1/S + ratio in place of 1/S (Nadeau and Bengio, 2003). It is
+    never taken to be smaller than the test samples alone would make it if no two splits shared any.
+
+    Args:
+        splits: the number with each split, as uncertain as its test samples make it (an error of 0
+            where that is not known).
+        ratio: test samples over training samples.
+    """
+    require_number("ratio", ratio, "[0, inf)")
+    seeds = over_seeds([split.value for split in splits])
+    middle = float(np.mean([split.middle for split in splits]))
+    of_samples = math.sqrt(float(np.mean([split.error**2 for split in splits])) / len(splits))
+    if math.isnan(seeds.error):
+        return Estimate(seeds.value, middle, of_samples)
+    corrected = seeds.error * math.sqrt(1 + len(splits) * ratio)
+    return Estimate(seeds.value, middle, max(corrected, of_samples), seeds.freedom)
+
+
+def gains_over_splits(
+    gains: Sequence[Floats],
+    cells: Sequence[Ints],
+    ratio: Floats,
+    level: float = 0.95,
+    bounded: bool = True,
+) -> Judged:
+    """Mean gains of the same clients or groups over several splits, as in :func:`over_splits`.
+
+    Args:
+        gains, cells: for each split the gain (N,) and the cell (N,) of each test sample.
+        ratio: (K,) test samples over training samples of each cell.
+        bounded: gains lie in [-1, 1]; one that gains and one that loses are then added in thought
+            to each split's samples, see :meth:`evenhand.metrics.ledger.Gains.judged`.
+    """
+    require(len(gains) == len(cells) > 1, "gains over splits need at least two, got {}", len(gains))
+    count, added = len(ratio), 2.0 if bounded else 0.0
+    means, centres, variances = [], [], []
+    for gain, cell in zip(gains, cells, strict=True):
+        m, total, square = (
+            np.bincount(cell, weights=weights, minlength=count).astype(np.float64)
+            for weights in (np.ones(len(gain)), gain, gain**2)
+        )
+        enough = m >= (1 if bounded else 2)
+        m = np.where(enough, m, np.nan)
+        centre = total / (m + added)
+        spread = np.maximum(0.0, (square + added) / (m + added) - centre**2)
+        means.append(total / m)
+        centres.append(centre)
+        variances.append(spread / (m + added if bounded else m - 1))
+    mean, centre = np.mean(means, 0), np.mean(centres, 0)
+    found = [
+        over_splits(
+            [Estimate(*one) for one in zip(seen, middle, np.sqrt(variance), strict=True)], share
+        )
+        for seen, middle, variance, share in zip(
+            np.transpose(means),
+            np.transpose(centres),
+            np.transpose(variances),
+            ratio.tolist(),
+            strict=True,
+        )
+    ]
+    ends = np.array([one.interval(level)[1:] for one in found]).reshape(-1, 2)
+    bound = 1.0 if bounded else np.inf
+    return Judged(
+        np.asarray(mean),
+        np.maximum(-bound, np.minimum(ends[:, 0], mean)),
+        np.minimum(bound, np.maximum(ends[:, 1], mean)),
+        np.array([one.p for one in found]),
+    )

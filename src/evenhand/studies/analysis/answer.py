@@ -1,0 +1,301 @@
+"""The answer: is somebody harmed, which method to take, what it costs and whom, what to do next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from evenhand.studies.analysis.evidence import RATE_OF, Evidence
+from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.rates_in_words import groups_sentence
+from evenhand.studies.analysis.writing import amount, change, count_of, listed, size
+from evenhand.studies.runs.merits import guessed
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.spec import NODES
+from evenhand.training.directory import PYTHON
+
+MOST = 3  # sentences that the answer has
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a busy reader takes away."""
+
+    sentences: tuple[str, ...]  # at most three, the most important first
+    command: str  # what to run next
+
+    def lines(self) -> list[str]:
+        """The sentences, and the next command."""
+        return [*self.sentences, *([f"Next: {self.command}"] if self.command else [])]
+
+
+def answer(found: Evidence) -> Answer:
+    """The most that these runs allow to say, in three sentences."""
+    caveats, harm, advice, cost = (
+        warnings(found),
+        harm_sentence(found),
+        advised(found),
+        costs(found),
+    )
+    lines = [*caveats[:1], harm, advice, cost]
+    return Answer(tuple(line for line in lines if line)[:MOST], next_command(found))
+
+
+def warnings(found: Evidence) -> list[str]:
+    """What must be mended before methods are ranked, the most serious first."""
+    study, lines = found.study, []
+    if study.measure.part == "training":
+        lines.append(
+            "There are no test data: all numbers are about the samples trained on, and look better"
+            " than they are."
+        )
+    if found.improving:
+        who = listed(found.improving, 4)
+        verb = "was" if len(found.improving) == 1 else "were"
+        lines.append(
+            f"{who} {verb} still improving when training stopped after"
+            f" {study.specs[0].rounds} rounds, so the ranking may change: train longer or tune the"
+            " step size first."
+        )
+    if found.alone_is_better and study.reference is not None and study.alone is not None:
+        shift = found.mean_change(study.reference, study.alone)
+        less = f", by {size(study, shift.interval)} on average" if shift is not None else ""
+        lines.append(
+            f"Clients are served better alone than by FedAvg{less}: tune FedAvg's step size before"
+            " you conclude that joining does not pay."
+        )
+    if line := no_better_than_guessing(study):
+        lines.append(line)
+    if found.like_reference:
+        who, verb = listed(found.like_reference, 4), _verb(found.like_reference, "predicts")
+        lines.append(
+            f"{who} {verb} the same as FedAvg for every test sample: the fairness setting has no"
+            " effect here, or is too weak."
+        )
+    return lines
+
+
+def no_better_than_guessing(study: Study) -> str:
+    """That FedAvg has learned nothing, where that is so."""
+    guess = guess_merit(study)
+    if study.reference is None or guess is None:
+        return ""
+    own = np.mean([np.nanmean(study.merits(study.reference, s)) for s in study.judged_seeds])
+    if own > guess:
+        return ""
+    constant = "the most frequent label" if study.measure.percent else "the mean"
+    reached = f"{study.measure.name} {study.measure.show(guess)}{study.measure.percent}"
+    return f"FedAvg is no better than always predicting {constant} ({reached}): tune it first."
+
+
+def guess_merit(study: Study) -> float | None:
+    """The mean over clients of what always predicting the same would reach."""
+    cell, count = study.cells("client"), len(study.names("client"))
+    merits = guessed(study.first, study.measure, cell, count)
+    return None if merits is None else float(np.nanmean(merits))
+
+
+def harm_sentence(found: Evidence) -> str:
+    """Whether FedAvg harms a client, against staying alone, or treats a group worse."""
+    study = found.study
+    if study.reference is None:
+        return ""
+    parts = []
+    if study.alone is not None:
+        parts.append(_against_alone(found, study.reference, study.alone))
+    views = found.groups.get("group", {})
+    if study.reference in views:
+        parts.append(groups_sentence(views[study.reference], "FedAvg"))
+    elif len(study.names("group")) > 1 and (worst := found.worst_group):
+        parts.append(f"FedAvg serves group {worst} worst")
+    if not parts and len(study.names("client")) > 1:
+        parts.append(_worst_client(found, study.reference))
+    return "; ".join(part for part in parts if part) + "." if any(parts) else ""
+
+
+def _against_alone(found: Evidence, reference: str, alone: str) -> str:
+    study = found.study
+    rows = found.rows(reference, alone)
+    harmed = found.judged(reference, alone, "harmed")
+    leaning = found.collective.get((reference, alone))
+    if harmed:
+        first = harmed[0]
+        worst = f"{first.name} ({change(study, first.gain)})"
+        if len(harmed) == 1:
+            return f"FedAvg harms {worst} compared with staying alone"
+        return (
+            f"FedAvg harms {len(harmed)} of {count_of(len(rows), 'client')} compared with staying"
+            f" alone, most of all {worst}"
+        )
+    if leaning is not None and leaning.lose > leaning.gain:
+        return (
+            f"{leaning.lose} of the {leaning.changed} clients that changed lose with FedAvg"
+            f" compared with staying alone (mean {change(study, leaning.mean)}), though no single"
+            " client has enough samples to show it"
+        )
+    if not rows:
+        return ""
+    least = found.detectable(reference, alone)
+    if math.isnan(least):
+        return f"No client has {found.least} {study.measure.part} samples, too few to judge anyone"
+    return (
+        "No client is shown to lose with FedAvg compared with staying alone (a loss of"
+        f" {amount(study, least)} at a typical client would have shown)"
+    )
+
+
+def _worst_client(found: Evidence, label: str) -> str:
+    """Whom FedAvg serves worst, of those with enough samples."""
+    study = found.study
+    sizes, names = study.sizes(), study.names("client")
+    merits = np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
+    merits = np.where(sizes >= max(1, found.least), merits, np.nan)
+    if np.isnan(merits).all():
+        return ""
+    worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
+    shown = [
+        f"{study.measure.show(float(merits[at]))}{study.measure.percent}" for at in (worst, best)
+    ]
+    return (
+        f"FedAvg serves {names[worst]} worst ({study.measure.name} {shown[0]} on"
+        f" {count_of(int(sizes[worst]), f'{study.measure.part} sample')}) and {names[best]} best"
+        f" ({shown[1]}); compare with local-only training to see whether anyone is harmed"
+    )
+
+
+def advised(found: Evidence) -> str:
+    """Which method to take, or to keep FedAvg, with what it gains and costs."""
+    study = found.study
+    if study.reference is None or not found.others:
+        return ""
+    if found.comparison.over == "nothing":
+        return "One training without values of single samples cannot rank methods."
+    name, who = found.worst
+    lifting = [label for label in found.others if found.benefits(label)]
+    ranked = sorted(
+        lifting, key=lambda label: -found.comparison.differences[label][name].interval.value
+    )
+    free = [label for label in ranked if not found.costs(label)]
+    once = "" if len(study.seeds) > 1 or study.folds else " (one training; other seeds may differ)"
+    now = "So far, " if found.improving or found.alone_is_better else ""
+    if free:
+        take = f"{now}take".capitalize()
+        return f"{take} {free[0]}{once}: {_effect(found, free[0])}, and nobody is shown to lose."
+    if ranked:
+        label = ranked[0]
+        return (
+            f"{now}{label} is a trade{once}: {_effect(found, label)}, but {_price(found, label)};"
+            " keep FedAvg unless those served worst come first."
+        )
+    differences = [found.comparison.differences[label][name].interval for label in found.others]
+    top = max((one.high for one in differences if not math.isnan(one.high)), default=math.nan)
+    ruled = (
+        ""
+        if math.isnan(top)
+        else f" (the most that {who} could gain is {amount(study, max(0.0, top))})"
+    )
+    keep = f"{now}keep".capitalize()
+    return f"{keep} FedAvg{once}: no method is shown to serve {who} better{ruled}."
+
+
+def _effect(found: Evidence, label: str) -> str:
+    """What a method does for the clients, and for the group, that FedAvg serves worst."""
+    study = found.study
+    name, who = found.worst
+    one, group = found.comparison.differences[label][name], found.group_change(label)
+    what, better, _ = study.measure.words
+    parts = []
+    if one.better and study.clients > 1:
+        parts.append(f"the {what} of {who} by {size(study, one.interval)}")
+    if group is not None and group.verdict == "gains":
+        parts.append(f"the {_rate(found)} of group {group.name} by {size(study, group.gain)}")
+    return f"it {better} {' and '.join(parts)}"
+
+
+def _rate(found: Evidence) -> str:
+    """What the group that FedAvg treats worst is treated worst by."""
+    gap = found.gap
+    kind = "" if gap is None else RATE_OF[gap.kind]
+    return kind if kind in found.of_rates else found.study.measure.words[0]
+
+
+def costs(found: Evidence) -> str:
+    """Every method that makes somebody worse off than FedAvg does, or may: whose mean is lower by
+    more than MAY."""
+    study = found.study
+    if study.reference is None or found.comparison.over == "nothing":
+        return ""
+    told = [f"{label} {_price(found, label)}" for label in found.others if found.costs(label)]
+    means = {label: found.comparison.differences[label]["mean"].interval for label in found.others}
+    told += [
+        f"{label} may cost the mean: {change(study, interval)}"
+        for label, interval in means.items()
+        if not found.costs(label) and found.may_cost(label)
+    ]
+    return "; ".join(told) + "." if told else ""
+
+
+def _price(found: Evidence, label: str) -> str:
+    """What a method costs against FedAvg, and whom."""
+    study = found.study
+    name, who = found.worst
+    parts = []
+    for number, whose in (("mean", "the mean"), (name, who)):
+        one = found.comparison.differences[label][number]
+        if one.worse:
+            parts.append(f"costs {whose} {size(study, one.interval)}")
+    leaning = found.collective.get((label, str(study.reference)))
+    if leaning is not None and leaning.lose > leaning.gain:
+        parts.append(f"makes {leaning.lose} of the {leaning.changed} clients that change worse off")
+    for by in study.kinds:
+        harmed = found.judged(label, study.reference, "harmed", by)
+        if harmed:
+            parts.append(f"harms {_whom(found, harmed, by)}")
+    if fallen := found.worse_rates(label):
+        kind, entry = fallen[0]
+        more = f" (and {count_of(len(fallen) - 1, 'more rate')})" if len(fallen) > 1 else ""
+        lost = size(study, entry.gain)
+        parts.append(f"lowers the {kind} of group {entry.name} by {lost}{more}")
+    return " and ".join(parts)
+
+
+def _whom(found: Evidence, harmed: Sequence[Entry], by: str) -> str:
+    first = f"{harmed[0].name} ({change(found.study, harmed[0].gain)})"
+    kind = "" if by == "client" else f"{by} "
+    return (
+        f"{kind}{first}"
+        if len(harmed) == 1
+        else f"{count_of(len(harmed), by)}, most of all {first}"
+    )
+
+
+def next_command(found: Evidence) -> str:
+    """What to run next."""
+    study = found.study
+    root = study.directories[0]
+    root = root.parent if len(study.seeds) > 1 or root.name.startswith(("seed-", "fold-")) else root
+    spec = shlex.quote(str(_short(root / "spec.toml")))
+    if study.specs[0].data.get("name") in (NODES, PYTHON):
+        return ""
+    if found.improving or found.alone_is_better or found.like_reference:
+        return f"evenhand compare {spec} --tune"
+    if len(study.seeds) == 1 and study.same_data:
+        return f"evenhand compare {spec} --seeds 5"
+    return f"evenhand report {shlex.quote(str(_short(root)))}"
+
+
+def _short(path: Path) -> Path:
+    """The path from where the command was given, where it lies below."""
+    try:
+        return path.resolve().relative_to(Path.cwd())
+    except ValueError:
+        return path
+
+
+def _verb(who: Sequence[str], verb: str) -> str:
+    return verb if len(who) == 1 else verb.removesuffix("s")

@@ -1,0 +1,55 @@
+"""What many small clients show together, and what size of harm these data could have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+
+from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.ledger import Entry
+
+POWER = 0.8  # with which a difference is called detectable
+
+
+class Together(NamedTuple):
+    """How many clients gain and lose with a method, whatever their own tests say."""
+
+    gain: int
+    lose: int
+    same: int
+    mean: Interval  # the change of the mean over clients
+    p: float  # of as many winners as losers: the sign test
+
+    @property
+    def changed(self) -> int:
+        return self.gain + self.lose
+
+
+def together(entries: Sequence[Entry], mean: Interval) -> Together:
+    """Of the clients of a method against a reference; ``mean``: by how much the mean changes."""
+    from scipy.stats import binomtest
+
+    gains = np.array([entry.gain.value for entry in entries])
+    gain, lose = int((gains > 0).sum()), int((gains < 0).sum())
+    p = float(binomtest(gain, gain + lose).pvalue) if gain + lose else 1.0
+    return Together(gain, lose, int((gains == 0).sum()), mean, p)
+
+
+def detectable(entries: Sequence[Entry], level: float) -> float:
+    """The loss that would have been found with a chance of 80 % at a typical client or group, when
+    all are tested together: the median over those that are judged; NaN without any.
+
+    With a standard error s and K tests at once, it is s (z(1 - (1 - level) / 2K) + z(0.8)).
+    """
+    judged = [entry for entry in entries if entry.verdict != "few"]
+    widths = np.array([entry.gain.high - entry.gain.low for entry in judged])
+    widths = widths[np.isfinite(widths)]
+    if not len(widths):
+        return float("nan")
+    normal = NormalDist()
+    errors = widths / 2 / normal.inv_cdf((1 + level) / 2)
+    all_at_once = normal.inv_cdf(1 - (1 - level) / 2 / len(widths))
+    return float(np.median(errors) * (all_at_once + normal.inv_cdf(POWER)))

@@ -1,0 +1,71 @@
+"""Whether training was long enough to say anything about methods."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenhand.studies.analysis.statistics import Floats
+from evenhand.studies.runs.study import Study
+
+# of the last third of the rounds: a loss that falls by more of itself, or a mean accuracy that
+# rises by more while the loss falls, has not settled
+FALL, RISE = 0.05, 0.01
+FEWEST = 6  # evaluations that a trend is taken from
+
+
+class Trend(NamedTuple):
+    """What the last third of the rounds changed, by a straight line through the evaluations."""
+
+    loss: float  # relative: -0.1 is a tenth less
+    mean: float  # of the mean accuracy over clients; NaN where the model does not classify
+    rounds: int  # that the line spans
+
+    @property
+    def improving(self) -> bool:
+        return self.loss < -FALL or (self.loss < 0 and self.mean > RISE)
+
+
+def trend(study: Study, label: str) -> Trend | None:
+    """Of a method, on average over seeds; None with too few evaluations."""
+    histories = [study.trials[label, seed].history_columns for seed in study.seeds]
+    if any("loss" not in history for history in histories):
+        return None
+    rounds = np.asarray(histories[0]["round"], np.float64)
+    loss, mean = (
+        _average([history.get(name) for history in histories], len(rounds))
+        for name in ("loss", "mean")
+    )
+    there = np.isfinite(loss)
+    if there.sum() < FEWEST:
+        return None
+    last = there & (rounds >= rounds[there][-1] * 2 / 3)
+    if last.sum() < 2:
+        return None
+    span = float(np.ptp(rounds[last]))
+    of_loss, of_mean = (_slope(rounds[last], values[last]) * span for values in (loss, mean))
+    size = float(np.abs(loss[last][0]))
+    return Trend(of_loss / size if size else 0.0, of_mean, int(span))
+
+
+def identical(study: Study, label: str, other: str) -> bool:
+    """Whether two methods serve every test sample alike, with every seed."""
+    pairs = [(study.trials[label, seed], study.trials[other, seed]) for seed in study.seeds]
+    return all(
+        new.values is not None
+        and old.values is not None
+        and np.array_equal(new.values, old.values)
+        and np.array_equal(new.score_columns["loss"], old.score_columns["loss"], equal_nan=True)
+        for new, old in pairs
+    )
+
+
+def _average(columns: list[Floats | None], rounds: int) -> Floats:
+    if any(column is None or len(column) != rounds for column in columns):
+        return np.full(rounds, np.nan)
+    return np.asarray(np.mean([np.asarray(column, np.float64) for column in columns], 0))
+
+
+def _slope(x: Floats, y: Floats) -> float:
+    return float(np.polyfit(x, y, 1)[0]) if np.isfinite(y).all() else float("nan")

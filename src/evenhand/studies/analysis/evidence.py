@@ -1,0 +1,222 @@
+"""What a study has shown: the numbers that its answer and its sentences are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from evenhand.metrics.group_rates import Gap
+from evenhand.metrics.spread import tenth
+from evenhand.metrics.uncertainty import Interval, holm
+from evenhand.studies.analysis.collective import Together, detectable, together
+from evenhand.studies.analysis.comparison import Comparison, Difference
+from evenhand.studies.analysis.convergence import identical, trend
+from evenhand.studies.analysis.groups import GroupView, disadvantaged, spoken_of
+from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.runs.study import Study
+
+# what a gap is about, as a measure of the group
+RATE_OF = {
+    "equal opportunity": "recall",
+    "false-positive parity": "specificity",
+    "accuracy parity": "accuracy",
+}
+# of what FedAvg leaves to be gained, a loss of the mean that is spoken of though it may be chance
+MAY = 0.1
+POINT = 0.01  # changes of a rate that are smaller are not spoken of
+# clients that must have changed before they are spoken of together
+SEVERAL = 6
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that was found out, and questions to it."""
+
+    study: Study
+    comparison: Comparison
+    entries: Sequence[Entry]
+    groups: Mapping[str, Mapping[str, GroupView]]  # by "group" and "team", then method
+    least: int = 10
+    # lines about groups by other rates than the measure: "recall" and "specificity" of the label
+    of_rates: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
+
+    @property
+    def others(self) -> list[str]:
+        """The methods beside the references."""
+        return [
+            label
+            for label in self.study.labels
+            if label not in (self.study.reference, self.study.alone)
+        ]
+
+    @property
+    def worst(self) -> tuple[str, str]:
+        """The number about those served worst, and what it is called."""
+        if tenth(max(1, self.study.clients)) == 1:
+            return "min", "the worst client"
+        return "worst10", "the worst 10 % of clients"
+
+    def rows(self, method: str | None, against: str | None, by: str = "client") -> list[Entry]:
+        """The lines of the ledger about a method."""
+        return [
+            entry
+            for entry in self.entries
+            if (entry.method, entry.against, entry.by) == (method, against, by)
+        ]
+
+    def judged(
+        self, method: str | None, against: str | None, verdict: str, by: str = "client"
+    ) -> list[Entry]:
+        """Those who "gains" or are "harmed", the largest change first."""
+        found = [entry for entry in self.rows(method, against, by) if entry.verdict == verdict]
+        return sorted(found, key=lambda entry: -abs(entry.gain.value))
+
+    def mean_change(self, method: str, against: str) -> Difference | None:
+        """By how much the mean over clients changes, where it was tested."""
+        if against == self.study.reference:
+            return self.comparison.differences.get(method, {}).get("mean")
+        if against == self.study.alone and method == self.study.reference:
+            of_alone = self.comparison.differences.get(against, {}).get("mean")
+            if of_alone is None:
+                return None
+            value, low, high = of_alone.interval
+            return of_alone._replace(
+                interval=Interval(-value, -high, -low), better=of_alone.worse, worse=of_alone.better
+            )
+        return None
+
+    @cached_property
+    def collective(self) -> dict[tuple[str, str], Together]:
+        """By method and what it is compared with: clients that lean to one side together, by the
+        sign test with Holm's correction over the pairs."""
+        study, found = self.study, {}
+        pairs: list[tuple[str | None, str | None]] = [
+            *((label, study.reference) for label in self.study.labels),
+            (study.reference, study.alone),
+        ]
+        for method, against in pairs:
+            rows = self.rows(method, against)
+            if method is None or against is None or not rows:
+                continue
+            change = self.mean_change(method, against)
+            mean = change.interval if change is not None else _mean_gain(rows)
+            found[method, against] = together(rows, mean)
+        adjusted = holm([one.p for one in found.values()])
+        return {
+            pair: one
+            for (pair, one), p in zip(found.items(), adjusted.tolist(), strict=True)
+            if p < 1 - self.comparison.level and one.changed >= SEVERAL
+        }
+
+    @cached_property
+    def improving(self) -> list[str]:
+        """Methods whose training had not settled."""
+        found = {label: trend(self.study, label) for label in self.study.labels}
+        return [label for label, one in found.items() if one is not None and one.improving]
+
+    @cached_property
+    def like_reference(self) -> list[str]:
+        """Methods that end up with FedAvg's very predictions."""
+        reference = self.study.reference
+        if reference is None:
+            return []
+        return [label for label in self.others if identical(self.study, label, reference)]
+
+    @property
+    def alone_is_better(self) -> bool:
+        """Whether clients fare better on average without each other."""
+        study = self.study
+        if study.alone is None or study.reference is None:
+            return False
+        change = self.mean_change(study.reference, study.alone)
+        leaning = self.collective.get((study.reference, study.alone))
+        return (change is not None and change.worse) or (
+            leaning is not None and leaning.lose > leaning.gain and leaning.mean.value < 0
+        )
+
+    def detectable(self, method: str | None, against: str | None, by: str = "client") -> float:
+        """See :func:`evenhand.studies.analysis.collective.detectable`."""
+        return detectable(self.rows(method, against, by), self.comparison.level)
+
+    def benefits(self, label: str) -> bool:
+        """Whether a method is shown to serve those better whom FedAvg serves worst."""
+        difference = self.comparison.differences.get(label, {}).get(self.worst[0])
+        if difference is not None and difference.better and self.study.clients > 1:
+            return True
+        entry = self.group_change(label)
+        return entry is not None and entry.verdict == "gains"
+
+    def costs(self, label: str) -> bool:
+        """Whether a method is shown to cost somebody something against FedAvg."""
+        differences = self.comparison.differences.get(label, {})
+        if any(differences[name].worse for name in ("mean", self.worst[0]) if name in differences):
+            return True
+        reference = self.study.reference
+        leaning = self.collective.get((label, str(reference)))
+        return (
+            (leaning is not None and leaning.lose > leaning.gain)
+            or bool(self.worse_rates(label))
+            or any(self.judged(label, reference, "harmed", by) for by in self.study.kinds)
+        )
+
+    def worse_rates(self, label: str) -> list[tuple[str, Entry]]:
+        """Groups whose recall or specificity is shown to fall by a point or more, the largest fall
+        first."""
+        found = [
+            (kind, entry)
+            for kind, rows in self.of_rates.items()
+            for entry in rows
+            if (entry.method, entry.against) == (label, self.study.reference)
+            and entry.verdict == "harmed"
+            and entry.gain.value <= -POINT
+        ]
+        return sorted(found, key=lambda pair: pair[1].gain.value)
+
+    def may_cost(self, label: str) -> bool:
+        """Whether the mean is lower than FedAvg's by more than a tenth of what FedAvg gets
+        wrong."""
+        new, old = (
+            self.comparison.rows[known]["mean"].value
+            for known in (label, str(self.study.reference))
+        )
+        return old - new > MAY * (1 - old if self.study.measure.percent else abs(old))
+
+    def group_change(self, label: str) -> Entry | None:
+        """What the group that FedAvg treats worst gains or loses with a method, in the rate that it
+        is treated worst by (see :func:`spoken_of`), or else in the measure."""
+        gap, rows = self.gap, self.rows(label, self.study.reference, "group")
+        name = self.worst_group if gap is None else disadvantaged(gap)
+        if gap is not None and (kind := RATE_OF[gap.kind]) in self.of_rates:
+            rows = [
+                entry
+                for entry in self.of_rates[kind]
+                if (entry.method, entry.against) == (label, self.study.reference)
+            ]
+        return next((entry for entry in rows if entry.name == name), None)
+
+    @property
+    def gap(self) -> Gap | None:
+        """The gap between groups that FedAvg is to be judged by, where one is shown."""
+        view = self.groups.get("group", {}).get(str(self.study.reference))
+        return None if view is None or self.study.measure.kind != "accuracy" else spoken_of(view)
+
+    @property
+    def worst_group(self) -> str | None:
+        """The group that FedAvg serves worst by the measure, of those with enough samples."""
+        study = self.study
+        names = study.names("group")
+        if study.reference is None or len(names) < 2:
+            return None
+        merits = np.mean(
+            [study.merits(study.reference, seed, "group") for seed in study.judged_seeds], 0
+        )
+        merits = np.where(study.sizes("group") >= max(1, self.least), merits, np.nan)
+        return None if np.isnan(merits).all() else names[int(np.nanargmin(merits))]
+
+
+def _mean_gain(rows: Sequence[Entry]) -> Interval:
+    return Interval(float(np.nanmean([entry.gain.value for entry in rows])), math.nan, math.nan)

@@ -1,0 +1,166 @@
+"""How well each client, group or team is served by a trial, and each of its samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from evenhand.errors import RunError
+from evenhand.metrics import calibration, influence, rates
+from evenhand.metrics.influence import Judgement
+from evenhand.studies.runs.trial import Floats, Ints, Trial
+from evenhand.studies.specs.measure import Measure
+
+
+def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> Floats:
+    """Of each client, group or team, larger is better; NaN for one without samples to judge by.
+
+    ``teams``: (n,) the code of each client's team, -1 for none.
+    """
+    column = _column(trial, measure, part)
+    if column is not None:
+        if by == "team" and "team" not in trial.score_columns["by"]:
+            return measure.merit(_team_means(trial, column, part, teams))
+        return measure.merit(trial.column(column, by, part))
+    tables = _tables(trial, by, teams) if part == "test" else None
+    if tables is None:
+        raise RunError(
+            f"{trial.folder} has no counts of predictions on {part} data to take {measure.name}"
+            " from; use accuracy or balanced_accuracy"
+        )
+    return _of_tables(tables, measure)
+
+
+def of_everyone(trial: Trial, measure: Measure) -> Floats | None:
+    """The merit of all clients' samples together, where it is no mean over them; NaN where it
+    cannot be told."""
+    if measure.kind == "auc":
+        scored = trial.tally.get("scored")
+        return np.asarray(np.nan if scored is None else calibration.auc(scored.sum((0, 1))))
+    if measure.kind not in ("balanced_accuracy", "precision", "recall") or measure.of_one_class:
+        return None
+    if trial.counts is None:
+        return np.asarray(np.nan)
+    table = trial.counts.table.sum((0, 1))
+    if measure.kind == "precision":
+        rate = rates.precision(table)
+        if measure.positive is not None:
+            return np.asarray(rate[measure.positive])
+        return np.asarray(np.nan_to_num(rate)[table.sum(-1) > 0].mean())
+    return rates.balanced_accuracy(table)
+
+
+def sizes(trial: Trial, measure: Measure, by: str, teams: Ints) -> Ints:
+    """How many samples the merit of each client, group or team is a mean over."""
+    if measure.of_one_class:
+        tables = _tables(trial, by, teams)
+        if tables is not None:
+            mine = tables[..., measure.positive, :].sum(-1)
+            return np.asarray(mine if measure.kind == "recall" else tables.sum((-2, -1)) - mine)
+    if by == "team" and "team" not in trial.score_columns["by"]:
+        return _sums(trial.column("count", "client"), teams).astype(np.int64)
+    return trial.column("count", by).astype(np.int64)
+
+
+def guessed(trial: Trial, measure: Measure, cell: Ints | None, cells: int) -> Floats | None:
+    """(cells,) how the clients would fare if everyone were predicted the most frequent training
+    label, or the mean; None where that is not known."""
+    label = trial.outcomes.get("label")
+    if trial.guess is None or label is None or cell is None:
+        return None
+    if measure.kind not in ("accuracy", "error"):
+        return None
+    common, mean = trial.guess
+    values = (label == common) if measure.percent else (label - mean) ** 2
+    with np.errstate(invalid="ignore"):
+        means = np.bincount(cell, values, cells) / np.bincount(cell, minlength=cells)
+    return measure.merit(means)
+
+
+def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Floats | None:
+    """(N,) values of the samples whose mean over a cell is its merit (for a root, minus the mean
+    square); larger is better. NaN where a sample does not count, None where they were not kept.
+
+    ``cell``: (N,) the client, group or team of each sample, -1 for none.
+    """
+    if trial.values is None:
+        return None
+    if measure.kind in ("accuracy", "error"):
+        return trial.values if measure.percent else -trial.values
+    if measure.kind == "mae":
+        return -np.sqrt(trial.values)
+    if measure.kind == "loss":
+        # values are losses where the model does not classify
+        kept = trial.outcomes.get("loss", trial.values if trial.counts is None else None)
+        return None if kept is None else -kept
+    judged = _judgement(trial)
+    if judged is None:
+        return None
+    values, member = np.full(len(cell), np.nan), np.flatnonzero(cell >= 0)
+    judged, inside = judged.at(member), cell[member]
+    if measure.of_one_class and measure.positive is not None:
+        found, rows = influence.of_class(judged, measure.positive, measure.kind == "specificity")
+        values[member[rows]] = found
+    elif measure.kind == "auc":
+        values[member] = influence.auc(judged, inside, cells)
+    elif measure.kind == "precision":
+        values[member] = influence.precision(judged, inside, cells, measure.positive)
+    else:
+        values[member] = influence.balanced_accuracy(judged, inside, cells)
+    return values
+
+
+def _judgement(trial: Trial) -> Judgement | None:
+    found = trial.outcomes
+    if not all(name in found for name in ("label", "prediction", "score")):
+        return None
+    label: Any = np.asarray(found["label"])
+    # two classes may be labelled -1 and 1
+    codes = (label > 0) if label.dtype.kind == "f" or label.min(initial=0) < 0 else label
+    return Judgement(codes.astype(np.int64), found["prediction"].astype(np.int64), found["score"])
+
+
+def _column(trial: Trial, measure: Measure, part: str) -> str | None:
+    """The column of the scores that holds the measure; None where it takes counts."""
+    columns = trial.score_columns if part == "test" else trial.validation
+    if measure.positive is None:
+        return measure.column
+    other = {"recall": "specificity", "specificity": "recall"}.get(measure.kind, "")
+    two = trial.counts is not None and len(trial.counts.labels) == 2
+    column = measure.kind if measure.positive == 1 else other
+    return column if two and columns is not None and column in columns else None
+
+
+def _of_tables(tables: Ints, measure: Measure) -> Floats:
+    positive = measure.positive
+    if measure.kind == "precision":
+        return rates.precision(tables)[..., positive]
+    if measure.kind == "recall":
+        return rates.recall(tables)[..., positive]
+    return 1 - rates.false_positive_rate(tables)[..., positive]
+
+
+def _tables(trial: Trial, by: str, teams: Ints) -> Ints | None:
+    """(K, C, C + 1) counts of each client, group or team."""
+    if trial.counts is None:
+        return None
+    if by == "group":
+        return trial.counts.by_group
+    if by == "team":
+        names = [str(code) for code in range(int(teams.max(initial=-1)) + 1)]
+        return trial.counts.with_groups(names, teams).by_group
+    return trial.counts.by_client
+
+
+def _team_means(trial: Trial, column: str, part: str, teams: Ints) -> Floats:
+    values, counts = (trial.column(name, "client", part) for name in (column, "count"))
+    with np.errstate(invalid="ignore"):
+        return _sums(np.where(counts > 0, values, 0.0) * counts, teams) / _sums(counts, teams)
+
+
+def _sums(values: Floats, teams: Ints) -> Floats:
+    """Sums over the clients of each team."""
+    member = teams >= 0
+    size = int(teams.max(initial=-1)) + 1
+    return np.bincount(teams[member], weights=values[member], minlength=size).astype(np.float64)

@@ -1,0 +1,45 @@
+"""The keys of a spec file, and what kind of value each has."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenhand.errors import SpecError
+from evenhand.studies.specs.building import check_name
+
+KINDS: dict[str, type] = {
+    **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
+    **dict.fromkeys(("rounds", "seed", "folds", "eval_every", "checkpoint_every"), int),
+    **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
+    **dict.fromkeys(("methods", "seeds"), list),
+    **dict.fromkeys(("resplit", "track_weights"), bool),
+    "validation": float,
+}
+KIND_NAMES = {
+    dict: "a table",
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+}
+LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
+
+
+def check_kinds(table: Mapping[str, Any], source: str) -> None:
+    """Raise for a key that is unknown, or whose value is of another kind; ``source`` is named in
+    errors."""
+    for key, value in table.items():
+        check_name(f"key in {source}:", key, KINDS)
+        if not is_a(value, KINDS[key]):
+            raise SpecError(
+                f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got {value!r}"
+            )
+
+
+def is_a(value: Any, kind: type) -> bool:
+    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a
+    point."""
+    if isinstance(value, bool) or kind is bool:
+        return isinstance(value, bool) and kind is bool
+    return isinstance(value, (int, float) if kind is float else kind)

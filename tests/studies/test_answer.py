@@ -1,0 +1,568 @@
+"""Every sentence that can be printed: when it is said, its numbers and its sign."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.collective import detectable, together
+from evenhand.studies.analysis.convergence import trend
+from evenhand.studies.analysis.ledger import ledger
+from evenhand.studies.findings import analyse
+from tests.support.studies import make_study, study_of
+
+
+def flipped(right, client, wrong):
+    """Right predictions of label ``right``, but for the first ``wrong[i]`` samples of client i."""
+    found = np.array(right)
+    for place, count in enumerate(wrong):
+        mine = np.flatnonzero(client == place)[:count]
+        found[mine] = 1 - found[mine]
+    return found
+
+
+def clients_of(sizes):
+    return np.repeat(np.arange(len(sizes)), sizes)
+
+
+def simple(wrong, sizes=(100, 100, 100, 100), seeds=1, **options):
+    """A study in which each client has so many wrong predictions with each method."""
+    client = clients_of(sizes)
+    label = np.arange(len(client)) % 2
+    predictions = {name: [flipped(label, client, counts)] * seeds for name, counts in wrong.items()}
+    return study_of(predictions, label, client, **options)
+
+
+def answer_of(study, **options):
+    return analyse(study, **options).answer
+
+
+def test_the_answer_is_at_most_three_sentences_and_a_command():
+    found = answer_of(make_study({"fedavg": (0.8, 0), "qffl": (0.7, 0), "localonly": (0.9, 0)}))
+    assert 1 <= len(found.sentences) <= 3
+    assert found.lines()[-1] == f"Next: {found.command}"
+
+
+# --- is somebody harmed?
+
+
+def test_a_client_that_loses_by_joining_is_named_with_its_loss():
+    study = simple({"fedavg": (40, 10, 10, 10), "localonly": (5, 10, 10, 10)})
+    entry = next(e for e in ledger(study) if e.against == "localonly" and e.name == "client 0")
+    low, high = (100 * end for end in entry.gain[1:])
+    assert entry.gain.value == pytest.approx(-0.35)
+    line = next(line for line in answer_of(study).sentences if "harms" in line)
+    assert line == (
+        f"FedAvg harms client 0 (-35.0 points [{low:+.1f}, {high:+.1f}]) compared with staying"
+        " alone."
+    )
+
+
+def test_several_are_counted_and_the_worst_is_named():
+    study = simple({"fedavg": (40, 50, 10, 10), "localonly": (5, 5, 10, 10)})
+    text = " ".join(answer_of(study).sentences)
+    assert (
+        "FedAvg harms 2 of 4 clients compared with staying alone, most of all client 1 (-45.0"
+        " points [" in text
+    )
+
+
+def test_where_nobody_is_shown_to_lose_it_says_what_would_have_shown():
+    study = simple({"fedavg": (10, 10, 11, 10), "localonly": (11, 9, 10, 10)})
+    rows = [e for e in ledger(study) if e.by == "client" and e.method == "fedavg"]
+    errors = [(e.gain.high - e.gain.low) / 2 / stats.norm.ppf(0.975) for e in rows]
+    # four tests at once, found four times in five
+    by_hand = np.median(errors) * (stats.norm.ppf(1 - 0.05 / 8) + stats.norm.ppf(0.8))
+    assert detectable(rows, 0.95) == pytest.approx(by_hand)
+    assert answer_of(study).sentences[0] == (
+        "No client is shown to lose with FedAvg compared with staying alone (a loss of"
+        f" {100 * by_hand:.1f} points at a typical client would have shown)."
+    )
+
+
+def test_the_detectable_loss_is_found_four_times_in_five():
+    """By simulation: one of five clients loses exactly that much."""
+    rng, found, size = np.random.default_rng(0), 0, 200
+    client = clients_of((size,) * 5)
+    label = np.zeros(len(client), np.int64)
+    noise = simple({"fedavg": (20,) * 5, "localonly": (10,) * 5}, (size,) * 5)
+    rows = [e for e in ledger(noise) if e.by == "client" and e.against == "localonly"]
+    loss = detectable(rows, 0.95)
+    trials = 150
+    for _ in range(trials):
+        old = (rng.random(len(client)) < 0.1).astype(int)
+        worse = (client == 0) & (rng.random(len(client)) < loss / 0.9)
+        new = np.where(worse, 1, old)
+        entries = ledger(study_of({"fedavg": [new], "localonly": [old]}, label, client))
+        found += any(e.name == "client 0" and e.verdict == "harmed" for e in entries)
+    assert 0.65 < found / trials < 0.97
+
+
+def test_many_small_clients_are_judged_together():
+    # 40 clients of 8 samples: 30 lose one sample, 4 gain one; none shows it by itself
+    base, sizes = np.full(40, 2), (8,) * 40
+    joined = base + np.r_[np.ones(30, int), -np.ones(4, int), np.zeros(6, int)]
+    study = simple({"fedavg": joined, "localonly": base}, sizes)
+    text = " ".join(answer_of(study, least=5).sentences)
+    assert (
+        "30 of the 34 clients that changed lose with FedAvg compared with staying alone (mean -8.1"
+        " points [" in text
+    )
+    assert "though no single client has enough samples to show it" in text
+    assert "No client is shown to lose" not in text
+
+
+def test_together_is_a_sign_test_without_those_that_stay():
+    study = simple({"fedavg": (5, 5, 5, 5), "qffl": (7, 8, 9, 5)})
+    rows = [e for e in ledger(study) if e.by == "client" and e.method == "qffl"]
+    found = together(rows, Interval(0, 0, 0))
+    assert (found.gain, found.lose, found.same, found.changed) == (0, 3, 1, 3)
+    assert found.p == pytest.approx(2 * 0.5**3)
+
+
+def test_clients_that_lean_to_one_side_are_told_of_with_a_method():
+    base = np.full(40, 2)
+    study = simple(
+        {"fedavg": base, "qffl": base + np.r_[np.ones(20, int), np.zeros(20, int)]}, (8,) * 40
+    )
+    found = analyse(study, least=5)
+    line = next(line for line in found.sentences if "sign test" in line)
+    assert line.startswith(
+        "20 of the 20 clients that changed lose with qffl compared with FedAvg (sign test, p <"
+        " 0.001); the mean over all clients changes by -6.2 points ["
+    )
+    assert "makes 20 of the 20 clients that change worse off" in " ".join(found.answer.sentences)
+
+
+def test_too_few_samples_to_judge_anyone_is_said():
+    study = simple({"fedavg": (1, 1), "localonly": (1, 2)}, (6, 6))
+    assert answer_of(study).sentences[0] == (
+        "No client has 10 test samples, too few to judge anyone."
+    )
+
+
+def test_without_local_training_the_worst_client_is_named():
+    study = simple({"fedavg": (40, 10, 20, 5)})
+    assert answer_of(study).sentences[0] == (
+        "FedAvg serves client 0 worst (accuracy 60.0 % on 100 test samples) and client 3 best"
+        " (95.0 %); compare with local-only training to see whether anyone is harmed."
+    )
+
+
+# --- groups
+
+
+def grouped(cells, **options):
+    """One client; ``cells``: by group, by label, (samples, wrong) of FedAvg."""
+    label, group, predicted = [], [], []
+    for place, by_label in enumerate(cells):
+        for code, (samples, wrong) in enumerate(by_label):
+            label += [code] * samples
+            group += [place] * samples
+            predicted += [1 - code] * wrong + [code] * (samples - wrong)
+    client = np.zeros(len(label), np.int64)
+    names = ("north", "south")
+    return study_of({"fedavg": [np.array(predicted)]}, label, client, group, names, **options)
+
+
+def test_the_group_whose_cases_are_missed_is_named_and_accuracy_beside_it():
+    # north: 1000 samples, 500 positive, 150 missed; south: 1000, 100 positive, 60 missed
+    study = grouped([[(500, 100), (500, 150)], [(900, 30), (100, 60)]])
+    view = analyse(study).groups["group"]["fedavg"]
+    low, high = (100 * end for end in view.gaps["equal opportunity"].interval[1:])
+    assert answer_of(study).sentences[0] == (
+        'FedAvg finds 40 % (40 of 100) of the "yes" cases in group south and 70 % (350 of 500) in'
+        f" group north: a gap of 30 points [{low:.0f}, {high:.0f}], though accuracy is lowest for"
+        " group north."
+    )
+
+
+def test_false_alarms_are_told_of_where_cases_are_found_alike():
+    study = grouped([[(500, 150), (500, 100)], [(500, 25), (500, 100)]])
+    line = answer_of(study).sentences[0]
+    assert line.startswith(
+        'FedAvg wrongly predicts "yes" for 30 % (150 of 500) in group north and 5 % (25 of 500) in'
+        " group south: a gap of 25 points ["
+    )
+    assert "though" not in line  # accuracy is lowest for north, too
+
+
+def test_groups_that_are_treated_alike_are_said_to_show_no_gap():
+    study = grouped([[(100, 10), (100, 10)], [(100, 10), (100, 11)]])
+    most = max(
+        gap.interval.high
+        for kind, gap in analyse(study).groups["group"]["fedavg"].gaps.items()
+        if kind in ("equal opportunity", "false-positive parity", "accuracy parity")
+    )
+    assert answer_of(study).sentences[0] == (
+        f"FedAvg shows no gap between groups (gaps of up to {100 * most:.0f} points would fit these"
+        " data)."
+    )
+
+
+def test_of_many_labels_groups_are_judged_by_accuracy():
+    label = np.tile(np.arange(3), 200)
+    group = np.repeat([0, 1], 300)
+    wrong = (np.arange(600) % 10 < 4) & (group == 1)
+    predicted = np.where(wrong, (label + 1) % 3, label)
+    study = study_of(
+        {"fedavg": [predicted]},
+        label,
+        np.zeros(600, np.int64),
+        group,
+        ("north", "south"),
+        ("a", "b", "c"),
+    )
+    assert (
+        answer_of(study)
+        .sentences[0]
+        .startswith("FedAvg is right less often for group south than for group north: 40 points [")
+    )
+
+
+# --- which method, what it costs
+
+
+def test_a_method_that_costs_nobody_is_to_be_taken():
+    study = simple({"fedavg": (200, 40, 40, 40), "qffl": (60, 40, 40, 40)}, (400,) * 4, seeds=2)
+    found = analyse(study)
+    low, high = (100 * end for end in found.comparison.differences["qffl"]["min"].interval[1:])
+    assert found.answer.sentences[1] == (
+        f"Take qffl: it lifts the accuracy of the worst client by 35.0 points [{low:.1f},"
+        f" {high:.1f}], and nobody is shown to lose."
+    )
+
+
+def test_one_training_is_said_to_be_one():
+    study = simple({"fedavg": (200, 40, 40, 40), "qffl": (60, 40, 40, 40)}, (400,) * 4)
+    assert (
+        answer_of(study)
+        .sentences[1]
+        .startswith("Take qffl (one training; other seeds may differ): it lifts ")
+    )
+
+
+def test_a_method_that_costs_somebody_is_a_trade():
+    study = simple({"fedavg": (200, 40, 40, 40), "afl": (60, 40, 40, 120)}, (400,) * 4, seeds=2)
+    line = answer_of(study).sentences[1]
+    assert line.startswith(
+        "afl is a trade: it lifts the accuracy of the worst client by 20.0 points ["
+    )
+    assert ", but harms client 3 (-20.0 points [-" in line
+    assert line.endswith("; keep FedAvg unless those served worst come first.")
+
+
+def test_where_no_method_helps_fedavg_is_kept():
+    study = simple({"fedavg": (40, 40, 40, 40), "qffl": (41, 40, 39, 40)}, (400,) * 4, seeds=2)
+    found = analyse(study)
+    most = 100 * found.comparison.differences["qffl"]["min"].interval.high
+    assert found.answer.sentences[1] == (
+        "Keep FedAvg: no method is shown to serve the worst client better (the most that the worst"
+        f" client could gain is {most:.1f} points)."
+    )
+
+
+def test_a_method_that_costs_the_mean_is_mentioned_with_its_cost():
+    study = simple({"fedavg": (40, 40, 40, 40), "afl": (80, 80, 80, 80)}, (400,) * 4, seeds=2)
+    found = analyse(study)
+    low, high = sorted(
+        -100 * end for end in found.comparison.differences["afl"]["mean"].interval[1:]
+    )
+    text = " ".join(found.answer.sentences)
+    assert f"afl costs the mean 10.0 points [{low:.1f}, {high:.1f}]" in text
+    assert "harms 4 clients, most of all client 0 (-10.0 points [" in text
+
+
+def test_a_loss_of_the_mean_that_may_be_chance_is_mentioned_too():
+    study = simple({"fedavg": (5, 5), "afl": (7, 7)}, (40, 40), seeds=2)
+    interval = analyse(study).comparison.differences["afl"]["mean"].interval
+    assert interval.low < 0 < interval.high
+    assert answer_of(study).sentences[-1].startswith("afl may cost the mean: -5.0 points [")
+
+
+def test_a_group_that_a_method_harms_by_its_rate_is_mentioned():
+    """Accuracy of both groups stays; cases of the south are missed more often."""
+    label = np.r_[np.zeros(600, int), np.ones(400, int), np.zeros(600, int), np.ones(400, int)]
+    group = np.repeat([0, 1], 1000)
+    old = label.copy()
+    old[600:650], old[1600:1700] = 0, 0
+    new = old.copy()
+    new[1700:1800] = 0  # a quarter of the south's cases more
+    old[1000:1100] = 1  # and as many false alarms fewer
+    study = study_of(
+        {"fedavg": [old], "afl": [new]}, label, np.zeros(2000, int), group, ("north", "south")
+    )
+    found = analyse(study)
+    assert study.merits("afl", 0, "group").tolist() == study.merits("fedavg", 0, "group").tolist()
+    assert "afl lowers the recall of group south by 25.0 points [" in " ".join(
+        found.answer.sentences
+    )
+
+
+def test_a_method_is_praised_for_the_group_whose_cases_were_missed():
+    """FedAvg is least accurate in the north, but misses cases in the south."""
+    label = np.r_[np.zeros(500, int), np.ones(500, int), np.zeros(900, int), np.ones(100, int)]
+    group = np.repeat([0, 1], 1000)
+    old = label.copy()
+    old[:100], old[500:650], old[1900:1960] = 1, 0, 0
+    new = old.copy()
+    new[1900:1945] = 1
+    study = study_of(
+        {"fedavg": [old], "fedminmax": [new]}, label, np.zeros(2000, int), group, ("n", "s")
+    )
+    line = answer_of(study).sentences[1]
+    assert line.startswith("Take fedminmax (one training; other seeds may differ): it lifts the ")
+    assert "recall of group s by 45.0 points [" in line
+
+
+# --- before anything is believed
+
+
+def history(loss, mean=None):
+    rounds = np.arange(1, len(loss) + 1) * 10
+    return {"round": rounds, "loss": np.array(loss), "mean": np.array(mean or [0.8] * len(loss))}
+
+
+FALLING = [2.0, 1.5, 1.2, 1.0, 0.9, 0.8, 0.7, 0.62, 0.55]
+SETTLED = [2.0, 1.0, 0.6, 0.55, 0.52, 0.51, 0.505, 0.502, 0.5]
+
+
+def test_a_run_that_was_still_improving_says_so_first_with_the_command():
+    study = simple(
+        {"fedavg": (10,) * 4, "qffl": (11,) * 4},
+        history={"fedavg": history(FALLING), "qffl": history(SETTLED)},
+    )
+    found = answer_of(study)
+    assert found.sentences[0] == (
+        "fedavg was still improving when training stopped after 90 rounds, so the ranking may"
+        " change: train longer or tune the step size first."
+    )
+    assert found.command == "evenhand compare runs/exact/spec.toml --tune"
+    assert found.sentences[2].startswith("So far, keep FedAvg")
+
+
+def test_a_settled_run_says_nothing_of_it():
+    settled = {name: history(SETTLED) for name in ("fedavg", "qffl")}
+    found = answer_of(simple({"fedavg": (10,) * 4, "qffl": (11,) * 4}, history=settled))
+    assert not any("improving" in line for line in found.sentences)
+    assert found.command == "evenhand compare runs/exact/spec.toml --seeds 5"
+
+
+def test_the_trend_is_that_of_the_last_third():
+    study = simple({"fedavg": (10,) * 4}, history={"fedavg": history(FALLING)})
+    found = trend(study, "fedavg")
+    # a line through 60, 70, 80, 90: slope -0.00825 a round
+    slope = np.polyfit([60, 70, 80, 90], [0.8, 0.7, 0.62, 0.55], 1)[0]
+    assert found.loss == pytest.approx(30 * slope / 0.8)
+    assert (found.mean, found.rounds) == (pytest.approx(0.0, abs=1e-12), 30)
+    assert found.improving
+
+
+@pytest.mark.parametrize(
+    ("loss", "mean", "improving"),
+    [
+        (SETTLED, [0.8] * 9, False),
+        ([*SETTLED[:5], 0.50, 0.50, 0.49, 0.49], [0.7] * 5 + [0.80, 0.81, 0.82, 0.83], True),
+        ([*SETTLED[:5], 0.50, 0.51, 0.52, 0.53], [0.7] * 5 + [0.80, 0.81, 0.82, 0.83], False),
+        ([*SETTLED[:5], 0.50, 0.49, 0.48, 0.46], [0.8] * 9, True),
+    ],
+)
+def test_what_counts_as_improving(loss, mean, improving):
+    study = simple({"fedavg": (10,) * 4}, history={"fedavg": history(loss, mean)})
+    assert trend(study, "fedavg").improving is improving
+
+
+def test_few_evaluations_show_no_trend():
+    study = simple({"fedavg": (10,) * 4}, history={"fedavg": history(FALLING[:5])})
+    assert trend(study, "fedavg") is None
+
+
+def test_clients_that_are_better_off_alone_call_for_tuning():
+    study = simple({"fedavg": (80,) * 4, "localonly": (40,) * 4}, (400,) * 4, seeds=2)
+    found = analyse(study)
+    low, high = (
+        100 * end for end in found.comparison.differences["localonly"]["mean"].interval[1:]
+    )
+    assert found.answer.sentences[0] == (
+        f"Clients are served better alone than by FedAvg, by 10.0 points [{low:.1f}, {high:.1f}] on"
+        " average: tune FedAvg's step size before you conclude that joining does not pay."
+    )
+    assert found.answer.command == "evenhand compare runs/exact/spec.toml --tune"
+
+
+def test_a_method_without_effect_is_named():
+    study = simple({"fedavg": (10, 20, 30, 5), "qffl": (10, 20, 30, 5), "afl": (9, 20, 30, 5)})
+    found = analyse(study)
+    assert (
+        "qffl predicts the same as FedAvg for every test sample: the fairness setting has no effect"
+        " here, or is too weak." in found.sentences
+    )
+    assert not any(line.startswith("afl predicts") for line in found.sentences)
+
+
+def test_a_model_that_has_learned_nothing_is_said_to():
+    # half of the labels are 1
+    study = simple({"fedavg": (55, 55, 50, 50)}, guess=(1.0, 0.5))
+    assert answer_of(study).sentences[0] == (
+        "FedAvg is no better than always predicting the most frequent label (accuracy 50.0 %): tune"
+        " it first."
+    )
+    learned = simple({"fedavg": (5, 5, 5, 5)}, guess=(1.0, 0.5))
+    assert "Always predicting the most frequent label would reach a mean accuracy of 50.0 %." in (
+        analyse(learned).sentences
+    )
+
+
+def test_numbers_of_training_data_come_with_a_warning():
+    study = make_study({"fedavg": (0.8, 0)})
+    study = replace(study, measure=replace(study.measure, part="training"))
+    assert answer_of(study).sentences[0] == (
+        "There are no test data: all numbers are about the samples trained on, and look better than"
+        " they are."
+    )
+
+
+def test_the_next_command_of_a_finished_comparison_is_the_page():
+    settled = {name: history(SETTLED) for name in ("fedavg", "qffl")}
+    study = simple({"fedavg": (10,) * 4, "qffl": (11,) * 4}, seeds=2, history=settled)
+    assert answer_of(study).command == "evenhand report runs/exact"
+    assert study.directories[0] == Path("runs/exact/seed-0")
+
+
+# --- the details
+
+
+def test_words_say_by_how_much_and_at_what_cost():
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=400
+    )
+    found = analyse(study)
+    worst, mean = (
+        found.comparison.differences["qffl"][name].interval for name in ("worst10", "mean")
+    )
+    line = next(line for line in found.sentences if line.startswith("Compared with FedAvg, qffl"))
+    assert line == (
+        "Compared with FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
+        f" {100 * worst.value:.1f} points [{100 * worst.low:.1f}, {100 * worst.high:.1f}] and lowers"
+        f" mean accuracy by {-100 * mean.value:.1f} points [{-100 * mean.high:.1f},"
+        f" {-100 * mean.low:.1f}]."
+    )
+
+
+def test_words_call_nothing_a_lift_that_may_be_chance():
+    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3, clients=20)
+    line = next(line for line in analyse(study).sentences if line.startswith("qffl shows"))
+    assert line.startswith(
+        "qffl shows no significant change of accuracy, for the worst 10 % of clients ("
+    )
+    assert "-0.0 " not in line
+
+
+def test_words_tell_of_rounds_in_which_nobody_answered():
+    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=1)
+    study.trials["qffl", study.seeds[0]].history_columns["answered"] = np.array(
+        [4.0, 0.0, 0.0, 3.0]
+    )
+    assert (
+        "In 2 of the 4 rounds of qffl no client's reply counted, so nothing was learned in them."
+        in analyse(study).sentences
+    )
+
+
+def test_words_warn_of_clients_with_few_samples():
+    study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
+    text = " ".join(analyse(study).sentences)
+    assert "Clients with fewer than 10 test samples are among the worst: client " in text
+    assert "No client has 10 test samples or more, too few to say whom FedAvg serves worst." in text
+    assert "Of the 0 of 20 clients" not in text
+
+
+def test_words_name_groups_that_pay():
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
+    )
+    line = next(line for line in analyse(study).sentences if line.startswith("With qffl, "))
+    assert line.startswith("With qffl, significantly compared with FedAvg: of 10 clients ")
+    assert "; of 2 groups 0 gain and 2 lose, " in line
+    assert "north (-" in line
+    assert "south (-" in line
+
+
+def test_plus_is_better_also_for_errors():
+    study = make_study(
+        {"fedavg": (0.80, 0.0), "qffl": (0.60, 0.0)},
+        seeds=5,
+        clients=10,
+        samples=400,
+        regression=True,
+    )
+    found = analyse(study)
+    mean = found.comparison.differences["qffl"]["mean"].interval
+    assert mean.value < 0  # a merit: its error is larger
+    text = " ".join(found.sentences)
+    size, ends = -10 * mean.value, (-10 * mean.high, -10 * mean.low)
+    assert f"raises mean error by {size:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]" in text
+    assert "of 10 clients 0 gain and 10 lose, " in text
+    lost = min(e.gain.value for e in found.entries if e.by == "client" and e.method == "qffl")
+    assert f"({10 * lost:+.2f})" in text
+    table = repr(found)
+    assert "how much smaller its error (RMSE) is" in table
+    assert f"{10 * lost:+.2f}↓" in table
+
+
+def test_dealt_data_are_spoken_of_with_one_seed():
+    study = make_study(same_data=False)
+    line = next(
+        line for line in analyse(study).sentences if line.startswith("FedAvg serves client")
+    )
+    worst = int(np.argmin(study.merits("fedavg", 0)))
+    assert f"client {worst} worst" in line
+
+
+def test_alone_tells_who_gains_and_who_loses():
+    study = simple({"fedavg": (40, 5, 10, 10), "localonly": (5, 40, 10, 10)})
+    assert (
+        "Of 4 clients, with FedAvg compared with staying alone 1 gains and 1 loses: client 0"
+        " (-35.0)." in analyse(study).sentences
+    )
+    alike = simple({"fedavg": (10,) * 4, "localonly": (11,) * 4})
+    assert (
+        "Of 4 clients, none is shown to gain or lose with FedAvg compared with staying alone."
+        in analyse(alike).sentences
+    )
+
+
+@pytest.mark.parametrize(
+    ("over", "seeds", "words"),
+    [
+        ("auto", 1, "95 % intervals for other test samples of the same clients, for the models"),
+        ("auto", 3, "other seeds (3 were run) and other test samples of the same clients."),
+        ("seeds", 3, "other seeds (3 were run, Student's t)."),
+        ("clients", 3, "other clients like these."),
+        ("both", 3, "other clients like these and other test samples."),
+    ],
+)
+def test_the_last_sentence_says_what_intervals_are(over, seeds, words):
+    line = analyse(make_study(seeds=seeds), over=over).sentences[-1]
+    assert words in line
+    assert "their arrows allow for all of them together (Holm)" in line
+
+
+def test_no_client_is_spoken_of_in_the_plural():
+    study = simple({"fedavg": (3,), "qffl": (4,)}, (50,))
+    text = repr(analyse(study))
+    assert "1 clients" not in text
+    assert "-0.0 " not in text
+
+
+def test_an_end_near_zero_shows_its_sign():
+    from evenhand.studies.analysis.writing import ends, size
+
+    study = make_study()
+    assert ends(study, Interval(-0.002, -0.003, -0.0004)) == "[-0.3, -0.04]"
+    assert ends(study, Interval(0.0, -0.00001, 0.0)) == "[-0.01, +0.0]"
+    assert size(study, Interval(-0.02, -0.03, -0.01)) == "2.0 points [1.0, 3.0]"
+    assert size(study, Interval(0.02, -0.01, 0.05)) == "2.0 points [-1.0, +5.0]"
