@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenhand.page.document import page
+from evenhand.page.document import chapters, page
 from evenhand.studies.findings import analyse
 from tests.support.studies import FIVE, NASTY, make_study
 
@@ -44,9 +44,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         labels={"afl": "a<b>&[/c]"},
     )
     found = {}
-    for name, study in (("usual", usual), ("nasty", nasty)):
+    errors = make_study(FIVE, seeds=1, clients=40, regression=True)
+    told = {
+        "usual": page(analyse(usual)),
+        "nasty": page(analyse(nasty)),
+        "several": page(chapters([(analyse(usual), ""), (analyse(errors), "")])),
+    }
+    for name, text in told.items():
         found[name] = directory / f"{name}.html"
-        found[name].write_text(page(analyse(study)))
+        found[name].write_text(text)
     return found
 
 
@@ -106,7 +112,7 @@ def drawn(window: Any) -> None:
 
 def column(window: Any, table: str, place: int) -> list[str]:
     return [
-        text.split()[0]
+        text.split()[0].rstrip("▲▼")
         for text in window.locator(
             f"{table} tbody tr:visible > :nth-child({place})"
         ).all_inner_texts()
@@ -179,7 +185,7 @@ def test_tables_are_sorted_by_click_and_by_keyboard(show: Open) -> None:
     button = heading.get_by_role("button")
     button.click()
     assert heading.get_attribute("aria-sort") == "descending"
-    numbers = [float(number.rstrip("▲▼*")) for number in column(window, table, 4)]
+    numbers = [float(number) for number in column(window, table, 4)]
     assert len(numbers) == len(FIVE)
     assert numbers == sorted(numbers, reverse=True)
     button.focus()
@@ -298,6 +304,100 @@ def test_a_phone_shows_everything_without_scrolling_sideways(show: Open, name: s
     assert not window.locator("nav").is_visible()  # out of the way again
 
 
+# what is wider than its place, but for what nobody sees or what is drawn in it
+TOO_WIDE = """() => [...document.querySelectorAll('main, main *')]
+    .filter((e) => !e.closest('svg, .unseen, .tip') && e.clientWidth > 0
+        && getComputedStyle(e).display !== 'inline' && e.scrollWidth > e.clientWidth + 1)
+    .map((e) => `${e.tagName}.${e.className} ${e.scrollWidth} > ${e.clientWidth}`)"""
+# words in a figure that begin or end outside it
+CUT = """() => [...document.querySelectorAll('.plot > svg text')].filter((e) => {
+    const box = e.getBoundingClientRect(), all = e.closest('svg').getBoundingClientRect();
+    return box.left < all.left - 1 || box.right > all.right + 1 || box.bottom > all.bottom + 1;
+}).map((e) => e.textContent)"""
+# numbers on a horizontal axis that touch each other
+TOUCHING = """() => [...document.querySelectorAll('.plot > svg')].flatMap((svg) => {
+    const ticks = [...svg.querySelectorAll('.tick:not(.row)')].map((e) => e.getBoundingClientRect());
+    return ticks.filter((one, i) => ticks.some((two, j) => j > i && one.top === two.top
+        && one.left < two.right && two.left < one.right)).map(() => svg.parentElement.id);
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+@pytest.mark.parametrize("name", ["usual", "nasty", "several"])
+def test_nothing_is_cut_or_collides(show: Open, name: str, width: int) -> None:
+    window = show(name, viewport={"width": width, "height": 900})
+    for part in window.locator("main details").all():
+        part.evaluate("part => { part.open = true; }")
+    window.wait_for_timeout(200)
+    assert window.evaluate("() => document.documentElement.scrollWidth") == width
+    assert window.evaluate(TOO_WIDE) == []
+    assert window.evaluate(CUT) == []
+    assert window.evaluate(TOUCHING) == []
+
+
+def test_tables_without_room_are_lists_of_cells_with_their_headings(show: Open) -> None:
+    window = show(viewport=PHONE)
+    table = window.locator("#methods table").first
+    assert "stacked" in (table.get_attribute("class") or "")
+    cell = table.locator("tbody td").first
+    assert cell.get_attribute("data-label") == "mean"
+    assert table.get_attribute("role") == "table"
+    window.set_viewport_size(DESKTOP)
+    window.wait_for_timeout(300)
+    assert "stacked" not in (table.get_attribute("class") or "")
+
+
+def test_axes_of_rounds_and_counts_have_whole_numbers(show: Open) -> None:
+    window = show()
+    for key in ("learning", "verdicts", "weights"):
+        ticks = window.locator(f"#plot-{key} .tick:not(.row)").all_text_contents()
+        assert ticks, key
+        assert all(tick.replace(",", "").isdigit() for tick in ticks), key
+        assert len(set(ticks)) == len(ticks), key
+
+
+def test_a_point_says_what_it_is_with_counts(show: Open) -> None:
+    window = show()
+    window.locator("#plot-distribution .point").first.hover(force=True)
+    tip = window.locator("#plot-distribution .tip")
+    api.expect(tip).to_be_visible()
+    assert " of 120 (" in tip.inner_text()
+    window.locator("#plot-gains .point").first.hover(force=True)
+    words = window.locator("#plot-gains .tip").inner_text()
+    assert words.startswith("client ")
+    assert "with fedavg" in words
+
+
+def test_a_long_name_is_cut_beside_the_axis_and_whole_when_pointed_at(show: Open) -> None:
+    window = show("nasty")
+    name = window.locator("#plot-weights .tick.row", has_text="nnnn")
+    assert name.text_content().endswith("…")
+    assert name.get_attribute("data-name") == "n" * 200
+    name.hover(force=True)
+    assert window.locator("#plot-weights .tip").inner_text() == "n" * 200
+
+
+def test_a_figure_is_saved_as_svg(show: Open) -> None:
+    window = show()
+    with window.expect_download() as started:
+        window.locator("#figure-overview .save").click()
+    assert started.value.suggested_filename == "overview.svg"
+    text = Path(started.value.path()).read_text()
+    assert text.startswith("<svg")
+    assert "worst client" in text
+
+
+def test_every_study_has_a_ledger_of_its_own(show: Open) -> None:
+    window = show("several")
+    states = window.locator(".ledger .state")
+    before = states.nth(1).inner_text()
+    window.locator("#study-1-ledger-by").select_option("group")
+    assert "entries" in states.nth(0).inner_text()
+    assert states.nth(1).inner_text() == before
+    window.get_by_role("checkbox", name="qffl").uncheck()
+    assert "qffl" not in window.locator("#study-2-ledger-table tbody").inner_text()
+
+
 def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None:
     window = show(color_scheme="dark")
     window.emulate_media(media="print")
@@ -305,6 +405,9 @@ def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None
     for controls in (".chooser", ".filters", ".pages", ".save"):
         assert not any(part.is_visible() for part in window.locator(controls).all()), controls
     assert window.locator("main details:not([open])").count() == 0
+    state = window.locator("#ledger-state").inner_text()  # the whole ledger is printed
+    total = int(state.split(" of ")[1].split()[0])
+    assert window.locator("#ledger-table tbody tr").count() == total > 25
     assert (
         window.evaluate("() => getComputedStyle(document.body).backgroundColor")
         == "rgb(255, 255, 255)"
@@ -339,14 +442,16 @@ def test_page_is_used_by_keyboard(show: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"]
+    ("name", "size", "theme"),
+    [("usual", DESKTOP, "light"), ("usual", PHONE, "dark"), ("several", DESKTOP, "dark")],
+    ids=["desktop", "phone", "several"],
 )
-def test_axe_finds_nothing_serious(show: Open, size: dict[str, int], theme: str) -> None:
+def test_axe_finds_nothing(show: Open, name: str, size: dict[str, int], theme: str) -> None:
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright",
         reason="accessibility checks need axe-playwright-python",
     )
-    window = show(viewport=size, color_scheme=theme)
+    window = show(name, viewport=size, color_scheme=theme)
     for part in window.locator("details").all():
         part.evaluate("part => { part.open = true; }")
     found = axe.Axe().run(window).response["violations"]

@@ -94,7 +94,11 @@ def report(
             measure=measure,
         )
         page, size = written.page, written.page.stat().st_size
-        sentences = [one for findings in written.studies for one in findings.sentences]
+        sentences = [
+            line
+            for findings in written.studies
+            for line in (*findings.answer.lines(), *findings.sentences)
+        ]
         if as_json:
             about = {
                 "page": str(page),

@@ -55,13 +55,12 @@ def methods_compared(findings: Findings) -> str:
         pass
     elif reference is not None and len(study.labels) > 1:
         marks = (
-            f" ▲ and ▼: significantly better and worse than {text(reference)}, paired {text(over)},"
-            " after Holm's correction over the methods, for each number by itself. Bold:"
-            " significantly better than every other method."
+            f" ▲ and ▼: significantly better and worse than {text(reference)}, allowing for the"
+            " number of methods. Bold: significantly better than every other method."
         )
     elif len(study.labels) > 1:
         marks = " Bold: significantly better than every other method."
-    what = {"accuracy": "", "error": "errors, ", "loss": "losses, "}[measure.words[0]]
+    what = "" if measure.percent else f"{measure.words[0]}, "
     smaller = f" Of {what}std and Gini, smaller is better."
     caption = f"{text(about)}; {text(intervals)}.{marks}{smaller}"
     parts = [
@@ -90,12 +89,13 @@ def _beside(findings: Findings) -> str:
             value, low, high = row[name]
             if low > value or high < value:
                 seen = numbers.statistic(study, name, value)
-                ends = numbers.ends_words(study, name, row[name]).partition("[")[2]
+                middle = findings.comparison.estimates[label][name]
+                estimated = numbers.ends_words(study, name, Interval(middle, low, high))
                 return (
                     '<p class="note">With few test samples the worst client looks worse than it is'
                     " and the best looks better, by chance alone; intervals correct for that, so a"
                     " number can lie outside its own interval"
-                    f" ({text(label)}, {SHORT[name]}: seen {seen}, estimated within [{ends}).</p>"
+                    f" ({text(label)}, {SHORT[name]}: seen {seen}, estimated {estimated}).</p>"
                 )
     return ""
 
@@ -104,7 +104,7 @@ def clients_by_method(findings: Findings) -> str:
     """HTML: how each client is served by each method, by name; empty for many clients."""
     study = findings.study
     names = study.names("client")
-    if not 1 < len(names) <= MOST_NAMED or not study.same_data:
+    if not 1 < len(names) <= MOST_NAMED or not (study.same_data or study.same_clients):
         return ""
     verdicts = {
         (entry.name, entry.method): entry.verdict
@@ -113,7 +113,7 @@ def clients_by_method(findings: Findings) -> str:
     }
     sizes = study.sizes().tolist()
     merits = {
-        label: np.mean([study.merits(label, seed) for seed in study.seeds], 0)
+        label: np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
         for label in study.labels
     }
     rows: list[list[Cell | str]] = []
@@ -121,10 +121,8 @@ def clients_by_method(findings: Findings) -> str:
         row: list[Cell | str] = [Cell(text(name), name), Cell(f"{size:,}", size)]
         for label, found in merits.items():
             merit = float(found[place])
-            counts = numbers.served(study, merit, size).partition(" right")
-            below = (
-                f"<small>{text(counts[0].removeprefix('on average '))}</small>" if counts[1] else ""
-            )
+            counts = numbers.counts(study, merit, size) if study.same_data else ""
+            below = f"<small>{counts}</small>" if counts else ""
             mark = _sign(verdicts.get((name, label), ""), study.reference)
             row.append(
                 Cell(

@@ -131,7 +131,7 @@ def ledger_data(findings: Findings) -> dict[str, Any]:
         return [None if math.isnan(value) else round(value, digits) for value in values]
 
     def merits(read: Callable[[Entry], float]) -> list[float | None]:
-        sign = 1 if measure.column == "accuracy" else -1
+        sign = 1 if measure.percent else -1
         return rounded([sign * measure.scale * read(entry) for entry in entries], measure.digits)
 
     def gains(read: Callable[[Entry], float]) -> list[float | None]:

@@ -42,7 +42,7 @@ def merit_words(study: Study) -> str:
 
 def merit_title(study: Study) -> str:
     """What an axis with merits is called."""
-    smaller = "" if study.measure.column == "accuracy" else " (smaller is better)"
+    smaller = "" if study.measure.percent else " (smaller is better)"
     return f"{study.measure.part} {study.measure.name}{study.measure.unit}{smaller}"
 
 
@@ -109,7 +109,7 @@ def change(interval: Interval, scale: float, digits: int) -> str:
 def gain_unit(study: Study) -> str:
     """What gains are in; plus is better for the person concerned."""
     if study.measure.percent:
-        return "points of accuracy"
+        return f"points of {study.measure.name}"
     return f"a smaller {study.measure.words[0]} is +"
 
 
@@ -118,17 +118,23 @@ def gain_title(study: Study, against: str) -> str:
     return f"gain (+) or loss (\u2212) against {against}, {gain_unit(study)}"
 
 
+def counts(study: Study, merit: float, samples: int) -> str:
+    """How many samples are served rightly: 15 of 23; nothing where the measure is no such share."""
+    if np.isnan(merit) or not study.measure.of_shares:
+        return ""
+    right = merit * samples
+    whole = abs(right - round(right)) < 1e-6
+    return f"{right:,.{0 if whole else 1}f} of {samples:,}"
+
+
 def served(study: Study, merit: float, samples: int) -> str:
-    """How someone is served, with counts: 15 of 23 right (65.2 %)."""
+    """How someone is served, with counts: 15 of 23 (65.2 %)."""
     if np.isnan(merit):
         return "no samples"
     value = f"{study.measure.show(merit)}{study.measure.percent}"
-    if study.measure.column != "accuracy":
-        return f"{study.measure.words[0]} {value} on {samples:,} sample{'s' * (samples != 1)}"
-    right = merit * samples
-    whole = abs(right - round(right)) < 1e-6
-    count = f"{round(right):,}" if whole else f"on average {right:,.1f}"
-    return f"{count} of {samples:,} right ({value})"
+    if found := counts(study, merit, samples):
+        return f"{found} ({value})"
+    return f"{study.measure.words[0]} {value} on {samples:,} sample{'s' * (samples != 1)}"
 
 
 def gain_words(study: Study, entry: Entry) -> str:

@@ -17,6 +17,7 @@ from evenhand.page.document import chapters, page
 from evenhand.page.exports import save_tables
 from evenhand.page.panels.panel import Panel
 from evenhand.page.panels.sweeps import ALL_POINTS
+from evenhand.studies.analysis.answer import MOST
 from evenhand.studies.findings import NUMBERS, Findings, analyse, conclude
 from evenhand.studies.runs.directories import load_spec
 from evenhand.studies.runs.study import Study
@@ -106,8 +107,9 @@ def _with_all_points(findings: Findings) -> Findings:
         return findings
     reason = f"Chosen on validation data: {findings.sweep.reason}"
     everything = findings.of(findings.sweep.study)
-    told = [reason, *findings.sentences, ALL_POINTS]
-    return replace(everything, sentences=told, sweep=findings.sweep)
+    first = replace(findings.answer, sentences=(reason, *findings.answer.sentences)[:MOST])
+    told = [*findings.answer.sentences[MOST - 1 :], *findings.sentences, ALL_POINTS]
+    return replace(everything, answer=first, sentences=told, sweep=findings.sweep)
 
 
 def save_pictures(

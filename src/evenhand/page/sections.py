@@ -33,12 +33,11 @@ DASHES = {
     "longdash": "8 3",
     "longdashdot": "8 2 2 2",
 }
-MOST_SENTENCES = 3  # of the answer
 
 
 def answer(findings: Findings) -> tuple[list[str], list[str]]:
     """The answer, and what else there is to say in words."""
-    first = list(findings.sentences[:MOST_SENTENCES])
+    first = list(findings.answer.sentences)
     return first, [sentence for sentence in findings.sentences if sentence not in first]
 
 
@@ -48,11 +47,17 @@ def opening(findings: Findings, found: Mapping[str, Panel], prefix: str = "") ->
     told = "".join(f"<li>{text(sentence)}</li>" for sentence in first)
     more = "".join(f"<li>{text(sentence)}</li>" for sentence in rest)
     drawn = _figure(found["overview"], prefix) if "overview" in found else ""
-    return f'<ul class="answer">{told}</ul>{drawn}<ul class="facts">{facts(findings)}</ul>' + (
-        '<details class="more"><summary>More in words</summary><ul'
-        f' class="sentences">{more}</ul></details>'
-        if more
-        else ""
+    command = findings.answer.command
+    after = f'<p class="next">Next: <code>{text(command)}</code></p>' if command else ""
+    return (
+        f'<div class="answer"><ul>{told}</ul>{after}</div>{drawn}'
+        f'<ul class="facts">{facts(findings)}</ul>'
+        + (
+            '<details class="more"><summary>More in words</summary><ul'
+            f' class="sentences">{more}</ul></details>'
+            if more
+            else ""
+        )
     )
 
 

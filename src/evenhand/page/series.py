@@ -21,9 +21,9 @@ MOST_ROWS, MOST_ROUNDS = 50, 100  # of the picture of weights
 
 
 def shown(measure: Measure, merits: Floats | float) -> Floats:
-    """Merits as they are written: accuracy in percent, or errors, which are merits with a minus."""
+    """Merits as they are written: shares in percent, or errors, which are merits with a minus."""
     return np.asarray(
-        measure.scale * np.asarray(merits, np.float64) * (1 if measure.column == "accuracy" else -1)
+        measure.scale * np.asarray(merits, np.float64) * (1 if measure.percent else -1)
     )
 
 

@@ -142,14 +142,14 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
                 **bars,
             }
         )
-    accuracy = study.measure.column == "accuracy"
+    larger = bool(study.measure.percent)  # is better
     up_is_better = (fairness in SMALLER_IS_BETTER) == (
-        not accuracy and fairness not in SMALLER_IS_BETTER
+        not larger and fairness not in SMALLER_IS_BETTER
     )
     across, up = (
         f"{statistic_title(study, name)} ({arrow}\u00a0better)"
         for name, arrow in (
-            ("mean", "→" if accuracy else "←"),
+            ("mean", "→" if larger else "←"),
             (fairness, "↑" if up_is_better else "↓"),
         )
     )

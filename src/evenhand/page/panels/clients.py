@@ -22,11 +22,7 @@ def distribution(findings: Findings) -> Panel:
     """How accuracy is spread over clients."""
     study = findings.study
     merits = {label: client_merits(study, label) for label in study.labels}
-    levels = (
-        (100 - np.array(PERCENTILES))
-        if study.measure.column != "accuracy"
-        else np.array(PERCENTILES)
-    )
+    levels = (100 - np.array(PERCENTILES)) if not study.measure.percent else np.array(PERCENTILES)
     at = {label: _percentiles(values, levels) for label, values in merits.items()}
     quarters = [PERCENTILES.index(level) for level in (50, 25, 75)]
     named = [
@@ -90,9 +86,9 @@ def gains(findings: Findings) -> Panel | None:
         up, down = (sum(sign * entry.gain.value > 0 for entry in found) for sign in (1, -1))
         finding = (
             f"With {method} against {against}, {up} of {len(found)}"
-            f" client{'s' * (len(found) != 1)} {'is' if up == 1 else 'are'} better off and {down} worse off; from {least.name} with"
-            f" {change(least.gain, scale, digits)} to {most.name} with"
-            f" {change(most.gain, scale, digits)}."
+            f" client{'s' * (len(found) != 1)} {'is' if up == 1 else 'are'} better off and"
+            f" {down} worse off; from {least.name} with {change(least.gain, scale, digits)}"
+            f" to {most.name} with {change(most.gain, scale, digits)}."
         )
         rows = [
             [
@@ -157,7 +153,7 @@ def sorted_clients(findings: Findings) -> Panel:
         "A line that starts higher serves its worst clients better; a flatter one serves clients"
         f" more alike.{seeds}"
     )
-    if study.measure.column != "accuracy":
+    if not study.measure.percent:
         caption = (
             "A line that starts lower serves its worst clients better; a flatter one serves"
             f" clients more alike.{seeds}"

@@ -11,7 +11,7 @@ from evenhand.page import figures
 from evenhand.page.markup import Cell, table, text
 from evenhand.page.numbers import merit_words, points
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
-from evenhand.page.rates import OF_ALL_LABELS, Rates, Served, extremes, rates
+from evenhand.page.rates import Rates, Served, extremes, rates
 from evenhand.studies.findings import Findings
 
 # how gaps are called, and the share of what they are about
@@ -28,13 +28,14 @@ GAPS = {
     "calibration": ("calibration", "distance between stated and actual probabilities"),
 }
 ABOUT = dict(GAPS.values())
+OF_ALL_LABELS = ("accuracy", "accuracy parity", "calibration")
 
 
 def groups(findings: Findings, by: str) -> Iterator[Panel]:
     """How groups or teams are served, and the gaps between them."""
     found = rates(findings, by)
     yield _members(findings, by, found)
-    if any(findings.gaps.get(by, {}).values()):
+    if any(view.gaps for view in findings.groups.get(by, {}).values()):
         yield _gaps(findings, by, found)
 
 
@@ -60,9 +61,10 @@ def _members(findings: Findings, by: str, found: Rates) -> Panel:
             }
             for label, row in kept.items()
         }
-        about = f"; label {findings.positive}" if rate not in OF_ALL_LABELS else ""
+        label_words = f"; label {findings.positive}"
+        about = label_words if rate in ABOUT and rate not in OF_ALL_LABELS else ""
         unit = ", %" if rate in ABOUT else study.measure.unit
-        title = f"{rate}{about if rate in ABOUT else ''}{unit}"
+        title = f"{rate}{about}{unit}"
         ends = {label: _ends(row) for label, row in kept.items()}
         finding = f"{rate.capitalize()}. " + listed(
             [f"{label}: {words}" for label, words in ends.items() if words]
@@ -86,7 +88,7 @@ def _members(findings: Findings, by: str, found: Rates) -> Panel:
         )
     intervals = (
         f" Bars are {findings.comparison.level:.0%} intervals over other samples of the {by}."
-        if study.measure.column == "accuracy"
+        if any(rate in ABOUT for rate in next(iter(found.values())))
         else ""
     )
     seeds = " Means over seeds." if len(study.seeds) > 1 else ""
@@ -97,7 +99,16 @@ def _members(findings: Findings, by: str, found: Rates) -> Panel:
 
 
 def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
-    study, gaps = findings.study, findings.gaps[by]
+    study = findings.study
+    gaps = {
+        label: {kind: gap.interval for kind, gap in view.gaps.items()}
+        | {
+            kind: interval
+            for kind, interval in findings.gaps.get(by, {}).get(label, {}).items()
+            if kind == "calibration"
+        }
+        for label, view in findings.groups[by].items()
+    }
     kinds = [
         kind
         for kind in GAPS
@@ -108,7 +119,7 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         label: {
             GAPS[kind][0]: (
                 Interval(*(100 * np.array(row[kind])).tolist()),
-                _gap_words(findings, found, label, kind, row[kind]),
+                _gap_words(findings, found, by, label, kind, row[kind]),
             )
             for kind in kinds
             if kind in row and not np.isnan(row[kind].value)
@@ -119,14 +130,16 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         [
             label,
             *(
-                _gap_cell(row[kind], extremes(findings, found, label, kind)) if kind in row else "-"
+                _gap_cell(row[kind], extremes(findings, found, by, label, kind))
+                if kind in row
+                else "-"
                 for kind in kinds
             ),
         ]
         for label, row in gaps.items()
     ]
     named = [
-        f"{label}: {_gap_words(findings, found, label, kinds[0], row[kinds[0]])}"
+        f"{label}: {_gap_words(findings, found, by, label, kinds[0], row[kinds[0]])}"
         for label, row in gaps.items()
         if kinds[0] in row
     ]
@@ -135,12 +148,7 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         if findings.positive is not None
         else "With more than two labels, rates of one label need --positive LABEL."
     )
-    few = (
-        f" {text(', '.join(left))} {'has' if len(left) == 1 else 'have'} fewer than"
-        f" {findings.least} samples and {'is' if len(left) == 1 else 'are'} left out."
-        if (left := findings.left_out(by))
-        else ""
-    )
+    few = "".join(f" {text(line)}" for line in findings.left_out(by))
     meaning = "; ".join(f"{GAPS[kind][0]}: {GAPS[kind][1]}" for kind in kinds)
     caption = (
         f"Largest minus smallest rate over the {by}s, with {findings.comparison.level:.0%}"
@@ -162,8 +170,10 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
     )
 
 
-def _gap_words(findings: Findings, found: Rates, label: str, kind: str, interval: Interval) -> str:
-    pair = extremes(findings, found, label, kind)
+def _gap_words(
+    findings: Findings, found: Rates, by: str, label: str, kind: str, interval: Interval
+) -> str:
+    pair = extremes(findings, found, by, label, kind)
     return f"{points(interval)} points{f' ({pair})' if pair else ''}"
 
 

@@ -10,7 +10,7 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures
 from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import table, text
-from evenhand.page.numbers import ends_words, over_words, served, statistic, written
+from evenhand.page.numbers import counts, ends_words, over_words, statistic, written
 from evenhand.page.panels.panel import Panel, Variant, listed
 from evenhand.page.rates import rates, worst_group
 from evenhand.studies.analysis.statistics import HEADINGS
@@ -67,7 +67,6 @@ def overview(findings: Findings) -> Panel:
         rows,
         f"{study.measure.part.capitalize()} {text(study.measure.name)}{text(study.measure.unit)}",
         study.labels,
-        identity="overview-table",
     )
     over = over_words(study, comparison.over)
     caption = (
@@ -99,10 +98,8 @@ def _worst_client(findings: Findings, label: str) -> str:
     place = worst.pop()
     merit = float(np.mean([one[place] for one in merits]))
     size = int(study.sizes()[place])
-    counts = served(study, merit, size).split(" right")[0]
-    return f" {study.names('client')[place]}" + (
-        f" ({counts})" if study.measure.column == "accuracy" else ""
-    )
+    found = counts(study, merit, size)
+    return f" {study.names('client')[place]}" + (f" ({found})" if found else "")
 
 
 def front(findings: Findings) -> Panel:
