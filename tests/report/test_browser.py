@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from evenhand.page.document import page
+from evenhand.page.document import chapters, page
 from evenhand.studies.findings import analyse
 from tests.support.studies import FIVE, NASTY, make_study
 
@@ -44,9 +44,15 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         labels={"afl": "a<b>&[/c]"},
     )
     found = {}
-    for name, study in (("usual", usual), ("nasty", nasty)):
+    errors = make_study(FIVE, seeds=1, clients=40, regression=True)
+    told = {
+        "usual": page(analyse(usual)),
+        "nasty": page(analyse(nasty)),
+        "several": page(chapters([(analyse(usual), ""), (analyse(errors), "")])),
+    }
+    for name, text in told.items():
         found[name] = directory / f"{name}.html"
-        found[name].write_text(page(analyse(study)))
+        found[name].write_text(text)
     return found
 
 
@@ -101,33 +107,37 @@ def show(browser: Any, pages: dict[str, Path]) -> Iterator[Open]:
 def drawn(window: Any) -> None:
     """Wait until every figure is there."""
     for plot in window.locator(".plot").all():
-        api.expect(plot.locator("svg.main-svg").first).to_be_attached()
+        api.expect(plot.locator("svg").first).to_be_attached()
 
 
 def column(window: Any, table: str, place: int) -> list[str]:
     return [
-        text.split()[0]
+        text.split()[0].rstrip("▲▼")
         for text in window.locator(
             f"{table} tbody tr:visible > :nth-child({place})"
         ).all_inner_texts()
     ]
 
 
-def traces(window: Any, key: str) -> dict[str, bool]:
-    """Whether what belongs to each method is seen in a figure."""
-    found: dict[str, bool] = window.evaluate(
-        "key => Object.fromEntries(document.getElementById('plot-' + key).data.filter(t =>"
-        " t.meta).map(t => [t.meta.method, t.visible]))",
-        key,
-    )
-    return found
+def keys(window: Any, key: str) -> dict[str, bool]:
+    """Whether each method is seen in a figure, by the figure's legend."""
+    entries = window.locator(f"#plot-{key} .key-entry[data-method]").all()
+    return {
+        entry.get_attribute("data-method"): entry.get_attribute("opacity") is None
+        for entry in entries
+    }
+
+
+def points(window: Any, key: str) -> int:
+    return int(window.locator(f"#plot-{key} .point").count())
 
 
 @pytest.mark.parametrize("name", ["usual", "nasty"])
 def test_page_opens_without_trouble_and_draws_every_figure(show: Open, name: str) -> None:
     window = show(name)
     assert window.locator(".plot").count() >= 7
-    assert window.locator(".plot svg.main-svg").count() >= window.locator(".plot").count()
+    assert window.locator(".plot > svg").count() == window.locator(".plot").count()
+    assert points(window, "overview") > 0
 
 
 def test_names_that_are_code_are_seen_as_text(show: Open) -> None:
@@ -136,8 +146,7 @@ def test_names_that_are_code_are_seen_as_text(show: Open) -> None:
     assert NASTY[0] in names
     assert NASTY[1] in names
     assert window.locator(".chooser label", has_text="a<b>&[/c]").count() == 1
-    legend = window.locator("#plot-sorted .legendtext").all_text_contents()
-    assert "a<b>&[/c]" in legend
+    assert "a<b>&[/c]" in window.locator("#plot-front .key-text").all_text_contents()
 
 
 def test_chooser_hides_a_method_in_every_figure_and_table(show: Open) -> None:
@@ -147,26 +156,26 @@ def test_chooser_hides_a_method_in_every_figure_and_table(show: Open) -> None:
     rows = window.locator("tr[data-method=qffl]")
     assert rows.count() > 0
     assert not any(row.is_visible() for row in rows.all())
-    for key in ("distribution", "sorted", "front", "gaps-group", "members-group", "learning"):
-        seen = traces(window, key)
+    for key in ("sorted", "front", "gaps-group", "members-group", "learning"):
+        seen = keys(window, key)
         assert seen.pop("qffl") is False, key
         assert all(seen.values()), key
-    assert "qffl" not in window.evaluate(
-        "() => document.getElementById('plot-verdicts').data.flatMap(t => t.y)"
-    )
+    for key in ("overview", "distribution", "verdicts"):  # their rows are methods
+        assert "qffl" not in window.locator(f"#plot-{key} .tick.row").all_text_contents(), key
     window.locator("#ledger-all").click()
     assert "qffl" not in window.locator("#ledger-table tbody").inner_text()
     window.get_by_role("button", name="All methods").click()
     assert box.is_checked()
-    assert all(traces(window, "sorted").values())
+    assert all(keys(window, "sorted").values())
+    assert "qffl" in window.locator("#plot-overview .tick.row").all_text_contents()
     assert "qffl" in window.locator("#ledger-table tbody").inner_text()
 
 
 def test_a_click_in_a_legend_hides_the_method_everywhere(show: Open) -> None:
     window = show()
-    window.locator("#plot-sorted .legendtoggle").nth(1).click()
+    window.locator("#plot-sorted .key-entry").nth(1).click()
     api.expect(window.get_by_role("checkbox", name="qffl")).not_to_be_checked()
-    assert traces(window, "learning")["qffl"] is False
+    assert keys(window, "learning")["qffl"] is False
 
 
 def test_tables_are_sorted_by_click_and_by_keyboard(show: Open) -> None:
@@ -176,7 +185,7 @@ def test_tables_are_sorted_by_click_and_by_keyboard(show: Open) -> None:
     button = heading.get_by_role("button")
     button.click()
     assert heading.get_attribute("aria-sort") == "descending"
-    numbers = [float(number.rstrip("▲▼*")) for number in column(window, table, 4)]
+    numbers = [float(number) for number in column(window, table, 4)]
     assert len(numbers) == len(FIVE)
     assert numbers == sorted(numbers, reverse=True)
     button.focus()
@@ -246,7 +255,7 @@ def test_theme_is_toggled_remembered_and_followed_by_figures(show: Open) -> None
     window = show()
     ink = (
         "() => [getComputedStyle(document.body).backgroundColor,"
-        " document.getElementById('plot-sorted')._fullLayout.font.color]"
+        " document.querySelector('#plot-sorted svg').getAttribute('fill')]"
     )
     light = window.evaluate(ink)
     window.get_by_role("button", name="Dark colours").click()
@@ -285,7 +294,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(show: Open, name: s
         part.evaluate("part => { part.open = true; }")
     assert window.evaluate("() => document.documentElement.scrollWidth") == PHONE["width"]
     widths = window.evaluate(
-        "() => [...document.querySelectorAll('.plot svg.main-svg')].map(s =>"
+        "() => [...document.querySelectorAll('.plot > svg')].map(s =>"
         " s.getBoundingClientRect().right)"
     )
     assert max(widths) <= PHONE["width"]
@@ -295,24 +304,121 @@ def test_a_phone_shows_everything_without_scrolling_sideways(show: Open, name: s
     assert not window.locator("nav").is_visible()  # out of the way again
 
 
+# what is wider than its place, but for what nobody sees or what is drawn in it
+TOO_WIDE = """() => [...document.querySelectorAll('main, main *')]
+    .filter((e) => !e.closest('svg, .unseen, .tip') && e.clientWidth > 0
+        && getComputedStyle(e).display !== 'inline' && e.scrollWidth > e.clientWidth + 1)
+    .map((e) => `${e.tagName}.${e.className} ${e.scrollWidth} > ${e.clientWidth}`)"""
+# words in a figure that begin or end outside it
+CUT = """() => [...document.querySelectorAll('.plot > svg text')].filter((e) => {
+    const box = e.getBoundingClientRect(), all = e.closest('svg').getBoundingClientRect();
+    return box.left < all.left - 1 || box.right > all.right + 1 || box.bottom > all.bottom + 1;
+}).map((e) => e.textContent)"""
+# numbers on a horizontal axis that touch each other
+TOUCHING = """() => [...document.querySelectorAll('.plot > svg')].flatMap((svg) => {
+    const ticks = [...svg.querySelectorAll('.tick:not(.row)')].map((e) => e.getBoundingClientRect());
+    return ticks.filter((one, i) => ticks.some((two, j) => j > i && one.top === two.top
+        && one.left < two.right && two.left < one.right)).map(() => svg.parentElement.id);
+})"""
+
+
+@pytest.mark.parametrize("width", [1440, 1280, 390])
+@pytest.mark.parametrize("name", ["usual", "nasty", "several"])
+def test_nothing_is_cut_or_collides(show: Open, name: str, width: int) -> None:
+    window = show(name, viewport={"width": width, "height": 900})
+    for part in window.locator("main details").all():
+        part.evaluate("part => { part.open = true; }")
+    window.wait_for_timeout(200)
+    assert window.evaluate("() => document.documentElement.scrollWidth") == width
+    assert window.evaluate(TOO_WIDE) == []
+    assert window.evaluate(CUT) == []
+    assert window.evaluate(TOUCHING) == []
+
+
+def test_tables_without_room_are_lists_of_cells_with_their_headings(show: Open) -> None:
+    window = show(viewport=PHONE)
+    table = window.locator("#methods table").first
+    assert "stacked" in (table.get_attribute("class") or "")
+    cell = table.locator("tbody td").first
+    assert cell.get_attribute("data-label") == "mean"
+    assert table.get_attribute("role") == "table"
+    window.set_viewport_size(DESKTOP)
+    window.wait_for_timeout(300)
+    assert "stacked" not in (table.get_attribute("class") or "")
+
+
+def test_axes_of_rounds_and_counts_have_whole_numbers(show: Open) -> None:
+    window = show()
+    for key in ("learning", "verdicts", "weights"):
+        ticks = window.locator(f"#plot-{key} .tick:not(.row)").all_text_contents()
+        assert ticks, key
+        assert all(tick.replace(",", "").isdigit() for tick in ticks), key
+        assert len(set(ticks)) == len(ticks), key
+
+
+def test_a_point_says_what_it_is_with_counts(show: Open) -> None:
+    window = show()
+    window.locator("#plot-distribution .point").first.hover(force=True)
+    tip = window.locator("#plot-distribution .tip")
+    api.expect(tip).to_be_visible()
+    assert " of 120 (" in tip.inner_text()
+    window.locator("#plot-gains .point").first.hover(force=True)
+    words = window.locator("#plot-gains .tip").inner_text()
+    assert words.startswith("client ")
+    assert "with fedavg" in words
+
+
+def test_a_long_name_is_cut_beside_the_axis_and_whole_when_pointed_at(show: Open) -> None:
+    window = show("nasty")
+    name = window.locator("#plot-weights .tick.row", has_text="nnnn")
+    assert name.text_content().endswith("…")
+    assert name.get_attribute("data-name") == "n" * 200
+    name.hover(force=True)
+    assert window.locator("#plot-weights .tip").inner_text() == "n" * 200
+
+
+def test_a_figure_is_saved_as_svg(show: Open) -> None:
+    window = show()
+    with window.expect_download() as started:
+        window.locator("#figure-overview .save").click()
+    assert started.value.suggested_filename == "overview.svg"
+    text = Path(started.value.path()).read_text()
+    assert text.startswith("<svg")
+    assert "worst client" in text
+
+
+def test_every_study_has_a_ledger_of_its_own(show: Open) -> None:
+    window = show("several")
+    states = window.locator(".ledger .state")
+    before = states.nth(1).inner_text()
+    window.locator("#study-1-ledger-by").select_option("group")
+    assert "entries" in states.nth(0).inner_text()
+    assert states.nth(1).inner_text() == before
+    window.get_by_role("checkbox", name="qffl").uncheck()
+    assert "qffl" not in window.locator("#study-2-ledger-table tbody").inner_text()
+
+
 def test_paper_has_light_figures_open_tables_and_no_controls(show: Open) -> None:
     window = show(color_scheme="dark")
     window.emulate_media(media="print")
     api.expect(window.locator("nav")).to_be_hidden()
-    for controls in (".chooser", ".controls", ".filters", ".pages", ".save"):
+    for controls in (".chooser", ".filters", ".pages", ".save"):
         assert not any(part.is_visible() for part in window.locator(controls).all()), controls
     assert window.locator("main details:not([open])").count() == 0
+    state = window.locator("#ledger-state").inner_text()  # the whole ledger is printed
+    total = int(state.split(" of ")[1].split()[0])
+    assert window.locator("#ledger-table tbody tr").count() == total > 25
     assert (
         window.evaluate("() => getComputedStyle(document.body).backgroundColor")
         == "rgb(255, 255, 255)"
     )
     look = (
-        "() => { const plot = document.getElementById('plot-sorted')._fullLayout; return"
-        " [plot.font.color, plot.width <= 700]; }"
+        "() => { const plot = document.querySelector('#plot-sorted svg'); return"
+        " [plot.getAttribute('fill'), Number(plot.getAttribute('width')) <= 700]; }"
     )
     assert window.evaluate(look) == ["#22262b", True]
     window.emulate_media(media="screen")
-    api.expect(window.locator("main details[open]")).to_have_count(0)
+    api.expect(window.locator("main details[open]")).to_have_count(2)  # of gaps, as before
     assert window.evaluate(look)[0] == "#e6e8eb"
 
 
@@ -336,14 +442,16 @@ def test_page_is_used_by_keyboard(show: Open) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "theme"), [(DESKTOP, "light"), (PHONE, "dark")], ids=["desktop", "phone"]
+    ("name", "size", "theme"),
+    [("usual", DESKTOP, "light"), ("usual", PHONE, "dark"), ("several", DESKTOP, "dark")],
+    ids=["desktop", "phone", "several"],
 )
-def test_axe_finds_nothing_serious(show: Open, size: dict[str, int], theme: str) -> None:
+def test_axe_finds_nothing(show: Open, name: str, size: dict[str, int], theme: str) -> None:
     axe = pytest.importorskip(
         "axe_playwright_python.sync_playwright",
         reason="accessibility checks need axe-playwright-python",
     )
-    window = show(viewport=size, color_scheme=theme)
+    window = show(name, viewport=size, color_scheme=theme)
     for part in window.locator("details").all():
         part.evaluate("part => { part.open = true; }")
     found = axe.Axe().run(window).response["violations"]

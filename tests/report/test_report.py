@@ -25,7 +25,7 @@ from evenhand.metrics import spread
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures, panels, series
 from evenhand.page.document import page
-from evenhand.page.figures.methods import VERDICT_WORDS
+from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import script_json
 from evenhand.studies.analysis.comparison import Difference, compare
 from evenhand.studies.analysis.ledger import ledger
@@ -93,15 +93,7 @@ class Reader(html.parser.HTMLParser):
 
 
 def written(study: Study) -> str:
-    """The page without plotly, which is not ours and long."""
-    whole = page(analyse(study))
-    return re.sub(
-        r"<script>/\*\*\n\* plotly.*?</script>",
-        "<script></script>",
-        whole,
-        count=1,
-        flags=re.DOTALL,
-    )
+    return page(analyse(study))
 
 
 def held(text: str, identity: str) -> Any:
@@ -256,9 +248,9 @@ def test_bars_count_verdicts() -> None:
         for entry in entries
         if entry.against == "fedavg" and entry.by == "client"
     )
-    words = {word: verdict for verdict, word in VERDICT_WORDS.items()}
+    words = {look.word: verdict for verdict, look in VERDICTS.items()}
     for bar in figures.verdicts(study, entries, "fedavg").data:
-        for label, count in zip(bar.y, bar.x, strict=True):
+        for label, count in zip(bar.meta["methods"], bar.x, strict=True):
             assert count == counted[label, words[bar.name]]
 
 
@@ -402,7 +394,7 @@ def test_names_are_text_everywhere() -> None:
     )
     text = written(study)
     reader = Reader(text)
-    assert len(reader.all("script")) == 5  # three of data, plotly and ours
+    assert len(reader.all("script")) == 5  # three of data, two of ours
     assert not any(tag in ("b", "bold") and attributes for tag, attributes in reader.tags)
     assert set(held(text, "ledger-data")["columns"]["name"]["texts"]) >= set(NASTY)
     seen = {shown for _, shown in reader.texts}
@@ -420,7 +412,8 @@ def test_names_are_text_everywhere() -> None:
     ]
     names = {trace.get("name", "") for trace in traces}
     assert "a&lt;b&gt;&amp;[/c]" in names  # plotly reads a few tags
-    assert {trace["meta"]["method"] for trace in traces if "meta" in trace} == set(study.labels)
+    about = [trace.get("meta", {}) for trace in traces]
+    assert {meta["method"] for meta in about if "method" in meta} == set(study.labels)
 
 
 def test_data_cannot_end_their_element() -> None:
@@ -479,8 +472,8 @@ def test_bold_and_marks_stand_where_differences_are_significant() -> None:
     }
 
     def body(**changes: Any) -> str:
-        whole = page(replace(findings, comparison=replace(comparison, **changes)), [])
-        return whole[whole.index("<h2") : whole.index('id="reproduce"')]
+        whole = page(replace(findings, comparison=replace(comparison, **changes)))
+        return whole[whole.index('<section id="methods"') : whole.index('<section id="gains"')]
 
     plain = body(differences=none, best={})
     assert "<strong>" not in plain
@@ -498,7 +491,8 @@ def test_numbers_of_the_table_are_those_of_the_comparison() -> None:
     study = make_study(seeds=3)
     comparison = compare(study)
     text = written(study)
-    row = next(row for row in re.findall(r'<tr data-method="qffl">.*?</tr>', text))
+    compared = text[text.index('<section id="methods"') :]
+    row = next(row for row in re.findall(r'<tr data-method="qffl">.*?</tr>', compared))
     cells = [re.sub(r"<[^>]+>", " ", cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
     mean = comparison.rows["qffl"]["mean"]
     assert cells[0].split()[0] == f"{100 * mean.value:.1f}"
@@ -534,7 +528,7 @@ def test_page_of_a_thousand_clients_is_small() -> None:
     text = written(
         make_study(FIVE, seeds=5, clients=1000, samples=10, rounds=500, evaluations=500, groups=())
     )
-    assert len(text.encode()) < 3e6  # plotly is 4.8 MB
+    assert len(text.encode()) < 2e6
 
 
 def test_specs_of_the_seeds_are_one_spec_to_reproduce() -> None:
@@ -685,7 +679,7 @@ def test_command_draws_every_figure(compared: Path, tmp_path: Path) -> None:
         len(panel.variants) for panel in panels.all_panels(analyse(Study.load([compared])))
     )
     assert len(drawn) == variants
-    assert {"distribution.svg", "sorted.svg", "learning.svg", "weights-qffl.svg"} <= set(drawn)
+    assert {"overview.svg", "distribution.svg", "learning.svg", "weights-qffl.svg"} <= set(drawn)
     assert all("<svg" in (tmp_path / "drawn" / name).read_text()[:500] for name in drawn)
 
 

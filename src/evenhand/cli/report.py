@@ -37,6 +37,11 @@ from evenhand.cli.terminal import stopping_cleanly
     show_default=True,
     help="Of --figures.",
 )
+@click.option(
+    "--tables",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write the numbers there, too: CSV with mean and std over runs, and a LaTeX table.",
+)
 @number_options
 @click.option("--title", help="Of the page.")
 @click.option(
@@ -52,6 +57,7 @@ def report(
     out: Path,
     figures: Path | None,
     figure_format: str,
+    tables: Path | None,
     over: str,
     level: float,
     least: int,
@@ -64,8 +70,8 @@ def report(
 ) -> None:
     """Write a page about runs: who gains, who pays, with intervals.
 
-    RUN are directories of runs, comparisons or sweeps with the same data; methods and seeds are put
-    together. The page is one HTML file that needs no network.
+    RUN are directories of runs, comparisons or sweeps. Those with the same data are put together;
+    others get a section of their own. The page is one HTML file that needs no network.
 
     evenhand report runs/digits --out digits.html --figures pictures
     """
@@ -74,26 +80,38 @@ def report(
 
         from evenhand.page.report import report as write
 
-        page, pictures, findings = write(
+        written = write(
             runs,
             out,
             title=title,
             figures=figures,
             figure_format=figure_format,
+            tables=tables,
             over=over,
             level=level,
             least=least,
             positive=positive,
             measure=measure,
         )
-        size = page.stat().st_size
+        page, size = written.page, written.page.stat().st_size
+        sentences = [
+            line
+            for findings in written.studies
+            for line in (*findings.answer.lines(), *findings.sentences)
+        ]
         if as_json:
-            about = {"page": str(page), "bytes": size, "figures": list(map(str, pictures))}
-            click.echo(json.dumps({**about, "sentences": list(findings.sentences)}, indent=2))
+            about = {
+                "page": str(page),
+                "bytes": size,
+                "figures": list(map(str, written.figures)),
+                "tables": list(map(str, written.tables)),
+            }
+            click.echo(json.dumps({**about, "sentences": sentences}, indent=2))
         elif not quiet:
-            for sentence in findings.sentences:
+            for sentence in sentences:
                 click.echo(sentence)
-            drawn = f"; {len(pictures)} figures are in {figures}" if figures is not None else ""
-            click.echo(f"The page is {page} ({size / 1e6:.1f} MB){drawn}")
+            drawn = f"; {len(written.figures)} figures are in {figures}" if figures else ""
+            listed = f"; {len(written.tables)} tables are in {tables}" if tables else ""
+            click.echo(f"The page is {page} ({size / 1e6:.1f} MB){drawn}{listed}")
         if open_page:
             click.launch(page.resolve().as_uri())

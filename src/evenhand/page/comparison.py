@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page import numbers
+from evenhand.page.figures.clients import MOST_NAMED
 from evenhand.page.markup import Cell, hidden, table, text
+from evenhand.page.series import shown
 from evenhand.studies.analysis.comparison import Comparison
 from evenhand.studies.analysis.statistics import STATISTICS
 from evenhand.studies.findings import Findings
@@ -28,15 +32,17 @@ SHORT = {
     "entropy": "entropy",
     "cosine": "cosine",
 }
-FIRST = ("mean", "pooled", "worst10", "best10", "min", "std", "jain", "gini")
-DIFFERENCES = ("mean", "pooled", "worst10", "best10", "min", "std", "gini")
+FIRST = ("mean", "pooled", "worst10", "min", "std", "gini")
+# spreads are left out: a plus would not be better for anybody
+DIFFERENCES = ("mean", "pooled", "worst10", "best10", "min", "max")
+TENTHS = ("worst10", "best10")  # of fewer than ten clients the worst and the best one
 
 
 def methods_compared(findings: Findings) -> str:
     """HTML: numbers of every method with intervals, and what each changes against the reference."""
     study, comparison = findings.study, findings.comparison
     measure, reference = study.measure, study.reference
-    about = f"{numbers.merit_words(study)}{measure.unit} over {findings.clients}"
+    about = f"{numbers.merit_words(study)}{measure.unit}, over {findings.clients}"
     over = numbers.over_words(study, comparison.over)
     intervals = f"{comparison.level:.0%} intervals {over} in brackets"
     if all(
@@ -49,13 +55,12 @@ def methods_compared(findings: Findings) -> str:
         pass
     elif reference is not None and len(study.labels) > 1:
         marks = (
-            f" ▲ and ▼: significantly better and worse than {text(reference)}, paired {text(over)},"
-            " after Holm's correction over the methods, for each number by itself. Bold:"
-            " significantly better than every other method."
+            f" ▲ and ▼: significantly better and worse than {text(reference)}, allowing for the"
+            " number of methods. Bold: significantly better than every other method."
         )
     elif len(study.labels) > 1:
         marks = " Bold: significantly better than every other method."
-    what = {"accuracy": "", "error": "errors, ", "loss": "losses, "}[measure.words[0]]
+    what = "" if measure.percent else f"{measure.words[0]}, "
     smaller = f" Of {what}std and Gini, smaller is better."
     caption = f"{text(about)}; {text(intervals)}.{marks}{smaller}"
     parts = [
@@ -66,14 +71,78 @@ def methods_compared(findings: Findings) -> str:
             study.labels,
             True,
         )
-        for kept in _kept(comparison)
+        for kept in _kept(study, comparison)
     ]
-    body = parts[0]
+    body = parts[0] + _beside(findings)
     if comparison.differences:
         body += _differences(findings)
     if len(parts) > 1:
         body += f"<details><summary>Further numbers</summary>{parts[1]}</details>"
     return body
+
+
+def _beside(findings: Findings) -> str:
+    """Why a number can lie outside its interval, where one does."""
+    study = findings.study
+    for label, row in findings.comparison.rows.items():
+        for name in ("min", *TENTHS, "max", "std"):
+            value, low, high = row[name]
+            if low > value or high < value:
+                seen = numbers.statistic(study, name, value)
+                middle = findings.comparison.estimates[label][name]
+                estimated = numbers.ends_words(study, name, Interval(middle, low, high))
+                return (
+                    '<p class="note">With few test samples the worst client looks worse than it is'
+                    " and the best looks better, by chance alone; intervals correct for that, so a"
+                    " number can lie outside its own interval"
+                    f" ({text(label)}, {SHORT[name]}: seen {seen}, estimated {estimated}).</p>"
+                )
+    return ""
+
+
+def clients_by_method(findings: Findings) -> str:
+    """HTML: how each client is served by each method, by name; empty for many clients."""
+    study = findings.study
+    names = study.names("client")
+    if not 1 < len(names) <= MOST_NAMED or not (study.same_data or study.same_clients):
+        return ""
+    verdicts = {
+        (entry.name, entry.method): entry.verdict
+        for entry in findings.entries
+        if entry.by == "client" and entry.against == study.reference
+    }
+    sizes = study.sizes().tolist()
+    merits = {
+        label: np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
+        for label in study.labels
+    }
+    rows: list[list[Cell | str]] = []
+    for place, (name, size) in enumerate(zip(names, sizes, strict=True)):
+        row: list[Cell | str] = [Cell(text(name), name), Cell(f"{size:,}", size)]
+        for label, found in merits.items():
+            merit = float(found[place])
+            counts = numbers.counts(study, merit, size) if study.same_data else ""
+            below = f"<small>{counts}</small>" if counts else ""
+            mark = _sign(verdicts.get((name, label), ""), study.reference)
+            row.append(
+                Cell(
+                    f"{study.measure.show(merit)}{mark}{below}",
+                    float(shown(study.measure, merit)),
+                )
+            )
+        rows.append(row)
+    marks = (
+        f" ▲ and ▼: significantly better and worse than with {text(study.reference)}, after Holm's"
+        " correction over the clients."
+        if study.reference is not None
+        else ""
+    )
+    seeds = ", means over seeds" if len(study.seeds) > 1 else ""
+    caption = (
+        f"{numbers.merit_words(study)} of each client with each method{text(study.measure.unit)}"
+        f"{seeds}.{marks}"
+    )
+    return table(["client", "samples", *study.labels], rows, caption, sortable=True)
 
 
 def _differences(findings: Findings) -> str:
@@ -83,7 +152,8 @@ def _differences(findings: Findings) -> str:
     names = [
         name
         for name in DIFFERENCES
-        if any(not math.isnan(row[name].interval.value) for row in comparison.differences.values())
+        if name not in _left_out(study)
+        and any(not math.isnan(row[name].interval.value) for row in comparison.differences.values())
     ]
     for label, row in comparison.differences.items():
         cells: list[Cell | str] = [Cell(text(label), label)]
@@ -93,38 +163,32 @@ def _differences(findings: Findings) -> str:
             if math.isnan(interval.value):
                 cells.append(Cell("not shared" if study.sums_only else "-", math.nan))
                 continue
-            ends = (
-                ""
-                if math.isnan(interval.low)
-                else (
-                    f" <small>[{scale * interval.low:+.{digits}f},"
-                    f" {scale * interval.high:+.{digits}f}]</small>"
-                )
-            )
-            shown = f"{scale * interval.value:+.{digits}f}{_mark(findings, label, name)}{ends}"
-            cells.append(Cell(shown, scale * interval.value))
+            value, *ends = numbers.change(interval, scale, digits).split(" ", 1)
+            words = f"{value}{_mark(findings, label, name)}"
+            words += f" <small>{ends[0]}</small>" if ends else ""
+            cells.append(Cell(words, scale * interval.value))
         rows.append(cells)
-    unit = (
-        "in points of accuracy"
-        if study.measure.percent
-        else f"decrease (+) or increase (-) of the {study.measure.words[0]}"
-    )
     over = text(numbers.over_words(study, comparison.over))
     intervals = f", with {comparison.level:.0%} intervals {over}" if over else ""
     caption = (
-        f"Differences to {text(study.reference)}, {unit} (Gini as it is){intervals}: "
-        "what each method gives the worst served, and what it costs."
+        f"Gain (+) or loss (\u2212) against {text(study.reference)}, {numbers.gain_unit(study)}"
+        f"{intervals}: what each method gives the worst served, and what it costs."
     )
     headings = ["method", *(SHORT[name] for name in names)]
     return table(headings, rows, caption, list(comparison.differences), True)
 
 
-def _kept(comparison: Comparison) -> list[list[str]]:
+def _left_out(study: Study) -> tuple[str, ...]:
+    return TENTHS if study.clients < 10 else ()
+
+
+def _kept(study: Study, comparison: Comparison) -> list[list[str]]:
     """Columns of the first and of the second table: those that have numbers."""
     there = [
         name
         for name in STATISTICS
-        if any(not math.isnan(row[name].value) for row in comparison.rows.values())
+        if name not in _left_out(study)
+        and any(not math.isnan(row[name].value) for row in comparison.rows.values())
     ]
     first = [name for name in FIRST if name in there]
     rest = ["mean", *(name for name in there if name not in FIRST)]
@@ -143,12 +207,10 @@ def _rows(findings: Findings, names: Sequence[str]) -> list[list[Cell | str]]:
                 "not shared" if label in study.sums_only and math.isnan(interval.value) else value
             )
             best = comparison.best.get(name) == label
-            shown = f"<strong>{value}</strong>{hidden('significantly the best')}" if best else value
+            bold = f"<strong>{value}</strong>{hidden('significantly the best')}" if best else value
             written = numbers.written(study, name, interval.value)
             row.append(
-                Cell(
-                    f"{shown}{_mark(findings, label, name)}{_ends(study, name, interval)}", written
-                )
+                Cell(f"{bold}{_mark(findings, label, name)}{_ends(study, name, interval)}", written)
             )
         rows.append(row)
     return rows
@@ -161,10 +223,17 @@ def _name(study: Study, label: str) -> str:
 
 def _mark(findings: Findings, label: str, name: str) -> str:
     difference = findings.comparison.differences.get(label, {}).get(name)
-    if difference is None or not (difference.better or difference.worse):
+    if difference is None:
         return ""
-    sign, word = ("▲", "better") if difference.better else ("▼", "worse")
-    meaning = hidden(f" significantly {word} than {findings.study.reference}")
+    verdict = "gains" if difference.better else "harmed" if difference.worse else ""
+    return _sign(verdict, findings.study.reference)
+
+
+def _sign(verdict: str, reference: str | None) -> str:
+    if verdict not in ("gains", "harmed"):
+        return ""
+    sign, word = ("▲", "better") if verdict == "gains" else ("▼", "worse")
+    meaning = hidden(f" significantly {word} than {reference}")
     return f'<span class="{word}" aria-hidden="true">{sign}</span>{meaning}'
 
 

@@ -1,80 +1,143 @@
-"""The page about a study: one HTML file with everything in it."""
+"""The page about one study or several: one HTML file with everything in it."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
-from importlib import import_module, resources
-from typing import Any
+from importlib import resources
+from typing import Any, NamedTuple
 
 from evenhand.data.plots import looks
 from evenhand.page import panels
-from evenhand.page.figures.methods import VERDICTS
+from evenhand.page.figures.methods import STANDINGS, VERDICTS
 from evenhand.page.figures.rounds import EVEN
 from evenhand.page.ledger import ledger_data
 from evenhand.page.markup import script_json, text
 from evenhand.page.panels.panel import Panel
-from evenhand.page.sections import chooser, facts, sections
+from evenhand.page.sections import chooser, opening, overview_of_studies, sections
 from evenhand.studies.findings import Findings
 
 
-def page(
-    findings: Findings,
-    drawn: Sequence[Panel] | None = None,
-    title: str | None = None,
-    command: str = "",
-) -> str:
+class Chapter(NamedTuple):
+    """A study on the page."""
+
+    findings: Findings
+    panels: Mapping[str, Panel]
+    command: str
+    prefix: str  # of the ids of its elements; empty where the page is about one study
+
+
+def chapters(
+    studies: Sequence[tuple[Findings, str]], drawn: Sequence[Sequence[Panel]] | None = None
+) -> list[Chapter]:
+    """Studies with the commands that make a page about each, as parts of one page."""
+    if drawn is None:
+        drawn = [list(panels.all_panels(findings)) for findings, _ in studies]
+    return [
+        Chapter(
+            findings,
+            {panel.key: panel for panel in found},
+            command,
+            "" if len(studies) == 1 else f"study-{number}-",
+        )
+        for number, ((findings, command), found) in enumerate(
+            zip(studies, drawn, strict=True), start=1
+        )
+    ]
+
+
+def page(parts: Findings | Sequence[Chapter], title: str | None = None) -> str:
     """The whole page as text."""
-    study = findings.study
-    found = {
-        panel.key: panel for panel in (panels.all_panels(findings) if drawn is None else drawn)
-    }
-    title = title or f"Who gains and who pays: {study.name}"
-    parted = sections(findings, found, command)
-    parts = {
+    told = chapters([(parts, "")]) if isinstance(parts, Findings) else parts
+    one = len(told) == 1
+    if title is None:
+        title = (
+            f"Who gains and who pays: {told[0].findings.study.name}"
+            if one
+            else f"{len(told)} studies side by side"
+        )
+    if one:
+        body, entries = _parts(told[0], "h2")
+        whole = f"<header><h1>{text(title)}</h1>{_opening(told[0])}</header>{body}"
+    else:
+        studies = [chapter.findings for chapter in told]
+        whole = f"<header><h1>{text(title)}</h1>{overview_of_studies(studies)}</header>"
+        entries = []
+        for chapter in told:
+            key, name = chapter.prefix.rstrip("-"), text(chapter.findings.study.name)
+            entries.append((key, chapter.findings.study.name))
+            whole += (
+                f'<section class="study" id="{key}" aria-labelledby="{key}-h"><h2'
+                f' id="{key}-h">{name}</h2>{_opening(chapter)}{_parts(chapter, "h3")[0]}</section>'
+            )
+    filled = {
         "title": text(title),
-        "facts": facts(findings),
-        "sentences": "".join(f"<li>{text(sentence)}</li>" for sentence in findings.sentences),
         "links": "".join(
-            f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading, _ in parted
+            f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading in entries
         ),
-        "methods": chooser(study),
-        "sections": "".join(
-            f'<section id="{key}" aria-labelledby="{key}-h"><h2'
-            f' id="{key}-h">{text(heading)}</h2>{body}</section>'
-            for key, heading, body in parted
-        ),
+        "methods": chooser([chapter.findings.study for chapter in told]),
+        "body": whole,
         "style": _asset("style.css"),
-        "data": _data(findings, found),
-        "plotly": import_module("plotly.offline").get_plotlyjs(),
+        "data": _data(told),
+        "draw": _asset("draw.js"),
         "script": _asset("script.js"),
     }
     # one pass, so that nothing inside a part is taken for a place
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("page.html"))
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _asset("page.html"))
+
+
+def _opening(chapter: Chapter) -> str:
+    return opening(chapter.findings, chapter.panels, chapter.prefix)
+
+
+def _parts(chapter: Chapter, level: str) -> tuple[str, list[tuple[str, str]]]:
+    """HTML of a study's sections, and the id and heading of each."""
+    whole, entries = "", []
+    for key, heading, body in sections(*chapter):
+        name = chapter.prefix + key
+        entries.append((name, heading))
+        whole += (
+            f'<section id="{name}" aria-labelledby="{name}-h"><{level}'
+            f' id="{name}-h">{text(heading)}</{level}>{body}</section>'
+        )
+    return whole, entries
 
 
 def _asset(name: str) -> str:
     return (resources.files("evenhand.page") / name).read_text(encoding="utf-8")
 
 
-def _data(findings: Findings, found: Mapping[str, Panel]) -> str:
-    """The figures and the ledger for the page's script."""
+def _data(told: Sequence[Chapter]) -> str:
+    """The figures and ledgers for the page's script."""
     shown = ",".join(
-        f"{json.dumps(key)}:[{','.join(_figure_json(v.figure, v.finding) for v in panel.variants)}]"
-        for key, panel in found.items()
+        f"{json.dumps(chapter.prefix + key)}:"
+        f"[{','.join(_figure_json(v.figure, v.finding) for v in panel.variants)}]"
+        for chapter in told
+        for key, panel in chapter.panels.items()
     )
-    themes = {
-        look.colour: look.dark
-        for look in looks(findings.study.labels, findings.study.reference).values()
-        if look.colour != look.dark
-    }
-    themes |= {EVEN: "#2A2F37", VERDICTS["unclear"][0]: "#9AA0A8"}
+    themes = {EVEN: "#2A2F37"}
+    themes |= {look.line: look.dark for look in VERDICTS.values()}
+    themes |= {colour: dark for colour, dark, _ in STANDINGS.values()}
+    for chapter in told:
+        study = chapter.findings.study
+        for found in (
+            looks(study.labels, study.reference).values(),
+            looks(study.names("group")).values(),
+        ):
+            themes |= {look.colour: look.dark for look in found if look.colour != look.dark}
     parts = [script_json("figures-data", "{" + shown + "}"), script_json("themes-data", themes)]
-    if findings.entries:
-        parts.append(script_json("ledger-data", ledger_data(findings)))
+    parts += [
+        script_json(f"{chapter.prefix}ledger-data", ledger_data(chapter.findings))
+        for chapter in told
+        if chapter.findings.entries
+    ]
     return "\n".join(parts)
 
 
 def _figure_json(figure: Any, finding: str) -> str:
-    return f'{{"figure":{figure.to_json()},"finding":{json.dumps(finding)}}}'
+    """A figure without the template, which the page's own style takes the place of."""
+    whole = figure.to_plotly_json()
+    layout = {key: value for key, value in whole["layout"].items() if key != "template"}
+    shown = {"figure": {"data": whole["data"], "layout": layout}, "finding": finding}
+    return json.dumps(shown, separators=(",", ":"), allow_nan=False, ensure_ascii=False)

@@ -8,14 +8,21 @@ from typing import Any
 
 from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import text
+from evenhand.page.numbers import gain_unit
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.findings import Findings
 
 WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
 
 
-def ledger(findings: Findings) -> str:
-    study, entries = findings.study, findings.entries
+def told(findings: Findings) -> list[Entry]:
+    """Entries of clients, groups and teams, each of them once: not of teams that are the groups."""
+    return [entry for entry in findings.entries if entry.by in findings.study.kinds]
+
+
+def ledger(findings: Findings, prefix: str = "") -> str:
+    """HTML: filters and an empty table, which the page's script fills."""
+    study, entries = findings.study, told(findings)
     if not entries:
         why = (
             "Only one method took part."
@@ -31,11 +38,6 @@ def ledger(findings: Findings) -> str:
             "<p>There is no ledger: gains and losses are counted against FedAvg and against"
             f" staying alone. {why}</p>"
         )
-    unit = (
-        "points of accuracy"
-        if study.measure.percent
-        else f"decrease (+) or increase (-) of the {study.measure.words[0]}"
-    )
     seeds = (
         " and over seeds"
         if len(study.judged_seeds) > 1
@@ -44,8 +46,9 @@ def ledger(findings: Findings) -> str:
         else ""
     )
     caption = (
-        f"Gain or loss of everyone, {unit}, with {findings.comparison.level:.0%} intervals over"
-        f" their samples{seeds}. Harmed and gains: significant after Holm's correction over all"
+        f"Gain (+) or loss (\u2212) of everyone, {gain_unit(study)}, with"
+        f" {findings.comparison.level:.0%} intervals over their samples{seeds}. Harmed and gains:"
+        " significant after Holm's correction over all"
         f" clients (or groups, or teams) of a method. Few: fewer than {findings.least} samples."
     )
     options: dict[str, Sequence[str]] = {
@@ -71,11 +74,11 @@ def ledger(findings: Findings) -> str:
             for value in values
         )
         whole = f'<option value="">{every[key]}</option>' if len(values) > 1 else ""
-        select = f'<select id="ledger-{key}" data-filter="{key}">{whole}{shown}</select>'
-        controls += f'<div><label for="ledger-{key}">{labels[key]}</label>{select}</div>'
+        select = f'<select id="{prefix}ledger-{key}" data-filter="{key}">{whole}{shown}</select>'
+        controls += f'<div><label for="{prefix}ledger-{key}">{labels[key]}</label>{select}</div>'
     controls += (
-        '<div><label for="ledger-name">Name contains</label><input type="search" id="ledger-name"'
-        ' autocomplete="off"></div>'
+        f'<div><label for="{prefix}ledger-name">Name contains</label><input type="search"'
+        f' id="{prefix}ledger-name" autocomplete="off"></div>'
     )
     headings = {
         "name": "name",
@@ -100,22 +103,24 @@ def ledger(findings: Findings) -> str:
             f'<th scope="col" data-key="{key}"{kind}><button'
             f' type="button">{text(heading)}</button></th>'
         )
+    buttons = "".join(
+        f'<button type="button" id="{prefix}ledger-{key}">{word}</button>'
+        for key, word in (("back", "Previous"), ("on", "Next"), ("all", "Show all"))
+    )
     return (
-        f'<div class="filters" role="group" aria-label="Filter the ledger">{controls}</div><p'
-        ' id="ledger-state" role="status"></p><div class="wide" role="group" tabindex="0"'
-        ' aria-label="Harm ledger"><table'
-        f' id="ledger-table"><caption><span>{text(caption)}</span></caption><thead><tr>{head}'
-        "</tr></thead><tbody></tbody></table></div><div"
-        ' class="pages"><button type="button" id="ledger-back">Previous</button><button'
-        ' type="button" id="ledger-on">Next</button><button type="button" id="ledger-all">Show'
-        " all</button></div><noscript><p>The ledger needs JavaScript; evenhand compare writes it"
-        " as ledger.csv, too.</p></noscript>"
+        f'<div class="ledger" data-prefix="{prefix}"><div class="filters" role="group"'
+        f' aria-label="Filter the ledger">{controls}</div><p class="state"'
+        f' id="{prefix}ledger-state" role="status"></p><div class="wide" role="group" tabindex="0"'
+        f' aria-label="Harm ledger"><table id="{prefix}ledger-table"><caption>'
+        f"<span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody></tbody>"
+        f'</table></div><div class="pages">{buttons}</div></div><noscript><p>The ledger needs'
+        " JavaScript; evenhand compare writes it as ledger.csv, too.</p></noscript>"
     )
 
 
 def ledger_data(findings: Findings) -> dict[str, Any]:
     """The ledger by column: texts as places in lists of them, numbers rounded to what is shown."""
-    measure, entries = findings.study.measure, findings.entries
+    measure, entries = findings.study.measure, told(findings)
 
     def coded(values: list[str]) -> dict[str, Any]:
         place: dict[str, int] = {}
@@ -126,7 +131,7 @@ def ledger_data(findings: Findings) -> dict[str, Any]:
         return [None if math.isnan(value) else round(value, digits) for value in values]
 
     def merits(read: Callable[[Entry], float]) -> list[float | None]:
-        sign = 1 if measure.column == "accuracy" else -1
+        sign = 1 if measure.percent else -1
         return rounded([sign * measure.scale * read(entry) for entry in entries], measure.digits)
 
     def gains(read: Callable[[Entry], float]) -> list[float | None]:

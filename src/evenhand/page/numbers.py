@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import html
+
 import numpy as np
 
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.series import shown
+from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.statistics import HEADINGS
 from evenhand.studies.runs.study import Study
 
@@ -39,7 +42,7 @@ def merit_words(study: Study) -> str:
 
 def merit_title(study: Study) -> str:
     """What an axis with merits is called."""
-    smaller = "" if study.measure.column == "accuracy" else " (smaller is better)"
+    smaller = "" if study.measure.percent else " (smaller is better)"
     return f"{study.measure.part} {study.measure.name}{study.measure.unit}{smaller}"
 
 
@@ -48,6 +51,16 @@ def statistic(study: Study, name: str, value: float) -> str:
     if np.isnan(value):
         return "-"
     return f"{written(study, name, value):.{digits(study, name)}f}"
+
+
+def ends_words(study: Study, name: str, interval: Interval) -> str:
+    """A statistic with its unit and interval: 77.5 % [70.1, 84.0]."""
+    unit = study.measure.percent if name in OF_MERITS else ""
+    value = f"{statistic(study, name, interval.value)}{unit}"
+    if np.isnan(interval.low) or np.isnan(interval.high):
+        return value
+    low, high = sorted((written(study, name, interval.low), written(study, name, interval.high)))
+    return f"{value} [{low:.{digits(study, name)}f}, {high:.{digits(study, name)}f}]"
 
 
 def digits(study: Study, name: str) -> int:
@@ -68,6 +81,68 @@ def points(interval: Interval) -> str:
         return "-"
     return f"{100 * interval.value:.1f}" + (
         "" if np.isnan(interval.low) else f" [{100 * interval.low:.1f}, {100 * interval.high:.1f}]"
+    )
+
+
+def signed(value: float, digits: int) -> str:
+    """A change with its sign; what rounds to nothing has none.
+
+    >>> signed(1.25, 1), signed(-0.04, 1), signed(-2, 1)
+    ('+1.2', '0.0', '−2.0')
+    """
+    written = f"{abs(value):.{digits}f}"
+    return written if float(written) == 0 else f"{'+' if value > 0 else chr(0x2212)}{written}"
+
+
+def change(interval: Interval, scale: float, digits: int) -> str:
+    """A change with its interval: +2.5 [-1.0, +6.0]."""
+    if np.isnan(interval.value):
+        return "-"
+    ends = (
+        ""
+        if np.isnan(interval.low)
+        else f" [{signed(scale * interval.low, digits)}, {signed(scale * interval.high, digits)}]"
+    )
+    return signed(scale * interval.value, digits) + ends
+
+
+def gain_unit(study: Study) -> str:
+    """What gains are in; plus is better for the person concerned."""
+    if study.measure.percent:
+        return f"points of {study.measure.name}"
+    return f"a smaller {study.measure.words[0]} is +"
+
+
+def gain_title(study: Study, against: str) -> str:
+    """What an axis with gains is called."""
+    return f"gain (+) or loss (\u2212) against {against}, {gain_unit(study)}"
+
+
+def counts(study: Study, merit: float, samples: int) -> str:
+    """How many samples are served rightly: 15 of 23; nothing where the measure is no such share."""
+    if np.isnan(merit) or not study.measure.of_shares:
+        return ""
+    right = merit * samples
+    whole = abs(right - round(right)) < 1e-6
+    return f"{right:,.{0 if whole else 1}f} of {samples:,}"
+
+
+def served(study: Study, merit: float, samples: int) -> str:
+    """How someone is served, with counts: 15 of 23 (65.2 %)."""
+    if np.isnan(merit):
+        return "no samples"
+    value = f"{study.measure.show(merit)}{study.measure.percent}"
+    if found := counts(study, merit, samples):
+        return f"{found} ({value})"
+    return f"{study.measure.words[0]} {value} on {samples:,} sample{'s' * (samples != 1)}"
+
+
+def gain_words(study: Study, entry: Entry) -> str:
+    """What someone gains, with counts, for a figure."""
+    gain = change(entry.gain, study.measure.scale, study.measure.digits)
+    now, before = (served(study, merit, entry.samples) for merit in (entry.merit, entry.reference))
+    return f"{html.escape(entry.name, quote=False)}: {gain}<br>{now}<br>{before} with " + (
+        html.escape(entry.against, quote=False)
     )
 
 

@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evenhand.data.plots import graph_objects, save_figures
-from evenhand.errors import require_choice
+from evenhand.errors import RunError, require_choice
 from evenhand.files import write_atomic
 from evenhand.page import panels
-from evenhand.page.document import page
+from evenhand.page.document import chapters, page
+from evenhand.page.exports import save_tables
 from evenhand.page.panels.panel import Panel
+from evenhand.page.panels.sweeps import ALL_POINTS
+from evenhand.studies.analysis.answer import MOST
 from evenhand.studies.findings import NUMBERS, Findings, analyse, conclude
 from evenhand.studies.runs.directories import load_spec
 from evenhand.studies.runs.study import Study
@@ -25,7 +28,9 @@ class Report(NamedTuple):
 
     page: Path
     figures: list[Path]
-    findings: Findings
+    findings: Findings  # of the first study
+    tables: list[Path]
+    studies: list[Findings]
 
 
 def report(
@@ -35,43 +40,64 @@ def report(
     title: str | None = None,
     figures: str | Path | None = None,
     figure_format: str = "png",
+    tables: str | Path | None = None,
     **numbers: Any,
 ) -> Report:
     """Write a page about runs: who gains, who pays, with intervals. It is one HTML file that needs
     no network.
 
     Args:
-        runs: the directory of a run, comparison or sweep, or several with the same data, whose
-            methods and seeds are put together; or what :func:`evenhand.load`,
-            :func:`evenhand.compare` or :func:`evenhand.sweep` gave.
+        runs: the directory of a run, comparison or sweep, or several: methods and seeds with the
+            same data are put together, runs with other data get a section of their own. Or what
+            :func:`evenhand.load`, :func:`evenhand.compare` or :func:`evenhand.sweep` gave.
         figures: a directory; every figure is then written there, too, as a file of its own.
         figure_format: "png" or "svg".
+        tables: a directory; the numbers are then written there as CSV, and as a LaTeX table.
 
     The other keywords are those of :func:`evenhand.analyse`: over, level, least, positive.
     """
     require_choice("figure_format", figure_format, ("png", "svg"))
     graph_objects()  # whatever is missing shows before the work is done
-    command = ""
     if isinstance(runs, Findings):
         if numbers:
             raise TypeError(f"the findings have their own {', '.join(numbers)}; leave it out here")
-        findings = runs
+        studies = [(runs, "")]
     elif isinstance(runs, Study):
-        findings = analyse(runs, **numbers)
+        studies = [(analyse(runs, **numbers), "")]
     else:
         paths = [Path(path) for path in ([runs] if isinstance(runs, str | Path) else runs)]
-        study = Study.load(paths)
-        alone = len(paths) == 1
-        findings = (
-            conclude(study, load_spec(paths[0]), **numbers) if alone else analyse(study, **numbers)
-        )
-        command = _command(paths, numbers)
-    whole = _with_all_points(findings)
-    drawn = list(panels.all_panels(whole))
+        studies = [
+            (
+                conclude(study, load_spec(of[0]), **numbers)
+                if len(of) == 1
+                else analyse(study, **numbers),
+                _command(of, numbers),
+            )
+            for study, of in _studies(paths)
+        ]
+    whole = [(_with_all_points(findings), command) for findings, command in studies]
+    drawn = [list(panels.all_panels(findings)) for findings, _ in whole]
     written = Path(out)
-    write_atomic(written, page(whole, drawn, title, command).encode())
+    write_atomic(written, page(chapters(whole, drawn), title).encode())
     pictures = [] if figures is None else save_pictures(drawn, Path(figures), figure_format)
-    return Report(written, pictures, whole)
+    listed = [] if tables is None else save_tables([findings for findings, _ in whole], tables)
+    return Report(written, pictures, whole[0][0], listed, [findings for findings, _ in whole])
+
+
+def _studies(paths: Sequence[Path]) -> list[tuple[Study, list[Path]]]:
+    """Runs of the same data are one study; others have a study of their own."""
+    found: list[tuple[Study, list[Path]]] = []
+    for path in paths:
+        alone = Study.load([path])
+        for place, (_, of) in enumerate(found):
+            try:
+                found[place] = (Study.load([*of, path]), [*of, path])
+                break
+            except RunError:  # other data, or judged by another measure
+                continue
+        else:
+            found.append((alone, [path]))
+    return found
 
 
 def _with_all_points(findings: Findings) -> Findings:
@@ -79,27 +105,29 @@ def _with_all_points(findings: Findings) -> Findings:
     not to be chosen by test data."""
     if findings.sweep is None:
         return findings
-    warning = (
-        "Below, all points are shown on test data; to choose one of them by these numbers would"
-        " make it look better than it is."
-    )
     reason = f"Chosen on validation data: {findings.sweep.reason}"
     everything = findings.of(findings.sweep.study)
-    return replace(everything, sentences=[reason, *findings.sentences, warning])
+    first = replace(findings.answer, sentences=(reason, *findings.answer.sentences)[:MOST])
+    told = [*findings.answer.sentences[MOST - 1 :], *findings.sentences, ALL_POINTS]
+    return replace(everything, answer=first, sentences=told, sweep=findings.sweep)
 
 
-def save_pictures(drawn: Sequence[Panel], directory: Path, figure_format: str) -> list[Path]:
+def save_pictures(
+    drawn: Sequence[Sequence[Panel]], directory: Path, figure_format: str
+) -> list[Path]:
     """Every figure as a file."""
     pictures: dict[Path, Any] = {}
-    for panel in drawn:
-        for variant in panel.variants:
-            several = f"-{variant.name}" if len(panel.variants) > 1 else ""
-            name = re.sub(r"[^\w.=+-]+", "-", f"{panel.key}{several}").strip("-")
-            path, number = directory / f"{name}.{figure_format}", 1
-            while path in pictures:  # names that differ only in what cannot be in a file's name
-                number += 1
-                path = directory / f"{name}-{number}.{figure_format}"
-            pictures[path] = variant.figure
+    for number, panels_of_one in enumerate(drawn, start=1):
+        study = f"study-{number}-" if len(drawn) > 1 else ""
+        for panel in panels_of_one:
+            for variant in panel.variants:
+                several = f"-{variant.name}" if len(panel.variants) > 1 else ""
+                name = re.sub(r"[^\w.=+-]+", "-", f"{study}{panel.key}{several}").strip("-")
+                path, count = directory / f"{name}.{figure_format}", 1
+                while path in pictures:  # names that differ only in what cannot be in a file's name
+                    count += 1
+                    path = directory / f"{name}-{count}.{figure_format}"
+                pictures[path] = variant.figure
     return save_figures(pictures)
 
 

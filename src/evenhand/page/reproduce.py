@@ -87,4 +87,5 @@ def reproduce(study: Study, command: str) -> str:
             + (" and others" if len(study.directories) > 10 else ""),
         ]
     )
-    return "".join(parts) + table(["what", "value"], rows, "What the numbers come from")
+    numbers = table(["what", "value"], rows, "What the numbers come from")
+    return f'{"".join(parts)}<div class="words-table">{numbers}</div>'

@@ -9,7 +9,6 @@
   const chosen = Object.fromEntries(Object.keys(panels).map((key) => [key, 0]));
   const hiddenMethods = new Set();
   const PRINT_WIDTH = 680, PRINT_HEIGHT = 780;  // that a sheet of A4 or letter paper has room for, in CSS pixels
-  const ABOVE_AND_BELOW = 130;  // what of a figure's height is not for its rows
   const boxes = all("input[data-method]");
   let printing = false;
 
@@ -37,136 +36,65 @@
     return faint ? faintDarker[faint] + colour.slice(faint.length) : colour;
   }
 
-  function recoloured(node, key) {
-    if (typeof node === "string") return /color$/i.test(key) || key === "colorscale" ? inDark(node) : node;
-    if (Array.isArray(node)) return key === "colorscale" ? node.map((part) => recoloured(part, key)) : node;
-    if (node === null || typeof node !== "object") return node;
-    return Object.fromEntries(Object.entries(node).map(([name, part]) => [name, recoloured(part, name)]));
-  }
-
-  function themed(figure) {
-    const dark = isDark();
-    const ink = dark ? "#e6e8eb" : "#22262b", grid = dark ? "#2c323b" : "#e4e6ea", paper = "rgba(0,0,0,0)";
-    const recolour = (node) => (dark ? recoloured(node, "") : structuredClone(node));
-    const traces = figure.data.map(recolour), layout = recolour(figure.layout);
-    const base = layout.template.layout;
-    Object.assign(base, { paper_bgcolor: paper, plot_bgcolor: paper });
-    base.font.color = ink;
-    base.hoverlabel = { align: "left", bgcolor: dark ? "#262b33" : "#ffffff", bordercolor: dark ? "#5a626e" : "#b8bec7", font: { color: ink } };
-    for (const axis of ["xaxis", "yaxis"]) base[axis].gridcolor = grid;
-    return { traces, layout };
-  }
-
   const plotOf = (key) => document.getElementById(`plot-${key}`);
 
   function draw(key) {
     const place = plotOf(key);
-    if (!place) return null;
+    if (!place) return;
     const { figure, finding } = panels[key][chosen[key]];
-    const { traces, layout } = themed(figure);
-    const width = printing ? PRINT_WIDTH : place.clientWidth, narrow = width < 560;
-    for (const trace of traces) {
-      const method = trace.meta && trace.meta.method;
-      trace.visible = !(method && hiddenMethods.has(method) && key !== "weights");
-      if (trace.type === "heatmap" && narrow) Object.assign(trace.colorbar, { orientation: "h", y: 1.02, yanchor: "bottom", x: 0.5, title: { text: "times an equal share", side: "top" } });
-    }
-    if (key === "verdicts") keepMethods(traces);
-    delete layout.title;
-    delete layout.width;
-    layout.autosize = false;
-    layout.width = width;
-    layout.margin = { l: 8, r: 12, t: 24, b: 40 };
-    if (narrow) {
-      layout.template.layout.font.size = 11;
-      layout.legend = { ...layout.legend, font: { size: 11 } };
-    }
-    if (layout.yaxis && layout.yaxis.type === "category" && key !== "weights") {  // rows, or markers in a row, are fewer
-      layout.height = ABOVE_AND_BELOW + (layout.height - ABOVE_AND_BELOW) * Math.max(1, boxes.length - hiddenMethods.size) / boxes.length;
-    }
-    if (printing) layout.height = Math.min(layout.height, PRINT_HEIGHT);
-    showKeys(place, traces, layout, narrow && !printing);
-    wrapTitles(layout, traces, width);
-    if (window.matchMedia("(pointer: coarse)").matches) layout.dragmode = false;  // a finger scrolls the page
-    place.setAttribute("aria-label", finding);
-    place.style.minHeight = `${layout.height}px`;
-    const config = { displayModeBar: false, responsive: false, showTips: false };
-    return window.Plotly.react(place, traces, layout, config).then(() => {
-      if (place.dataset.listening) return;
-      place.dataset.listening = "yes";
-      place.on("plotly_legendclick", (event) => {
-        const method = event.data[event.curveNumber].meta && event.data[event.curveNumber].meta.method;
-        if (!method) return true;
-        toggle(method);
-        return false;
-      });
-      place.on("plotly_legenddoubleclick", () => false);
+    const dark = isDark(), width = printing ? PRINT_WIDTH : place.clientWidth;
+    if (!width) return;  // in a part that is folded
+    const shown = printing && figure.layout.height > PRINT_HEIGHT ? { ...figure, layout: { ...figure.layout, height: PRINT_HEIGHT } } : figure;
+    drawFigure(place, shown, {
+      width,
+      ink: dark ? "#e6e8eb" : "#22262b",
+      soft: dark ? "#a9b0ba" : "#565d67",
+      grid: dark ? "#2c323b" : "#e4e6ea",
+      paper: dark ? "#14171c" : "#ffffff",
+      paint: dark ? inDark : (colour) => colour,
+      kept: (method) => !hiddenMethods.has(method),
+      toggle,
     });
+    place.setAttribute("aria-label", finding);
+    place.style.minHeight = `${find("svg", place).getAttribute("height")}px`;
   }
 
-  function showKeys(place, traces, layout, wanted) {  // a legend in the figure would take too much of a narrow one
-    const old = find(".keys", place.parentElement);
-    if (old) old.remove();
-    const named = traces.some((trace) => trace.type === "scatter" && trace.meta && trace.showlegend !== false);
-    if (!wanted || !named || layout.showlegend === false) return;
-    layout.showlegend = false;
-    const keys = Object.assign(document.createElement("div"), { className: "keys", ariaHidden: "true" });
-    for (const box of boxes) {
-      if (!box.checked) continue;
-      const key = document.createElement("span");
-      key.append(find("svg", box.parentElement).cloneNode(true), box.dataset.method);
-      keys.append(key);
-    }
-    place.before(keys);
-  }
-
-  function wrapTitles(layout, traces, width) {  // in lines that fit beside the figure, with about 7 pixels for a letter
-    const rows = layout.yaxis && layout.yaxis.type === "category" ? traces.flatMap((trace) => trace.y) : [];
-    const besides = Math.max(0, ...rows.map((row) => decoded(String(row)).length)) * 6.5;
-    for (const [name, axis] of Object.entries(layout)) {
-      if (!/^[xy]axis/.test(name) || !axis.title || !axis.title.text) continue;
-      const across = name.startsWith("x"), part = axis.domain ? axis.domain[1] - axis.domain[0] : 1;
-      const most = (across ? 0.8 * width - besides : 0.75 * part * layout.height) / 7;
-      const lines = [""];
-      for (const word of axis.title.text.split(" ")) {
-        if (lines.at(-1) && lines.at(-1).length + word.length > most) lines.push("");
-        lines.push(`${lines.pop()} ${word}`.trim());
-      }
-      axis.title.text = lines.join("<br>");
-    }
-  }
-
-  function keepMethods(traces) {  // bars belong to several methods
-    const names = new Map(all("[data-method]", find(".chooser")).map((box) => [box.parentElement.textContent, box.dataset.method]));
-    for (const trace of traces) {
-      const kept = trace.y.map((shown) => !hiddenMethods.has(names.get(decoded(shown))));
-      for (const column of ["x", "y", "text"]) trace[column] = trace[column].filter((_, i) => kept[i]);
-    }
-  }
-
-  function decoded(markup) {
-    const holder = document.createElement("textarea");
-    holder.innerHTML = markup;
-    return holder.value;
-  }
-
-  const drawAll = () => Promise.all(Object.keys(panels).map(draw));
+  const drawAll = () => Object.keys(panels).forEach(draw);
 
   for (const select of all("select[data-panel]")) {
     select.addEventListener("change", () => {
       const key = select.dataset.panel;
       chosen[key] = Number(select.value);
       for (const numbers of all(".numbers", document.getElementById(`figure-${key}`))) numbers.hidden = numbers.dataset.variant !== select.value;
+      fitAll(document.getElementById(`figure-${key}`));
       draw(key);
     });
   }
   for (const button of all("button.save")) {
     button.addEventListener("click", () => {
-      const place = plotOf(button.dataset.panel);
-      const paper = getComputedStyle(document.body).backgroundColor;
-      const picture = { data: place.data, layout: { ...place.layout, paper_bgcolor: paper } };
-      window.Plotly.downloadImage(picture, { format: "svg", filename: button.dataset.panel, width: place.clientWidth, height: place.layout.height });
+      const drawn = find("svg", plotOf(button.dataset.panel)).cloneNode(true);
+      drawn.style.background = getComputedStyle(document.body).backgroundColor;
+      const file = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(drawn)], { type: "image/svg+xml" }));
+      Object.assign(document.createElement("a"), { href: file, download: `${button.dataset.panel}.svg` }).click();
+      setTimeout(() => URL.revokeObjectURL(file), 1000);
     });
   }
+
+  // ---- tables that are too wide ------------------------------------------------------------------------------------------------
+  const ROLES = { TABLE: "table", THEAD: "rowgroup", TBODY: "rowgroup", TR: "row", TD: "cell" };
+
+  function fit(place) {  // a row becomes a list of its cells where its table has no room
+    const table = find("table", place);
+    table.classList.remove("stacked");
+    if (printing || !place.clientWidth || place.scrollWidth <= place.clientWidth + 1) return;
+    table.classList.add("stacked");
+    const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
+    for (const part of [table, ...all("thead, tbody, tr, td", table)]) part.setAttribute("role", ROLES[part.tagName]);  // which stacking takes away
+    for (const header of all("th", table)) header.setAttribute("role", header.scope === "row" ? "rowheader" : "columnheader");
+    for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, i) => { cell.dataset.label = headings[i]; });
+  }
+  const fitAll = (from = document) => all(".wide", from).forEach(fit);
+  document.addEventListener("toggle", (event) => { if (event.target.open && !event.target.classList.contains("side")) fitAll(event.target); }, true);
 
   // ---- methods -----------------------------------------------------------------------------------------------------------------
   function toggle(method) {
@@ -180,7 +108,7 @@
     for (const box of boxes) if (!box.checked) hiddenMethods.add(box.dataset.method);
     for (const row of all("tr[data-method]")) row.hidden = hiddenMethods.has(row.dataset.method);
     drawAll();
-    if (ledger) ledger.show(true);
+    for (const ledger of ledgers) ledger.show(true);
   }
   for (const box of boxes) box.addEventListener("change", showMethods);
   document.getElementById("show-all").addEventListener("click", () => {
@@ -215,19 +143,18 @@
   }
 
   // ---- ledger ------------------------------------------------------------------------------------------------------------------
-  const ledger = makeLedger(data("ledger-data"));
+  const ledgers = all(".ledger").map((place) => makeLedger(place, data(`${place.dataset.prefix}ledger-data`)));
 
-  function makeLedger(content) {
-    if (!content) return null;
+  function makeLedger(place, content) {
     const PAGE = 25;
     const { columns, digits } = content;
-    const table = document.getElementById("ledger-table"), state = document.getElementById("ledger-state");
-    const [back, on, whole] = ["ledger-back", "ledger-on", "ledger-all"].map((id) => document.getElementById(id));
-    const filters = all("select[data-filter]"), name = document.getElementById("ledger-name");
+    const table = find("table", place), state = find(".state", place);
+    const [back, on, whole] = ["ledger-back", "ledger-on", "ledger-all"].map((id) => document.getElementById(place.dataset.prefix + id));
+    const filters = all("select[data-filter]", place), name = find("input[type=search]", place);
     const keys = [...table.tHead.rows[0].cells].map((header) => header.dataset.key);
     const total = columns.samples.length;
     const at = (key, i) => (columns[key].codes ? columns[key].texts[columns[key].codes[i]] : columns[key][i]);
-    const signed = (value) => (value > 0 ? "+" : value < 0 ? "\u2212" : "") + Math.abs(value).toFixed(digits);
+    const signed = (value) => { const size = Math.abs(value).toFixed(digits); return (Number(size) === 0 ? "" : value > 0 ? "+" : "\u2212") + size; };
     const VERDICTS = { harmed: "\u25bc harmed", gains: "\u25b2 gains", unclear: "unclear", few: "few samples" };
     const rank = Object.fromEntries(Object.keys(VERDICTS).map((verdict, place) => [verdict, place]));
     const sortedBy = (key, i) => (key === "verdict" ? rank[at(key, i)] : at(key, i));
@@ -275,7 +202,7 @@
 
     function show(fromStart) {
       if (fromStart) page = 0;
-      const found = kept(), from = everything ? 0 : page * PAGE, to = everything ? found.length : Math.min(found.length, from + PAGE);
+      const complete = everything || printing, found = kept(), from = complete ? 0 : page * PAGE, to = complete ? found.length : Math.min(found.length, from + PAGE);
       table.tBodies[0].replaceChildren(...found.slice(from, to).map((i) => {
         const row = document.createElement("tr");
         row.append(...keys.map((key) => cell(key, i)));
@@ -288,6 +215,7 @@
       on.disabled = everything || to >= found.length;
       whole.textContent = everything ? "Show pages" : "Show all";
       whole.disabled = !everything && found.length <= PAGE;
+      fit(find(".wide", place));
     }
 
     [...table.tHead.rows[0].cells].forEach((header) => {
@@ -326,7 +254,7 @@
     for (const entry of entries) {
       if (!entry.isIntersecting) continue;
       for (const link of links.values()) link.removeAttribute("aria-current");
-      links.get(entry.target.id).setAttribute("aria-current", "location");
+      links.get(entry.target.id)?.setAttribute("aria-current", "location");
     }
   }, { rootMargin: "-20% 0px -70% 0px" });
   for (const section of all("main > section")) watcher.observe(section);
@@ -341,7 +269,9 @@
     } else {
       for (const part of folded) part.open = false;
     }
+    for (const ledger of ledgers) ledger.show(!begins);
     drawAll();
+    fitAll();
   }
   window.addEventListener("beforeprint", () => forPrint(true));
   window.addEventListener("afterprint", () => forPrint(false));
@@ -353,7 +283,7 @@
     if (width === lastWidth || printing) return;
     lastWidth = width;
     clearTimeout(waiting);
-    waiting = setTimeout(drawAll, 80);
+    waiting = setTimeout(() => { drawAll(); fitAll(); }, 80);
   }).observe(find("main"));
 
   const theme = remembered.get();
@@ -361,4 +291,5 @@
   fold();
   lastWidth = find("main").clientWidth;
   showTheme();
+  fitAll();
 })();

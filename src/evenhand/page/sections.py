@@ -1,14 +1,15 @@
-"""The sections of the page, its first facts and the choice of methods."""
+"""The sections of the page, its first screen and the choice of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from evenhand.data.plots import looks
 from evenhand.page import server
-from evenhand.page.comparison import methods_compared
+from evenhand.page.comparison import clients_by_method, methods_compared
 from evenhand.page.ledger import ledger
-from evenhand.page.markup import hidden, text
+from evenhand.page.markup import hidden, table, text
+from evenhand.page.numbers import ends_words
 from evenhand.page.panels.panel import Panel
 from evenhand.page.reproduce import reproduce
 from evenhand.studies.findings import Findings
@@ -34,37 +35,94 @@ DASHES = {
 }
 
 
+def answer(findings: Findings) -> tuple[list[str], list[str]]:
+    """The answer, and what else there is to say in words."""
+    first = list(findings.answer.sentences)
+    return first, [sentence for sentence in findings.sentences if sentence not in first]
+
+
+def opening(findings: Findings, found: Mapping[str, Panel], prefix: str = "") -> str:
+    """The first screen: the answer, one figure, and what it is about."""
+    first, rest = answer(findings)
+    told = "".join(f"<li>{text(sentence)}</li>" for sentence in first)
+    more = "".join(f"<li>{text(sentence)}</li>" for sentence in rest)
+    drawn = _figure(found["overview"], prefix) if "overview" in found else ""
+    command = findings.answer.command
+    after = f'<p class="next">Next: <code>{text(command)}</code></p>' if command else ""
+    return (
+        f'<div class="answer"><ul>{told}</ul>{after}</div>{drawn}'
+        f'<ul class="facts">{facts(findings)}</ul>'
+        + (
+            '<details class="more"><summary>More in words</summary><ul'
+            f' class="sentences">{more}</ul></details>'
+            if more
+            else ""
+        )
+    )
+
+
 def sections(
-    findings: Findings, found: Mapping[str, Panel], command: str
+    findings: Findings, found: Mapping[str, Panel], command: str, prefix: str = ""
 ) -> list[tuple[str, str, str]]:
-    """(id, heading, HTML) of every section of the page."""
+    """(key, heading, HTML) of every section of the page."""
     study = findings.study
 
     def drawn(*keys: str) -> str:
-        return "".join(_figure(found[key]) for key in keys if key in found)
+        return "".join(_figure(found[key], prefix) for key in keys if key in found)
 
+    words = study.measure.words[0].capitalize()
     sections = [
+        ("sweep", "How the point was chosen", drawn("sensitivity")),
         ("methods", "Methods compared", methods_compared(findings)),
-        ("distribution", "How clients are served", drawn("distribution") or _not_shared(study)),
-        ("sorted", "From the worst to the best served", drawn("sorted")),
         (
-            "front",
-            f"{study.measure.words[0].capitalize()} and fairness",
-            drawn("front"),
+            "gains",
+            "Who gains, who is harmed",
+            drawn("verdicts", "gains") + clients_by_method(findings) or _not_shared(study),
         ),
-        ("groups", "Groups", drawn("gaps-group", "members-group")),
-        ("teams", "Teams of clients", drawn("gaps-team", "members-team")),
+        ("groups", "Groups", drawn("members-group", "gaps-group")),
+        ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
+        ("clients", "How clients are served", drawn("distribution", "sorted")),
+        ("front", f"{words} and fairness", drawn("front")),
         ("learning", "Learning curves", drawn("learning")),
         (
             "weights",
             "Who counted for how much",
-            drawn("weights") or _not_shared(study) or "<p>The runs kept no weights.</p>",
+            drawn("group-weights", "weights")
+            or _not_shared(study)
+            or "<p>The runs kept no weights.</p>",
         ),
-        ("ledger", "Harm ledger", drawn("verdicts") + ledger(findings)),
-        ("server", server.heading(study), server.learned(study)),
+        ("ledger", "Harm ledger", ledger(findings, prefix)),
+        ("server", server.heading(study), server.learned(study, prefix)),
         ("reproduce", "How to reproduce", reproduce(study, command)),
     ]
     return [section for section in sections if section[2]]
+
+
+def overview_of_studies(studies: Sequence[Findings]) -> str:
+    """A table with a row for each method of each study."""
+    rows = []
+    for findings in studies:
+        study = findings.study
+        for label in study.labels:
+            found = findings.comparison.rows[label]
+            rows.append(
+                [
+                    f"{study.name}: {label}",
+                    f"{study.clients:,}",
+                    f"{study.samples:,}",
+                    f"{study.measure.part} {study.measure.name}",
+                    *(ends_words(study, name, found[name]) for name in ("mean", "min")),
+                ]
+            )
+    methods = [label for findings in studies for label in findings.study.labels]
+    return table(
+        ["study and method", "clients", "samples", "measure", "mean", "worst client"],
+        rows,
+        "Every study and method, with intervals as in the study's own section. Studies have"
+        " different data or measures, so compare methods within a study, not across.",
+        methods,
+        identity="studies-table",
+    )
 
 
 def facts(findings: Findings) -> str:
@@ -76,7 +134,7 @@ def facts(findings: Findings) -> str:
         (len(study.seeds), "seed", "seeds"),
         (study.clients, "client", "clients"),
         (groups, "group", "groups"),
-        (teams, "team", "teams"),
+        (teams if "team" in study.kinds else 0, "team", "teams"),
         (rounds[-1], "round", "rounds"),
         (study.samples, f"{study.measure.part} sample", f"{study.measure.part} samples"),
     ]
@@ -87,17 +145,22 @@ def facts(findings: Findings) -> str:
     )
 
 
-def chooser(study: Study) -> str:
-    """A box for each method, which also says how it is drawn."""
+def chooser(studies: Sequence[Study]) -> str:
+    """A box for each method, which also says how it is drawn; of several studies, which draw it
+    differently, without."""
     items = []
-    for number, (label, look) in enumerate(looks(study.labels, study.reference).items()):
-        dash = f' stroke-dasharray="{DASHES[look.dash]}"' if DASHES[look.dash] else ""
-        key = (
-            '<svg class="key" viewBox="0 0 32 12" width="32" height="12" aria-hidden="true"'
-            f' style="color:light-dark({look.colour},{look.dark})"><path d="M0 6h32"'
-            f' stroke="currentColor" stroke-width="2"{dash}/><path transform="translate(10)"'
-            f' d="{KEYS[look.symbol]}" fill="currentColor"/></svg>'
-        )
+    labels = list(dict.fromkeys(label for study in studies for label in study.labels))
+    seen = looks(labels, studies[0].reference)
+    for number, label in enumerate(labels):
+        look, key = seen[label], ""
+        if len(studies) == 1:
+            dash = f' stroke-dasharray="{DASHES[look.dash]}"' if DASHES[look.dash] else ""
+            key = (
+                '<svg class="key" viewBox="0 0 32 12" width="32" height="12" aria-hidden="true"'
+                f' style="color:light-dark({look.colour},{look.dark})"><path d="M0 6h32"'
+                f' stroke="currentColor" stroke-width="2"{dash}/><path transform="translate(10)"'
+                f' d="{KEYS[look.symbol]}" fill="currentColor"/></svg>'
+            )
         box = f'<input type="checkbox" id="method-{number}" data-method="{text(label)}" checked>'
         items.append(
             f'<li><label for="method-{number}">{box}{key}<span>{text(label)}</span></label></li>'
@@ -117,30 +180,32 @@ def _not_shared(study: Study) -> str:
     )
 
 
-def _figure(panel: Panel) -> str:
+def _figure(panel: Panel, prefix: str) -> str:
     if not panel.variants:
         return ""
-    first = panel.variants[0]
+    first, key = panel.variants[0], prefix + panel.key
     control = ""
     if len(panel.variants) > 1:
         options = "".join(
             f'<option value="{place}">{text(variant.name)}</option>'
             for place, variant in enumerate(panel.variants)
         )
-        select = f'<select id="choose-{panel.key}" data-panel="{panel.key}">{options}</select>'
-        control = f'<label for="choose-{panel.key}">{text(panel.choice)}</label>{select}'
+        select = f'<select id="choose-{key}" data-panel="{key}">{options}</select>'
+        control = f'<label for="choose-{key}">{text(panel.choice)}</label>{select}'
+    elif panel.choice and first.name:
+        control = f"<span>{text(panel.choice)}: {text(first.name)}</span>"
     tables = "".join(
         '<div class="numbers"'
         f' data-variant="{place}"{" hidden" if place else ""}>{variant.table}</div>'
         for place, variant in enumerate(panel.variants)
     )
-    height = first.figure.layout.height
+    height, unfolded = first.figure.layout.height, " open" if panel.open else ""
     controls = f'<div class="controls">{control}</div>' if control else ""
     return (
-        f'<figure id="figure-{panel.key}">{controls}<div class="plot" id="plot-{panel.key}"'
+        f'<figure id="figure-{key}">{controls}<div class="plot" id="plot-{key}"'
         f' role="img" aria-label="{text(first.finding)}"'
         f' style="min-height:{height}px"></div><figcaption>{panel.caption}</figcaption><button'
-        f' type="button" class="save" data-panel="{panel.key}">Save'
-        f" picture{hidden(': ' + panel.key)}</button><details><summary>Data of this"
-        f" figure</summary>{tables}</details></figure>"
+        f' type="button" class="save" data-panel="{key}">Save'
+        f" picture{hidden(': ' + key)}</button><details{unfolded}><summary>Data"
+        f" of this figure</summary>{tables}</details></figure>"
     )

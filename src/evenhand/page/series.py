@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import gaussian_kde
 
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.measure import Measure
@@ -20,9 +21,9 @@ MOST_ROWS, MOST_ROUNDS = 50, 100  # of the picture of weights
 
 
 def shown(measure: Measure, merits: Floats | float) -> Floats:
-    """Merits as they are written: accuracy in percent, or errors, which are merits with a minus."""
+    """Merits as they are written: shares in percent, or errors, which are merits with a minus."""
     return np.asarray(
-        measure.scale * np.asarray(merits, np.float64) * (1 if measure.column == "accuracy" else -1)
+        measure.scale * np.asarray(merits, np.float64) * (1 if measure.percent else -1)
     )
 
 
@@ -40,6 +41,15 @@ def client_merits(study: Study, label: str) -> Floats:
     one after the other."""
     merits = [study.merits(label, seed) for seed in study.seeds]
     return np.mean(merits, axis=0) if study.same_data else np.concatenate(merits)
+
+
+def density(values: Floats, points: int = 100) -> tuple[Floats, Floats]:
+    """Where values are many: places between the least and the largest, and a Gaussian kernel
+    density there (Scott's width)."""
+    at = np.linspace(values.min(), values.max(), points)
+    if at[0] == at[-1]:
+        return at, np.ones(points)
+    return at, np.asarray(gaussian_kde(values)(at), np.float64)
 
 
 class Curve(NamedTuple):
@@ -130,3 +140,21 @@ def weights(
     return Weights(
         rounds[at], rows, np.stack([clients * share[found].mean(0) for found in bins]), served_by
     )
+
+
+class GroupWeights(NamedTuple):
+    """How much groups counted over rounds."""
+
+    rounds: Ints  # (T,)
+    share: Floats  # (T, A), rows sum to one
+
+
+def group_weights(study: Study, label: str) -> GroupWeights | None:
+    """Mean over seeds; None where the method has no weights of groups."""
+    columns = [f"group_weight_{place}" for place in range(len(study.names("group")))]
+    found = [learning(study, label, column, MOST_ROUNDS) for column in columns]
+    lines = [one for one in found if one is not None]
+    if not lines or len(lines) < len(columns):
+        return None
+    weight = np.stack([one.mean for one in lines], axis=1)
+    return GroupWeights(lines[0].rounds, weight / weight.sum(1, keepdims=True))

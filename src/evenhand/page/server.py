@@ -22,7 +22,7 @@ def heading(study: Study) -> str:
     )
 
 
-def learned(study: Study) -> str:
+def learned(study: Study, prefix: str = "") -> str:
     """HTML; empty where runs do not say it."""
     rows = {label: row for label in study.labels if (row := _row(study, label))}
     if not rows:
@@ -52,9 +52,10 @@ def learned(study: Study) -> str:
         " whoever runs it could look at single ones. Of few clients, the numbers of samples may"
         " give away whose an accuracy is."
     )
-    body = f"<p>{start}</p>" + table(
-        headings, list(rows.values()), caption, list(rows), identity="server-table"
+    body = f'<p>{start}</p><div class="words-table">' + table(
+        headings, list(rows.values()), caption, list(rows), identity=f"{prefix}server-table"
     )
+    body += "</div>"
     return body + (_census(federations[-1]["clients"]) if federations else "")
 
 

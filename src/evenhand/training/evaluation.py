@@ -228,8 +228,15 @@ def _split_off(tally: Tally) -> dict[str, float]:
 
 
 def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Loss and accuracy over clients, from their plain tallies (..., K, A): (...) by name, a number
-    for every run in front."""
+    """Loss and accuracy over clients, and that of the worst group, from the clients' plain tallies
+    (..., K, A): (...) by name, a number for every run in front."""
     sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
-    return found | (summaries(sums["correct"] / sums["count"]) if classifies else {})
+    if not classifies:
+        return found
+    found |= summaries(sums["correct"] / sums["count"])
+    right, count = (each[key].sum(-2).cpu().numpy() for key in ("correct", "count"))  # (..., A)
+    if count.shape[-1] > 1:
+        served = np.divide(right, count, out=np.ones(count.shape), where=count > 0)
+        found["worst_group"] = served.min(-1)
+    return found

@@ -1,90 +1,109 @@
-"""How clients are served: their distribution, and from the worst to the best."""
+"""How clients are served: their distribution, from the worst to the best, and what each gains."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from evenhand.page.figures.drawing import Json, extra, faint, figure, line, looks_of, plain, safe
-from evenhand.page.numbers import merit_title, merit_words
-from evenhand.page.series import client_merits, curve, shown, thinned
+from evenhand.page.figures.drawing import (
+    Json,
+    dots,
+    error_bar,
+    faint,
+    figure,
+    line,
+    looks_of,
+    plain,
+    row_axis,
+    safe,
+)
+from evenhand.page.figures.methods import VERDICTS
+from evenhand.page.numbers import gain_title, gain_words, merit_title, merit_words, served
+from evenhand.page.series import Floats, client_merits, curve, density, shown, thinned
+from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.runs.study import Study
 
-MOST_NAMED = 60  # clients that are drawn as points with names
-FEW = 8  # with fewer clients than these, a density would say what is not known
+FEW = 30  # with no more clients than these, a density would say what is not known
+MOST_NAMED = 40  # clients that have a row, or a line in a table
+GAIN_SYMBOLS = {
+    "gains": "triangle-up",
+    "harmed": "triangle-down",
+    "unclear": "circle",
+    "few": "circle-open",
+}
 
 
 def distribution(study: Study) -> Any:
-    """How well clients are served by each method: a density and a box for each, and the clients
-    themselves where there are few."""
-    measure, seen = study.measure, looks_of(study)
-    names = study.names("client") if study.same_data else ()
-    data = []
-    for label in study.labels:
-        merits = shown(measure, client_merits(study, label))
-        kept = np.flatnonzero(~np.isnan(merits))
-        named = bool(names) and len(kept) <= MOST_NAMED
-        if not named:
-            kept = (
-                kept[np.argsort(merits[kept], kind="stable")][thinned(len(kept), 400)]
-                if len(kept)
-                else kept
-            )
-        look = seen[label]
-        trace: Json = {
-            "x": plain(merits[kept], 3),
-            "y": [safe(label)] * len(kept),
-            "name": safe(label),
-            "meta": {"method": label},
-            "orientation": "h",
-            "line": {"color": look.colour, "width": 1.5},
-            "fillcolor": faint(look.colour, 0.25),
-            "marker": {"color": look.colour, "symbol": look.symbol, "size": 6, "opacity": 0.75},
-            "showlegend": False,
-        }
-        if named:
-            trace |= {
-                "text": [safe(names[i]) for i in kept],
-                "hovertemplate": f"%{{text}}: %{{x}}<extra>{extra(label)}</extra>",
-            }
-        if len(kept) < FEW:
-            trace |= {
-                "type": "box",
-                "boxpoints": "all",
-                "jitter": 0.5,
-                "pointpos": 0,
-                "width": 0.5,
-                "hoveron": "points",
-            }
+    """How well clients are served by each method: of few a point each, of many a density; a bar is
+    the middle half of the clients with their median."""
+    data: list[Json] = []
+    for row, label in enumerate(study.labels):
+        merits = shown(study.measure, client_merits(study, label))
+        there = merits[~np.isnan(merits)]
+        if len(there) <= FEW:
+            data.append(_points(study, label, row, merits))
         else:
-            points: Json = (
-                {"points": "all", "jitter": 0.35, "pointpos": 0.45} if named else {"points": False}
-            )
-            trace |= {
-                "type": "violin",
-                "side": "negative",
-                "width": 0.8,
-                "spanmode": "hard",
-                "meanline": {"visible": True},
-                **points,
-            }
-            trace |= {
-                "box": {"visible": True, "width": 0.3, "fillcolor": faint(look.colour, 0.45)},
-                "hoveron": "points" if named else "violins",
-            }
-        data.append(trace)
+            data += _density(study, label, row, there)
+    height = 70 + 64 * len(study.labels)
     layout = {
         "xaxis": {"title": {"text": merit_title(study)}},
-        "yaxis": {
-            "type": "category",
-            "autorange": "reversed",
-            "showgrid": False,
-            "tickfont": {"size": 13},
-        },
-        "height": max(240, 110 + 84 * len(study.labels)),
+        "yaxis": row_axis(study.labels),
+        "height": height,
+        "showlegend": False,
+        "meta": {"rows": list(study.labels), "step": 64},
     }
     return figure(data, layout, f"{merit_words(study)} of the clients, by method")
+
+
+def _points(study: Study, label: str, row: int, merits: Floats) -> Json:
+    """A point for each client; equal ones stand above each other."""
+    names = study.names("client") if study.same_data else ()
+    place = np.zeros(len(merits))
+    stacked: dict[float | None, int] = {}
+    for i, merit in enumerate(plain(merits, 1)):
+        stacked[merit] = stacked.get(merit, -1) + 1
+        place[i] = -0.12 * stacked[merit]
+    seeds = study.seeds[:1] if study.same_data else study.seeds
+    sizes = np.concatenate([study.sizes(seed=seed) for seed in seeds])
+    found = [
+        f"{safe(names[i]) if names else 'a client'}: {served(study, merit, int(sizes[i]))}"
+        for i, merit in enumerate(client_merits(study, label).tolist())
+    ]
+    return {
+        **dots(label, looks_of(study)[label]),
+        "x": plain(merits, 3),
+        "y": plain(row + np.maximum(place, -0.45), 3),
+        "text": found,
+        "hovertemplate": "%{text}<extra></extra>",
+    }
+
+
+def _density(study: Study, label: str, row: int, merits: Floats) -> list[Json]:
+    look = looks_of(study)[label]
+    at, high = density(merits)
+    quarters = np.percentile(merits, (25, 50, 75))
+    outline: Json = {
+        **line(label, look, "lines"),
+        "x": plain(np.r_[at, at[::-1]], 3),
+        "y": plain(np.r_[row - 0.46 * high / high.max(), np.full(len(at), row)], 3),
+        "fill": "toself",
+        "fillcolor": faint(look.colour, 0.25),
+        "line": {"color": look.colour, "width": 1.2},
+        "hoverinfo": "skip",
+    }
+    half: Json = {
+        **dots(label, look),
+        "x": plain(quarters[[1]], 3),
+        "y": [row + 0.14],
+        "error_x": error_bar(*quarters[[1, 0, 2], None]) | {"thickness": 4},
+        "hovertemplate": (
+            "median %{x:.1f}, middle half"
+            f" {quarters.min():.1f} to {quarters.max():.1f}<extra></extra>"
+        ),
+    }
+    return [outline, half]
 
 
 def sorted_clients(study: Study) -> Any:
@@ -92,24 +111,25 @@ def sorted_clients(study: Study) -> Any:
     seen, data = looks_of(study), []
     for label in study.labels:
         percent, merits = curve(study, label)
-        few = len(percent) <= 40
+        few = len(percent) <= MOST_NAMED
         data.append(
             {
                 **line(label, seen[label], "lines+markers" if few else "lines"),
                 "x": plain(percent, 2),
                 "y": plain(shown(study.measure, merits), 3),
-                "hovertemplate": (
-                    f"%{{y}} at %{{x:.0f}} % of the clients<extra>{extra(label)}</extra>"
-                ),
+                "hovertemplate": "%{y:.1f} at %{x:.0f} % of the clients<extra></extra>",
             }
         )
-    layout = {
+    layout: Json = {
         "xaxis": {
             "title": {"text": "clients from the worst to the best served, %"},
             "range": [-1, 101],
         },
         "yaxis": {"title": {"text": merit_title(study)}},
-        "shapes": [
+        "height": 440,
+    }
+    if study.clients >= 10:
+        layout["shapes"] = [
             {
                 "type": "rect",
                 "xref": "x",
@@ -123,8 +143,8 @@ def sorted_clients(study: Study) -> Any:
                 "opacity": 0.13,
                 "layer": "below",
             }
-        ],
-        "annotations": [
+        ]
+        layout["annotations"] = [
             {
                 "x": 0.7,
                 "y": 1,
@@ -134,9 +154,105 @@ def sorted_clients(study: Study) -> Any:
                 "showarrow": False,
                 "xanchor": "left",
                 "yanchor": "top",
-                "textangle": 0,
             }
-        ],
-        "height": 460,
-    }
+        ]
     return figure(data, layout, "Clients from the worst to the best served")
+
+
+def gains(study: Study, entries: Sequence[Entry], method: str, against: str) -> Any:
+    """What each client gains or loses with a method against a reference, with intervals, who loses
+    most first; of many clients, a curve with a band."""
+    found = [
+        entry
+        for entry in entries
+        if (entry.method, entry.against, entry.by) == (method, against, "client")
+        and not np.isnan(entry.gain.value)
+    ]
+    found.sort(key=lambda entry: entry.gain.value)
+    value, low, high = (
+        study.measure.scale * np.array([getattr(entry.gain, end) for entry in found])
+        for end in ("value", "low", "high")
+    )
+    words = [gain_words(study, entry) for entry in found]
+    draw = _gain_rows if len(found) <= MOST_NAMED else _gain_curve
+    data, layout = draw(found, value, low, high, words, gain_title(study, against))
+    return figure(data, layout, f"What clients gain with {safe(method)} against {safe(against)}")
+
+
+def _gain_rows(
+    found: Sequence[Entry], value: Floats, low: Floats, high: Floats, words: list[str], title: str
+) -> tuple[list[Json], Json]:
+    colours = {verdict: look.line for verdict, look in VERDICTS.items()}
+    data: list[Json] = []
+    for verdict in VERDICTS:
+        rows = [row for row, entry in enumerate(found) if entry.verdict == verdict]
+        if rows:
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "name": VERDICTS[verdict].word,
+                    "x": plain(value[rows], 3),
+                    "y": rows,
+                    "error_x": error_bar(value[rows], low[rows], high[rows], colours[verdict]),
+                    "marker": {
+                        "color": colours[verdict],
+                        "symbol": GAIN_SYMBOLS[verdict],
+                        "size": 10,
+                    },
+                    "text": [words[row] for row in rows],
+                    "hovertemplate": "%{text}<extra></extra>",
+                }
+            )
+    layout = {
+        "xaxis": {"title": {"text": title}, "zeroline": True, "tickformat": "+"},
+        "yaxis": row_axis([entry.name for entry in found]),
+        "height": 110 + 24 * len(found),
+        "showlegend": True,
+    }
+    return data, layout
+
+
+def _gain_curve(
+    found: Sequence[Entry], value: Floats, low: Floats, high: Floats, words: list[str], title: str
+) -> tuple[list[Json], Json]:
+    at = thinned(len(found), 200)
+    known = at[~np.isnan(low[at])]
+    colour = VERDICTS["unclear"].line
+    data: list[Json] = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": "one client, with its interval",
+            "x": (at + 1).tolist(),
+            "y": plain(value[at], 3),
+            "error_y": error_bar(value[at], low[at], high[at], faint(colour, 0.35)),
+            "marker": {
+                "color": [VERDICTS[found[i].verdict].line for i in at],
+                "symbol": [GAIN_SYMBOLS[found[i].verdict] for i in at],
+                "size": 6,
+            },
+            "text": [words[i] for i in at],
+            "hovertemplate": "%{text}<extra></extra>",
+        }
+    ]
+    room = 0.05 * (np.max(high[known], initial=0) - np.min(low[known], initial=0)) or 1.0
+    layout = {
+        "xaxis": {
+            "title": {"text": "clients, who loses most first"},
+            "tickformat": ",d",
+            "range": [0, len(found) + 1],
+        },
+        "yaxis": {
+            "title": {"text": title},
+            "zeroline": True,
+            "tickformat": "+",
+            "range": [
+                float(min(np.min(low[known], initial=0), value.min()) - room),
+                float(max(np.max(high[known], initial=0), value.max()) + room),
+            ],
+        },
+        "height": 420,
+        "showlegend": False,
+    }
+    return data, layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -92,30 +93,46 @@ def line(label: str, look: Look, mode: str) -> Json:
 
 
 def dots(label: str, look: Look) -> Json:
-    """What draws a method's markers beside those of other methods."""
+    """What draws a method's markers."""
     return {
         **line(label, look, "markers"),
         "marker": {"color": look.colour, "symbol": look.symbol, "size": 9},
-        "orientation": "h",
-        "offsetgroup": label,
     }
 
 
-def dodged(title: str, rows: int, methods: int) -> Json:
-    """The layout of markers side by side for each row."""
+def error_bar(value: Any, low: Any, high: Any, colour: Any = None) -> Json:
+    """Intervals around values, as plotly has them; none where an end is not known."""
+    value, low, high = (np.asarray(given, np.float64) for given in (value, low, high))
+    bar: Json = {
+        "type": "data",
+        "symmetric": False,
+        "array": plain(high - value, 4),
+        "arrayminus": plain(value - low, 4),
+        "thickness": 1.6,
+        "width": 0,
+    }
+    return bar | ({} if colour is None else {"color": colour})
+
+
+def beside(place: int, of: int) -> float:
+    """How far from the middle of its row a marker stands, the first of several on top."""
+    return (place - (of - 1) / 2) * 0.7 / max(of, 1)
+
+
+def row_axis(names: Sequence[str]) -> Json:
+    """A vertical axis with a row for each name, the first on top."""
     return {
-        "scattermode": "group",
-        "scattergap": 0.25,
-        "xaxis": {"title": {"text": title}, "rangemode": "tozero"},
-        "yaxis": {
-            "type": "category",
-            "autorange": "reversed",
-            "showgrid": True,
-            "tickson": "boundaries",
-            "ticklabelstandoff": 6,
-        },
-        "height": 150 + rows * max(40, 12 * methods + 12),
+        "tickvals": list(range(len(names))),
+        "ticktext": [safe(name) for name in names],
+        "range": [len(names) - 0.5, -0.5],
+        "showgrid": False,
     }
+
+
+def rounds_axis(rounds: int, **others: Any) -> Json:
+    """A horizontal axis of rounds, or of other things that are counted."""
+    few = {"dtick": 1} if rounds <= 10 else {}
+    return {"tickformat": ",d", **few, **others}
 
 
 def plain(values: Any, digits: int) -> list[float | None]:
@@ -129,9 +146,9 @@ def safe(name: str) -> str:
     return html.escape(name, quote=False)
 
 
-def extra(label: str) -> str:
-    """A name inside a hover template, where %{ begins a value."""
-    return safe(shortened(label, 40)).replace("%{", "% {")
+def literal(words: str) -> str:
+    """Words inside a hover template, where %{ begins a value."""
+    return safe(words).replace("%{", "% {")
 
 
 def faint(colour: str, opacity: float) -> str:

@@ -1,49 +1,100 @@
-"""How methods stand: the mean against fairness, and how many clients gain or are harmed."""
+"""How methods stand: the mean and the worst served, the mean against fairness, and how many clients
+gain or are harmed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evenhand.data.plots import shortened
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.figures.drawing import (
-    LEGEND,
     Json,
-    extra,
+    beside,
+    error_bar,
     faint,
     figure,
     looks_of,
     plain,
+    rounds_axis,
+    row_axis,
     safe,
 )
-from evenhand.page.numbers import statistic_title, written
-from evenhand.page.series import Floats
+from evenhand.page.numbers import merit_title, statistic_title, written
 from evenhand.studies.analysis.comparison import Comparison
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.statistics import HEADINGS, SMALLER_IS_BETTER, Point
 from evenhand.studies.runs.study import Study
 
+
+class VerdictLook(NamedTuple):
+    """How a verdict is drawn and called."""
+
+    colour: str  # of areas
+    line: str  # of lines and markers, on white
+    dark: str  # of lines and markers, on black
+    hatch: str
+    word: str
+
+
 VERDICTS = {
-    "gains": ("#009E73", ""),
-    "unclear": ("#C4C4C4", "."),
-    "harmed": ("#D55E00", "x"),
-    "few": ("#8C8C8C", "/"),
+    "harmed": VerdictLook("#E08A4F", "#C24D00", "#FF9457", "x", "harmed"),
+    "unclear": VerdictLook("#CFCFCF", "#6B7078", "#9AA0A8", "", "unclear"),
+    "few": VerdictLook("#EDEDED", "#8C8C8D", "#9AA0A9", ".", "too few samples"),
+    "gains": VerdictLook("#55BFA0", "#007A59", "#3CC79D", "/", "gains"),
 }
-VERDICT_WORDS = {
-    "gains": "gain",
-    "unclear": "unclear",
-    "harmed": "are harmed",
-    "few": "too few samples",
+# what the first figure sets side by side: colour on white and on black, symbol
+STANDINGS = {
+    "mean": ("#0072B3", "#4FA9E0", "circle"),
+    "worst client": ("#C24D00", "#FF9457", "triangle-down"),
+    "worst group": ("#8A4FA3", "#C79AE0", "square"),
 }
+
+
+def overview(study: Study, standing: Mapping[str, Mapping[str, tuple[Interval, str]]]) -> Any:
+    """The mean and the worst served of each method, with intervals.
+
+    ``standing``: by "mean", "worst client" and "worst group", then method: a number as it is
+    written, and words about it.
+    """
+    data: list[Json] = []
+    for place, (name, found) in enumerate(standing.items()):
+        rows = np.array([study.labels.index(label) for label in found])
+        colour, _, symbol = STANDINGS[name]
+        value, low, high = (
+            np.array([getattr(interval, end) for interval, _ in found.values()])
+            for end in ("value", "low", "high")
+        )
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": plain(value, 3),
+                "y": plain(rows + beside(place, len(standing)), 3),
+                "error_x": error_bar(value, low, high, colour),
+                "marker": {"color": colour, "symbol": symbol, "size": 11},
+                "text": [safe(words) for _, words in found.values()],
+                "hovertemplate": "%{text}<extra></extra>",
+                "meta": {"methods": list(found)},
+            }
+        )
+    step = 18 + 16 * len(standing)
+    layout = {
+        "xaxis": {"title": {"text": merit_title(study)}},
+        "yaxis": row_axis(study.labels),
+        "height": 92 + step * len(study.labels),
+        "showlegend": True,
+        "meta": {"rows": list(study.labels), "step": step},
+    }
+    return figure(data, layout, "Mean and worst served, by method")
 
 
 def front(study: Study, points: Sequence[Point], comparison: Comparison, fairness: str) -> Any:
     """Methods by their mean and a number about fairness; dominated ones are hollow, the others
     joined by a line."""
-    seen, named = looks_of(study), len(points) <= 10
+    seen = looks_of(study)
     x = {point.label: written(study, "mean", point.x) for point in points}
     y = {point.label: written(study, fairness, point.y) for point in points}
     edge = sorted(
@@ -55,29 +106,26 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
             "x": plain([x[label] for label in edge], 4),
             "y": plain([y[label] for label in edge], 4),
             "mode": "lines",
-            "name": "front",
+            "name": "not dominated",
             "line": {"color": "#8c8c8c", "width": 1.5, "dash": "dot"},
             "hoverinfo": "skip",
         }
     ]
-    places = _text_places([(x[point.label], y[point.label]) for point in points])
-    for point, place in zip(points, places, strict=True):
-        look, beaten = seen[point.label], "<br>dominated" if point.dominated else ""
-        across, up = (comparison.rows[point.label][name] for name in ("mean", fairness))
+    for point in points:
+        look = seen[point.label]
+        intervals = comparison.rows[point.label]
         bars = {
-            f"error_{axis}": _error_bar(study, name, interval, faint(look.colour, 0.55))
-            for axis, name, interval in (("x", "mean", across), ("y", fairness, up))
-            if named
+            f"error_{axis}": _statistic_bar(study, name, intervals[name], faint(look.colour, 0.5))
+            for axis, name in (("x", "mean"), ("y", fairness))
+            if len(points) <= 10
         }
+        beaten = ", dominated" if point.dominated else ""
         data.append(
             {
                 "type": "scatter",
                 "x": plain([x[point.label]], 4),
                 "y": plain([y[point.label]], 4),
-                "mode": "markers+text" if named else "markers",
-                "text": [safe(shortened(point.label))],
-                "textposition": place,
-                "cliponaxis": False,
+                "mode": "markers",
                 "name": safe(point.label),
                 "meta": {"method": point.label},
                 "marker": {
@@ -89,34 +137,27 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
                     ),
                 },
                 "hovertemplate": (
-                    f"mean %{{x}}<br>{HEADINGS[fairness]}"
-                    f" %{{y}}{beaten}<extra>{extra(point.label)}</extra>"
+                    f"mean %{{x:.2f}}, {HEADINGS[fairness]} %{{y:.3f}}{beaten}<extra></extra>"
                 ),
                 **bars,
             }
         )
+    larger = bool(study.measure.percent)  # is better
     up_is_better = (fairness in SMALLER_IS_BETTER) == (
-        study.measure.column != "accuracy" and fairness not in SMALLER_IS_BETTER
+        not larger and fairness not in SMALLER_IS_BETTER
+    )
+    across, up = (
+        f"{statistic_title(study, name)} ({arrow}\u00a0better)"
+        for name, arrow in (
+            ("mean", "→" if larger else "←"),
+            (fairness, "↑" if up_is_better else "↓"),
+        )
     )
     layout = {
-        "xaxis": {
-            "title": {
-                "text": (
-                    f"{statistic_title(study, 'mean')}"
-                    f" ({'→' if study.measure.column == 'accuracy' else '←'}\u00a0better)"
-                )
-            }
-        },
-        "yaxis": {
-            "title": {
-                "text": (
-                    f"{statistic_title(study, fairness)}"
-                    f" ({'↑' if up_is_better else '↓'}\u00a0better)"
-                )
-            }
-        },
+        "xaxis": {"title": {"text": across}},
+        "yaxis": {"title": {"text": up}},
         "height": 480,
-        "showlegend": not named,
+        "showlegend": True,
     }
     return figure(data, layout, f"Mean against {HEADINGS[fairness]}")
 
@@ -126,89 +167,55 @@ def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "cl
     against a reference."""
     kept = [entry for entry in entries if entry.against == against and entry.by == by]
     methods = list(dict.fromkeys(entry.method for entry in kept))
+    before = np.zeros(len(methods), np.int64)
     data = []
-    for verdict, (colour, hatch) in VERDICTS.items():
-        counts = [
-            sum(entry.method == label and entry.verdict == verdict for entry in kept)
-            for label in methods
-        ]
-        if any(counts):
+    for verdict, look in VERDICTS.items():
+        counts = np.array(
+            [
+                sum(entry.method == label and entry.verdict == verdict for entry in kept)
+                for label in methods
+            ]
+        )
+        if counts.any():
             data.append(
                 {
                     "type": "bar",
                     "orientation": "h",
-                    "name": VERDICT_WORDS[verdict],
-                    "x": counts,
-                    "y": [safe(label) for label in methods],
-                    "text": [str(count) if count else "" for count in counts],
-                    "textposition": "inside",
-                    "insidetextanchor": "middle",
-                    "textangle": 0,
-                    "textfont": {"color": "#000000"},
+                    "name": look.word,
+                    "x": counts.tolist(),
+                    "y": list(range(len(methods))),
+                    "base": before.tolist(),
+                    "width": 0.55,
+                    "text": [
+                        f"{safe(label)}: {count} of {len(kept) // len(methods)} {look.word}"
+                        for label, count in zip(methods, counts.tolist(), strict=True)
+                    ],
+                    "textposition": "none",
                     "marker": {
-                        "color": colour,
-                        "pattern": {
-                            "shape": hatch,
-                            "fillmode": "overlay",
-                            "fgcolor": "rgba(0,0,0,0.3)",
-                            "solidity": 0.2,
-                            "size": 7,
-                        },
+                        "color": look.colour,
+                        "pattern": {"shape": look.hatch, "fgcolor": "rgba(0,0,0,0.3)", "size": 7},
                         "line": {"width": 0},
                     },
-                    "hovertemplate": f"%{{x}} {VERDICT_WORDS[verdict]}<extra>%{{y}}</extra>",
+                    "hovertemplate": "%{text}<extra></extra>",
+                    "meta": {"methods": methods},
                 }
             )
+            before += counts
     layout = {
-        "barmode": "stack",
-        "legend": {**LEGEND, "traceorder": "normal"},
-        "xaxis": {"title": {"text": f"{by}s"}, "tickformat": ",d"},
-        "yaxis": {"type": "category", "autorange": "reversed", "showgrid": False},
-        "height": 150 + 44 * len(methods),
-        "bargap": 0.35,
+        "barmode": "overlay",
+        "xaxis": rounds_axis(
+            int(before.max(initial=0)),
+            title={"text": f"number of {by}s"},
+            range=[0, int(before.max(initial=1))],
+        ),
+        "yaxis": row_axis(methods),
+        "height": 90 + 38 * len(methods),
+        "showlegend": True,
+        "meta": {"rows": methods, "step": 38},
     }
     return figure(data, layout, f"Who gains and who is harmed against {safe(against)}")
 
 
-def _error_bar(study: Study, name: str, interval: Interval, colour: str) -> Json:
+def _statistic_bar(study: Study, name: str, interval: Interval, colour: str) -> Json:
     value, low, high = (written(study, name, end) for end in interval)
-    low, high = min(low, high), max(low, high)
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": plain([high - value], 4),
-        "arrayminus": plain([value - low], 4),
-        "color": colour,
-        "thickness": 1.2,
-        "width": 0,
-    }
-
-
-def _text_places(points: Sequence[tuple[float, float]]) -> list[str]:
-    """Where the name of each point stands, so that names of near points do not cover each other."""
-    where = np.array(points, np.float64).reshape(-1, 2)
-    extent = np.nanmax(where, 0) - np.nanmin(where, 0) if len(where) else np.ones(2)
-    where = where / np.where(extent > 0, extent, 1.0)
-    places: list[str] = []
-    taken: list[Floats] = []
-    for point in where:
-        # the middle of the name, in parts of the figure, for each place it can have
-        options = {
-            "top center": (0.0, 0.05),
-            "bottom center": (0.0, -0.05),
-            "middle right": (0.09, 0.0),
-            "middle left": (-0.09, 0.0),
-        }
-        room = {
-            place: min((_room(point + offset, other) for other in (*taken, *where)), default=1.0)
-            for place, offset in options.items()
-        }
-        best = max(room, key=lambda place: (round(room[place], 3), -list(room).index(place)))
-        places.append(best)
-        taken.append(point + options[best])
-    return places
-
-
-def _room(one: Floats, other: Floats) -> float:
-    """How far apart a name and another thing are; names are wider than high."""
-    return float(min(1.0, np.hypot((one[0] - other[0]) / 2.2, one[1] - other[1])))
+    return error_bar([value], [min(low, high)], [max(low, high)], colour)

@@ -1,4 +1,4 @@
-"""What happens over rounds: learning curves, and how much clients count."""
+"""What happens over rounds: learning curves, and how much clients and groups count."""
 
 from __future__ import annotations
 
@@ -7,90 +7,111 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.data.plots import shortened
-from evenhand.page.figures.drawing import Json, extra, faint, figure, line, looks_of, plain, safe
+from evenhand.data.plots import looks
+from evenhand.page.figures.drawing import (
+    Json,
+    faint,
+    figure,
+    line,
+    literal,
+    looks_of,
+    plain,
+    rounds_axis,
+    row_axis,
+    safe,
+)
+from evenhand.page.series import group_weights as weights_of_groups
 from evenhand.page.series import learning, weights
 from evenhand.studies.runs.study import Study
 
-LEARNING = {"mean": "mean over clients", "worst10": "worst 10 % of clients"}
+LEARNING = {
+    "mean": "mean over clients",
+    "worst10": "worst 10 % of clients",
+    "worst": "worst client",
+    "worst_group": "worst group",
+}
 LESS, EVEN, MORE = "#0072B2", "#F2F2F2", "#D55E00"
+APART = 0.08  # between panels, of the figure's height
 
 
 def learning_curves(study: Study) -> Any:
-    """Mean and worst 10 % over rounds (of a regression, the mean loss); bands reach from the lowest
-    to the highest seed."""
-    seen, data = looks_of(study), []
+    """Mean, worst 10 % (or worst client) and worst group over rounds (of a regression, the mean
+    loss); bands reach from the lowest to the highest seed."""
+    data: list[Json] = []
     columns = learning_columns(study)
     for place, column in enumerate(columns, start=1):
-        axes = {
-            "xaxis": "x" if place == 1 else f"x{place}",
-            "yaxis": "y" if place == 1 else f"y{place}",
-        }
-        scale, digits = (study.measure.scale, 3) if column in LEARNING else (1.0, 5)
+        number = "" if place == 1 else str(place)
         for label in study.labels:
-            found = learning(study, label, column)
-            if found is None:
-                continue
-            rounds = found.rounds.tolist()
-            if len(study.seeds) > 1:
-                outline = np.concatenate([found.high, found.low[::-1]])
-                data.append(
-                    {
-                        "type": "scatter",
-                        "x": rounds + rounds[::-1],
-                        "y": plain(scale * outline, digits),
-                        "fill": "toself",
-                        "fillcolor": faint(seen[label].colour, 0.14),
-                        "line": {"width": 0},
-                        "mode": "lines",
-                        "hoverinfo": "skip",
-                        "showlegend": False,
-                        "meta": {"method": label},
-                        "legendgroup": label,
-                        **axes,
-                    }
-                )
-            data.append(
-                {
-                    # one point makes no line
-                    **line(label, seen[label], "lines" if len(rounds) > 1 else "markers"),
-                    "x": rounds,
-                    "y": plain(scale * found.mean, digits),
-                    "legendgroup": label,
-                    "showlegend": place == 1,
-                    "hovertemplate": f"%{{y}} after round %{{x}}<extra>{extra(label)}</extra>",
-                    **axes,
-                }
-            )
-    layout: Json = {"height": 300 * len(columns) + 100}
+            data += _learning_traces(study, label, column, number)
+    layout: Json = {"height": 240 * len(columns) + 100}
+    tall = (1 - APART * (len(columns) - 1)) / len(columns)
     for place, column in enumerate(columns, start=1):
         number, bottom = "" if place == 1 else str(place), place == len(columns)
-        top = 1 - (place - 1) * 0.53
+        top = 1 - (place - 1) * (tall + APART)
+        unit = study.measure.unit if column in LEARNING else ""
         layout[f"yaxis{number}"] = {
-            "title": {
-                "text": (
-                    f"{LEARNING[column]}{study.measure.unit}" if column in LEARNING else "mean loss"
-                )
-            },
-            "domain": [max(0.0, top - 0.47), top] if len(columns) > 1 else [0, 1],
+            "title": {"text": f"{LEARNING.get(column, 'mean loss')}{unit}"},
+            "domain": [max(0.0, top - tall), top],
             "anchor": f"x{number}",
         }
-        layout[f"xaxis{number}"] = {
-            "anchor": f"y{number}",
-            "matches": "x" if place > 1 else None,
-            "showticklabels": bottom,
-            "title": {"text": "round" if bottom else ""},
-            "rangemode": "tozero",
-        }
+        layout[f"xaxis{number}"] = rounds_axis(
+            max(spec.rounds for spec in study.specs),
+            anchor=f"y{number}",
+            matches="x" if place > 1 else None,
+            showticklabels=bottom,
+            title={"text": "round" if bottom else ""},
+            rangemode="tozero",
+        )
     return figure(data, layout, "Learning curves")
 
 
+def _learning_traces(study: Study, label: str, column: str, number: str) -> list[Json]:
+    found = learning(study, label, column)
+    if found is None:
+        return []
+    look, rounds = looks_of(study)[label], found.rounds.tolist()
+    scale, digits = (study.measure.scale, 3) if column in LEARNING else (1.0, 5)
+    axes = {"xaxis": f"x{number}", "yaxis": f"y{number}", "legendgroup": label}
+    traces: list[Json] = []
+    if len(study.seeds) > 1:
+        outline = np.concatenate([found.high, found.low[::-1]])
+        traces.append(
+            {
+                "type": "scatter",
+                "x": rounds + rounds[::-1],
+                "y": plain(scale * outline, digits),
+                "fill": "toself",
+                "fillcolor": faint(look.colour, 0.14),
+                "line": {"width": 0},
+                "mode": "lines",
+                "hoverinfo": "skip",
+                "showlegend": False,
+                "meta": {"method": label},
+                **axes,
+            }
+        )
+    return [
+        *traces,
+        {
+            # one point makes no line
+            **line(label, look, "lines" if len(rounds) > 1 else "markers"),
+            "x": rounds,
+            "y": plain(scale * found.mean, digits),
+            "showlegend": number == "",
+            "hovertemplate": "%{y:.3f} after round %{x:d}<extra></extra>",
+            **axes,
+        },
+    ]
+
+
 def learning_columns(study: Study) -> list[str]:
-    """Which numbers of the history are drawn."""
+    """Which numbers of the history are drawn. The worst 10 % of fewer than ten clients are the
+    worst client."""
+    left_out = "worst" if study.clients >= 10 else "worst10"
     return [
         column
         for column in LEARNING
-        if any(learning(study, label, column) for label in study.labels)
+        if column != left_out and any(learning(study, label, column) for label in study.labels)
     ] or ["loss"]
 
 
@@ -100,7 +121,7 @@ def client_weights(study: Study, label: str) -> Any:
     found = weights(study, label)
     if found is None:
         return None
-    rows = _distinct([shortened(row) for row in found.rows])
+    rows = distinct(found.rows)
     most = max(2.0, round(float(np.nanmax(found.share)), 3))
     data = [
         {
@@ -116,25 +137,50 @@ def client_weights(study: Study, label: str) -> Any:
                 "thickness": 14,
                 "outlinewidth": 0,
             },
-            "hovertemplate": "%{y}<br>round %{x}: %{z:.2f} times an equal share<extra></extra>",
-            "meta": {"method": label},
+            "hovertemplate": ("%{y}<br>round %{x:d}: %{z:.2f} times an equal share<extra></extra>"),
+            "meta": {"weights": label},
         }
     ]
     layout = {
-        "xaxis": {"title": {"text": "round"}, "showgrid": False},
-        "yaxis": {
-            "title": {"text": f"← served better by {safe(shortened(found.served_by))}, worse →"},
+        "xaxis": rounds_axis(len(found.rounds), title={"text": "round"}, showgrid=False),
+        "yaxis": row_axis(rows)
+        | {
             "type": "category",
-            "autorange": "reversed",
-            "showgrid": False,
+            "title": {"text": f"← served better by {safe(found.served_by)}, worse →"},
         },
-        "height": max(300, 130 + 20 * min(20, len(rows))),
+        "height": 130 + 22 * max(6, len(rows)) if len(rows) <= 25 else 700,
     }
     return figure(data, layout, f"Weights that clients had with {safe(label)}")
 
 
-def _distinct(names: Sequence[str]) -> list[str]:
-    """Names as rows of an axis, where equal ones would be one row."""
+def group_weights(study: Study, label: str) -> Any:
+    """How much each group counted over rounds with one method; None where its history has no
+    weights of groups."""
+    found = weights_of_groups(study, label)
+    if found is None:
+        return None
+    seen = looks(study.names("group"))
+    data = [
+        {
+            **line(name, seen[name], "lines" if len(found.rounds) > 1 else "markers"),
+            "meta": {"group": name},
+            "x": found.rounds.tolist(),
+            "y": plain(100 * found.share[:, place], 3),
+            "hovertemplate": f"{literal(name)}: %{{y:.1f}} % in round %{{x:d}}<extra></extra>",
+        }
+        for place, name in enumerate(study.names("group"))
+    ]
+    layout = {
+        "xaxis": rounds_axis(int(found.rounds[-1]), title={"text": "round"}, rangemode="tozero"),
+        "yaxis": {"title": {"text": "weight of the group, %"}, "rangemode": "tozero"},
+        "height": 380,
+        "showlegend": True,
+    }
+    return figure(data, layout, f"Weights that groups had with {safe(label)}")
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Names of rows that can be told apart."""
     count: dict[str, int] = {}
     found = []
     for name in names:

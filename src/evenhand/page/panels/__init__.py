@@ -5,28 +5,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from evenhand.page.panels.clients import distribution, sorted_clients
-from evenhand.page.panels.groups import gaps
-from evenhand.page.panels.methods import front, verdicts
+from evenhand.page.panels.clients import distribution, gains, sorted_clients
+from evenhand.page.panels.groups import groups
+from evenhand.page.panels.methods import front, overview, verdicts
 from evenhand.page.panels.panel import Panel
-from evenhand.page.panels.rounds import client_weights, learning_curves
+from evenhand.page.panels.rounds import client_weights, group_weights, learning_curves
+from evenhand.page.panels.sweeps import sensitivity
 from evenhand.studies.findings import Findings
 
 
 def all_panels(findings: Findings) -> Iterator[Panel]:
     """The figures of the page, in its order. Those of single clients are left out where single
     clients shared nothing."""
-    if not findings.study.sums_only:
-        yield distribution(findings)
-        yield sorted_clients(findings)
-    yield front(findings)
-    for by in ("group", "team"):
-        if len(findings.study.names(by)) > 1 and by in findings.study.kinds:
-            yield from gaps(findings, by)
-    yield learning_curves(findings)
-    for panel in (
-        None if findings.study.sums_only else client_weights(findings),
+    study = findings.study
+    found: list[Panel | None] = [
+        overview(findings),
+        None if findings.sweep is None else sensitivity(findings.sweep),
         verdicts(findings),
-    ):
-        if panel is not None:
-            yield panel
+        gains(findings),
+    ]
+    if not study.sums_only:
+        found += [distribution(findings), *([sorted_clients(findings)] * (study.clients >= 10))]
+    for by in ("group", "team"):
+        if len(study.names(by)) > 1 and by in study.kinds:
+            found += groups(findings, by)
+    found += [front(findings), learning_curves(findings)]
+    if not study.sums_only:
+        found.append(client_weights(findings))
+    if len(study.names("group")) > 1:
+        found.append(group_weights(findings))
+    yield from (panel for panel in found if panel is not None)

@@ -8,9 +8,10 @@ import numpy as np
 
 from evenhand.page import figures
 from evenhand.page.figures.clients import FEW
+from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import table, text
-from evenhand.page.numbers import merit_words
-from evenhand.page.panels.panel import Panel, Variant, listed
+from evenhand.page.numbers import change, gain_unit, merit_words, served
+from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
 from evenhand.page.series import client_merits, curve, thinned
 from evenhand.studies.findings import Findings
 
@@ -21,11 +22,7 @@ def distribution(findings: Findings) -> Panel:
     """How accuracy is spread over clients."""
     study = findings.study
     merits = {label: client_merits(study, label) for label in study.labels}
-    levels = (
-        (100 - np.array(PERCENTILES))
-        if study.measure.column != "accuracy"
-        else np.array(PERCENTILES)
-    )
+    levels = (100 - np.array(PERCENTILES)) if not study.measure.percent else np.array(PERCENTILES)
     at = {label: _percentiles(values, levels) for label, values in merits.items()}
     quarters = [PERCENTILES.index(level) for level in (50, 25, 75)]
     named = [
@@ -45,11 +42,11 @@ def distribution(findings: Findings) -> Panel:
         else "each client of each seed, since the data were dealt anew with each"
     )
     fewest = min(int((~np.isnan(values)).sum()) for values in merits.values())
-    drawn = "The bar is the middle half of the clients with their median, a point a client."
-    if fewest >= FEW:
+    drawn = "Each point is a client; equal ones stand above each other."
+    if fewest > FEW:
         drawn = (
-            "A curve shows where clients are many, the bar below it the middle half of the clients"
-            " and their median."
+            "A curve is high where clients are many; the marker below it is their median, the bar"
+            " the middle half of the clients."
         )
     caption = f"{merit_words(study)} of {findings.clients}: {text(what)}. {drawn}"
     rows = [[label, *(study.measure.show(value) for value in at[label])] for label in study.labels]
@@ -64,6 +61,67 @@ def distribution(findings: Findings) -> Panel:
         caption,
         (Variant("", figures.distribution(study), listed(named), numbers),),
     )
+
+
+def gains(findings: Findings) -> Panel | None:
+    """What each client gains or loses, with intervals; None without a reference."""
+    study, variants = findings.study, []
+    pairs = dict.fromkeys(
+        (entry.method, entry.against) for entry in findings.entries if entry.by == "client"
+    )
+    for method, against in pairs:
+        found = sorted(
+            (
+                entry
+                for entry in findings.entries
+                if (entry.method, entry.against, entry.by) == (method, against, "client")
+                and not np.isnan(entry.gain.value)
+            ),
+            key=lambda entry: entry.gain.value,
+        )
+        if not found:
+            continue
+        scale, digits = study.measure.scale, study.measure.digits
+        least, most = found[0], found[-1]
+        up, down = (sum(sign * entry.gain.value > 0 for entry in found) for sign in (1, -1))
+        finding = (
+            f"With {method} against {against}, {up} of {len(found)}"
+            f" client{'s' * (len(found) != 1)} {'is' if up == 1 else 'are'} better off and"
+            f" {down} worse off; from {least.name} with {change(least.gain, scale, digits)}"
+            f" to {most.name} with {change(most.gain, scale, digits)}."
+        )
+        rows = [
+            [
+                entry.name,
+                change(entry.gain, scale, digits),
+                served(study, entry.merit, entry.samples),
+                served(study, entry.reference, entry.samples),
+                VERDICTS[entry.verdict].word,
+            ]
+            for entry in (found[i] for i in thinned(len(found), MOST_ROWS).tolist())
+        ]
+        some = f", {MOST_ROWS} of {len(found)} clients" if len(found) > MOST_ROWS else ""
+        numbers = table(
+            ["client", "gain", method, against, "verdict"],
+            rows,
+            f"Gains with {text(method)} against {text(against)}, {gain_unit(study)}{some}",
+        )
+        variants.append(
+            Variant(
+                f"{method} against {against}",
+                figures.gains(study, findings.entries, method, against),
+                finding,
+                numbers,
+            )
+        )
+    if not variants:
+        return None
+    caption = (
+        "What each client gains (+) or loses (\u2212), who loses most first, with"
+        f" {findings.comparison.level:.0%} intervals over its test samples. Harmed and gains:"
+        " significant after Holm's correction over the clients."
+    )
+    return Panel("gains", caption, tuple(variants), "Method")
 
 
 def sorted_clients(findings: Findings) -> Panel:
@@ -95,7 +153,7 @@ def sorted_clients(findings: Findings) -> Panel:
         "A line that starts higher serves its worst clients better; a flatter one serves clients"
         f" more alike.{seeds}"
     )
-    if study.measure.column != "accuracy":
+    if not study.measure.percent:
         caption = (
             "A line that starts lower serves its worst clients better; a flatter one serves"
             f" clients more alike.{seeds}"

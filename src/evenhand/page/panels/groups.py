@@ -2,93 +2,213 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures
-from evenhand.page.markup import table, text
+from evenhand.page.markup import Cell, table, text
 from evenhand.page.numbers import merit_words, points
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
+from evenhand.page.rates import Rates, Served, extremes, rates
 from evenhand.studies.findings import Findings
 
+# how gaps are called, and the share of what they are about
 GAPS = {
-    "accuracy parity": "of right predictions",
-    "demographic parity": "of samples predicted as the label",
-    "equal opportunity": "of true positives",
-    "false-positive parity": "of false positives",
-    "equalised odds": "the larger one of these two",
-    "predictive parity": "of predictions of the label that are right",
-    "calibration": "of the distance between stated and actual probabilities",
+    "accuracy parity": ("accuracy", "right predictions"),
+    "equal opportunity": ("true-positive rate", "samples with the label that are found"),
+    "false-positive parity": (
+        "false-positive rate",
+        "samples without the label that are predicted to have it",
+    ),
+    "equalised odds": ("odds", "the larger gap of these two"),
+    "demographic parity": ("selection rate", "samples predicted to have the label"),
+    "predictive parity": ("precision", "predictions of the label that are right"),
+    "calibration": ("calibration", "distance between stated and actual probabilities"),
 }
+ABOUT = dict(GAPS.values())
+OF_ALL_LABELS = ("accuracy", "accuracy parity", "calibration")
 
 
-def gaps(findings: Findings, by: str) -> list[Panel]:
+def groups(findings: Findings, by: str) -> Iterator[Panel]:
     """How groups or teams are served, and the gaps between them."""
-    study, found = findings.study, findings.gaps.get(by, {})
-    names = study.names(by)
-    panels = []
-    if any(kinds for kinds in found.values()):
-        kinds = [kind for kind in GAPS if any(kind in row for row in found.values())]
+    found = rates(findings, by)
+    yield _members(findings, by, found)
+    if any(view.gaps for view in findings.groups.get(by, {}).values()):
+        yield _gaps(findings, by, found)
+
+
+def _members(findings: Findings, by: str, found: Rates) -> Panel:
+    study = findings.study
+    order = [name for name, _ in sorted(_sizes(findings, by).items(), key=lambda item: -item[1])]
+    variants = []
+    for rate in next(iter(found.values())):
+        kept = {label: {name: row[rate][name] for name in order} for label, row in found.items()}
+        # predictions are as many as the method makes of them; other rates have the same samples
+        sizes = {
+            name: "" if rate == "precision" else f" (n = {one.of:,.0f})"
+            for name, one in next(iter(kept.values())).items()
+        }
+        percent = " %" if rate in ABOUT else study.measure.percent
+        drawn = {
+            label: {
+                name + sizes[name]: (
+                    one.interval,
+                    f"{name}: {_number(study.measure.digits, one, percent)}",
+                )
+                for name, one in list(row.items())[:MOST_ROWS]
+            }
+            for label, row in kept.items()
+        }
+        label_words = f"; label {findings.positive}"
+        about = label_words if rate in ABOUT and rate not in OF_ALL_LABELS else ""
+        unit = ", %" if rate in ABOUT else study.measure.unit
+        title = f"{rate}{about}{unit}"
+        ends = {label: _ends(row) for label, row in kept.items()}
+        finding = f"{rate.capitalize()}. " + listed(
+            [f"{label}: {words}" for label, words in ends.items() if words]
+        )
         rows = [
-            [label, *(points(row[kind]) if kind in row else "-" for kind in kinds)]
-            for label, row in found.items()
+            [
+                name,
+                *(_cell(study.measure.digits, row[name], percent) for row in kept.values()),
+            ]
+            for name in order[:MOST_ROWS]
         ]
-        kind = kinds[0]
-        named = [f"{label}: {points(row[kind])}" for label, row in found.items() if kind in row]
-        about = (
-            f"The label is {text(findings.positive)}."
-            if findings.positive is not None
-            else "The label is the one that differs most."
-        )
-        caption = (
-            f"Largest minus smallest rate over the {len(names)} {by}s, with"
-            f" {findings.comparison.level:.0%} intervals under resampling of test"
-            f" samples{' (means over seeds)' if len(study.seeds) > 1 else ''}; {by}s with fewer"
-            f" than {findings.least} samples are left out."
-            f" {'; '.join(f'{kind}: {GAPS[kind]}' for kind in kinds).capitalize()}. {about}"
-        )
-        numbers = table(
-            ["method", *kinds], rows, f"Gaps between {by}s, points, with intervals", list(found)
-        )
-        panels.append(
-            Panel(
-                f"gaps-{by}",
-                caption,
-                (
-                    Variant(
-                        "",
-                        figures.gaps(study, found, by, kinds),
-                        f"Gap in {kind}. {listed(named)}",
-                        numbers,
-                    ),
-                ),
+        what = f" ({ABOUT[rate]})" if rate in ABOUT else ""
+        caption = f"{rate.capitalize()}{what} of each {by}{text(about)}, with counts"
+        variants.append(
+            Variant(
+                rate,
+                figures.members(study, drawn, by, title),
+                finding,
+                table([by, *study.labels], rows, text(caption)),
             )
         )
-    merits = {
-        label: np.mean([study.merits(label, seed, by) for seed in study.seeds], 0)
-        for label in study.labels
-    }
-    named = [
-        f"{label}: lowest {names[int(np.nanargmin(found))]} with"
-        f" {findings.number(float(np.nanmin(found)))}"
-        for label, found in merits.items()
-        if not np.isnan(found).all()
-    ]
-    rows = [
-        [name, *(study.measure.show(float(found[i])) for found in merits.values())]
-        for i, name in enumerate(names[:MOST_ROWS])
-    ]
-    numbers = table(
-        [by, *study.labels],
-        rows,
-        f"{merit_words(study)} of each {by}{text(study.measure.unit)}",
+    intervals = (
+        f" Bars are {findings.comparison.level:.0%} intervals over other samples of the {by}."
+        if any(rate in ABOUT for rate in next(iter(found.values())))
+        else ""
     )
     seeds = " Means over seeds." if len(study.seeds) > 1 else ""
-    caption = f"{merit_words(study)} over all samples of each {by}.{seeds}"
-    panels.append(
-        Panel(
-            f"members-{by}",
-            caption,
-            (Variant("", figures.members(study, by), listed(named), numbers),),
-        )
+    shown = f"{merit_words(study)} and other rates" if len(variants) > 1 else merit_words(study)
+    many = f" The {MOST_ROWS} largest of {len(order)}." if len(order) > MOST_ROWS else ""
+    caption = f"{shown} of each {by}, the largest first.{intervals}{seeds}{many}"
+    return Panel(f"members-{by}", caption, tuple(variants), "Rate" if len(variants) > 1 else "")
+
+
+def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
+    study = findings.study
+    gaps = {
+        label: {kind: gap.interval for kind, gap in view.gaps.items()}
+        | {
+            kind: interval
+            for kind, interval in findings.gaps.get(by, {}).get(label, {}).items()
+            if kind == "calibration"
+        }
+        for label, view in findings.groups[by].items()
+    }
+    kinds = [
+        kind
+        for kind in GAPS
+        if any(kind in row for row in gaps.values())
+        and (findings.positive is not None or kind in OF_ALL_LABELS)
+    ]
+    drawn = {
+        label: {
+            GAPS[kind][0]: (
+                Interval(*(100 * np.array(row[kind])).tolist()),
+                _gap_words(findings, found, by, label, kind, row[kind]),
+            )
+            for kind in kinds
+            if kind in row and not np.isnan(row[kind].value)
+        }
+        for label, row in gaps.items()
+    }
+    rows = [
+        [
+            label,
+            *(
+                _gap_cell(row[kind], extremes(findings, found, by, label, kind))
+                if kind in row
+                else "-"
+                for kind in kinds
+            ),
+        ]
+        for label, row in gaps.items()
+    ]
+    named = [
+        f"{label}: {_gap_words(findings, found, by, label, kinds[0], row[kinds[0]])}"
+        for label, row in gaps.items()
+        if kinds[0] in row
+    ]
+    about = (
+        f"The label is {text(findings.positive)}."
+        if findings.positive is not None
+        else "With more than two labels, rates of one label need --positive LABEL."
     )
-    return panels
+    few = "".join(f" {text(line)}" for line in findings.left_out(by))
+    meaning = "; ".join(f"{GAPS[kind][0]}: {GAPS[kind][1]}" for kind in kinds)
+    caption = (
+        f"Largest minus smallest rate over the {by}s, with {findings.comparison.level:.0%}"
+        f" intervals over other test samples; below each gap the two {by}s that make"
+        f" it.{few} {text(meaning.capitalize())}. {about}"
+    )
+    numbers = table(
+        ["method", *(GAPS[kind][0] for kind in kinds)],
+        rows,
+        f"Gaps between {by}s, points, with intervals",
+        list(gaps),
+    )
+    finding = f"Gap in {GAPS[kinds[0]][0]}. {listed(named)}"
+    return Panel(
+        f"gaps-{by}",
+        caption,
+        (Variant("", figures.gaps(study, drawn, by), finding, numbers),),
+        open=True,
+    )
+
+
+def _gap_words(
+    findings: Findings, found: Rates, by: str, label: str, kind: str, interval: Interval
+) -> str:
+    pair = extremes(findings, found, by, label, kind)
+    return f"{points(interval)} points{f' ({pair})' if pair else ''}"
+
+
+def _gap_cell(interval: Interval, pair: str) -> Cell:
+    value, *ends = points(interval).split(" ", 1)
+    shown = "".join(f"<small>{part}</small>" for part in ends)
+    return Cell(f'{value}{shown}<small class="names">{text(pair)}</small>', interval.value)
+
+
+def _sizes(findings: Findings, by: str) -> dict[str, int]:
+    study = findings.study
+    return dict(zip(study.names(by), study.sizes(by).tolist(), strict=True))
+
+
+def _number(digits: int, one: Served, percent: str) -> str:
+    value, low, high = one.interval
+    if np.isnan(value):
+        return f"no samples ({one.counts})"
+    ends = "" if np.isnan(low) else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{value:.{digits}f}{percent}{ends}, {one.counts}"
+
+
+def _cell(digits: int, one: Served, percent: str) -> Cell | str:
+    value, low, high = one.interval
+    if np.isnan(value):
+        return "-"
+    ends = "" if np.isnan(low) else f"<small>[{low:.{digits}f}, {high:.{digits}f}]</small>"
+    return Cell(f"{value:.{digits}f}{ends}<small>{text(one.counts)}</small>", value)
+
+
+def _ends(row: dict[str, Served]) -> str:
+    there = {
+        name: one.interval.value for name, one in row.items() if not np.isnan(one.interval.value)
+    }
+    if not there:
+        return ""
+    low, high = min(there, key=lambda name: there[name]), max(there, key=lambda name: there[name])
+    return f"lowest {low} {there[low]:.1f}, highest {high} {there[high]:.1f}"

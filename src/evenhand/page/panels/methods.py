@@ -6,11 +6,13 @@ from collections import Counter
 
 import numpy as np
 
+from evenhand.metrics.uncertainty import Interval
 from evenhand.page import figures
-from evenhand.page.figures.methods import VERDICT_WORDS
+from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import table, text
-from evenhand.page.numbers import over_words, statistic
+from evenhand.page.numbers import counts, ends_words, over_words, statistic, written
 from evenhand.page.panels.panel import Panel, Variant, listed
+from evenhand.page.rates import rates, worst_group
 from evenhand.studies.analysis.statistics import HEADINGS
 from evenhand.studies.analysis.statistics import front as front_points
 from evenhand.studies.findings import Findings
@@ -18,11 +20,95 @@ from evenhand.studies.findings import Findings
 FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # what the mean can be set against
 
 
+def overview(findings: Findings) -> Panel:
+    """The mean and the worst served of each method: the first figure. Of a sweep, of the chosen
+    point and the references."""
+    comparison = findings.comparison
+    study = findings.study if findings.sweep is None else findings.sweep.final.in_order()
+    standing: dict[str, dict[str, tuple[Interval, str]]] = {}
+    for name, statistic_name in (("mean", "mean"), ("worst client", "min")):
+        for label in study.labels:
+            interval = comparison.rows[label][statistic_name]
+            if np.isnan(interval.value):
+                continue
+            value, *ends = (written(study, statistic_name, end) for end in interval)
+            drawn = Interval(value, *sorted(ends))
+            who = _worst_client(findings, label) if name == "worst client" else ""
+            words = f"{label}: {name}{who} {ends_words(study, statistic_name, interval)}"
+            standing.setdefault(name, {})[label] = (drawn, words)
+    if len(study.names("group")) > 1:
+        found = rates(findings, "group")
+        for label in study.labels:
+            worst = worst_group(findings, found, label)
+            if worst is not None:
+                name, one = worst
+                value, low, high = one.interval
+                around = "" if np.isnan(low) else f" [{low:.1f}, {high:.1f}]"
+                words = (
+                    f"{label}: worst group {name} {value:.{study.measure.digits}f}"
+                    f"{study.measure.percent}{around}, {one.counts}"
+                )
+                standing.setdefault("worst group", {})[label] = (one.interval, words)
+    shown = [words for row in standing.values() for _, words in row.values()]
+    rows = [
+        [
+            label,
+            *(
+                found[label][1].split(": ", 1)[1].removeprefix(name).strip()
+                if label in found
+                else "-"
+                for name, found in standing.items()
+            ),
+        ]
+        for label in study.labels
+    ]
+    numbers = table(
+        ["method", *standing],
+        rows,
+        f"{study.measure.part.capitalize()} {text(study.measure.name)}{text(study.measure.unit)}",
+        study.labels,
+    )
+    over = over_words(study, comparison.over)
+    caption = (
+        f"{study.measure.part.capitalize()} {text(study.measure.name)} of each method: the mean"
+        " over clients and whoever is served worst"
+        + (f", with {comparison.level:.0%} intervals {text(over)}." if over else ".")
+        + (
+            " Intervals of groups are over their test samples."
+            if "worst group" in standing and comparison.over != "samples"
+            else ""
+        )
+    )
+    figure = figures.overview(study, standing)
+    return Panel("overview", caption, (Variant("", figure, listed(shown), numbers),))
+
+
+def _worst_client(findings: Findings, label: str) -> str:
+    """The name of the client that a method serves worst with every seed; empty where it is not
+    the same one."""
+    study = findings.study
+    if study.sums_only or not study.same_data:
+        return ""
+    merits = [study.merits(label, seed) for seed in study.seeds]
+    if any(np.isnan(one).all() for one in merits):
+        return ""
+    worst = {int(np.nanargmin(one)) for one in merits}
+    if len(worst) > 1:
+        return ""
+    place = worst.pop()
+    merit = float(np.mean([one[place] for one in merits]))
+    size = int(study.sizes()[place])
+    found = counts(study, merit, size)
+    return f" {study.names('client')[place]}" + (f" ({found})" if found else "")
+
+
 def front(findings: Findings) -> Panel:
     """The mean against a number about fairness."""
     study, comparison = findings.study, findings.comparison
     variants = []
     for fairness in FAIRNESS:
+        if fairness == "worst10" and study.clients < 10:
+            continue  # it is the worst client
         points = front_points(study, fairness)
         if any(np.isnan(point.y) or np.isnan(point.x) for point in points):
             continue
@@ -59,15 +145,15 @@ def front(findings: Findings) -> Panel:
                 numbers,
             )
         )
+    bars = (
+        f"Bars are {comparison.level:.0%} intervals {text(over_words(study, comparison.over))}."
+        if comparison.over != "nothing" and len(study.labels) <= 10
+        else ""
+    )
     caption = (
         "Every method by its mean over clients and by how it serves those who are served worst, or"
         " how evenly. A hollow marker is dominated: another method is at least as good in both"
-        " numbers and better in one. The dotted line joins the others. "
-        + (
-            f"Bars are {comparison.level:.0%} intervals {text(over_words(study, comparison.over))}."
-            if comparison.over != "nothing"
-            else ""
-        )
+        f" numbers and better in one. The dotted line joins the others. {bars}"
     )
     return Panel("front", caption, tuple(variants), "Set the mean against")
 
@@ -84,9 +170,9 @@ def verdicts(findings: Findings) -> Panel | None:
             f"{label}: {found['gains']} gain, {found['harmed']} are harmed"
             for label, found in counted.items()
         ]
-        headings = ["method", *VERDICT_WORDS.values()]
+        headings = ["method", *(look.word for look in VERDICTS.values())]
         rows = [
-            [label, *(str(found[verdict]) for verdict in VERDICT_WORDS)]
+            [label, *(str(found[verdict]) for verdict in VERDICTS)]
             for label, found in counted.items()
         ]
         numbers = table(headings, rows, f"Clients against {text(against)}", list(counted))

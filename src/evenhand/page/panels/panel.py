@@ -27,6 +27,7 @@ class Panel:
     caption: str  # HTML
     variants: tuple[Variant, ...]
     choice: str = ""  # what is chosen
+    open: bool = False  # whether its numbers are seen at once
 
 
 def listed(parts: Sequence[str]) -> str:

@@ -9,13 +9,14 @@ from evenhand.page.figures.rounds import LEARNING, learning_columns
 from evenhand.page.markup import table, text
 from evenhand.page.numbers import merit_words
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
+from evenhand.page.series import group_weights as weights_of_groups
 from evenhand.page.series import learning, thinned, weights
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.study import Study
 
 
 def learning_curves(findings: Findings) -> Panel:
-    """Mean and worst 10 % over rounds."""
+    """Mean, worst clients and worst group over rounds."""
     study = findings.study
     columns = learning_columns(study)
     names = {column: LEARNING.get(column, "mean loss") for column in columns}
@@ -110,6 +111,48 @@ def client_weights(findings: Findings) -> Panel | None:
         f" order in which {text(served_by)} serves them, the worst on top{several}."
     )
     return Panel("weights", caption, tuple(variants), "Method")
+
+
+def group_weights(findings: Findings) -> Panel | None:
+    """How much each group counted over rounds, for methods that weigh groups; None without."""
+    study, variants = findings.study, []
+    trained = study.first.column("train_count", "group")
+    names, share = study.names("group"), 100 * trained / max(1.0, float(trained.sum()))
+    for label in study.labels:
+        found = weights_of_groups(study, label)
+        if found is None:
+            continue
+        last = 100 * found.share[-1]
+        told = [
+            f"{name} {end:.1f} % (of the training samples {part:.1f} %)"
+            for name, end, part in zip(names, last.tolist(), share.tolist(), strict=True)
+        ]
+        at = thinned(len(found.rounds), 6)
+        rows = [
+            [
+                name,
+                f"{share[place]:.1f}",
+                *(f"{100 * value:.1f}" for value in found.share[at, place]),
+            ]
+            for place, name in enumerate(names)
+        ]
+        numbers = table(
+            ["group", "share of training samples", *(f"round {found.rounds[i]}" for i in at)],
+            rows,
+            f"Weights of groups with {text(label)}, %",
+        )
+        finding = f"With {label}, at round {found.rounds[-1]}: {listed(told)}"
+        variants.append(Variant(label, figures.group_weights(study, label), finding, numbers))
+    if not variants:
+        return None
+    shares = "; ".join(
+        f"{name} {part:.1f} %" for name, part in zip(names, share.tolist(), strict=True)
+    )
+    caption = (
+        "The weight that a method gives each group's training loss. FedAvg weighs groups by their"
+        f" shares of the training samples: {text(shares)}."
+    )
+    return Panel("group-weights", caption, tuple(variants), "Method")
 
 
 def _curve_number(study: Study, column: str, value: float) -> str:

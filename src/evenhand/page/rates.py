@@ -1,0 +1,117 @@
+"""Rates of groups and teams with intervals and counts, and which two of them make a gap."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from evenhand.metrics.group_rates import Rate, group_rates
+from evenhand.metrics.uncertainty import Interval
+from evenhand.page.series import shown
+from evenhand.studies.analysis.groups import GroupView, mean_counts
+from evenhand.studies.findings import Findings
+from evenhand.studies.runs.study import Study
+
+# what is shown of each group, where there is one label that rates are about
+SHOWN = (
+    "accuracy",
+    "true-positive rate",
+    "false-positive rate",
+    "selection rate",
+    "precision",
+)
+# measures that are a rate
+RATE_OF = {
+    "accuracy": "accuracy",
+    "recall": "true-positive rate",
+    "precision": "precision",
+}
+
+
+class Served(NamedTuple):
+    """How a group fares by a rate, as it is written, means over seeds."""
+
+    interval: Interval
+    hits: float  # NaN where it is no share of samples
+    of: float
+
+    @property
+    def counts(self) -> str:
+        """15 of 23."""
+        if np.isnan(self.hits):
+            return f"{self.of:,.0f} sample{'s' * (self.of != 1)}"
+        return f"{self.hits:,.0f} of {self.of:,.0f}"
+
+
+Rates = dict[str, dict[str, dict[str, Served]]]  # by method, rate, group
+
+
+def rates(findings: Findings, by: str) -> Rates:
+    """What each group (or team) gets from every method: the measure of the study first, without
+    intervals where it is no rate of samples, then other rates."""
+    study, views = findings.study, findings.groups.get(by, {})
+    found: Rates = {}
+    for label in study.labels:
+        view = views.get(label)
+        known = {} if view is None else _known(findings, view, label, by)
+        first = RATE_OF.get(study.measure.kind, "")
+        if first not in known:
+            first = study.measure.name
+            known[first] = _merits(study, label, by)
+        found[label] = {first: known[first], **known}
+    return found
+
+
+def _known(
+    findings: Findings, view: GroupView, label: str, by: str
+) -> dict[str, dict[str, Served]]:
+    """Rates of a method; of many labels, accuracy alone."""
+    if view.rates:
+        return {
+            name: {group: _served(view.rates[name, group]) for group in findings.study.names(by)}
+            for name in SHOWN
+        }
+    counts = mean_counts(findings.study, label, by)
+    if counts is None:
+        return {}
+    every = group_rates(counts.by_group, counts.groups, counts.labels, 0, findings.comparison.level)
+    return {"accuracy": {rate.group: _served(rate) for rate in every if rate.name == "accuracy"}}
+
+
+def _served(rate: Rate) -> Served:
+    return Served(Interval(*(100 * np.array(rate.interval)).tolist()), rate.hits, rate.of)
+
+
+def _merits(study: Study, label: str, by: str) -> dict[str, Served]:
+    merits = np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
+    return {
+        name: Served(Interval(float(shown(study.measure, merit)), np.nan, np.nan), np.nan, size)
+        for name, merit, size in zip(
+            study.names(by), merits.tolist(), study.sizes(by).tolist(), strict=True
+        )
+    }
+
+
+def worst_group(findings: Findings, found: Rates, label: str) -> tuple[str, Served] | None:
+    """The group that a method serves worst by the measure, of those with enough samples."""
+    judged = {
+        name: one
+        for name, one in next(iter(found[label].values())).items()
+        if one.of >= max(1, findings.least) and not np.isnan(one.interval.value)
+    }
+    if len(judged) < 2:
+        return None
+    sign = 1 if findings.study.measure.percent else -1
+    name = min(judged, key=lambda name: sign * judged[name].interval.value)
+    return name, judged[name]
+
+
+def extremes(findings: Findings, found: Rates, by: str, label: str, kind: str) -> str:
+    """The two groups that make a gap, the one with the lower rate first: "Black 46 %, White 70 %";
+    empty where fewer than two groups have enough samples."""
+    gap = findings.groups[by][label].gaps.get(kind)
+    if gap is None or np.isnan(gap.interval.value) or gap.rate not in found[label]:
+        return ""
+    members = found[label][gap.rate]
+    return ", ".join(f"{name} {members[name].interval.value:.0f} %" for name in (gap.low, gap.high))
