@@ -1,0 +1,110 @@
+"""Recompute what an answer says from the files of its run, with pandas and nothing of evenhand.
+
+    python -m benchmarks.answers runs/heart runs/acs
+
+Every share ("42 % (45 of 108)") and every mean and worst client of the answer and of the table of
+methods is counted again from the test samples' labels and predictions; a number that does not match
+is printed and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from safetensors.numpy import load_file
+
+SHARE = re.compile(r"(\d+) % \((\d+) of (\d+)\)")
+
+
+def samples(directory: Path) -> pd.DataFrame:
+    """A row per test sample, method and seed: client, group, label, prediction."""
+    spec = tomllib.loads((directory / "spec.toml").read_text())
+    frames = []
+    for seed in spec["seeds"]:
+        run = directory / f"seed-{seed}"
+        shared = load_file(run / "samples.safetensors")
+        for method in tomllib.loads((run / "spec.toml").read_text())["methods"]:
+            folder = run / method.get("label", method["name"])
+            scores = pd.read_csv(folder / "scores.csv")
+            names = {
+                by: scores[scores.by == by].name.astype(str).tolist() for by in ("client", "group")
+            }
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "seed": seed,
+                        "method": folder.name,
+                        "client": [names["client"][code] for code in shared["client"]],
+                        "group": [
+                            names["group"][code] if names["group"] else ""
+                            for code in shared["group"]
+                        ],
+                        "label": shared["label"],
+                        "prediction": load_file(folder / "values.safetensors")["prediction"],
+                    }
+                )
+            )
+    frame = pd.concat(frames, ignore_index=True)
+    frame["right"] = frame.label == frame.prediction
+    return frame
+
+
+def recounted(frame: pd.DataFrame) -> dict[tuple[int, int], str]:
+    """Hits and samples of every group's true-positive and false-positive rate with FedAvg, means
+    over seeds, by what they are."""
+    found = {}
+    seeds = frame.seed.nunique()
+    for group, rows in frame[frame.method == "fedavg"].groupby("group"):
+        for label, name in ((1, "true positives"), (0, "false positives")):
+            some = rows[rows.label == label]
+            hits = int(np.rint((some.prediction == 1).sum() / seeds))
+            found[hits, len(some) // seeds] = f"{name} of {group}"
+    return found
+
+
+def check(directory: Path) -> list[str]:
+    """What does not match."""
+    frame = samples(directory)
+    printed = subprocess.run(
+        ["evenhand", "report", str(directory), "--json", "--out", str(directory / "checked.html")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    answer = json.loads(printed.stdout)["answer"]
+    print(f"\n{directory}")
+    for sentence in answer:
+        print(f"  {sentence}")
+    wrong, known = [], recounted(frame)
+    for percent, hits, of in SHARE.findall(" ".join(answer)):
+        what = known.get((int(hits), int(of)))
+        if what is None or round(100 * int(hits) / int(of)) != int(percent):
+            wrong.append(f"{percent} % ({hits} of {of}) is not in the files")
+        else:
+            print(f"  counted: {hits} of {of} {what}")
+    table = pd.read_csv(directory / "comparison.csv").set_index(["method", "statistic"]).value
+    clients = frame.groupby(["method", "seed", "client"]).right.mean().unstack()
+    for method in frame.method.unique():
+        own = clients.loc[method]
+        for name, number in (("mean", own.mean(axis=1)), ("min", own.min(axis=1))):
+            if abs(table[method, name] - number.mean()) > 1e-9:
+                wrong.append(f"{method} {name}: {table[method, name]} and {number.mean()}")
+    print(f"  recomputed: mean and worst client of {frame.method.nunique()} methods")
+    return wrong
+
+
+def main() -> None:
+    wrong = [line for path in sys.argv[1:] for line in check(Path(path))]
+    print("\n".join(wrong) or "\nall numbers match")
+    sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
