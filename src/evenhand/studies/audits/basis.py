@@ -98,11 +98,6 @@ class Basis:
         """Whether samples have weights."""
         return self.rows is not None and self.rows.weight is not None
 
-    @property
-    def scored(self) -> bool:
-        """Whether there are scores of the positive label."""
-        return self.rows is not None and self.rows.score is not None and self.code is not None
-
     @cached_property
     def parts(self) -> dict[str, Self]:
         """Of several group columns, an audit by each alone."""

@@ -18,7 +18,6 @@ Row = dict[str, Any]
 Chosen = NDArray[np.bool_]
 
 STEPS = tuple(place / 20 for place in range(1, 20))  # thresholds of probabilities
-SWEPT = ("selection rate", "true-positive rate", "false-positive rate", "precision", "accuracy")
 
 
 def is_probability(score: Floats) -> bool:
