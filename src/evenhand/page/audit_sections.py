@@ -38,9 +38,7 @@ def rates(audit: Audit) -> str:
         groups = [row for row in rows if row["by"] == "group" and row["rate"] == rate]
         if not groups:
             continue
-        everyone = next(
-            row["value"] for row in rows if row["by"] == "everyone" and row["rate"] == rate
-        )
+        everyone = float(audit.shares("everyone")[rate].value[0])
         ends = span([row[end] for row in groups for end in ("low", "high")])
         about = ABOUT[rate].format(label=audit.label)
         marks = [_mark(audit, row) for row in groups]

@@ -54,6 +54,7 @@ class Audit(Numbers):
                 ({"groups": one.by} if self.parts else {}) | row
                 for one in every
                 for row in rows(one)
+                if not one.part or row.get("by", "group") == "group"  # others are in the whole
             ]
 
         kinds = {"clients": self.across_clients(), "groups": self.across_groups()}

@@ -45,6 +45,7 @@ class Basis:
         thresholds: of the score, for the table of rates by threshold; None takes 19.
         by: what the groups are groups by.
         source: where the predictions come from, for provenance.json.
+        part: it is by one of several group columns, and leaves clients to the whole.
     """
 
     counts: Counts
@@ -60,6 +61,7 @@ class Basis:
     thresholds: Sequence[float] | None = None
     by: str = "group"
     source: Mapping[str, Any] = field(default_factory=dict)
+    part: bool = False
 
     def __post_init__(self) -> None:
         require_number("level", self.level, "(0, 1)")
@@ -96,11 +98,6 @@ class Basis:
         """Whether samples have weights."""
         return self.rows is not None and self.rows.weight is not None
 
-    @property
-    def scored(self) -> bool:
-        """Whether there are scores of the positive label."""
-        return self.rows is not None and self.rows.score is not None and self.code is not None
-
     @cached_property
     def parts(self) -> dict[str, Self]:
         """Of several group columns, an audit by each alone."""
@@ -114,6 +111,7 @@ class Basis:
                 counts=found.counts(),
                 rows=found,
                 by=column,
+                part=True,
                 reference=[name for name in self._references if named(name, found.groups)],
             )
             for column, found in one_by_one.items()
@@ -199,7 +197,7 @@ class Basis:
         """A row per rate of everyone, each group and each client: hits, of how many, interval."""
         made: list[Row] = []
         for by in ("everyone", "group", "client"):
-            if by != "everyone" and len(self.names(by)) < 2:
+            if (by != "everyone" and len(self.names(by)) < 2) or (by == "client" and self.part):
                 continue
             samples = self.samples(by)
             for rate, share in self.shares(by).items():

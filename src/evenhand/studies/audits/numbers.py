@@ -133,7 +133,7 @@ class Numbers(Basis):
     @cached_property
     def scores(self) -> list[Row]:
         """AUC and calibration of everyone, each group and each client; [] without scores."""
-        return self._scored(scoring.score_rows)
+        return self._scored(scoring.score_rows, not self.part)
 
     @cached_property
     def reliability(self) -> list[Row]:

@@ -10,7 +10,6 @@ from evenhand.studies.audits.sweeping import steps
 from evenhand.studies.audits.words import counted, enough, significant
 
 MOST_ROWS = 40  # a table of more is no longer read
-MOST_GROUPS = 12  # whose rates are printed with counts
 MOST_PAIRS = 12
 
 

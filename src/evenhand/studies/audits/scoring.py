@@ -18,7 +18,6 @@ Row = dict[str, Any]
 Chosen = NDArray[np.bool_]
 
 STEPS = tuple(place / 20 for place in range(1, 20))  # thresholds of probabilities
-SWEPT = ("selection rate", "true-positive rate", "false-positive rate", "precision", "accuracy")
 
 
 def is_probability(score: Floats) -> bool:
@@ -27,13 +26,13 @@ def is_probability(score: Floats) -> bool:
     return bool(len(there)) and bool(there.min() >= 0) and bool(there.max() <= 1)
 
 
-def score_rows(rows: Rows, code: int, level: float) -> list[Row]:
+def score_rows(rows: Rows, code: int, level: float, clients: bool = True) -> list[Row]:
     """A row for everyone, each group and each client: AUC and, of probabilities, how far they are
     from what happens."""
     assert rows.score is not None
     calibrated = is_probability(rows.score)
     found = []
-    for by, name, chosen in _parts(rows):
+    for by, name, chosen in _parts(rows, clients):
         score, positive, weight = _of(rows, code, chosen)
         there = ~np.isnan(score)
         ups, downs = (_size(weight, there & kind, len(score)) for kind in (positive, ~positive))
