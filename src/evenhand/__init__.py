@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from evenhand.messages import Replies, Reply, Task
     from evenhand.model import Model
     from evenhand.page import figures
+    from evenhand.page.audit import audit_page
     from evenhand.page.report import report
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
@@ -149,6 +150,7 @@ _HOME = {
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
     "model": ["Model"],
+    "page.audit": ["audit_page"],
     "page.report": ["report"],
     "studies.audits.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
@@ -249,6 +251,7 @@ __all__ = [
     "algorithms",
     "analyse",
     "audit",
+    "audit_page",
     "compare",
     "datasets",
     "deal",

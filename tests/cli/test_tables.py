@@ -461,3 +461,180 @@ def test_the_arguments_of_a_table_may_come_with_its_name(call: Call) -> None:
         "-q",
     )
     assert (code, out, err) == (0, "", "")
+
+
+# ---- tables as people save them
+
+
+def german() -> pd.DataFrame:
+    """The same patients, with semicolons and decimal commas in mind, and with slips."""
+    table = patients()
+    chol = [250.0, 126.0, 200.5, 390.0, 181.0] * 26
+    chol[:14] = [999.0] * 14
+    crp = ["4,4", "12,5", "0,9", "7,1", "3,3"] * 26
+    crp[3], crp[8], crp[20] = "<0,5", "<0,5", "n.d."
+    hospital = table["hospital"].replace({"west": "wést"})
+    hospital[:5] = "North"
+    return pd.DataFrame(
+        {
+            " hospital ": hospital,
+            "fall": np.arange(130) + 1001,
+            "age": table["age"],
+            "sex": table["sex"],
+            "chol": chol,
+            "crp": crp,
+            "ill": np.where(table["stage"] > 0, "ja", "nein"),
+        }
+    )
+
+
+GERMAN = (
+    "--client",
+    "hospital",
+    "--label",
+    "ill",
+    "--group",
+    "sex",
+    "--rounds",
+    "2",
+    "-a",
+    "fedavg",
+)
+CURED = ("--missing", "999", "--missing", "<0,5", "--missing", "n.d.", "--encoding", "utf-16")
+
+
+def save(table: pd.DataFrame, encoding: str) -> None:
+    text = table.to_csv(index=False, sep=";", decimal=",")
+    Path("german.csv").write_bytes(text.encode(encoding))
+
+
+def test_hints_stand_before_the_results(call: Call) -> None:
+    save(german(), "cp1252")
+    code, out, err = call("run", "--data", "german.csv", *GERMAN)
+    assert (code, err) == (0, "")
+    told = " ".join(out[: out.index("Test accuracy")].split())
+    for hint in (
+        "hint: the file is not UTF-8 and is read as cp1252; if letters look wrong, give its"
+        " encoding with --encoding NAME",
+        "hint: 'hospital' has 'north' (55 rows) and 'North' (5 rows), which may mean the same but"
+        " count as different clients; make them one in the file",
+        "hint: 'fall' has a different whole number in every row and looks like an identifier; leave"
+        " it out with --drop fall",
+        "hint: 'chol' is 999 in 14 of 130 rows while the rest lies within 126 to 390; if it means"
+        " missing, pass --missing 999",
+    ):
+        assert hint in told
+    assert told.count("hint:") == 4
+    assert call("run", "--data", "german.csv", *GERMAN, "-q") == (0, "", "")
+    for command in ("compare", "sweep"):
+        more = ("--seeds", "2") if command == "compare" else ("--grid", "q=0.1,1")
+        chosen = GERMAN if command == "compare" else (*GERMAN[:-2], "--method", "qffl")
+        code, out, err = call(command, "--data", "german.csv", *chosen, *more)
+        assert (code, out.count("hint: 'fall' has")) == (0, 1), err
+
+
+def test_the_columns_are_described_with_the_same_hints(call: Call) -> None:
+    save(german(), "utf-16")
+    code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6])
+    assert code == 0
+    assert out.count("hint: ") == 4
+    assert "hint: the file is not UTF-8 and is read as utf-16; " in out
+    assert out.index("hint: ") < out.index("Clients")
+    code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6], *CURED, "--drop", "fall")
+    assert code == 0
+    assert out.count("hint: ") == 1  # North
+    # 14 of 999, and 12 of them train
+    assert re.search(r"chol +number +1\d +mean", out)
+    assert re.search(r"crp +number +\d +mean", out)
+
+
+def test_what_is_called_missing_and_the_encoding_are_kept_for_resume(
+    call: Call, tmp_path: Path
+) -> None:
+    save(german(), "utf-16")
+    code, _, err = call("run", "--data", "german.csv", *GERMAN, *CURED, "--out", "mine", "-q")
+    assert (code, err) == (0, "")
+    spec = tomllib.loads(Path("mine/spec.toml").read_text())["data"]
+    assert (spec["missing"], spec["encoding"]) == (["999", "<0,5", "n.d."], "utf-16")
+    encoding = Encoding.from_json(json.loads(Path("mine/encoding.json").read_text()))
+    assert encoding.missing == ("999", "<0,5", "n.d.")
+    assert {column.name: column.kind for column in encoding.columns}["crp"] == "number"
+    before = Path("mine/fedavg/scores.csv").read_bytes()
+    for file in ("scores.csv", "model.safetensors"):
+        (tmp_path / "mine" / "fedavg" / file).unlink(missing_ok=True)
+    assert call("resume", "mine", "-q") == (0, "", "")
+    assert Path("mine/fedavg/scores.csv").read_bytes() == before
+
+
+def test_a_spec_may_name_numbers_and_one_text(call: Call) -> None:
+    save(german(), "utf-8")
+    text = """
+        rounds = 1
+        [data]
+        name = "table"
+        path = "german.csv"
+        client = "hospital"
+        label = "ill"
+        drop = ["fall"]
+        missing = {}
+        [[methods]]
+        name = "fedavg"
+    """
+    for missing in ("[999, '<0,5', 'n.d.']", "999"):
+        Path("own.toml").write_text(text.format(missing))
+        code, out, _ = call("run", "own.toml")
+        assert code == 0
+        assert re.search(r"chol +number +1\d +mean", out)
+
+
+def test_negative_codes_can_be_called_missing(call: Call) -> None:
+    table = german().assign(chol=lambda rows: rows["chol"].replace(999, -9))
+    save(table, "utf-8")
+    code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6])
+    assert (code, "if it means missing, pass --missing -9" in " ".join(out.split())) == (0, True)
+    code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6], "--missing", "-9")
+    assert (code, "--missing" in out) == (0, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("--encoding", "ascii"),
+            r"german.csv line \d+ is not ascii text \(byte 0xe9 at position \d+",
+        ),
+        (("--encoding", "cp99"), "encoding 'cp99' is none that Python knows for text; give a name"),
+    ],
+)
+def test_an_encoding_that_does_not_fit_is_refused_in_one_line(
+    call: Call, options: tuple[str, ...], message: str
+) -> None:
+    save(german(), "cp1252")
+    code, out, err = call("run", "--data", "german.csv", *GERMAN, *options)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert re.search(message, err)
+    assert not Path("runs").exists()
+
+
+def test_all_bad_cells_are_one_line(call: Call) -> None:
+    table = german().assign(bmi=[f"{20 + i / 10:.1f}" for i in range(130)])
+    table.loc[[4, 9], "bmi"] = "?!"
+    table["waist"] = table["bmi"]
+    save(table, "utf-8")
+    code, _, err = call("run", "--data", "german.csv", *GERMAN)
+    assert (code, err.count("\n")) == (1, 1)
+    for column in ("bmi", "waist"):
+        assert f"column '{column}': '?!' in rows 5 and 10 are not numbers; " in err
+    assert "pass --missing '?!' if it means missing" in err
+
+
+def test_the_help_says_that_missing_is_no_comparison(call: Call) -> None:
+    code, out, _ = call("run", "--help")
+    assert code == 0
+    assert "such as 999 or '<0.5' (the text itself, not a comparison)" in " ".join(out.split())
+
+
+def test_the_options_of_tables_are_refused_for_data_sets(call: Call) -> None:
+    code, _, err = call("run", "--data", "digits", "--missing", "9", "-a", "fedavg")
+    assert code == 1
+    assert "unknown keyword of data set digits: 'missing'" in err

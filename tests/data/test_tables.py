@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import gzip
 import json
+import re
 import shutil
 import sys
 from decimal import Decimal
@@ -23,6 +24,7 @@ import evenhand as eh
 from evenhand.data.tables.columns import Column, client_sums, fit_column, statistics
 from evenhand.data.tables.encoding import Encoding
 from evenhand.data.tables.files import parse, read_table
+from evenhand.data.tables.missing import emptied
 from evenhand.data.tables.values import Values, text_of
 from evenhand.errors import DataError
 
@@ -520,7 +522,9 @@ def test_a_client_all_of_whose_rows_are_left_out_is_reported() -> None:
 def test_an_infinite_number_is_an_error_with_row_and_column() -> None:
     table = patients()
     table.loc[3, "age"] = np.inf
-    with pytest.raises(DataError, match="column 'age' has an infinite value in row 4"):
+    with pytest.raises(
+        DataError, match="column 'age': 'inf' in row 4 is not a finite number; correct or empty it"
+    ):
         federation(table)
     table.loc[0, "ill"] = None  # rows are counted in the user's table, whatever was left out
     with pytest.raises(DataError, match="row 4"):
@@ -684,7 +688,7 @@ def test_transform_names_the_column_that_is_wrong() -> None:
     encoding = encoding_of(federation())
     with pytest.raises(DataError, match="column 'age' is missing; the model needs it"):
         encoding.transform(patients().drop(columns="age"))
-    with pytest.raises(DataError, match="column 'age': 'old' in row 1 is not a number"):
+    with pytest.raises(DataError, match="column 'age': 'old' in rows 1, 2, 3 and 5 more are not"):
         encoding.transform(patients().assign(age="old"))
     with pytest.raises(DataError, match="column 'age' is there twice"):
         encoding.transform(pd.concat([patients(), patients()[["age"]]], axis=1))
@@ -742,7 +746,7 @@ def test_any_frame_becomes_finite_numbers_that_transform_repeats(
     try:
         fed = eh.Federation.from_frame(table, client="site", label="y", held_out=tested)
     except DataError as error:
-        assert "no column is left" in str(error) or "is not a number" in str(error)  # noqa: PT017 - either may happen, neither must
+        assert re.search("no column is left|is not a number|are not numbers", str(error))  # noqa: PT017 - any may happen, none must
         return
     encoding = encoding_of(fed)
     matrix = encoding.transform(table)
@@ -807,8 +811,18 @@ def test_markers_of_missing_values_and_a_byte_order_mark_are_understood(tmp_path
         ("a,b\n1,2,9\n3,4,5\n", "line 2 has 3 fields; the table has 2 columns"),
         ("a,b,c\n1,2,3\n4,5\n", "line 3 has 2 fields; the table has 3 columns"),
         ("a,b\n1,2\n'x',\"unclosed\n3,4\n", "is not a table|line . "),
-        (b"a,b\n1,M\xfcnchen\n", "line 2 is not UTF-8 text .byte 0xfc.; save the file as UTF-8"),
-        (b"\x89PNG\0\0\0,\n1,2", "is not UTF-8|is not a table"),
+        (
+            # UTF-8 but for one byte: cp1252 would make two wrong letters of each of the others
+            "a,b\n1,Zürich\n2,Köln\n3,M".encode() + b"\xfcnchen\n",
+            r"line 4 is not utf-8 text \(byte 0xfc at position 25\); save the file as UTF-8, or give"
+            " its encoding with --encoding NAME",
+        ),
+        (
+            b"\x89PNG\0\0\0,\n1,2",
+            r"is not a table, or in an encoding that cannot be guessed \(byte 0x00 at position 4\);"
+            " name it with --encoding NAME",
+        ),
+        ("a,b, a\n1,2,3\n", "has columns ' a' and 'a', which are one name without the spaces"),
         (b"a\0b,c\n1,2\n", "is not a table: it holds bytes that are no text"),
     ],
 )
@@ -852,6 +866,194 @@ def test_parquet_without_pyarrow_names_the_extra(
 
 def test_a_short_row_that_ends_in_a_missing_value_is_no_error() -> None:
     assert len(parse(b"a,b\n1,\n2,3\n\n4,?\n", "t")) == 3
+
+
+def test_what_the_user_calls_missing_is_missing_in_every_column(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "crp,age\n<0.5,999\n1.5,999.0\n  <0.5 ,40\n2.25,41\n")
+    assert read_table(path)["crp"].tolist() == ["<0.5", "1.5", "<0.5 ", "2.25"]
+    for missing in (["<0.5", "999"], ["<0.5", 999.0]):
+        read = read_table(path, missing=missing)
+        assert read["age"].tolist()[2:] == [40.0, 41.0]
+        assert read["age"].isna().tolist() == [True, True, False, False]
+        assert [Values("crp", read["crp"]).numbers.tolist()[i] for i in (1, 3)] == [1.5, 2.25]
+        assert read["crp"].isna().tolist() == [True, False, True, False]
+    pytest.importorskip("pyarrow")
+    pd.DataFrame({"crp": ["<0.5", "x"], "age": [999, 40]}).to_parquet(tmp_path / "t.parquet")
+    read = read_table(tmp_path / "t.parquet", missing=["<0.5", 999])
+    assert read.isna().to_numpy().tolist() == [[True, True], [False, False]]
+    with pytest.raises(DataError, match=r"t.parquet is a Parquet file, which needs no encoding"):
+        read_table(tmp_path / "t.parquet", encoding="utf-8")
+
+
+def test_missing_is_text_and_no_comparison_also_with_decimal_commas(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "site;crp\na;0,2\nb;<0,5\na;1,5\n")
+    read = read_table(path, missing="<0,5")["crp"]
+    assert read.tolist()[::2] == [0.2, 1.5]  # 0.2 is below 0.5, and a value
+    assert bool(np.isnan(read[1]))
+
+
+def test_missing_in_a_frame_is_missing_in_new_rows_too() -> None:
+    table = patients().assign(crp=["<0.5", "1", "2", "3", "6", "<0.5", "9", "9"])
+    fed = federation(table, missing=["<0.5", "red"])
+    crp = column_of(fed, "crp")
+    # 1, 2, 3, 6 of the training rows: mean 3, squares 4 + 1 + 0 + 9, std sqrt(14 / 4)
+    assert (crp.kind, crp.missing, crp.mean) == ("number", 2, 3.0)
+    assert crp.std == pytest.approx(3.5**0.5)
+    # three red ones and a question mark
+    assert column_of(fed, "colour").counts == (1, 1, 4)
+    encoding = encoding_of(fed)
+    assert encoding.missing == ("<0.5", "red")
+    again = Encoding.from_json(json.loads(json.dumps(encoding.to_json())))
+    new = table.iloc[[0]]
+    place = encoding.features.index("crp missing")
+    assert again.transform(new)[0, place - 1 : place + 1].tolist() == [0, 1]
+    with pytest.raises(DataError, match="column 'crp': '<1' in row 1 is not a number"):
+        again.transform(new.assign(crp="<1"))
+
+
+def test_missing_numbers_are_numbers_in_texts_too() -> None:
+    column = pd.Series(["999.0", "9.99e2", "99", "x", None, 999])
+    assert emptied(column, ("999",)).isna().tolist() == [True, True, False, False, True, True]
+    assert emptied(column, ()) is column
+    lists = pd.Series([[1], [2]])
+    assert emptied(lists, ("999",)) is lists
+
+
+def test_missing_takes_texts_and_numbers_alone() -> None:
+    with pytest.raises(TypeError, match=r"missing must be texts or numbers, got \{'age': 9\}"):
+        federation(missing=[{"age": 9}])
+
+
+def test_what_is_saved_of_an_encoding_is_as_before_where_nothing_is_called_missing() -> None:
+    saved = encoding_of(federation()).to_json()
+    assert list(saved) == [
+        "format",
+        "columns",
+        "label",
+        "task",
+        "label_names",
+        "label_mean",
+        "label_std",
+        "dropped",
+        "lost",
+    ]
+
+
+UMLAUTS = "Größe;Straße\n1,80;Nürnberg «Süd»\n1,75;Žižkov\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "guessed"),
+    [
+        (UMLAUTS.encode(), None),
+        (UMLAUTS.encode("utf-8-sig"), None),
+        (UMLAUTS.encode("utf-16"), "utf-16"),
+        (UMLAUTS.encode("utf-16-le"), "utf-16-le"),
+        (UMLAUTS.encode("utf-16-be"), "utf-16-be"),
+        (b"\xfe\xff" + UMLAUTS.encode("utf-16-be"), "utf-16"),
+        (UMLAUTS.encode("utf-32"), "utf-32"),
+        (UMLAUTS.encode("cp1252"), "cp1252"),
+    ],
+)
+def test_encodings_are_guessed_and_told(
+    tmp_path: Path, content: bytes, guessed: str | None
+) -> None:
+    read = read_table(written(tmp_path / "t.csv", content))
+    assert read.columns.tolist() == ["Größe", "Straße"]
+    assert read["Größe"].tolist() == [1.8, 1.75]
+    assert read["Straße"].tolist() == ["Nürnberg «Süd»", "Žižkov"]
+    assert read.attrs.get("encoding") == guessed
+
+
+def test_a_named_encoding_is_not_guessed(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", UMLAUTS.encode("cp1250"))
+    read = read_table(path, encoding="cp1250")
+    assert read["Straße"].tolist() == ["Nürnberg «Süd»", "Žižkov"]
+    assert "encoding" not in read.attrs
+    marked = written(tmp_path / "marked.csv", b"\xef\xbb\xbf" + UMLAUTS.encode())
+    assert read_table(marked, encoding="utf-8").columns[0] == "Größe"
+    for name in ("cp99", "base64"):
+        with pytest.raises(
+            DataError, match=f"encoding '{name}' is none that Python knows for text; give a name"
+        ):
+            read_table(path, encoding=name)
+    utf16 = "a;b\n1;2\nü;3".encode("utf-16-le")[:-1]
+    with pytest.raises(
+        DataError, match=r"odd.csv line 3 is not utf-16 text \(byte 0x33 at position 20\)"
+    ):
+        read_table(written(tmp_path / "odd.csv", utf16), encoding="utf-16")
+
+
+def test_names_of_columns_have_no_spaces_around_them(tmp_path: Path) -> None:
+    text = '\ufeff" age ",site , "weight, kg", \u00a0sex\n1,a,2,f\n'
+    read = read_table(written(tmp_path / "t.csv", text))
+    assert read.columns.tolist() == ["age", "site", "weight, kg", "sex"]
+    blank = read_table(written(tmp_path / "blank.csv", 'a," ",,c\n1,2,3,4\n'))
+    assert blank.columns.tolist() == ["a", "Unnamed: 1", "Unnamed: 2", "c"]
+    # a spec of an earlier version may have the spaces
+    table = patients().assign(tested=TESTED)
+    fed = eh.Federation.from_frame(table, client=" site", label="ill ", held_out="tested")
+    assert fed.names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("a\tb, c\td\n1\t2\t3\n", ["a", "b, c", "d"]),
+        ('"a;b;c",d\n1,2\n', ["a;b;c", "d"]),  # semicolons in quotes separate nothing
+        ("a;b\n1;2\n", ["a", "b"]),
+        ("a\n1\n", ["a"]),
+    ],
+)
+def test_what_separates_the_fields_of_a_csv_file_is_seen_in_its_header(
+    tmp_path: Path, text: str, names: list[str]
+) -> None:
+    assert read_table(written(tmp_path / "t.csv", text)).columns.tolist() == names
+
+
+def test_all_bad_cells_of_all_columns_are_one_error() -> None:
+    rows = 120
+    table = pd.DataFrame(
+        {
+            "site": ["a", "b"] * 60,
+            "crp": [str(i / 10) for i in range(rows)],
+            "age": [str(i) for i in range(rows)],
+            "weight": np.linspace(40, 99, rows),
+            "fine": np.arange(rows) % 7,
+            "ill": ["yes", "no", "no", "yes"] * 30,
+        }
+    )
+    table.loc[[3, 8, 11, 40, 41], "crp"] = "<0.5"
+    table.loc[[7, 9], "crp"] = ["n.d.", "n d"]
+    table.loc[12, "crp"] = "x" * 50
+    table.loc[5, "age"] = "forty"
+    table.loc[[0, 1], "weight"] = [np.inf, -np.inf]
+    with pytest.raises(DataError) as caught:
+        eh.Federation.from_frame(table, client="site", label="ill")
+    assert str(caught.value) == (
+        "column 'crp': '<0.5' in rows 4, 9, 12 and 2 more, 'n.d.' in row 8, 'n d' in row 10 and 1"
+        " other text are not numbers; column 'age': 'forty' in row 6 is not a number; column"
+        " 'weight': '-inf' in row 2 and 'inf' in row 1 are not finite numbers; correct or empty"
+        " them, pass --missing '<0.5' --missing n.d. --missing 'n d' if they mean missing, or give"
+        " the column to --drop or --categorical"
+    )
+    # what was called missing is gone, and the rest is still told
+    with pytest.raises(DataError) as caught:
+        eh.Federation.from_frame(
+            table, client="site", label="ill", missing=["<0.5", "n.d.", "n d"], drop=["weight"]
+        )
+    long = f"'{'x' * 37}...' in row 13"
+    assert str(caught.value).startswith(
+        f"column 'crp': {long} is not a number; column 'age': 'forty' in row 6 is not a number; "
+    )
+
+
+def test_bad_cells_of_very_many_columns_are_counted() -> None:
+    table = pd.DataFrame({f"c{i}": [*map(str, range(99)), "x"] for i in range(10)})
+    table = table.assign(site="a", ill=["yes", "no"] * 50)
+    with pytest.raises(DataError, match="; 2 more columns with such cells; correct") as caught:
+        eh.Federation.from_frame(table, client="site", label="ill")
+    assert str(caught.value).count("in row 100") == 8
 
 
 # the whole way

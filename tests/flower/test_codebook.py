@@ -237,3 +237,40 @@ def test_odd_names_survive_a_codebook() -> None:
 def test_a_label_with_too_many_values_needs_a_condition() -> None:
     with pytest.raises(ValueError, match=r"label: 'y' has 30 different values.*'y > \.\.\.'"):
         Codebook.of_table(pd.DataFrame({"x": range(30), "y": range(30)}), "y")
+
+
+def test_texts_that_mean_missing_go_with_the_codebook(tmp_path: Path) -> None:
+    codebook = Codebook.parse(CODEBOOK.replace("test = 0.25", 'test = 0\nmissing = ["<1", 9]'))
+    assert codebook.missing == ("<1", "9")
+    assert Codebook.parse(codebook.to_toml()) == codebook
+    rows = table(dose=["<1", 9.0, "3", "1.5"], ill=["yes", "no", "9", "yes"])
+    path = tmp_path / "node.csv"
+    rows.to_csv(path, index=False)
+    for given in (rows, path):
+        found = codebook.federation(given).train
+        assert found.y.tolist() == [1, 0, 1]  # without the row whose label is missing
+        assert found.x[:, 5:].tolist() == [[0, 1], [0, 1], [-1, 0]]
+    assert "missing = [" not in Codebook.parse(CODEBOOK).to_toml()
+
+
+def test_a_codebook_of_a_table_has_hints_and_what_is_missing() -> None:
+    rows = pd.DataFrame(
+        {
+            "record": range(60),
+            "crp": ["<1", *map(str, range(1, 60))],
+            "sex": ["f", "m", "M"] * 20,
+            "ill": ["no", "no", "yes", "yes", "no", None] * 10,
+        }
+    )
+    made = Codebook.of_table(rows, "ill", ("sex",), missing=("<1",))
+    assert made.missing == ("<1",)
+    assert [column.name for column in made.columns] == ["record", "crp", "sex"]
+    assert [hint.split(" has ")[0] for hint in made.hints] == ["'record'", "'crp'", "'sex'"]
+    assert made.hints[2] == (
+        "'sex' has 'm' (20 rows) and 'M' (10 rows), which may mean the same but count as different"
+        " groups; make them one in the file"
+    )
+    with pytest.raises(ValueError, match="drop: there is no column 'recrd'; did you mean 'record'"):
+        Codebook.of_table(rows, "ill", drop=("recrd",), missing=("<1",))
+    with pytest.raises(DataError, match=r"column 'crp': '<1' in row 1 is not a number"):
+        Codebook.of_table(rows, "ill")

@@ -237,7 +237,8 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
         (("--table", "none.csv"), "which column is to be predicted? give it with --label COLUMN"),
         (
             ("--drop", "age"),
-            "--drop and several groups are about a table of yours; give it with --table FILE",
+            "--drop, --missing, --encoding and several groups are about a table of yours; give it"
+            " with --table FILE",
         ),
         (
             ("--label", "age"),
@@ -357,3 +358,25 @@ def test_what_the_docs_import_can_be_imported() -> None:
     assert codebook.Codebook is Codebook
     with pytest.raises(ImportError, match="cannot import name 'Client'"):
         from evenhand.flower import Client  # noqa: F401
+
+
+def test_a_table_as_people_save_it_becomes_a_codebook_with_hints(call: Any) -> None:
+    text = "nr;crp;ort;krank\n" + "".join(
+        f"{i};{'<0,5' if i % 9 == 0 else f'{i},5'};{'Köln' if i % 2 else 'Bonn'};{i % 3 % 2}\n"
+        for i in range(1, 61)
+    )
+    Path("t.csv").write_bytes(text.encode("cp1252"))
+    options = ("--table", "t.csv", "--label", "krank", "--missing", "<0,5")
+    status, _, err = call("flower", "new", "guessed", *options)
+    assert status == 0
+    told = [line for line in err.splitlines() if line.startswith("hint: ")]
+    assert told[0].startswith("hint: the file is not UTF-8 and is read as cp1252; ")
+    assert told[1].startswith("hint: 'nr' has a different whole number in every row ")
+    codebook = Codebook.load("guessed/guessed/codebook.toml")
+    assert codebook.missing == ("<0,5",)
+    assert [column.name for column in codebook.columns] == ["nr", "crp", "ort"]
+    assert codebook.federation("t.csv").train.x.shape[1] == 4  # crp missing
+    status, _, err = call(
+        "flower", "new", "named", *options, "--encoding", "cp1252", "--drop", "nr"
+    )
+    assert (status, "hint" in err) == (0, False)

@@ -19,7 +19,6 @@ from evenhand.metrics.calibration import (
     auc,
     auc_error,
     calibration_error,
-    calibration_gap,
 )
 
 Floats = NDArray[np.float64]
@@ -160,15 +159,13 @@ def test_histograms_add_and_leading_axes_stay() -> None:
     assert calibration_error(*shaped)[1, 0] == calibration_error(counts[2], sums[2])
 
 
-def test_an_empty_group_has_no_value_and_is_left_out_of_the_gap() -> None:
+def test_an_empty_group_has_no_value() -> None:
     one, other = histogram(*samples(1)), histogram(*samples(2))
     empty = np.zeros((2, BINS))
     counts, sums = (np.stack([a, empty, b]) for a, b in zip(one, other, strict=True))
     errors = calibration_error(counts, sums)
     assert np.isnan(errors).tolist() == [False, True, False]
     assert np.isnan(auc(counts)).tolist() == [False, True, False]
-    assert calibration_gap(counts, sums) == abs(errors[0] - errors[2])
-    assert math.isnan(calibration_gap(counts[:2], sums[:2]))
 
 
 def test_samples_without_a_score_are_left_out() -> None:

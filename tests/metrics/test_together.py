@@ -56,14 +56,15 @@ def test_seeds_and_samples_by_hand():
     assert found.value == 0.75
     assert found.middle == 0.74
     assert found.error == pytest.approx(math.sqrt(0.0029))
-    assert found.freedom == pytest.approx(0.0029**2 / 0.0025**2)
-    half = stats.t.ppf(0.975, 0.0029**2 / 0.0025**2) * math.sqrt(0.0029)
+    # one degree over the seeds' share of the variance, 25 / 29
+    assert found.freedom == pytest.approx(29 / 25)
+    half = stats.t.ppf(0.975, 29 / 25) * math.sqrt(0.0029)
     assert found.interval(0.95).high == pytest.approx(0.74 + half)
 
 
 def test_of_seeds_that_agree_samples_are_left_and_one_seed_is_about_its_training():
     of_samples = Estimate(0.75, 0.74, 0.02)
-    assert over_seeds_and_samples(of_samples, [0.75, 0.75, 0.75]) == of_samples
+    assert over_seeds_and_samples(of_samples, [0.75] * 3) == pytest.approx(of_samples)
     assert over_seeds_and_samples(of_samples, [0.75]) == of_samples
     assert over_seeds_and_samples(Estimate(0.5, 0.5, 0.0), [0.5, 0.5]).error == 0
 
@@ -111,6 +112,21 @@ def test_cells_without_samples_have_no_gain():
     assert math.isnan(found.p[1])
     with pytest.raises(ValueError, match="need at least two, got 1"):
         gains_over_splits([gain], [cell], np.array([0.25]))
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.95])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_degrees_of_freedom_keep_the_level_whatever_the_seeds_share_is(share, seeds):
+    """A normal error whose part of samples is known, and whose part of seeds is estimated."""
+    rng, held, draws = np.random.default_rng(1), 0, 4000
+    for _ in range(draws):
+        values = rng.normal(0, math.sqrt(share * seeds), seeds)
+        luck = rng.normal(0, math.sqrt(1 - share))
+        middle = float(values.mean()) + luck
+        of_samples = Estimate(middle, middle, math.sqrt(1 - share))
+        one = over_seeds_and_samples(of_samples, values.tolist())
+        held += one.p >= 0.05  # the truth, 0, is inside
+    assert 0.935 <= held / draws <= 0.97
 
 
 def test_intervals_over_seeds_and_samples_hold_the_truth():

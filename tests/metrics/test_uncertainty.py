@@ -10,11 +10,9 @@ from scipy import stats
 
 from evenhand.metrics.uncertainty import (
     client_means,
-    gap_interval,
     holm,
     over_seeds,
     paired,
-    resampled_sums,
     wilson,
 )
 
@@ -30,45 +28,6 @@ def test_wilsons_interval_is_scipys(right: int, samples: int) -> None:
 def test_without_samples_there_is_no_interval() -> None:
     low, high = wilson([1, 0], [2, 0])
     assert np.isnan(low).tolist() == np.isnan(high).tolist() == [False, True]
-
-
-# three clients, one of them without samples
-TABLE = np.array([[[8, 2], [0, 5]], [[1, 3], [0, 0]], [[0, 0], [0, 0]]])
-
-
-def test_resampled_samples_keep_every_clients_size_and_have_the_moments_of_multinomials() -> None:
-    sums = resampled_sums(TABLE, "samples", 20_000, seed=0)
-    assert sums.shape == (20_000, 2, 2)
-    assert (sums.sum((1, 2)) == 19).all()
-    assert (sums[:, 1, 0] == 0).all()
-    share = TABLE / np.maximum(TABLE.sum((1, 2)), 1)[:, None, None]
-    variance = (TABLE.sum((1, 2))[:, None, None] * share * (1 - share)).sum(0)
-    assert sums.mean(0) == pytest.approx(TABLE.sum(0), abs=0.08)  # four standard errors
-    assert sums.var(0) == pytest.approx(variance, rel=0.05)
-
-
-def test_resampled_clients_are_whole_clients_drawn_with_replacement() -> None:
-    sums = resampled_sums(TABLE, "clients", 6000, seed=0)
-    totals, times = np.unique(sums.sum((1, 2)), return_counts=True)
-    assert set(totals) == {15 * a + 4 * b for a in range(4) for b in range(4 - a)}
-    assert times[totals == 45] / 6000 == pytest.approx(1 / 27, abs=0.01)
-    assert (
-        sums[:, 0, 0] == 8 * sums[:, 1, 1] // 5 + (sums[:, 0, 1] - 2 * sums[:, 1, 1] // 5) // 3
-    ).all()
-
-
-def test_resampling_both_adds_the_variances_of_clients_and_samples() -> None:
-    sums = resampled_sums(TABLE, "both", 20_000, seed=0)[:, 0, 0]
-    between = 3 * np.array([8, 1, 0]).var()  # of three draws
-    within = 15 * (8 / 15) * (7 / 15) + 4 * 0.25 * 0.75
-    assert sums.mean() == pytest.approx(9, abs=0.2)
-    assert sums.var() == pytest.approx(between + within, rel=0.05)
-
-
-def test_one_seed_gives_one_resampling() -> None:
-    first, second, other = (resampled_sums(TABLE, "samples", 50, seed) for seed in (1, 1, 2))
-    assert np.array_equal(first, second)
-    assert not np.array_equal(first, other)
 
 
 def test_drawn_clients_means_have_the_mean_and_the_variance_of_means() -> None:
@@ -118,7 +77,6 @@ def test_paired_differences_are_scipys_paired_test() -> None:
     assert p == pytest.approx(expected.pvalue)
     assert (found.low, found.high) == pytest.approx(tuple(expected.confidence_interval()))
     assert paired([1.0, 2.0], [1.0, 2.0])[1] == 1
-    assert paired([1.0, 2.0], [0.5, 1.5])[1] == 0
     with pytest.raises(
         ValueError, match="paired values need one for each seed of both, got 2 and 1"
     ):
@@ -133,31 +91,26 @@ def test_holms_correction_by_hand() -> None:
     assert math.isnan(adjusted[1])
 
 
-def test_gap_intervals_by_hand() -> None:
-    rate = [0.8, 0.5]
-    # differences move by 0, 0.1, 0.2 and 0.3
-    drawn = [[0.8, 0.5], [0.9, 0.5], [0.8, 0.7], [0.5, 0.5]]
-    found = gap_interval([rate], [drawn], level=2 / 3)
-    assert found == pytest.approx((0.3, 0.1, 0.5))
-    wide = gap_interval([rate], [drawn], level=1 - 1e-9)
-    assert wide == pytest.approx((0.3, 0.0, 0.6), abs=1e-8)
-    both = gap_interval([rate, [0.1, 0.6]], [drawn, [[0.1, 0.6]] * 4], level=2 / 3)
-    assert both == pytest.approx((0.5, 0.3, 0.7))
+def test_seeds_that_agree_have_no_interval_unless_there_is_a_floor() -> None:
+    """Two seeds with one result do not make it certain."""
+    assert np.isnan(over_seeds([0.7, 0.7, 0.7])[1:]).all()
+    assert np.isnan(over_seeds([0.1 + 0.2, 0.3])[1:]).all()  # equal but for rounding
+    found = over_seeds([0.7, 0.7, 0.7], floor=0.01)
+    half = stats.t.ppf(0.975, 2) * 0.01
+    assert found == pytest.approx((0.7, 0.7 - half, 0.7 + half))
+    # a larger spread than the floor counts alone
+    assert over_seeds([0.7, 0.8], floor=0.001) == over_seeds([0.7, 0.8])
+    with pytest.raises(ValueError, match="floor must be a finite number >= 0, got -1"):
+        over_seeds([0.7, 0.8], floor=-1)
 
 
-def test_groups_without_a_rate_have_no_part_in_a_gap() -> None:
-    found = gap_interval(
-        [[0.8, math.nan, 0.5]], [[[0.8, 0.1, 0.5], [0.8, math.nan, 0.6]]], level=0.5
-    )
-    assert found.value == pytest.approx(0.3)
-    assert math.isnan(gap_interval([[0.8, math.nan]], [[[0.8, 0.1]]]).value)
-
-
-def test_an_interval_of_no_gap_holds_zero() -> None:
-    rng = np.random.default_rng(0)
-    hits = 0
-    for _ in range(200):
-        rate = rng.binomial(400, 0.7, 2) / 400
-        drawn = rng.binomial(400, rate, (300, 2)) / 400
-        hits += gap_interval([rate], [drawn]).low == 0
-    assert 0.90 <= hits / 200 <= 0.99
+def test_a_paired_difference_is_never_certain() -> None:
+    interval, p = paired([1.0, 2.0], [0.5, 1.5])
+    assert interval.value == 0.5
+    assert np.isnan((*interval[1:], p)).all()
+    interval, p = paired([1.0, 2.0, 3.0], [0.5, 1.5, 2.5], floor=0.1)
+    half = stats.t.ppf(0.975, 2) * 0.1
+    assert interval == pytest.approx((0.5, 0.5 - half, 0.5 + half))
+    assert p == pytest.approx(2 * stats.t.sf(5.0, 2))
+    many = np.arange(400) * 1e-9
+    assert 0 < paired((many + 1).tolist(), [0.0] * 400)[1] < 1e-200

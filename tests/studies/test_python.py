@@ -131,7 +131,10 @@ def test_what_is_printed_is_what_the_command_prints(
     findings = eh.compare(spec, seeds=2, out=tmp_path / "here")
     text, end = printed.rstrip().rsplit("\n", 1)
     assert end == "Results are in there"
-    lines = [[line.rstrip() for line in one.splitlines()] for one in (text, str(findings))]
+    lines = [
+        [line.rstrip() for line in one.replace("report there", "report here").splitlines()]
+        for one in (text, str(findings))
+    ]
     assert lines[0] == lines[1]
     # every file of every seed
     assert results(tmp_path / "there") == results(tmp_path / "here")
@@ -258,11 +261,13 @@ def test_a_loss_of_ones_own_is_what_errors_are_judged_by(tmp_path: Path) -> None
         assert entry.gain.value == pytest.approx(fall)
         assert entry.gain.low < fall < entry.gain.high
     assert gains
-    with pytest.raises(ValueError, match="are for accuracies and squared errors"):
+    with pytest.raises(ValueError, match="are for rates and squared errors"):
         eh.analyse(study, over="samples")
     alone = eh.compare(one, data, PowerLoss(1.2), loss=a_huber_loss, **{**SETTINGS, "seeds": 1})
     assert alone.comparison.over == "nothing"
-    assert alone.sentences[-1].startswith("There is one seed, and numbers of a loss of one's own")
+    assert alone.sentences[-1].startswith(
+        "There is one seed, and loss has no intervals over samples"
+    )
     assert "loss" in eh.report(tmp_path / "a", tmp_path / "page.html").page.read_text()
     single = eh.fit(one(), data, eh.FedAvg(), loss=a_huber_loss, rounds=2, out=tmp_path / "b")
     assert eh.load(tmp_path / "b").measure == study.measure

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from evenhand.cli.options import LEVEL, format_option
 from evenhand.cli.terminal import results_console, stopping_cleanly
-from evenhand.cli.view import LEVEL, format_option
-
-if TYPE_CHECKING:
-    from evenhand.studies.audits.audit import Audit
 
 
 @click.command()
@@ -36,7 +33,40 @@ if TYPE_CHECKING:
     "groups",
     multiple=True,
     metavar="COLUMN",
-    help="A column with a demographic group; repeat for intersections.",
+    help="A column with a demographic group; repeat to look at each and at their combinations.",
+)
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="GROUP",
+    help=(
+        "Compare every group with this one; repeat for several group columns.  [default: all pairs;"
+        " ratios to the highest rate]"
+    ),
+)
+@click.option(
+    "--score",
+    metavar="COLUMN",
+    help=(
+        "A column with scores of the positive label, for AUC, calibration and thresholds; makes the"
+        " predictions where there is no --prediction."
+    ),
+)
+@click.option(
+    "--threshold",
+    type=float,
+    help="Predict the positive label from this score on.  [default: 0.5]",
+)
+@click.option(
+    "--thresholds",
+    metavar="LIST",
+    help="Print gaps at these thresholds: 0.3,0.5,0.7.  [default, in --out: 0.05 to 0.95]",
+)
+@click.option(
+    "--weight",
+    metavar="COLUMN",
+    help="A column with sample weights; intervals take Kish's effective sample size.",
 )
 @click.option(
     "--counts",
@@ -71,7 +101,10 @@ if TYPE_CHECKING:
     type=click.IntRange(min=0),
     default=10,
     show_default=True,
-    help="Mark clients and groups with fewer samples, and leave such groups out of gaps.",
+    help=(
+        "Mark rates with fewer samples in the denominator, and leave such groups out of their"
+        " comparisons."
+    ),
 )
 @click.option(
     "--suppress",
@@ -84,7 +117,13 @@ if TYPE_CHECKING:
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write tables clients, groups, summary and counts there.",
+    help="Write tables (rates, gaps, pairs, ratios, counts, ...) and provenance.json there.",
+)
+@click.option(
+    "--html",
+    "page",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a page that opens without a network.",
 )
 @format_option("--out writes")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
@@ -93,13 +132,12 @@ if TYPE_CHECKING:
 )
 def audit(
     table: Path,
-    client: str | None,
-    label: str | None,
-    prediction: str | None,
     groups: tuple[str, ...],
+    references: tuple[str, ...],
     counts: bool,
-    positive: str | None,
+    thresholds: str | None,
     out: Path | None,
+    page: Path | None,
     formats: tuple[str, ...],
     as_json: bool,
     quiet: bool,
@@ -111,44 +149,53 @@ def audit(
     predicted, and whose it is. Or, with --counts, a table of counts: the same numbers come out.
     """
     with stopping_cleanly(quiet):
-        from evenhand.data.tables.files import read_table
-        from evenhand.files import check_formats, json_text, write_tables
+        from evenhand.files import check_formats, json_text
+        from evenhand.studies.audits.audit import WIDTH
         from evenhand.studies.audits.auditing import audit as judge
 
         check_formats(formats)
-        if not counts and (label is None or prediction is None):
+        if not counts and (
+            settings["label"] is None
+            or (settings["prediction"] is None and settings["score"] is None)
+        ):
             raise ValueError(
-                "give --label COLUMN and --prediction COLUMN, or --counts for a table of counts"
+                "give --label COLUMN and --prediction COLUMN (or --score COLUMN), or --counts for a"
+                " table of counts"
             )
-        frame = read_table(table)
-        columns = (label, prediction, client, list(groups) or None)
-        judged = judge(frame, *columns, counts=counts, positive=positive, **settings)
+        judged = judge(
+            table,
+            group=_alone(groups),
+            reference=_alone(references),
+            counts=counts,
+            thresholds=None if thresholds is None else _listed(thresholds),
+            **settings,
+        )
         if out is not None:
-            write_tables(out, judged.tables(), formats)
+            judged.save(out, formats)
+        if page is not None:
+            from evenhand.page.audit import audit_page
+
+            audit_page(judged, page)
         if as_json:
-            click.echo(json_text(_numbers(judged)))
+            click.echo(json_text(judged.numbers()))
         elif not quiet:
-            console = results_console()
-            left_out = len(frame) - int(judged.counts.table.sum())
-            if not counts and left_out:
-                console.print(
-                    f"{left_out} of {len(frame)} rows have no label and are left out",
-                    highlight=False,
-                )
+            console = results_console(width=WIDTH)
             judged.show(console)
-            if out is not None:
-                console.print(f"Tables are in {out}", highlight=False, markup=False, soft_wrap=True)
+            for path, what in ((out, "Tables are in"), (page, "The page is")):
+                if path is not None:
+                    console.print(f"{what} {path}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _numbers(judged: Audit) -> dict[str, Any]:
-    return {
-        "samples": int(judged.counts.table.sum()),
-        "labels": list(judged.counts.labels),
-        "positive": None if judged.code is None else judged.counts.labels[judged.code],
-        "across_clients": {
-            name: value._asdict() for name, value in judged.across_clients().items()
-        },
-        "across_groups": {name: value._asdict() for name, value in judged.across_groups().items()},
-        "clients": judged.clients(),
-        "groups": judged.groups() if len(judged.counts.groups) > 1 else [],
-    }
+def _alone(names: tuple[str, ...]) -> str | list[str] | None:
+    """Nothing, one name, or several."""
+    return (names[0] if len(names) == 1 else list(names)) if names else None
+
+
+def _listed(text: str) -> list[float]:
+    """Numbers between commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--thresholds takes numbers between commas, such as 0.3,0.5, got {text!r}"
+        ) from None

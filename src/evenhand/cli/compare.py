@@ -36,6 +36,29 @@ from evenhand.cli.view import (
         " them once. For small tables."
     ),
 )
+@click.option(
+    "--tune",
+    is_flag=True,
+    help=(
+        "First choose each method's step size, and how fair it is to be, on validation data: the"
+        " same number of settings for every method. Then compare on test data."
+    ),
+)
+@click.option(
+    "--rule",
+    type=click.Choice(["mean", "worst10", "min"]),
+    help="With --tune: choose the settings that are best in this number.  [default: mean]",
+)
+@click.option(
+    "--grid",
+    "grids",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    help=(
+        "With --tune: try these values in place of the default ones; repeat for several. Examples:"
+        " --grid local.lr=0.01,0.1,1 --grid qffl.q=0.5,2."
+    ),
+)
 @view_options
 def compare(
     spec: Path | None,
@@ -46,6 +69,9 @@ def compare(
     resplit: bool | None,
     validation: float | None,
     folds: int | None,
+    tune: bool,
+    rule: str | None,
+    grids: tuple[str, ...],
     view: View,
     **options: Any,
 ) -> None:
@@ -55,16 +81,37 @@ def compare(
     taken. Every method is trained with every seed. Results go to runs/NAME: a run directory for
     each seed, and tables of all of them.
 
-    evenhand compare --data adult --group sex -a qffl:q=1 -a afl --seeds 5
+    evenhand compare --data adult --group sex -a qffl -a afl --seeds 5 --tune
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.studies.runs.comparing import check_comparison
+        from evenhand.studies.runs.tuning import plan_tuning
 
         plan = dataclasses.replace(
             with_seeds(planned(spec, **options), seeds, resplit, validation, folds), select={}
         )
+        plan = dataclasses.replace(plan, tune=_tuning(plan.tune, tune, rule, grids))
         check_view(plan, view)
         # before a directory is made
         ready = check_comparison(plan, () if no_reference else ("fedavg", "localonly"))
+        tuning = plan_tuning(ready) if plan.tune else None
         begun.directory = begin(ready, out)
-        carry_out(ready, begun.directory, quiet, view)
+        carry_out(ready, begun.directory, quiet, view, tuning)
+
+
+def _tuning(
+    known: dict[str, Any], tune: bool, rule: str | None, grids: tuple[str, ...]
+) -> dict[str, Any]:
+    """The [tune] table of a spec with these options."""
+    from evenhand.errors import SpecError
+    from evenhand.studies.specs.grid import parse_axis
+
+    if not tune and not known:
+        if rule or grids:
+            option = f"--rule {rule}" if rule else f"--grid {grids[0]}"
+            raise SpecError(f"{option} says how to tune; give --tune, too")
+        return {}
+    axes = [parse_axis(text) for text in grids]
+    grid = {**known.get("grid", {}), **{axis.key: list(axis.values) for axis in axes}}
+    chosen = {"rule": rule or known.get("rule", "mean")}
+    return chosen | ({"grid": grid} if grid else {})

@@ -69,6 +69,20 @@ def flower() -> None:
     help="A column of the table that is no feature; repeat for several.",
 )
 @click.option(
+    "--missing",
+    multiple=True,
+    metavar="TEXT",
+    help=(
+        'Cells of all tables with this text, such as "<0.5", have no value; it goes into the'
+        " codebook. Repeat for several."
+    ),
+)
+@click.option(
+    "--encoding",
+    metavar="NAME",
+    help="Encoding of the table, where the guess is wrong; nodes guess that of theirs.",
+)
+@click.option(
     "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."
 )
 def new(
@@ -78,6 +92,8 @@ def new(
     label: str | None,
     groups: tuple[str, ...],
     dropped: tuple[str, ...],
+    missing: tuple[str, ...],
+    encoding: str | None,
     clients: int,
 ) -> None:
     """Write a Flower app into the new directory DIR.
@@ -90,8 +106,10 @@ def new(
     with stopping_cleanly():
         from evenhand.flower.project.new import write_project
 
-        codebook, tables = _tables(table, label, groups, dropped, clients)
+        codebook, tables = _tables(table, label, groups, dropped, missing, encoding, clients)
         write_project(directory, codebook, method, clients, tables)
+        for hint in codebook.hints:
+            click.echo(f"hint: {hint}", err=True)
         place = shlex.quote(str(directory))
         data = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES"
         nodes = "" if clients == 4 else f" --nodes {clients}"
@@ -113,6 +131,8 @@ def _tables(
     label: str | None,
     groups: tuple[str, ...],
     dropped: tuple[str, ...],
+    missing: tuple[str, ...],
+    encoding: str | None,
     clients: int,
 ) -> tuple[Codebook, dict[str, DataFrame]]:
     """The codebook of a new app, and tables for a try-out where they can be made up."""
@@ -124,10 +144,12 @@ def _tables(
     if table is not None:
         if label is None:
             raise SpecError("which column is to be predicted? give it with --label COLUMN")
-        return Codebook.of_table(read_table(table), label, groups, dropped), {}
-    if dropped or len(groups) > 1:
+        read = read_table(table, missing=missing, encoding=encoding)
+        return Codebook.of_table(read, label, groups, dropped, missing), {}
+    if dropped or missing or encoding or len(groups) > 1:
         raise SpecError(
-            "--drop and several groups are about a table of yours; give it with --table FILE"
+            "--drop, --missing, --encoding and several groups are about a table of yours; give it"
+            " with --table FILE"
         )
     return example(label or "disease", groups[0] if groups else "sex", clients)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
+from evenhand.cli.options import number_options
 from evenhand.cli.terminal import stopping_cleanly
-from evenhand.cli.view import number_options
 
 
 @click.command()

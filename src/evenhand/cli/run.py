@@ -81,11 +81,14 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
         from evenhand.studies.runs.comparing import check_comparison
         from evenhand.studies.runs.directories import load_spec
         from evenhand.studies.runs.executing import check
+        from evenhand.studies.runs.tuning import plan_tuning
 
         spec = processes.from_first(lambda: load_spec(directory), "the spec")
         begun.directory = directory
         check_view(spec, view)
         if spec.seeds:
-            carry_out(check_comparison(spec), directory, quiet, view)
+            ready = check_comparison(spec)
+            tuning = plan_tuning(ready) if spec.tune else None
+            carry_out(ready, directory, quiet, view, tuning)
         else:
             carry_out_run(check(spec), directory, quiet, view)

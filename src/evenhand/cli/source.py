@@ -54,6 +54,23 @@ _OPTIONS = (
         help="Table: take this column as numbers; repeat for several.",
     ),
     click.option(
+        "--missing",
+        multiple=True,
+        metavar="TEXT",
+        help=(
+            "Table: cells that read TEXT, such as 999 or '<0.5' (the text itself, not a"
+            " comparison), count as missing, in all columns; repeat for several."
+        ),
+    ),
+    click.option(
+        "--encoding",
+        metavar="NAME",
+        help=(
+            "Table: encoding of a text file, such as cp1252.  [default: UTF-8, or UTF-16 or cp1252"
+            " where the bytes say so]"
+        ),
+    ),
+    click.option(
         "--held-out",
         metavar="COLUMN",
         help="Table: a column of true and false, or a condition: the rows to test on.",
@@ -94,6 +111,8 @@ def data_table(
     dropped: tuple[str, ...],
     categorical: tuple[str, ...],
     numeric: tuple[str, ...],
+    missing: tuple[str, ...],
+    encoding: str | None,
     held_out: str | None,
     task: str | None,
     partition: str | None,
@@ -125,6 +144,8 @@ def data_table(
         "team": team,
         "task": task,
         "held_out": held_out,
+        "encoding": encoding,
+        "missing": list(missing),
     }
     columns |= {"drop": list(dropped), "categorical": list(categorical), "numeric": list(numeric)}
     given = {key: value for key, value in columns.items() if value}

@@ -94,7 +94,7 @@ def sweep(
             | plan.select
             | {key: value for key, value in given.items() if value is not None}
         )
-        plan = dataclasses.replace(_with_points(plan, grids, no_reference), select=select)
+        plan = dataclasses.replace(_with_points(plan, grids, no_reference), select=select, tune={})
         check_view(plan, view)
         if validation == 0:
             raise SpecError(

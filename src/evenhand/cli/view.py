@@ -3,6 +3,7 @@ resume."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.cli.options import NUMBERS, adding, format_option
 from evenhand.cli.terminal import WITH_INTERVALS, bars, results_console
 
 if TYPE_CHECKING:
@@ -23,72 +25,8 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
-MEASURES = (
-    *("accuracy", "balanced_accuracy", "recall", "specificity", "precision", "auc", "loss"),
-    *("error", "mae"),
-)
-LEVEL = click.option(
-    "--level",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="Of the intervals.",
-)
-_NUMBERS = (
-    click.option(
-        "--measure",
-        type=click.Choice(MEASURES),
-        help=(
-            "What being served well means; of several classes, recall and precision are means over"
-            " classes.  [default: accuracy, or the error of a regression]"
-        ),
-    ),
-    click.option(
-        "--over",
-        type=click.Choice(["auto", "seeds+samples", "seeds", "samples", "clients", "both"]),
-        default="auto",
-        show_default=True,
-        help=(
-            "What intervals are over. seeds+samples: other trainings, tested on other samples of"
-            " these clients; clients: other clients like these; both: other clients and samples."
-            " auto: seeds+samples where there are two seeds, else samples."
-        ),
-    ),
-    LEVEL,
-    click.option(
-        "--least",
-        type=click.IntRange(min=0),
-        default=10,
-        show_default=True,
-        help="Do not judge clients and groups with fewer test samples.",
-    ),
-    click.option(
-        "--positive",
-        metavar="LABEL",
-        help="The label that rates are about.  [default: the last of two]",
-    ),
-)
-
-
-def format_option(which: str) -> Callable[..., Any]:
-    """--format; ``which`` says of what tables."""
-    kinds, text = (
-        click.Choice(["csv", "parquet", "json"]),
-        f"Of the tables that {which}; repeat for several.",
-    )
-    return click.option(
-        "--format",
-        "formats",
-        type=kinds,
-        multiple=True,
-        default=("csv",),
-        show_default=True,
-        help=text,
-    )
-
-
 _VIEW = (
-    *_NUMBERS,
+    *NUMBERS,
     format_option("are written beside the runs"),
     click.option(
         "--json",
@@ -120,16 +58,7 @@ _SEEDS = (
 )
 
 
-def _adding(options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
-    def add(command: Callable[..., Any]) -> Callable[..., Any]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return add
-
-
-number_options, seed_options = _adding(_NUMBERS), _adding(_SEEDS)
+seed_options = adding(_SEEDS)
 
 
 @dataclass(frozen=True)
@@ -161,8 +90,8 @@ def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         return command(view=View(over, level, least, positive, measure, formats, as_json), **others)
 
-    adding: Callable[[Callable[..., Any]], Callable[..., Any]] = _adding(_VIEW)
-    return adding(call)
+    with_options: Callable[[Callable[..., Any]], Callable[..., Any]] = adding(_VIEW)
+    return with_options(call)
 
 
 def with_seeds(
@@ -222,7 +151,7 @@ def begin(plan: Planned, out: Path | None) -> Path:
 def check_view(plan: Spec, view: View) -> None:
     """Raise where results could not be shown as asked for; before hours of training."""
     from evenhand.files import check_formats
-    from evenhand.studies.findings import check_numbers
+    from evenhand.studies.specs.asked import check_numbers
 
     check_formats(view.formats)
     check_numbers(plan, over=view.over, option="--over")
@@ -239,10 +168,23 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
     _conclude(directory, ready.spec, console, view)
 
 
-def carry_out(plan: Planned, directory: Path, quiet: bool, view: View) -> None:
-    """Train what is not trained yet of a comparison or sweep, then write and print the tables."""
-    from evenhand.studies.runs.comparing import execute_comparison
+def carry_out(
+    plan: Planned, directory: Path, quiet: bool, view: View, tuning: Planned | None = None
+) -> None:
+    """Train what is not trained yet of a comparison or sweep, then write and print the tables.
 
+    ``tuning``: the runs that settings are chosen with first.
+    """
+    from evenhand.studies.runs.comparing import execute_comparison
+    from evenhand.studies.runs.tuning import tune
+
+    if tuning is not None:
+        if not (quiet or view.as_json):
+            points, methods = len(tuning.spec.methods), len(plan.spec.methods)
+            click.echo(f"Tuning {methods} methods on validation data: {points} settings in all.")
+        with bars(tuning.spec, quiet) as watch, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+            plan = tune(plan, tuning, directory, watch)
     with _training(plan.spec, plan.first, quiet, view) as (console, watch):
         execute_comparison(plan, directory, watch)
     _conclude(directory, plan.spec, console, view)
@@ -253,7 +195,7 @@ def _training(
     spec: Spec, first: Ready, quiet: bool, view: View
 ) -> Iterator[tuple[Console, Callable[..., AfterRound]]]:
     """Where to print, and what shows progress; says first what was read."""
-    from evenhand.studies.findings import check_numbers
+    from evenhand.studies.specs.asked import check_numbers
     from evenhand.studies.tables.data import show_data
 
     check_numbers(spec, first.federation.label_names, positive=view.positive, measure=view.measure)

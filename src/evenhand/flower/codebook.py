@@ -7,12 +7,9 @@ mean and spread a number has, which values a category can take.
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,16 +18,30 @@ import torch
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
 from evenhand.data.splits import part_sizes
+from evenhand.data.tables.bad_cells import for_each
 from evenhand.data.tables.columns import MOST_CATEGORIES, Column, fit_column
 from evenhand.data.tables.encoding import Encoding
 from evenhand.data.tables.files import read_table
-from evenhand.data.tables.levels import groups_of, levels_of
+from evenhand.data.tables.giveaways import Answer
+from evenhand.data.tables.hints import Feature, hints_of
+from evenhand.data.tables.levels import find_column, groups_of, levels_of
+from evenhand.data.tables.missing import missing_texts, without
 from evenhand.data.tables.roles import MOST_CLASSES
 from evenhand.data.tables.values import Values
 from evenhand.errors import DataError, SpecError, first_line, require_known, require_number
+from evenhand.flower.codebook_text import (
+    HEAD,
+    MISSING,
+    column_of,
+    toml_entry,
+    toml_key,
+    toml_text,
+    toml_texts,
+)
 
 # of means and spreads taken from a table: enough to scale by, and they tell less about its rows
 DIGITS = 2
+ENTRIES = ("label", "classes", "group", "test", "missing", "columns")
 
 
 @dataclass(frozen=True)
@@ -44,6 +55,8 @@ class Codebook:
         group: columns, or conditions, whose combinations are the groups of people to compare.
         test: the share of rows that is kept for testing.
         left_out: columns of a table that cannot be features, and why; written as comments.
+        missing: texts that stand for a missing value in all columns, such as "<0.5".
+        hints: what may be wrong with the table that it was made from.
     """
 
     columns: tuple[Column, ...]
@@ -52,6 +65,8 @@ class Codebook:
     group: tuple[str, ...] = ()
     test: float = 0.2
     left_out: tuple[tuple[str, str], ...] = ()
+    missing: tuple[str, ...] = ()
+    hints: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         require_number("test", self.test, "[0, 1)", "it is the share of rows kept for testing")
@@ -65,7 +80,7 @@ class Codebook:
     @property
     def encoding(self) -> Encoding:
         """How rows become numbers."""
-        return Encoding(self.columns, self.label, label_names=self.classes)
+        return Encoding(self.columns, self.label, label_names=self.classes, missing=self.missing)
 
     @property
     def inputs(self) -> int:
@@ -81,9 +96,11 @@ class Codebook:
         """The data of one node, from its table or the path of it.
 
         Which rows are for testing depends on their number alone, so it is the same at every call.
+        The encoding of a text file is guessed; read it with ``read_table`` to name it.
         """
         if not isinstance(table, pd.DataFrame):
-            table = read_table(table)
+            table = read_table(table, missing=self.missing)
+        table = without(table, self.missing)
         answer = levels_of(table, "label", self.label)
         unknown = [name for name in answer.names if name not in self.classes]
         if unknown:
@@ -120,18 +137,20 @@ class Codebook:
 
     def to_toml(self) -> str:
         """The file, with comments, for :meth:`load`."""
-        used = "".join(f"{_key(column.name)} = {_entry(column)}\n" for column in self.columns)
+        used = "".join(
+            f"{toml_key(column.name)} = {toml_entry(column)}\n" for column in self.columns
+        )
         unused = "".join(
-            f"# {_key(name)}: {' '.join(why.split())}\n" for name, why in self.left_out
+            f"# {toml_key(name)}: {' '.join(why.split())}\n" for name, why in self.left_out
         )
-        groups = json.dumps(list(self.group), ensure_ascii=False)
-        return (
-            HEAD.format(
-                label=_text(self.label), classes=_texts(self.classes), group=groups, test=self.test
-            )
-            + used
-            + unused
+        head = HEAD.format(
+            label=toml_text(self.label),
+            classes=toml_texts(self.classes),
+            group=toml_texts(self.group),
+            test=self.test,
+            missing=MISSING.format(toml_texts(self.missing)) if self.missing else "",
         )
+        return head + used + unused
 
     @classmethod
     def load(cls, path: str | Path) -> Codebook:
@@ -159,7 +178,7 @@ class Codebook:
         """
         found = tomllib.loads(text)
         for name in found:
-            require_known("entry", name, ("label", "classes", "group", "test", "columns"))
+            require_known("entry", name, ENTRIES)
         for name, kind in (("label", str), ("classes", list), ("columns", dict)):
             if not isinstance(found.get(name), kind):
                 raise ValueError(
@@ -167,7 +186,7 @@ class Codebook:
                     f" {'text' if kind is str else 'table' if kind is dict else 'list'}"
                 )
         group = found.get("group", [])
-        columns = tuple(_column(name, entry) for name, entry in found["columns"].items())
+        columns = tuple(column_of(name, entry) for name, entry in found["columns"].items())
         groups = tuple(map(str, [group] if isinstance(group, str) else group))
         return cls(
             columns,
@@ -175,6 +194,7 @@ class Codebook:
             tuple(map(str, found["classes"])),
             groups,
             found.get("test", 0.2),
+            missing=missing_texts(found.get("missing", [])),
         )
 
     @classmethod
@@ -184,9 +204,12 @@ class Codebook:
         label: str,
         group: tuple[str, ...] = (),
         drop: tuple[str, ...] = (),
+        missing: tuple[str, ...] = (),
     ) -> Codebook:
         """A first codebook from a table that looks like the nodes': its means and spreads, rounded,
         and its categories."""
+        missing = missing_texts(missing)
+        table = without(table, missing)
         answer = levels_of(table, "label", label)
         if len(answer.names) > MOST_CLASSES:
             raise ValueError(
@@ -196,8 +219,9 @@ class Codebook:
         # raises where there is no such column
         groups_of(table, group, np.arange(len(table)), MOST_CATEGORIES)
         rows, offsets = np.arange(len(table)), np.array([0, len(table)])
-        names = [str(name) for name in table.columns if str(name) not in (answer.column, *drop)]
-        fitted = [fit_column(Values(name, table[name]), rows, offsets) for name in names]
+        others = {answer.column, *(find_column(table, "drop", name) for name in drop)}
+        names = [str(name) for name in table.columns if str(name) not in others]
+        fitted = for_each(names, lambda name: fit_column(Values(name, table[name]), rows, offsets))
         out = [
             (
                 column.name,
@@ -218,68 +242,23 @@ class Codebook:
             left_out=tuple(
                 pair for pair, column in zip(out, fitted, strict=True) if column.kind not in useful
             ),
+            missing=missing,
+            hints=_hints(table, label, group, fitted),
         )
 
 
-HEAD = """\
-# How every node turns the columns of its table into numbers. This file travels with the app, so
-# that all nodes do the same without seeing each other's rows. Everyone in the federation can read
-# it: put nothing into it that a single node would not tell.
-
-label = {label}  # the column to predict, or a condition on one: "stage > 2"
-classes = {classes}  # its values
-group = {group}  # columns whose combinations are the groups of people to compare; [] for none
-test = {test}  # the share of each node's rows that is kept for testing
-
-# The features. Columns of a table that are not named here are not used.
-#   a number:   {{ mean = 60, std = 12 }}, roughly; it becomes (value - mean) / std. A missing value
-#               counts as the mean; with missing = true an extra feature is 1 where it is missing.
-#   a category: {{ values = ["A", "B"] }}; one feature for each value (a single one for two values).
-#               Any other value sets none of them.
-[columns]
-"""
-
-
-def _column(name: str, entry: Any) -> Column:
-    if (
-        isinstance(entry, Mapping)
-        and set(entry) == {"values"}
-        and isinstance(entry["values"], list)
-        and len(entry["values"]) > 1
-    ):
-        values = tuple(map(str, entry["values"]))
-        return Column(
-            name,
-            "yes/no" if len(values) == 2 else "category",
-            categories=values,
-            counts=(0,) * len(values),
-        )
-    if not isinstance(entry, Mapping) or not {"mean", "std"} <= set(entry) <= {
-        "mean",
-        "std",
-        "missing",
-    }:
-        raise ValueError(
-            f'column {name!r} must be {{ mean = ..., std = ... }} or {{ values = ["...", "..."] }}'
-        )
-    require_number(f"mean of {name!r}", entry["mean"], "(-inf, inf)")
-    require_number(f"std of {name!r}", entry["std"], "(0, inf)")
-    return Column(
-        name,
-        "number",
-        missing=int(bool(entry.get("missing"))),
-        mean=float(entry["mean"]),
-        std=float(entry["std"]),
-    )
-
-
-def _entry(column: Column) -> str:
-    if column.kind != "number":
-        return f"{{ values = {_texts(column.categories)} }}"
-    return (
-        f"{{ mean = {column.mean!r}, std ="
-        f" {column.std!r}{', missing = true' if column.missing else ''} }}"
-    )
+def _hints(
+    table: pd.DataFrame, label: str, group: tuple[str, ...], columns: list[Column]
+) -> tuple[str, ...]:
+    """What may be wrong with the rows that have a label."""
+    answer = levels_of(table, "label", label)
+    kept = np.flatnonzero(~answer.missing)
+    features = [
+        Feature(column, Values(column.name, table[column.name].iloc[kept], kept))
+        for column in columns
+    ]
+    told = Answer(answer.codes[kept], len(answer.names))
+    return hints_of(table, kept, features, {"classes": (label, answer)}, group, told)
 
 
 def _rounded(column: Column) -> Column:
@@ -293,17 +272,3 @@ def _rounded(column: Column) -> Column:
         )
     mean, std = (float(f"{value:.{DIGITS}g}") for value in (column.mean, column.std))
     return Column(column.name, "number", missing=int(column.missing > 0), mean=mean, std=std)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)  # TOML's basic strings are written in the same way
-
-
-def _texts(texts: tuple[str, ...]) -> str:
-    return json.dumps(list(texts), ensure_ascii=False)
-
-
-def _key(name: str) -> str:
-    return (
-        name if name.isascii() and name.replace("_", "").replace("-", "").isalnum() else _text(name)
-    )

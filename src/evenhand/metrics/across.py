@@ -7,7 +7,7 @@ clients look more different than they are, so the observed number can fall outsi
 the worst of a hundred clients with ten samples each is mostly unlucky.
 
     mean, pooled  Wilson's score interval with as many samples as would give the mean its variance
-                  (of clients like these: Student's)
+                  (of clients like these: its width from Student's)
     min, max      bounds for single clients: the worst client is not below the lowest lower bound,
                   nor above the lowest upper bound when all upper bounds hold at once
     all others    quantiles of the posterior distribution (:mod:`evenhand.metrics.posterior`)
@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from statistics import NormalDist
 
 import numpy as np
 
 from evenhand.errors import require, require_choice, require_number, require_whole
 from evenhand.metrics.client_values import LEANING, Accuracies, Clients, Ends, Errors, Floats, Ints
 from evenhand.metrics.posterior import posterior
-from evenhand.metrics.spread import SPREAD, tenth
+from evenhand.metrics.spread import SPREAD, best, tenth, worst
 from evenhand.metrics.uncertainty import OVER, Interval
 
 # for values that are not negative: of errors, not of merits
@@ -199,7 +200,7 @@ def _of_such(
     n = len(clients.samples)
     if n < 2:
         return {}
-    direct, (least, most) = {}, clients.possible
+    direct = {}
     for name, weight, value in (
         ("mean", np.full(n, 1 / n), clients.merit.mean()),
         ("pooled", clients.samples / clients.samples.sum(), clients.total),
@@ -207,8 +208,9 @@ def _of_such(
         # a client with a large weight draws the mean towards itself, and leaves few others to tell
         # how clients differ
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
-        half = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1))) * error
-        direct[name] = (max(least, float(value) - half), min(most, float(value) + half))
+        t = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        direct[name] = clients.around(float(value), weight, t * error, z)
     drawn = clients.of_truth(posterior(clients.observed, draws, rng, POPULATION).population)
     found = _plausible_ends(clients, drawn, direct["mean"], level, rng) | direct
     return {name: ends for name, ends in found.items() if name not in ("min", "max")}
@@ -217,11 +219,19 @@ def _of_such(
 def _plausible_ends(
     clients: Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """Quantiles of numbers across merits drawn (draws, n); they reach equality if it may hold."""
+    """Quantiles of numbers across merits drawn (draws, n).
+
+    They reach equality if it may hold, and the end of what is possible if nothing else was seen.
+    """
     found = {}
     for name, number in _numbers(len(clients.samples)).items():
         low, high = np.quantile(number(drawn), [(1 - level) / 2, (1 + level) / 2]).tolist()
         found[name] = (low, high)
+    least, most = clients.possible
+    if worst(clients.merit) == least:
+        found["worst10"] = (least, found["worst10"][1])
+    if best(clients.merit) == most:
+        found["best10"] = (found["best10"][0], most)
     if clients.maybe_equal((1 - level) / 2, rng):
         reach = (
             dict.fromkeys(("worst10", "min"), mean[1])

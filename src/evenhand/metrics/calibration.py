@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from evenhand.errors import require, require_whole
-from evenhand.metrics import parity
 
 Floats = NDArray[np.float64]
 
@@ -61,20 +60,17 @@ def calibration_error(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTH
     (..., 2, BINS), not from its middle, so the bins of the histogram add no error to that of the
     ``bins`` coarse ones, a divisor of 100. NaN without samples.
     """
+    histogram, summed = coarse(histogram, bins), coarse(scores, bins)
+    return _ratio(np.abs(summed.sum(-2) - histogram[..., 1, :]).sum(-1), histogram.sum((-2, -1)))
+
+
+def coarse(values: ArrayLike, bins: int = TENTHS) -> Floats:
+    """(..., bins) sums over equally wide bins of values (..., BINS)."""
     require_whole("bins", bins, 1)
     require(FINE % bins == 0, "bins must divide {}, got {}", FINE, bins)
     # the fine bin that each coarse one begins with
     starts = np.searchsorted(EDGES, np.arange(bins) / bins, side="right")
-    histogram, summed = (
-        np.add.reduceat(np.asarray(values, np.float64), starts, axis=-1)
-        for values in (histogram, scores)
-    )
-    return _ratio(np.abs(summed.sum(-2) - histogram[..., 1, :]).sum(-1), histogram.sum((-2, -1)))
-
-
-def calibration_gap(histogram: ArrayLike, scores: ArrayLike, bins: int = TENTHS) -> Floats:
-    """(...) largest minus smallest calibration error over groups (..., A, 2, BINS)."""
-    return parity.gap(calibration_error(histogram, scores, bins))
+    return np.add.reduceat(np.asarray(values, np.float64), starts, axis=-1)
 
 
 def _outcomes(histogram: ArrayLike) -> tuple[Floats, Floats]:

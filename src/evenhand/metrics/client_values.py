@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from evenhand.metrics.posterior import Observations, Shares, Squares
 from evenhand.metrics.spread import pooled
-from evenhand.metrics.uncertainty import wilson
+from evenhand.metrics.uncertainty import score_interval
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -51,6 +51,13 @@ class Clients(Protocol):
 
     def together(self, level: float) -> Ends:
         """Of the true merit of all samples together."""
+
+    def around(self, mean: float, weight: Floats, half: float, z: float) -> Ends:
+        """Of a mean with weights (n,) over clients like these.
+
+        ``half`` its width from how much clients differ; z times the error from their samples at
+        least.
+        """
 
     def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
         """Whether equal clients would differ as much with at least this chance."""
@@ -102,12 +109,17 @@ class Accuracies:
             self.samples - 1 + LEANING
         )
         variance = float((weight**2 * own / self.samples).sum())
-        size = (
-            mean * (1 - mean) / variance
-            if variance > 0
-            else 1 / float((weight**2 / self.samples).sum())
-        )
-        low, high = wilson(mean * size, size, level)
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        return self._score(mean, variance, 1 / float((weight**2 / self.samples).sum()), z)
+
+    def around(self, mean: float, weight: Floats, half: float, z: float) -> Ends:
+        most = 1 / float((weight**2 / self.samples).sum())
+        return self._score(mean, max((half / z) ** 2, mean * (1 - mean) / most), most, z)
+
+    def _score(self, mean: float, variance: float, otherwise: float, z: float) -> Ends:
+        """Wilson's, with the samples that would give this variance; ``otherwise`` if it is 0."""
+        size = mean * (1 - mean) / variance if variance > 0 else otherwise
+        low, high = score_interval(mean * size, size, z)
         return float(low), float(high)
 
     def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
@@ -174,6 +186,12 @@ class Errors:
             / len(root)
         )
         return -float(root.mean()) - half, -float(root.mean()) + half
+
+    def around(self, mean: float, weight: Floats, half: float, z: float) -> Ends:
+        # of a root, half of the relative error of its square
+        own = math.sqrt(float((weight**2 * self.square / (4 * self.shape)).sum()))
+        half = max(half, z * own)
+        return mean - half, min(0.0, mean + half)
 
     def together(self, level: float) -> Ends:
         from scipy.special import gammaincinv

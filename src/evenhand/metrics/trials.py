@@ -6,6 +6,11 @@ trials; how sure each number is comes from :mod:`evenhand.metrics.across`, which
 sets that make clients look more different than they are. The two are put together as if errors were
 normal: with half-widths h and correlations r, a sum of numbers with weights c has the half-width
 sqrt(sum c_i c_j r_ij h_i h_j) (Zou, 2007).
+
+Two models that agree on every sample at hand would not agree on every other. So, as in
+:mod:`evenhand.metrics.ledger`, one sample that gains and one that loses are added in thought: each
+trial has a sample of its own, and a drawn mean of m samples moves by the root of 1 / (m (M + 2))
+where there are M samples in all. Correlations are then below 1, and no difference is without error.
 """
 
 from __future__ import annotations
@@ -19,9 +24,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require
-from evenhand.metrics.across import OF_SHARES, merit_intervals
+from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
+from evenhand.metrics.influence import effective_counts
 from evenhand.metrics.spread import SPREAD, pooled
-from evenhand.metrics.uncertainty import Interval, client_means
+from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -51,22 +57,18 @@ class Trials:
             c.shape,
         )
         found = np.array([trial[name] for trial in self.intervals])  # (R, 3)
-        value = float(c @ found[:, 0])
-        if (c != 0).sum() == 1 and c.sum() == 1:
-            return self.intervals[int(c.argmax())][name], math.nan
         used = c != 0
         middle = float(c[used] @ (found[used, 1] + found[used, 2]) / 2)
         half = c[used] * (found[used, 2] - found[used, 1]) / 2
         width = math.sqrt(max(0.0, float(half @ self.correlation[name][np.ix_(used, used)] @ half)))
-        z = NormalDist().inv_cdf((1 + self.level) / 2)
-        p = (
-            2 * NormalDist().cdf(-abs(middle) * z / width)
-            if width > 0
-            else 1.0
-            if middle == 0
-            else math.nan
-        )
-        return Interval(value, middle - width, middle + width), p
+        interval = Interval(float(c @ found[:, 0]), middle - width, middle + width)
+        if used.sum() == 1 and c.sum() == 1:
+            interval = self.intervals[int(c.argmax())][name]
+        if math.isnan(width):
+            return interval, math.nan
+        # a number that has no error is 0 by its definition: how far one client is from itself
+        z = NormalDist().inv_cdf((1 + self.level) / 2) / width if width > 0 else 0.0
+        return interval, max(2 * NormalDist().cdf(-abs(middle) * z), LEAST_CHANCE)
 
 
 def trials(
@@ -78,18 +80,23 @@ def trials(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    whole: bool = True,
 ) -> Trials:
     """Numbers across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
-    See :func:`merit_intervals`.
+    See :func:`merit_intervals`. ``whole``: False for values that are not right or wrong, but whose
+    mean is a share: see :mod:`evenhand.metrics.influence`.
     """
     one = [
         merit_intervals(
             np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed
         )
+        if whole
+        else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
         for v in values.T
     ]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
+    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared)
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}
@@ -100,13 +107,23 @@ def trials(
             np.moveaxis(means[..., :-1], -1, 1),
             np.nan_to_num(means[..., -1])[:, None],
         )
-        merits = -np.sqrt(of_trials) if squared else of_trials
+        of_trials = of_trials + rng.standard_normal(of_trials.shape) * reach[:, None] / np.sqrt(
+            np.maximum(size, 1.0) * (len(values) + 2)
+        )
+        merits = -np.sqrt(np.maximum(of_trials, 0.0)) if squared else of_trials
         for name, number in SPREAD.items():
             drawn[name].append(number(np.abs(merits) if name in OF_SHARES else merits))
         drawn["pooled"].append(pooled(of_trials, size))  # its root would not change correlations
     return Trials(
         one, {name: _correlation(np.concatenate(parts)) for name, parts in drawn.items()}, level
     )
+
+
+def _reach(values: Floats, squared: bool) -> Floats:
+    """(R,) by how much the value of a sample in thought is another: right or wrong, or as squared
+    errors are."""
+    rows = values.shape[1]
+    return np.sqrt((values**2).mean(0)) if squared and len(values) else np.ones(rows)
 
 
 def _correlation(drawn: Floats) -> Floats:

@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 OVER = ("samples", "clients", "both")
+LEAST_CHANCE = float(np.finfo(np.float64).tiny)  # a p-value is never 0
 AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
 
 
@@ -49,90 +50,37 @@ def score_interval(right: ArrayLike, samples: ArrayLike, z: ArrayLike) -> tuple[
     )
 
 
-def resampled_sums(table: Ints, over: str, draws: int, seed: int) -> Ints:
-    """(draws, ...) sums over clients of tables that might have come instead of ``table`` (n, ...).
-
-    "samples" draws each client's samples anew from its own, "clients" draws clients from those
-    there are, "both" does one after the other. Samples that fall into one cell are alike, so counts
-    are all that is needed; and what a client that is drawn twice has is one draw of twice as many
-    samples.
-    """
-    require_choice("over", over, OVER)
-    require_whole("draws", draws, 1)
-    rng, n = np.random.default_rng([seed, 11]), len(table)
-    cells = table.reshape(n, -1)
-    times = (
-        np.ones((draws, n), np.int64)
-        if over == "samples"
-        else rng.multinomial(n, np.full(n, 1 / n), draws)
-    )
-    if over == "clients":
-        return np.asarray((times @ cells).reshape(draws, *table.shape[1:]))
-    sizes, most = cells.sum(1), max(1, int((cells > 0).sum(1).max()))
-    # most clients have few cells that are not empty
-    kept = np.argsort(cells == 0, axis=1, kind="stable")[:, :most]
-    share = np.take_along_axis(cells, kept, 1) / np.maximum(sizes, 1)[:, None]
-    share[sizes == 0, 0] = 1.0  # a client without samples draws none, whatever its chances
-    found = np.empty((draws, cells.shape[1]), np.int64)
-    at_once = max(1, AT_ONCE // (8 * kept.size))
-    for start in range(0, draws, at_once):
-        # (k, n, most)
-        some = rng.multinomial(
-            times[start : start + at_once] * sizes, share / share.sum(1, keepdims=True)
-        )
-        place = np.arange(len(some))[:, None, None] * cells.shape[1] + kept
-        summed = np.bincount(
-            place.ravel(), weights=some.ravel(), minlength=len(some) * cells.shape[1]
-        )
-        found[start : start + at_once] = summed.reshape(len(some), -1).round()
-    return found.reshape(draws, *table.shape[1:])
-
-
-def gap_interval(
-    rates: Sequence[ArrayLike], resampled_rates: Sequence[ArrayLike], level: float = 0.95
-) -> Interval:
-    """The largest gap between groups, of one rate or of several, with an interval.
-
-    The interval comes from bands around all differences at once. A gap is never negative, so
-    resampled gaps are all above a gap of 0. Differences of two groups have no such end: with c such
-    that a share ``level`` of the resampled tables has every difference within c of what it is, the
-    gap lies within c, too.
+def over_seeds(values: Sequence[float], level: float = 0.95, floor: float = 0.0) -> Interval:
+    """Student's interval of a mean over seeds; the ends are NaN with fewer than two.
 
     Args:
-        rates: one (A,) for each rate; NaN where a group has none.
-        resampled_rates: (draws, A) for each.
+        floor: the smallest standard error of the mean that is believed, for seeds that agree by
+            chance or because they have the same test samples. Without one, seeds that all agree
+            tell nothing about their spread, and the ends are NaN.
     """
-    gaps, moves = [], []
-    for rate, drawn in zip(rates, resampled_rates, strict=True):
-        values = np.asarray(rate, np.float64)
-        kept = ~np.isnan(values)
-        if kept.sum() >= 2:
-            gaps.append(float(np.ptp(values[kept])))
-            moves.append(np.ptp(np.asarray(drawn, np.float64)[:, kept] - values[kept], axis=1))
-    if not gaps:
-        return Interval(np.nan, np.nan, np.nan)
-    move = np.max(moves, axis=0)
-    move = move[~np.isnan(move)]  # a resampled group may be left without samples of a label
-    width = float(np.quantile(move, level)) if len(move) else np.nan
-    return Interval(max(gaps), max(0.0, max(gaps) - width), min(1.0, max(gaps) + width))
-
-
-def over_seeds(values: Sequence[float], level: float = 0.95) -> Interval:
-    """Student's interval of a mean over seeds; the ends are NaN with fewer than two."""
     from scipy import stats
 
     require_number("level", level, "(0, 1)")
     given = np.asarray(values, np.float64)
-    if len(given) < 2:
-        return Interval(float(given.mean()) if len(given) else np.nan, np.nan, np.nan)
-    half = stats.t.ppf((1 + level) / 2, len(given) - 1) * given.std(ddof=1) / np.sqrt(len(given))
-    return Interval(float(given.mean()), float(given.mean() - half), float(given.mean() + half))
+    mean = float(given.mean()) if len(given) else np.nan
+    error = _error_of_mean(given, floor)
+    if np.isnan(error):
+        return Interval(mean, np.nan, np.nan)
+    half = float(stats.t.ppf((1 + level) / 2, len(given) - 1)) * error
+    return Interval(mean, mean - half, mean + half)
 
 
 def paired(
-    values: Sequence[float], reference: Sequence[float], level: float = 0.95
+    values: Sequence[float],
+    reference: Sequence[float],
+    level: float = 0.95,
+    floor: float = 0.0,
 ) -> tuple[Interval, float]:
-    """The mean difference to a reference on the same seeds, Student's interval, and a p-value."""
+    """The mean difference to a reference on the same seeds, Student's interval, and a p-value.
+
+    See :func:`over_seeds` for ``floor``. With neither spread nor floor, the p-value of a difference
+    is NaN, and that of none is 1.
+    """
     from scipy import stats
 
     require(
@@ -142,14 +90,23 @@ def paired(
         len(reference),
     )
     differences = np.asarray(values, np.float64) - np.asarray(reference, np.float64)
-    interval = over_seeds(list(differences), level)
-    if len(differences) < 2:
-        return interval, np.nan
-    spread = differences.std(ddof=1)
-    if spread == 0:
-        return interval, 1.0 if interval.value == 0 else 0.0
-    t = interval.value / (spread / np.sqrt(len(differences)))
-    return interval, float(2 * stats.t.sf(abs(t), len(differences) - 1))
+    interval = over_seeds(list(differences), level, floor)
+    error = _error_of_mean(differences, floor)
+    if np.isnan(error):
+        return interval, 1.0 if len(differences) > 1 and interval.value == 0 else np.nan
+    p = 2 * stats.t.sf(abs(interval.value) / error, len(differences) - 1)
+    return interval, max(float(p), LEAST_CHANCE)
+
+
+def _error_of_mean(values: Floats, floor: float) -> float:
+    """The standard error of a mean, at least ``floor``; NaN where nothing is known about it."""
+    require_number("floor", floor, "[0, inf)")
+    if len(values) < 2:
+        return np.nan
+    # what rounding leaves of equal values is no spread
+    spread = float(values.std(ddof=1))
+    seen = spread if spread > 1e-12 * float(np.abs(values).max()) else 0.0
+    return max(seen / np.sqrt(len(values)), floor) or np.nan
 
 
 def holm(p: Sequence[float]) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,10 +14,13 @@ from typing import Any, Unpack
 from evenhand.engines import processes
 from evenhand.errors import RunError, require_whole
 from evenhand.files import write_tables
-from evenhand.studies.findings import Findings, check_numbers, conclude
+from evenhand.studies.findings import Findings, conclude
 from evenhand.studies.given import Data, Folded, Methods, Model, Request, by_fold, request
 from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
 from evenhand.studies.runs.study import Study
+from evenhand.studies.runs.tuning import plan_tuning
+from evenhand.studies.runs.tuning import tune as tune_first
+from evenhand.studies.specs.asked import check_numbers
 from evenhand.studies.specs.grid import Axis, parse_axis, swept
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
@@ -40,6 +44,7 @@ def compare(
     validation: float | None = None,
     resplit: bool | None = None,
     folds: int | None = None,
+    tune: bool | str | Mapping[str, Any] = False,
     over: str = "auto",
     level: float = 0.95,
     least: int = 10,
@@ -76,6 +81,10 @@ def compare(
         resplit: deal the data of a spec anew with each seed.
         folds: cross-validation: split each client's samples into as many folds and test on each of
             them once, in place of seeds.
+        tune: first choose the step size of each method, and how fair it is to be, on validation
+            data: the same number of settings for every method. True chooses by the best mean over
+            clients, "worst10" or "min" by that number; a mapping has "rule" and "grid", values to
+            try such as ``{"local.lr": [0.01, 0.1], "qffl.q": [0.5, 2]}``.
         over, level, least, positive, measure: see :func:`evenhand.analyse`.
         progress: called after every round with the rounds done and the rounds in all.
 
@@ -84,6 +93,9 @@ def compare(
     data = by_fold(federation, folds)
     asked = request(model, data, methods, Path(out or "run").resolve().name, options)
     spec = replace(_with_seeds(asked.spec, seeds, resplit, validation, folds), select={})
+    if tune:
+        given = {"rule": tune} if isinstance(tune, str) else tune
+        spec = replace(spec, tune={"rule": "mean"} | ({} if given is True else dict(given)))
     numbers = {
         "over": over,
         "level": level,
@@ -141,7 +153,7 @@ def sweep(
         | spec.select
         | {key: value for key, value in given.items() if value is not None}
     )
-    spec = replace(swept(spec, _axes(grid or {}), references), select=select)
+    spec = replace(swept(spec, _axes(grid or {}), references), select=select, tune={})
     numbers = {
         "over": over,
         "level": level,
@@ -206,7 +218,12 @@ def _carry_out(
     check_numbers(asked.spec, over=over)
     planned = check_comparison(asked.spec, references, asked.given)
     check_numbers(planned.spec, planned.first.federation.label_names, over, positive)
+    tuning = plan_tuning(planned) if planned.spec.tune else None
     with _place(out, resume) as directory:
+        if tuning is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+                planned = tune_first(planned, tuning, directory, _watching(tuning, progress))
         execute_comparison(planned, directory, _watching(planned, progress))
 
         def found() -> Findings:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from evenhand.errors import SpecError, require_known, unknown
+from evenhand.errors import require_known
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.answer import Answer, answer
 from evenhand.studies.analysis.comparison import Comparison, Difference, compare
@@ -22,19 +22,20 @@ from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
 from evenhand.studies.analysis.writing import listed
 from evenhand.studies.runs.study import Study
-from evenhand.studies.specs.measure import chosen_measure, measure_of
+from evenhand.studies.runs.tuning import Tuned, read_tuned
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.sweeps import show_choice
+from evenhand.studies.tables.tuning import show_tuning
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
 
-WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
-MOST_RATES = 14  # rows of rates, of two lines each
 MOST_ROWS = 40  # a table of more is no longer read
+MOST_RATES = 14  # rows of rates, of two lines each
+WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
 # how a study is looked at where nothing else is asked for, see analyse()
 NUMBERS: dict[str, Any] = {
     "over": "auto",
@@ -63,6 +64,7 @@ class Findings:
     positive: str | None = None
     # how the point was chosen that is looked at here, beside the references
     sweep: Sweep | None = None
+    tuned: Tuned | None = None  # how the settings of each method were chosen
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -70,46 +72,8 @@ class Findings:
         return text.getvalue().rstrip()
 
     def show(self, console: Console) -> None:
-        """Print the answer; of a sweep, which point is chosen and why; how methods compare, who
-        gains and who loses, rates and gaps by "group" and "team", who counted for how much; and
-        all that in words."""
-        study, entries = self.study, self.entries
-        for line in self.answer.lines():
-            console.print(line, style="bold", highlight=False, markup=False)
-        console.print()
-        if self.sweep is not None:
-            show_choice(console, self.sweep)
-        tables.show_table(console, tables.comparison_table(study, self.comparison))
-        if legend := tables.legend(study, self.comparison):
-            console.print("\n".join(legend) + "\n", style="dim", highlight=False)
-        for by in study.kinds:
-            count = len(study.names(by))
-            if count > MOST_ROWS:
-                console.print(
-                    f"{count} {by}s are too many for a table; ledger.csv has them all.",
-                    highlight=False,
-                )
-            elif count:
-                tables.show_table(console, tables.ledger_table(study, entries, by, self.least))
-        for by, views in self.groups.items():
-            if views and by in study.kinds:
-                bases = [label for label in (study.reference, study.alone) if label is not None]
-                rates = tables.rate_table(views, by, bases, MOST_RATES)
-                if rates is not None:
-                    tables.show_table(console, rates)
-                apart = {
-                    label: kinds["calibration"]
-                    for label, kinds in self.gaps.get(by, {}).items()
-                    if "calibration" in kinds
-                }
-                tables.show_table(console, tables.gap_table(views, apart, by))
-                for line in self.left_out(by):
-                    console.print(line, style="dim", highlight=False, markup=False)
-        weights = tables.weight_table(study)
-        if weights.row_count:
-            tables.show_table(console, weights)
-        for line in self.sentences:
-            console.print(line, highlight=False, markup=False)
+        """Print everything, the answer first."""
+        _show(console, self)
 
     @property
     def clients(self) -> str:
@@ -124,19 +88,6 @@ class Findings:
     def number(self, merit: float) -> str:
         """A merit with its unit."""
         return f"{self.study.measure.show(merit)}{self.study.measure.percent}"
-
-    def left_out(self, by: str) -> list[str]:
-        """Which groups or teams gaps leave out, since they have few samples for a rate."""
-        first = next(iter(self.groups.get(by, {}).values()), None)
-        few: dict[tuple[str, ...], list[str]] = {}
-        for gap in first.gaps.values() if first is not None else ():
-            if gap.left_out:
-                few.setdefault(gap.left_out, []).append(gap.kind)
-        return [
-            f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out"
-            f" {listed(names, 8)}: fewer than {self.least} samples."
-            for names, kinds in few.items()
-        ]
 
     def table(self, name: str) -> pd.DataFrame:
         """One of :meth:`tables`."""
@@ -159,6 +110,7 @@ class Findings:
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
+            "tuning": [] if self.tuned is None else self.tuned.rows(),
             "comparison": [
                 {
                     "method": label,
@@ -280,34 +232,73 @@ def measured(study: Study, measure: str | None, positive: str | None) -> Study:
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
     """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
     if not spec.select:
-        return analyse(study, **numbers)
+        found = analyse(study, **numbers)
+        return found if study.root is None else replace(found, tuned=read_tuned(study.root))
     sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
     return replace(analyse(sweep.final, **numbers), sweep=sweep)
 
 
-def check_numbers(
-    spec: Spec,
-    labels: Sequence[str] = (),
-    over: str = "auto",
-    positive: str | None = None,
-    option: str = "over",
-    measure: str | None = None,
-) -> None:
-    """Raise where results could not be analysed as asked for; before hours of training.
+def _show(console: Console, findings: Findings) -> None:
+    """Print the answer; how settings were chosen; how methods compare, who gains and who loses,
+    rates and gaps by "group" and "team", who counted for how much; and all that in words."""
+    study, comparison = findings.study, findings.comparison
+    for line in findings.answer.lines():
+        console.print(line, style="bold", highlight=False, markup=False)
+    console.print()
+    if findings.sweep is not None:
+        show_choice(console, findings.sweep)
+    if findings.tuned is not None:
+        show_tuning(console, findings.tuned)
+    tables.show_table(console, tables.comparison_table(study, comparison))
+    if legend := tables.legend(study, comparison):
+        console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+    for by in study.kinds:
+        count = len(study.names(by))
+        if count > MOST_ROWS:
+            console.print(
+                f"{count} {by}s are too many for a table; ledger.csv has them all.",
+                highlight=False,
+            )
+        elif count:
+            table = tables.ledger_table(study, findings.entries, by, findings.least)
+            tables.show_table(console, table)
+    for by in ("group", "team"):
+        if by in study.kinds:
+            _show_groups(console, findings, by)
+    weights = tables.weight_table(study)
+    if weights.row_count:
+        tables.show_table(console, weights)
+    for line in findings.sentences:
+        console.print(line, highlight=False, markup=False)
 
-    ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
-    """
-    if over in ("seeds", "seeds+samples") and len(spec.seeds) < 2:
-        raise SpecError(
-            f"intervals over seeds need at least two of them; leave {option} out, or give more"
-            " seeds"
-        )
-    if spec.resplit and over not in ("auto", "seeds"):
-        raise SpecError(
-            "data that are dealt anew with each seed have other samples with each; use"
-            f" {option} seeds in place of {over}"
-        )
-    if positive is not None and labels and positive not in labels:
-        raise SpecError(unknown("label", positive, labels))
-    if measure is not None and labels and spec.loss != "auto":
-        chosen_measure(measure_of(spec.loss, 1.0, True), measure, tuple(labels), positive)
+
+def _show_groups(console: Console, findings: Findings, by: str) -> None:
+    study, views = findings.study, findings.groups.get(by, {})
+    if not views:
+        return
+    bases = [label for label in (study.reference, study.alone) if label is not None]
+    rates = tables.rate_table(views, by, bases, MOST_RATES)
+    if rates is not None:
+        tables.show_table(console, rates)
+    apart = {
+        label: kinds["calibration"]
+        for label, kinds in findings.gaps.get(by, {}).items()
+        if "calibration" in kinds
+    }
+    tables.show_table(console, tables.gap_table(views, apart, by))
+    for line in left_out(findings, by):
+        console.print(line, style="dim", highlight=False, markup=False)
+
+
+def left_out(findings: Findings, by: str) -> list[str]:
+    """Which groups or teams gaps leave out, since they have few samples for a rate."""
+    first = next(iter(findings.groups[by].values()))
+    few: dict[tuple[str, ...], list[str]] = {}
+    for gap in first.gaps.values():
+        if gap.left_out:
+            few.setdefault(gap.left_out, []).append(gap.kind)
+    return [
+        f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out {listed(names, 8)}:"
+        f" fewer than {findings.least} samples."
+        for names, kinds in few.items()
+    ]

@@ -18,12 +18,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from evenhand.data.tables.values import DAY, Floats, Ints, Values, numbers_of, tally
+from evenhand.data.tables.bad_cells import BadCells
+from evenhand.data.tables.values import DAY, Floats, Ints, Values, no_numbers, tally
 from evenhand.errors import DataError
 
 MOST_CATEGORIES = 50  # a column with more is left out
 _UNKNOWN = 0.5  # a yes/no value that no training row has: neither
-_IDENTIFIER = re.compile(r"(^|[\s_.-])(id|uuid|guid|index)$|^unnamed: \d+$", re.IGNORECASE)
+# names of identifiers: patient_id, patientId
+IDENTIFIER = re.compile(r"(?i:(^|[\s_.-])(id|uuid|guid|index)$|^unnamed: \d+$)|[a-z]I[dD]$")
 
 
 class Statistics(NamedTuple):
@@ -219,14 +221,8 @@ def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
 def _refuse_almost_numbers(values: Values, names: Sequence[str]) -> None:
     """Raise a DataError where most of the texts are numbers: a slip in one cell must not take the
     column away unseen."""
-    odd = [name for name, number in zip(names, numbers_of(names), strict=True) if np.isnan(number)]
-    if 2 * len(odd) < len(names):
-        codes, known = values.levels
-        row = values.row(int(np.flatnonzero(codes == known.index(odd[0]))[0]))
-        raise DataError(
-            f"column {values.name!r} looks like numbers, but {odd[0]!r} in row {row} is none;"
-            " correct it, empty it, or drop the column"
-        )
+    if 2 * len(no_numbers(names)) < len(names):
+        raise BadCells([values.bad("number", no_numbers(values.levels[1]))])
 
 
 def _few_distinct(raw: Floats) -> int:
@@ -242,7 +238,7 @@ def _few_distinct(raw: Floats) -> int:
 def _is_identifier(name: str, raw: Floats) -> bool:
     present = raw[~np.isnan(raw)]
     return (
-        bool(_IDENTIFIER.search(name) or re.search("[a-z]I[dD]$", name))
+        IDENTIFIER.search(name) is not None
         and len(present) >= 10
         and len(np.unique(present)) == len(present)
     )

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from evenhand.data.tables.bad_cells import for_each
 from evenhand.data.tables.columns import Column
+from evenhand.data.tables.missing import emptied
 from evenhand.data.tables.values import Values
 from evenhand.errors import DataError
+
+Numbers = NDArray[np.float32]
 
 
 @dataclass(frozen=True, repr=False)
@@ -36,6 +41,9 @@ class Encoding:
     label_std: float = 1.0
     dropped: tuple[tuple[str, int], ...] = ()  # why rows were left out, and how many
     lost: tuple[str, ...] = ()  # clients none of whose rows could be used
+    missing: tuple[str, ...] = ()  # texts that the user says stand for a missing value
+    # what may be wrong with the table; it is no part of how new rows are encoded, and not saved
+    hints: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
     def features(self) -> tuple[str, ...]:
@@ -44,11 +52,9 @@ class Encoding:
 
     def transform(self, table: pd.DataFrame) -> Tensor:
         """(N, features) float32: new rows in the order given, encoded as the training rows were."""
-        values = self._values(table)
         matrix = np.empty((len(table), len(self.features)), dtype=np.float32)
         place = 0
-        for column in values:
-            block, _ = column.encode(values[column])
+        for block, _ in self._encoded(table).values():
             matrix[:, place : place + block.shape[1]] = block
             place += block.shape[1]
         return torch.from_numpy(matrix)
@@ -56,13 +62,11 @@ class Encoding:
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
         """How many rows of a table have a category that no training row has, by column; columns
         without any are not listed."""
-        counts = {
-            column.name: int(column.encode(values)[1].sum())
-            for column, values in self._values(table).items()
-        }
+        counts = {name: int(new.sum()) for name, (_, new) in self._encoded(table).items()}
         return {name: count for name, count in counts.items() if count}
 
-    def _values(self, table: pd.DataFrame) -> dict[Column, Values]:
+    def _encoded(self, table: pd.DataFrame) -> dict[str, tuple[Numbers, NDArray[np.bool_]]]:
+        """Of each column that is used: its numbers, and whether a category is new."""
         if not isinstance(table, pd.DataFrame):
             raise TypeError(f"table must be a pandas DataFrame, got {type(table).__name__}")
         place: dict[str, int] = {}
@@ -74,7 +78,12 @@ class Encoding:
         for column in needed:
             if column.name not in place:
                 raise DataError(f"column {column.name!r} is missing; the model needs it")
-        return {column: Values(column.name, table.iloc[:, place[column.name]]) for column in needed}
+
+        def encoded(column: Column) -> tuple[Numbers, NDArray[np.bool_]]:
+            cells = emptied(table.iloc[:, place[column.name]], self.missing)
+            return column.encode(Values(column.name, cells))
+
+        return dict(zip((column.name for column in needed), for_each(needed, encoded), strict=True))
 
     def unscaled(self, values: Tensor) -> Tensor:
         """Outputs of a regression in the label's own unit."""
@@ -82,7 +91,11 @@ class Encoding:
 
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers, for :meth:`from_json`."""
-        return {"format": 1, **_lists(asdict(self))}
+        saved = {"format": 1, **_lists(asdict(self))}
+        del saved["hints"]
+        if not self.missing:  # as earlier versions write it, and read it
+            del saved["missing"]
+        return saved
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Encoding:
@@ -116,7 +129,7 @@ class Encoding:
 
     def notes(self) -> list[str]:
         """What else a user should know, a line each: the label, rows and clients that were left
-        out."""
+        out, hints."""
         if self.task == "regression":
             label = (
                 f"label {self.label}: a number, mean {self.label_mean:.4g}, std"
@@ -134,6 +147,7 @@ class Encoding:
             label,
             *dropped,
             *(f"client {name} left out: none of its rows can be used" for name in self.lost),
+            *(f"hint: {hint}" for hint in self.hints),
         ]
 
     def __str__(self) -> str:

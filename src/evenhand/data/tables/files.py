@@ -15,21 +15,32 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from evenhand.data.tables.decoding import UTF8, decode
 from evenhand.data.tables.endings import PARQUET, SEPARATORS, table_ending
+from evenhand.data.tables.missing import missing_texts, without
 from evenhand.data.tables.values import MISSING
 from evenhand.errors import DataError, first_line
 
 _DECIMAL_COMMA = re.compile(r"(^|;)\s*-?\d+,\d+\s*(;|$)", re.MULTILINE)
+_QUOTED = re.compile(r'"[^"]*"')
 _LEADING_ZERO = re.compile(r'(^|[,;\t])\s*"?0\d+"?\s*([,;\t]|$)', re.MULTILINE)
 
 
-def read_table(path: str | Path) -> pd.DataFrame:
+def read_table(
+    path: str | Path, *, missing: object = (), encoding: str | None = None
+) -> pd.DataFrame:
     """A table from a file: CSV (.csv) or tab-separated (.tsv), also compressed (.gz), or Parquet
     (.parquet, .pq).
 
-    The first line of a text file has the column names. Empty fields, ?, NA and the like are missing
-    values. A .csv file may be separated by semicolons, then also with decimal commas. Whole numbers
-    with leading zeros (001) stay texts: they are codes.
+    The first line of a text file has the column names; spaces around them are removed. Empty
+    fields, ?, NA and the like are missing values. A .csv file may be separated by tabs or
+    semicolons, with semicolons also with decimal commas. Whole numbers with leading zeros (001)
+    stay texts: they are codes.
+
+    Args:
+        missing: more texts that stand for a missing value, such as "<0.5" or "999", in all columns.
+        encoding: of a text file, such as "cp1252". None takes UTF-8, UTF-16 where the bytes look
+            like it, else cp1252; ``table.attrs["encoding"]`` names it where it is not UTF-8.
     """
     path = Path(path)
     ending = table_ending(path.name)
@@ -43,34 +54,53 @@ def read_table(path: str | Path) -> pd.DataFrame:
             f"{path} is {'a folder' if path.is_dir() else 'not there'}; give the path of a table"
         )
     if ending in PARQUET:
-        return _read_parquet(path)
+        if encoding is not None:
+            raise DataError(f"{path} is a Parquet file, which needs no encoding; leave it out")
+        return without(_read_parquet(path), missing_texts(missing))
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if ending.endswith(".gz") else content
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {first_line(error)}") from error
+    text, taken = decode(content, str(path), encoding)
     separator = SEPARATORS[ending.removesuffix(".gz")]
-    header = content.partition(b"\n")[0]
-    if separator == "," and header.count(b";") > header.count(b","):
-        separator = ";"
-    return parse(content, str(path), separator=separator)
+    texts = missing_texts(missing)
+    table = _parsed(text, str(path), separator=_separator(text, separator), missing=texts)
+    if encoding is None and taken != UTF8:
+        table.attrs["encoding"] = taken
+    return table
 
 
 def parse(
-    content: bytes,
-    source: str,
-    names: Sequence[str] | None = None,
-    separator: str = ",",
-    repeats: bool = False,
+    content: bytes, source: str, names: Sequence[str] | None = None, repeats: bool = False
 ) -> pd.DataFrame:
-    """A table from the bytes of a text file.
+    """A table from the bytes of a UTF-8 file, separated by commas.
 
     Args:
         source: what to call it in errors, with the line.
         names: of the columns; None takes the first line.
         repeats: whether a name may be there twice; the second column is then called NAME.1.
     """
-    text = _decode(content, source)
+    return _parsed(decode(content, source).text, source, names, repeats=repeats)
+
+
+def _separator(text: str, usual: str) -> str:
+    """What separates the fields of a .csv file: a semicolon or a tab where the header has more of
+    them than commas, outside of quotes."""
+    if usual != ",":
+        return usual
+    header = _QUOTED.sub("", text.partition("\n")[0])
+    return max((usual, ";", "\t"), key=header.count)
+
+
+def _parsed(
+    text: str,
+    source: str,
+    names: Sequence[str] | None = None,
+    separator: str = ",",
+    repeats: bool = False,
+    missing: tuple[str, ...] = (),
+) -> pd.DataFrame:
     if not text.strip():
         raise DataError(f"{source} is empty")
     if "\0" in text[:10_000]:
@@ -87,7 +117,7 @@ def parse(
         "index_col": False,
         "skipinitialspace": True,
         "keep_default_na": False,
-        "na_values": list(MISSING),
+        "na_values": [*MISSING, *missing],
         "low_memory": False,
     }
     try:
@@ -108,7 +138,9 @@ def parse(
     if len(table) and bool(table.iloc[:, -1].isna().any()):
         # pandas fills up short rows; they lack a value in the last column
         _check_lengths(text, source, names, separator)
-    return table
+    stripped = (str(name).strip() for name in table.columns)
+    table.columns = [name or f"Unnamed: {place}" for place, name in enumerate(stripped)]
+    return without(table, missing)
 
 
 def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:
@@ -118,21 +150,16 @@ def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:
             table[name] = texts[name]
 
 
-def _decode(content: bytes, source: str) -> str:
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise DataError(
-            f"{source} line {line} is not UTF-8 text (byte {content[error.start]:#04x}); save the"
-            " file as UTF-8"
-        ) from error
-
-
 def _check_header(header: list[str], source: str, text: str, repeats: bool) -> None:
     stripped = [name.strip() for name in header]
     twice = next((name for i, name in enumerate(stripped) if name and name in stripped[:i]), None)
     if twice is not None and not repeats:
+        forms = sorted({name for name in header if name.strip() == twice})
+        if len(forms) > 1:
+            raise DataError(
+                f"{source} has columns {' and '.join(map(repr, forms))}, which are one name without"
+                " the spaces around it; rename one"
+            )
         raise DataError(f"{source} has two columns named {twice!r}; rename one")
     if not text.partition("\n")[2].strip():
         raise DataError(f"{source} has column names but no rows")

@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 from evenhand.data.contents import Contents
 from evenhand.data.dealing import Assignment, assign
 from evenhand.data.pool import Partition, Pool, Rows
+from evenhand.data.tables.bad_cells import for_each
 from evenhand.data.tables.columns import MOST_CATEGORIES, Column, fit_column, statistics
 from evenhand.data.tables.encoding import Encoding
+from evenhand.data.tables.giveaways import Answer
+from evenhand.data.tables.hints import Feature, hints_of
 from evenhand.data.tables.levels import find_column, groups_of, levels_of, listed
+from evenhand.data.tables.missing import missing_texts, without
 from evenhand.data.tables.roles import (
     clients_of,
     held_out_rows,
@@ -46,6 +50,7 @@ def from_frame(
     held_out: object = None,
     clients: int | None = None,
     most_categories: int = MOST_CATEGORIES,
+    missing: object = (),
 ) -> Contents:
     """What a federation is made of, from a table with a row for each sample; see
     :meth:`evenhand.Federation.from_frame`.
@@ -73,6 +78,8 @@ def from_frame(
         held_out: a column, a condition or an array of true and false: the rows of an official test
             set.
         most_categories: a text column with more different values is left out.
+        missing: texts or numbers that stand for a missing value in all columns, such as "<0.5" or
+            999; a cell is compared with them as it stands.
 
     >>> sites, ages = ["a", "a", "b", "b"], [30, 50, 40, 60]
     >>> table = pd.DataFrame({"site": sites, "age": ages, "ill": ["no", "yes", "no", "yes"]})
@@ -82,7 +89,8 @@ def from_frame(
     """
     require_choice("task", task, ("auto", "classification", "regression"))
     require_whole("most_categories", most_categories, 2)
-    table = _checked(table)
+    empty = missing_texts(missing)
+    table = without(_checked(table), empty)
     answer, target = label_of(table, label, task)
     owner = None if client is None else levels_of(table, "client", client)
     if owner is not None and str(client) == str(label):
@@ -125,7 +133,24 @@ def from_frame(
     ]
     columns, matrix = _encoded(values, assignment, wanted, most_categories)
     task = "classification" if label_names else "regression"
-    encoding = Encoding(columns, str(label), task, label_names, dropped=dropped, lost=lost)
+    hints = hints_of(
+        table,
+        kept,
+        [Feature(*pair, wanted.get(pair[0].name)) for pair in zip(columns, values, strict=True)],
+        {"clients": (client, owner), "teams": (team, region), "classes": (label, answer)},
+        [str(column).strip() for column in listed(group)],
+        Answer(y.numpy(), len(label_names)),
+    )
+    encoding = Encoding(
+        columns,
+        str(label),
+        task,
+        label_names,
+        dropped=dropped,
+        lost=lost,
+        missing=empty,
+        hints=hints,
+    )
     if task == "regression":
         encoding, y = _standardised(encoding, y, assignment)
     contents = assignment.contents(Pool(matrix, y, label_names))
@@ -155,23 +180,23 @@ def _encoded(
     train = assignment.train.rows.numpy()
     held_out = [share.rows.numpy() for share in (assignment.val, assignment.test) if share]
     away = np.concatenate(held_out or [train[:0]])
-    columns: list[Column] = []
-    blocks: list[NDArray[np.float32]] = []
-    for of_column in values:
-        column = fit_column(
-            of_column, train, assignment.train.offsets.numpy(), wanted.get(of_column.name), most
-        )
-        if column.kind != "left out":
-            block, unseen = column.encode(of_column)
-            blocks.append(block)
-            column = replace(column, unseen=int(unseen[away].sum()))
-        columns.append(column)
+    offsets = assignment.train.offsets.numpy()
+
+    def encoded(cells: Values) -> tuple[Column, NDArray[np.float32] | None]:
+        column = fit_column(cells, train, offsets, wanted.get(cells.name), most)
+        if column.kind == "left out":
+            return column, None
+        block, unseen = column.encode(cells)
+        return replace(column, unseen=int(unseen[away].sum())), block
+
+    pairs = for_each(values, encoded)
+    blocks = [block for _, block in pairs if block is not None]
     if not blocks:
         raise DataError(
             "no column is left to learn from; see that the table has columns other than client and"
             " label that vary"
         )
-    return tuple(columns), torch.from_numpy(np.concatenate(blocks, axis=1))
+    return tuple(column for column, _ in pairs), torch.from_numpy(np.concatenate(blocks, axis=1))
 
 
 def _standardised(

@@ -40,8 +40,10 @@ def listed(names: object) -> list[object]:
 
 def find_column(table: pd.DataFrame, what: str, name: object) -> str:
     """The column ``name``; raises a ValueError with the nearest names where there is none."""
-    if str(name) in table.columns:
-        return str(name)
+    # a file's names have no spaces around them
+    for spelling in (str(name), str(name).strip()):
+        if spelling in table.columns:
+            return spelling
     near = difflib.get_close_matches(str(name), list(table.columns), n=1)
     shown = ", ".join(table.columns[:12]) + (", ..." if len(table.columns) > 12 else "")
     raise ValueError(

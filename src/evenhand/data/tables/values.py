@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from evenhand.data.tables.bad_cells import MOST_TEXTS, Bad, BadCells
 from evenhand.errors import DataError
 
 Floats = NDArray[np.float64]
@@ -75,7 +76,7 @@ class Values:
             return self._finite(self.series.dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
         if pd.api.types.is_numeric_dtype(self.series.dtype):
             return self._finite(self.series.to_numpy(dtype=np.float64, na_value=np.nan))
-        return self._finite(self._of_levels(numbers_of, "a number"))
+        return self._of_levels(numbers_of, "number")
 
     @cached_property
     def days(self) -> Floats:
@@ -84,7 +85,7 @@ class Values:
             return _days(self.series.dt.to_timestamp())
         if pd.api.types.is_datetime64_any_dtype(self.series.dtype):
             return _days(self.series)
-        return self._of_levels(lambda names: _days(_dates(names)), "a date (year-month-day)")
+        return self._of_levels(lambda names: _days(_dates(names)), "date (year-month-day)")
 
     def in_order(self, names: Sequence[str]) -> list[str]:
         """Names of values in their natural order: that of a pandas category, else by value where
@@ -124,31 +125,31 @@ class Values:
         # the first few tell most texts
         if not any(np.isnan(numbers_of(some)).any() for some in (used[:10], used)):
             return "number"
-        if all(_DATE.match(name) for name in used) and not bool(
-            np.isnan(_days(_dates(used))).any()
-        ):
-            return "date"
-        return "category"
+        return "category" if any(map(no_dates, (used[:10], used))) else "date"
+
+    def bad(self, what: str, texts: Sequence[str]) -> Bad:
+        """The cells with some of the names in ``levels``, which are not what they should be."""
+        codes, names = self.levels
+        rows = (
+            tuple(map(self.row, np.flatnonzero(codes == names.index(text)).tolist()))
+            for text in texts[:MOST_TEXTS]
+        )
+        return Bad(self.name, what, tuple(texts), tuple(rows))
 
     def _of_levels(self, read: Callable[[Sequence[str]], Floats], what: str) -> Floats:
         codes, names = self.levels
         known = read(names)
-        bad = np.flatnonzero(np.isnan(known))
+        bad = np.flatnonzero(~np.isfinite(known))
         if len(bad):
-            row = self.row(int(np.flatnonzero(codes == bad[0])[0]))
-            raise DataError(
-                f"column {self.name!r}: {names[bad[0]]!r} in row {row} is not {what}; correct it,"
-                " or call the column categorical"
-            )
+            shown = what if bool(np.isnan(known[bad]).any()) else f"finite {what}"
+            raise BadCells([self.bad(shown, [names[code] for code in bad])])
         return np.append(known, np.nan)[codes]
 
     def _finite(self, numbers: Floats) -> Floats:
-        infinite = np.flatnonzero(np.isinf(numbers))
+        infinite = np.unique(numbers[np.isinf(numbers)])
         if len(infinite):
-            raise DataError(
-                f"column {self.name!r} has an infinite value in row {self.row(int(infinite[0]))};"
-                " correct it or leave it empty"
-            )
+            texts = [text_of(number) for number in infinite.tolist()]
+            raise BadCells([self.bad("finite number", texts)])
         return numbers
 
 
@@ -177,6 +178,18 @@ def numbers_of(names: Sequence[str]) -> Floats:
     """Texts as numbers; NaN where one is no number."""
     parsed = pd.to_numeric(pd.Series(list(names), dtype=object), errors="coerce")
     return parsed.to_numpy(dtype=np.float64, na_value=np.nan)
+
+
+def no_numbers(names: Sequence[str]) -> list[str]:
+    """The texts that are no number."""
+    return [name for name, bad in zip(names, np.isnan(numbers_of(names)), strict=True) if bad]
+
+
+def no_dates(names: Sequence[str]) -> list[str]:
+    """The texts that are no date, year-month-day."""
+    formed = [name for name in names if _DATE.match(name)]
+    read = dict(zip(formed, ~np.isnan(_days(_dates(formed))), strict=True)) if formed else {}
+    return [name for name in names if not read.get(name, False)]
 
 
 def _dates(names: Sequence[str]) -> pd.Series[Any]:

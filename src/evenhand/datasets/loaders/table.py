@@ -25,11 +25,14 @@ def table(
     split: str | Mapping[str, Any] | None = None,
     seed: int = 0,
     clients: int | None = None,
+    missing: str | float | Sequence[str | float] = (),
+    encoding: str | None = None,
 ) -> Federation:
     """A federation from a CSV or Parquet file with one row per sample; the options are those of
-    :func:`evenhand.data.tables.frame.from_frame`."""
+    :func:`evenhand.data.tables.frame.from_frame` and
+    :func:`evenhand.data.tables.files.read_table`."""
     return Federation.from_frame(
-        read_table(path),
+        read_table(path, missing=missing, encoding=encoding),
         client=client,
         label=label,
         group=group,
@@ -43,4 +46,5 @@ def table(
         split=split,
         seed=seed,
         clients=clients,
+        missing=missing,
     )

@@ -107,7 +107,12 @@ def compare(
     }
     unsure = uncertain(study, numbers, over, level, draws, seed)
     rows = {
-        label: {name: _possible(study, name, unsure.interval(label, name)) for name in STATISTICS}
+        label: {
+            name: _possible(study, name, unsure.interval(label, name))._replace(
+                value=float(numbers[label][name].mean())
+            )
+            for name in STATISTICS
+        }
         for label in study.labels
     }
     estimates = {
@@ -119,7 +124,7 @@ def compare(
         level,
         rows,
         estimates,
-        _differences(study, unsure, level),
+        _differences(study, numbers, unsure, level),
         _best(study, numbers, unsure, level),
     )
 
@@ -154,7 +159,9 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
     return Interval(interval.value, *np.clip([interval.low, interval.high], *bounds).tolist())
 
 
-def _differences(study: Study, unsure: Uncertain, level: float) -> dict[str, dict[str, Difference]]:
+def _differences(
+    study: Study, numbers: Numbers, unsure: Uncertain, level: float
+) -> dict[str, dict[str, Difference]]:
     """To the reference. With M methods, each interval has the level 1 - (1 - level) / M: all of
     them hold at once with at least the chance ``level`` (Bonferroni)."""
     reference = study.reference
@@ -167,6 +174,8 @@ def _differences(study: Study, unsure: Uncertain, level: float) -> dict[str, dic
             estimate = unsure.difference(label, reference, name)
             each = 1 - (1 - level) / len(others)
             interval = _possible(study, name, estimate.interval(each), change=True)
+            seen = numbers[label][name].mean() - numbers[reference][name].mean()
+            interval = interval._replace(value=float(seen))
             adjusted = min(1.0, len(others) * estimate.p)
             sure = estimate.p < (1 - level) / len(others)
             gain = -estimate.middle if name in SMALLER_IS_BETTER else estimate.middle

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from evenhand.errors import require_choice
-from evenhand.metrics import calibration
-from evenhand.metrics.counts import Counts
-from evenhand.metrics.group_rates import group_gaps
-from evenhand.metrics.uncertainty import Interval, gap_interval
+from evenhand.metrics.calibration_gap import calibration_gap
+from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.groups import group_views
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trial import Trial
 
@@ -25,47 +24,28 @@ def gaps(
     parity", ...); {} without groups.
 
     ``positive``: the label that rates are about, by default the last of two, and of more the one
-    that differs most. The mean over seeds of the gap and of the ends of its interval under
-    resampling of test samples: the interval of a single training.
+    that differs most. Rates are means over seeds, see :func:`group_views`; that of calibration is
+    the mean over seeds of the gap and of the ends of its interval.
     """
     require_choice("by", by, ("group", "team"))
-    if len(study.names(by)) < 2:
-        return {}
     found: dict[str, dict[str, Interval]] = {}
-    for label in study.labels:
-        trials = [study.trials[label, seed] for seed in study.seeds]
-        counted = [trial.counts for trial in trials if trial.counts is not None]
-        if len(counted) < len(trials):
-            continue
-        if by == "team":
-            counted = [
-                counts.with_groups(study.names("team"), study.team_codes) for counts in counted
-            ]
-        judged = [
-            _rates(counts, positive, level, least)
-            | _calibration(study, trial, by, level, least, draws)
-            for counts, trial in zip(counted, trials, strict=True)
+    for label, view in group_views(study, by, level, least, positive).items():
+        apart = [
+            _calibration(study, study.trials[label, seed], by, level, least, draws)
+            for seed in study.judged_seeds
         ]
-        found[label] = {
-            kind: Interval(*np.mean([np.array(one[kind]) for one in judged], 0).tolist())
-            for kind in judged[0]
+        found[label] = {kind: gap.interval for kind, gap in view.gaps.items()} | {
+            kind: Interval(*np.mean([np.array(one[kind]) for one in apart], 0).tolist())
+            for kind in apart[0]
+            if all(kind in one for one in apart)
         }
     return {label: kinds for label, kinds in found.items() if kinds}
-
-
-def _rates(counts: Counts, positive: str | None, level: float, least: int) -> dict[str, Interval]:
-    """The gaps in rates of one label, by default the last of two."""
-    default = 1 if len(counts.labels) == 2 else None
-    code = default if positive is None else counts.labels.index(positive)
-    found = group_gaps(counts.by_group, counts.groups, counts.labels, code, level, least)
-    return {kind: gap.interval for kind, gap in found.items()}
 
 
 def _calibration(
     study: Study, trial: Trial, by: str, level: float, least: int, draws: int
 ) -> dict[str, Interval]:
-    """The gap in calibration errors, for models whose scores are probabilities; resampled scores
-    are the mean ones of their bins."""
+    """The gap in calibration errors, for models whose scores are probabilities."""
     if "brier" not in trial.tally:
         return {}
     scored, score = (trial.tally[name] for name in ("scored", "score"))  # (n, A, 2, BINS)
@@ -76,18 +56,5 @@ def _calibration(
         scored, score = (
             np.stack([table[member].sum((0, 1)) for member in members]) for table in (scored, score)
         )
-    kept = scored.sum((1, 2)) >= max(1, least)
-    if kept.sum() < 2:
-        return {}
-    scored, mean = scored[kept].astype(np.int64), score[kept] / np.maximum(scored[kept], 1)
-    sizes, rng = scored.sum((1, 2)), np.random.default_rng(0)
-    drawn = np.stack(
-        [
-            rng.multinomial(n, table.ravel() / n, draws)
-            for n, table in zip(sizes, scored, strict=True)
-        ],
-        1,
-    )
-    drawn = drawn.reshape(draws, *scored.shape)
-    errors = (calibration.calibration_error(table, table * mean) for table in (scored, drawn))
-    return {"calibration": gap_interval([next(errors)], [next(errors)], level)}
+    gap = calibration_gap(scored, score, study.names(by), level, least, draws)
+    return {} if gap is None else {"calibration": gap.interval}

@@ -10,7 +10,7 @@ import numpy as np
 
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.measure import Measure
-from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.method import flat_settings
 from evenhand.studies.specs.selection import (
     FAIRNESS,
     NUMBERS,
@@ -86,7 +86,7 @@ class Sweep:
         """A row per point: its settings, its numbers on validation and test data, whether it was
         chosen and whether it is dominated."""
         methods = {label: trial.method for (label, _), trial in self.study.trials.items()}
-        settings = {label: _settings(method) for label, method in methods.items()}
+        settings = {label: flat_settings(method) for label, method in methods.items()}
         keys = dict.fromkeys(key for found in settings.values() for key in found)
         return [
             {
@@ -100,19 +100,3 @@ class Sweep:
             }
             for label in self.study.labels
         ]
-
-
-def _settings(method: Method) -> dict[str, Any]:
-    """Hyper-parameters by the keys that a grid has for them."""
-
-    def flat(table: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in table.items():
-            found |= (
-                flat(value, f"{prefix}{key}.")
-                if isinstance(value, Mapping)
-                else {f"{prefix}{key}": value}
-            )
-        return found
-
-    return flat(method.parameters, "") | flat(method.local, "local.")

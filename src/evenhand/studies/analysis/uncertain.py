@@ -187,12 +187,12 @@ def split_ratio(study: Study) -> float:
 def one_sample(study: Study, name: str) -> float:
     """By how much one sample moves a number across clients: no standard error is taken to be
     smaller, also where seeds, or two methods, do not differ at all."""
-    samples, clients = max(1, study.samples), max(1, study.clients)
+    by = "client" if study.first.by_client else "everyone"
+    samples, clients = max(1, int(study.sizes(by).sum())), max(1, study.clients)
     if name in ("worst10", "best10", "min", "max"):
         samples = max(1, samples * (tenth(clients) if name.endswith("10") else 1) // clients)
-    if study.measure.column == "accuracy":
+    if study.measure.percent:
         return 1 / samples
-    by = "client" if study.first.by_client else "everyone"
     errors = study.merits(study.labels[0], study.seeds[0], by)
     return float(np.nanmean(np.abs(errors))) / samples
 
@@ -205,19 +205,21 @@ def _drawn_anew(
     draws: int,
     seed: int,
 ) -> Trials:
-    found = [study.trials[key] for key in keys]
-    client = found[0].sample_client
-    values = [trial.values for trial in found if trial.values is not None]
+    measure, client = study.measure, study.cells("client", keys[0][1])
+    found = [study.sample_merits(label, seed) for label, seed in keys]
+    values = np.stack([one for one in found if one is not None], 1)
     assert client is not None  # see _refuse_unsampled
+    counted = ~np.isnan(values).any(1)
     return trials(
-        np.stack(values, 1),
-        client.astype(np.int64),
+        (-values if measure.squared else values)[counted],
+        client[counted],
         len(study.names("client")),
-        study.measure.squared,
+        measure.squared,
         over,
         draws,
         level,
         seed,
+        whole=measure.squared or measure.of_shares,
     )
 
 
@@ -228,15 +230,13 @@ def _refuse_unsampled(study: Study, over: str, keys: Sequence[tuple[str, int]]) 
         raise ValueError(
             f'intervals over {over} need the same test samples for all seeds; use over="seeds"'
         )
-    if any(
-        study.trials[key].values is None or study.trials[key].sample_client is None for key in keys
-    ):
+    if any(study.sample_merits(label, seed) is None for label, seed in keys):
         raise ValueError(
             f"intervals over {over} need the values of each sample, which these runs have not kept;"
             ' use over="seeds"'
         )
     if not study.measure.has_sample_intervals:
         raise ValueError(
-            f"intervals over {over} are for accuracies and squared errors, not for the loss"
-            ' "{}"; use over="seeds"'.format(study.specs[0].loss)
+            f"intervals over {over} are for rates and squared errors, not for {study.measure.name};"
+            ' use over="seeds"'
         )

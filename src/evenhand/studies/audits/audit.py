@@ -4,171 +4,58 @@ nothing is trained here."""
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.console import Console
 
-from evenhand.errors import require_known, require_number, require_whole
-from evenhand.metrics import rates
-from evenhand.metrics.across import accuracy_intervals
-from evenhand.metrics.counts import Counts
-from evenhand.metrics.group_rates import group_gaps
-from evenhand.metrics.uncertainty import Interval, wilson
-from evenhand.studies.audits.tables import ACROSS, gaps_table, outside, rows_table, scores_table
+from evenhand.errors import require_known
+from evenhand.files import check_formats, plain, write_json, write_tables
+from evenhand.studies.audits import printing, words
+from evenhand.studies.audits.basis import Row
+from evenhand.studies.audits.numbers import Numbers
+from evenhand.studies.audits.provenance import provenance
 
-Ints = NDArray[np.int64]
-Row = dict[str, Any]
-
-WIDTH = 110  # columns of a text that goes to no terminal
-MOST_ROWS = 40  # a table of more is no longer read
-RATES: Mapping[str, Callable[..., Any]] = {
-    "selection rate": rates.selection_rate,
-    "true-positive rate": rates.recall,
-    "false-positive rate": rates.false_positive_rate,
-    "precision": rates.precision,
-}
+WIDTH = 100  # columns of a text that goes to no terminal
 
 
 @dataclass(frozen=True, repr=False)
-class Audit:
-    """Numbers about clients and groups, with intervals; printed, they are the tables of the command
-    line.
-
-    Args:
-        counts: predictions, counted.
-        positive: the label that is the favourable or the feared one, for rates and parities of two
-            classes; None takes the last of two labels, and of more labels the one that differs
-            most.
-        over: what intervals are over: other "samples" of these clients, other "clients" like these,
-            or "both".
-        least: clients and groups with fewer samples are marked as small; a group with fewer samples
-            for a rate is left out of its gap.
-        suppress: leave small clients and groups without numbers, and such clients out of numbers
-            across clients.
-    """
-
-    counts: Counts
-    positive: str | None = None
-    over: str = "samples"
-    level: float = 0.95
-    draws: int = 1000
-    seed: int = 0
-    least: int = 10
-    suppress: bool = False
-
-    def __post_init__(self) -> None:
-        require_number("level", self.level, "(0, 1)")
-        require_whole("least", self.least, 0)
-        if self.positive is not None:
-            require_known("label", self.positive, self.counts.labels)
+class Audit(Numbers):
+    """Who is served how well, in words, numbers and tables; printed, it is the text of the command
+    line: the answer, then tables. The arguments are those of :class:`Numbers`."""
 
     def __repr__(self) -> str:
         text = io.StringIO()
         self.show(Console(file=text, width=WIDTH))
         return text.getvalue().rstrip()
 
-    def show(self, console: Console) -> None:
-        """Print how clients and groups are served, and gaps between groups."""
-        clients, groups = self.clients(), self.groups()
-
-        def say(text: str) -> None:
-            console.print(text, highlight=False, markup=False)
-
-        say(self._about(len(clients)))
-        across = self.across_clients()
-        kept = ACROSS if len(clients) > 1 else ("pooled",)
-        shown = {name: across[name] for name in kept}
-        console.print(scores_table(shown))
-        if any(map(outside, shown.values())):
-            say(
-                "* Clients with few samples look more different than they are; the interval makes"
-                " up for that."
-            )
-        label = None if self.code is None else self.counts.labels[self.code]
-        for by, rows in (("client", clients), ("group", groups)):
-            if len(rows) > MOST_ROWS:
-                say(f"{len(rows)} {by}s are too many for a table; --out writes them all")
-            elif len(rows) > 1:
-                console.print(rows_table(by, rows, self.least, label))
-        hidden = sum(row["samples"] is None for row in clients)
-        if hidden:
-            say(
-                f"Clients with fewer than {self.least} samples: {hidden}. Their numbers are"
-                " suppressed, and left out across clients."
-            )
-        if gaps := self.across_groups():
-            console.print(gaps_table(gaps))
-            if few := ", ".join(row["name"] for row in groups if row["small"]):
-                say(f"Gaps leave out groups with fewer than {self.least} samples: {few}.")
-
-    def _about(self, clients: int) -> str:
-        total, missing = int(self.counts.table.sum()), int(self.counts.table[..., -1].sum())
-        none = f", {missing} without a prediction" if missing else ""
-        held = f"; {clients} clients" if clients > 1 else ""
-        what = "clients and samples" if self.over == "both" else self.over
-        labels = ", ".join(self.counts.labels)
-        return (
-            f"{total} samples{none}{held}; labels {labels}; {self.level:.0%} intervals over {what}"
-        )
-
     @property
-    def code(self) -> int | None:
-        """The number of the positive label."""
-        if self.positive is not None:
-            return self.counts.labels.index(self.positive)
-        return 1 if len(self.counts.labels) == 2 else None
+    def sentences(self) -> list[str]:
+        """The answer in at most four sentences."""
+        return words.sentences(self)
 
-    def clients(self) -> list[Row]:
-        """A row per client: samples, accuracy with Wilson's interval, whether it has few
-        samples."""
-        return self._accuracies(self.counts.clients, self.counts.by_client)
-
-    def groups(self) -> list[Row]:
-        """A row per group: samples, accuracy with Wilson's interval and, of the positive label, the
-        rates."""
-        rows = self._accuracies(self.counts.groups, self.counts.by_group)
-        if self.code is not None:
-            for name, rate in RATES.items():
-                for row, value in zip(
-                    rows, rate(self.counts.by_group)[:, self.code].tolist(), strict=True
-                ):
-                    row[name] = None if row["samples"] is None else value
-        return rows
-
-    def across_clients(self) -> dict[str, Interval]:
-        """Mean, worst 10 % and so on of the clients' accuracies; see
-        :mod:`evenhand.metrics.across`.
-
-        A value may lie outside of its interval: the worst of many clients with few samples looks
-        worse than it is.
-        """
-        right, samples = _right(self.counts.by_client)
-        kept = samples >= (self.least if self.suppress else 0)
-        return accuracy_intervals(
-            right[kept], samples[kept], self.over, self.draws, self.level, self.seed
-        )
-
-    def across_groups(self) -> dict[str, Interval]:
-        """Gaps between groups; see :func:`evenhand.metrics.group_rates.group_gaps`."""
-        found = group_gaps(
-            self.counts.by_group,
-            self.counts.groups,
-            self.counts.labels,
-            self.code,
-            self.level,
-            self.least,
-            self.over,
-            self.counts.table,
-        )
-        return {kind: gap.interval for kind, gap in found.items()}
+    def show(self, console: Console) -> None:
+        """Print the answer, how clients and groups are served, and differences between groups."""
+        printing.show(self, console)
 
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: clients, groups, summary, counts."""
+        """Rows of tables, by name.
+
+        Of several group columns, gaps, pairs, ratios, scores and thresholds are by each column and
+        by their combinations; groups and rates, too.
+        """
+        every = [*self.parts.values(), self]
+
+        def all_of(rows: Any) -> list[Row]:
+            return [
+                ({"groups": one.by} if self.parts else {}) | row
+                for one in every
+                for row in rows(one)
+            ]
+
         kinds = {"clients": self.across_clients(), "groups": self.across_groups()}
         summary = [
             {"across": kind, "measure": name, **value._asdict()}
@@ -177,8 +64,15 @@ class Audit:
         ]
         return {
             "clients": self.clients(),
-            "groups": self.groups(),
+            "groups": all_of(lambda one: one.groups()),
+            "rates": all_of(lambda one: one.rates()),
             "summary": summary,
+            "gaps": all_of(lambda one: one.gap_rows()),
+            "pairs": all_of(lambda one: one.pairs),
+            "ratios": all_of(lambda one: one.ratios),
+            "scores": all_of(lambda one: one.scores),
+            "calibration": all_of(lambda one: one.reliability),
+            "thresholds": all_of(lambda one: one.sweep),
             "counts": self.count_rows(),
         }
 
@@ -191,40 +85,39 @@ class Audit:
     def count_rows(self) -> list[Row]:
         """See :meth:`Counts.rows`; without those of small clients and groups where they are
         suppressed."""
-        groups, clients = (
-            {row["name"] for row in rows if row["samples"] is None}
-            for rows in (self.groups(), self.clients())
-        )
+        clients, groups = self.suppressed("client"), self.suppressed("group")
         return [
             row
             for row in self.counts.rows()
             if row["client"] not in clients and row["group"] not in groups
         ]
 
-    def _accuracies(self, names: Sequence[str], tables: Ints) -> list[Row]:
-        right, samples = _right(tables)
-        low, high = wilson(right, samples, self.level)
-        columns = zip(
-            samples.tolist(),
-            rates.accuracy(tables).tolist(),
-            low.tolist(),
-            high.tolist(),
-            strict=True,
+    def numbers(self) -> dict[str, Any]:
+        """Everything for programs, as JSON knows it."""
+        tables = self.tables()
+        found: dict[str, Any] = plain(
+            {
+                "answer": self.sentences,
+                "samples": int(self.counts.table.sum()),
+                "labels": list(self.counts.labels),
+                "positive": self.label,
+                "across_clients": {k: v._asdict() for k, v in self.across_clients().items()},
+                "across_groups": {k: v._asdict() for k, v in self.across_groups().items()},
+                **{name: tables[name] for name in tables if name not in ("summary", "counts")},
+                "groups": tables["groups"] if self.groups_named else [],
+            }
         )
-        rows = []
-        for name, numbers in zip(names, columns, strict=True):
-            small = numbers[0] < self.least
-            shown = [None] * 4 if small and self.suppress else numbers
-            rows.append(
-                {
-                    "name": name,
-                    **dict(zip(("samples", "accuracy", "low", "high"), shown, strict=True)),
-                    "small": small,
-                }
-            )
-        return rows
+        return found
 
+    def provenance(self) -> dict[str, Any]:
+        """Where the numbers come from: file, columns, options, version and date."""
+        return provenance(self)
 
-def _right(tables: Ints) -> tuple[Ints, Ints]:
-    """Samples that are predicted right, and all samples, of tables (..., C, C + 1)."""
-    return np.diagonal(tables[..., :-1], axis1=-2, axis2=-1).sum(-1), tables.sum((-2, -1))
+    def save(self, directory: str | Path, formats: Iterable[str] = ("csv",)) -> list[Path]:
+        """Write tables, and provenance.json; the paths."""
+        formats = tuple(formats)
+        check_formats(formats)
+        written = write_tables(Path(directory), self.tables(), formats)
+        about = Path(directory) / "provenance.json"
+        write_json(about, self.provenance())
+        return [*written, about]

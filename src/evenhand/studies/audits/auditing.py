@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from evenhand.data.tables.files import read_table
+from evenhand.errors import require
 from evenhand.metrics.counts import Counts
 from evenhand.studies.audits.audit import Audit
 from evenhand.studies.audits.counting import count_predictions, read_counts
+from evenhand.studies.audits.provenance import of_file, of_table
+from evenhand.studies.audits.rows import read_rows
 
 
 def audit(
@@ -20,6 +24,11 @@ def audit(
     group: object = None,
     *,
     counts: bool = False,
+    score: object = None,
+    threshold: float | None = None,
+    thresholds: Sequence[float] | None = None,
+    weight: object = None,
+    reference: str | Sequence[str] | None = None,
     positive: str | None = None,
     over: str = "samples",
     level: float = 0.95,
@@ -37,24 +46,66 @@ def audit(
     Args:
         predictions: a table with a row for each sample, the path of a CSV or Parquet file with one,
             or counts.
-        label, prediction, client, group: columns of the table; see
-            :func:`evenhand.audit.count_predictions`.
+        label, prediction, client, group: columns of the table, or conditions on them; several group
+            columns are looked at one by one and combined.
         counts: the table holds counts: columns label, prediction, count and, where there are any,
             client and group.
+        score: a column that is larger where the positive label is more likely, for AUC, calibration
+            and thresholds; without ``prediction`` it makes predictions.
+        threshold: the score from which on the positive label is predicted, by default 0.5.
+        thresholds: scores for the table of rates by threshold, by default 0.05, 0.1, ..., 0.95.
+        weight: a column with sample weights; intervals take Kish's effective sample size.
+        reference: the group that others are compared with; of several group columns, one of each.
 
     The other arguments are those of :class:`evenhand.audit.Audit`.
     """
+    rows, source = None, {}
+    settings = (positive, over, level, draws, seed, least, suppress, reference)
+    require(
+        score is not None or (threshold is None and thresholds is None),
+        "a threshold needs a score; pass the score's column, too",
+    )
     if isinstance(predictions, Counts):
         found = predictions
     else:
         table = predictions if isinstance(predictions, pd.DataFrame) else read_table(predictions)
+        columns = {
+            "label": label,
+            "prediction": prediction,
+            "client": client,
+            "group": group,
+            "score": score,
+            "weight": weight,
+        }
         if counts:
+            require(
+                score is None and weight is None,
+                "score and weight need a row for each sample, not counts",
+            )
             found = read_counts(table)
-        elif label is None or prediction is None:
-            raise ValueError("give label and prediction, or counts=True for a table of counts")
+            source = {"rows": len(table), "counts": True}
         else:
-            found = count_predictions(table, label, prediction, client, group)
-    return Audit(found, positive, over, level, draws, seed, least, suppress)
+            if label is None or (prediction is None and score is None):
+                raise ValueError(
+                    "give label and prediction (or score), or counts=True for a table of counts"
+                )
+            rows = read_rows(
+                table,
+                label,
+                prediction,
+                client,
+                group,
+                score=score,
+                threshold=threshold,
+                weight=weight,
+                positive=positive,
+            )
+            found = rows.counts()
+            source = of_table(len(table), len(rows.label), columns)
+        if not isinstance(predictions, pd.DataFrame):
+            source = of_file(predictions) | source
+    by = " & ".join(map(str, group)) if isinstance(group, list | tuple) else str(group or "group")
+    return Audit(found, *settings, rows, thresholds, by, source)
 
 
 for _part in (Audit, count_predictions, read_counts):

@@ -1,22 +1,34 @@
-"""Tables for people: what an audit says."""
+"""Tables for people: what an audit says, at 100 columns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.audits.basis import Row
+from evenhand.studies.audits.numbers import Numbers
+from evenhand.studies.audits.sweeping import Step
+from evenhand.studies.audits.words import chances, smallest_found
 
 SHORT = {
+    "accuracy": "accuracy",
+    "base rate": "base rate",
     "selection rate": "selected",
     "true-positive rate": "TPR",
     "false-positive rate": "FPR",
     "precision": "precision",
+    "false-omission rate": "FOR",
 }
+PREVALENCE = ("base rate", "selection rate", "accuracy")
+ERRORS = ("true-positive rate", "false-positive rate", "precision", "false-omission rate")
 ACROSS = {
     "mean": "mean over clients",
     "pooled": "over all samples",
@@ -24,39 +36,221 @@ ACROSS = {
     "min": "worst client",
     "std": "std",
 }
+LONGEST = 18  # characters of a name in a table
 
 
-def scores_table(across: Mapping[str, Interval]) -> Table:
+def scores_table(across: Mapping[str, Interval]) -> Group:
     """Numbers across clients, in percent."""
-    values = {ACROSS[name]: value for name, value in across.items()}
-    return _table("Accuracy, %", ("", "accuracy", "interval"), _interval_cells(values))
+    cells = [
+        [ACROSS[name], number(value.value), f"{ends(value)}{'*' * outside(value)}"]
+        for name, value in across.items()
+    ]
+    return made("Accuracy over clients, %", ("", "accuracy", "interval"), cells)
 
 
-def gaps_table(gaps: Mapping[str, Interval]) -> Table:
-    """Gaps between groups, in points."""
-    return _table("Gaps between groups, points", ("", "gap", "interval"), _interval_cells(gaps))
+def everyone_table(audit: Numbers) -> Group:
+    """Rates over all samples."""
+    rows = {row["rate"]: row for row in audit.rates() if row["by"] == "everyone"}
+    cells = []
+    for rate in SHORT:
+        if rate in rows:
+            row = rows[rate]
+            found = Interval(row["value"], row["low"], row["high"])
+            cells.append([rate, number(found.value), ends(found), _counts(audit, row)])
+    about = "" if audit.code is None else f"; rates of label {escape(str(audit.label))}"
+    return made(f"All samples, %{about}", ("", "rate", "interval", "counts"), cells)
 
 
-def rows_table(by: str, rows: Sequence[Mapping[str, Any]], least: int, label: str | None) -> Table:
-    """A row per client or group; rates are those of ``label``."""
-    extra = [name for name in rows[0] if name in SHORT]
+def clients_table(audit: Numbers) -> Group:
+    """A row per client: accuracy with its interval, and other rates beside it."""
+    rates = [name for name in ("base rate", *ERRORS[:2]) if name in audit.clients()[0]]
+    aucs = {row["name"]: row["auc"] for row in audit.scores if row["by"] == "client"}
     cells = [
         [
-            escape(row["name"]),
+            name_of(row["name"]),
             (
-                f"< {least}"
+                f"< {audit.least}"
                 if row["samples"] is None
-                else str(row["samples"]) + (" (few)" if row["small"] else "")
+                else f"{row['samples']:,}" + (" (few)" if row["small"] else "")
             ),
-            _share(row["accuracy"]),
-            f"{_share(row['low'])} to {_share(row['high'])}",
-            *(_share(row[name]) for name in extra),
+            number(row["accuracy"]),
+            "-" if row["low"] is None else f"{number(row['low'])} to {number(row['high'])}",
+            *(number(row[rate]) for rate in rates),
+            *([ratio(aucs.get(row["name"]))] if aucs else []),
+        ]
+        for row in audit.clients()
+    ]
+    about = f"; rates of label {escape(str(audit.label))}" if rates else ""
+    heads = ("client", "samples", "accuracy", "interval", *(SHORT[rate] for rate in rates))
+    return made(f"By client, %{about}", (*heads, *(["AUC"] if aucs else [])), cells)
+
+
+def groups_tables(audit: Numbers) -> list[Group]:
+    """Rates of each group with intervals and counts; two tables, so that they fit."""
+    rows = {(row["name"], row["rate"]): row for row in audit.rates() if row["by"] == "group"}
+    parts = (PREVALENCE, ERRORS) if audit.code is not None else (("accuracy",),)
+    about = "" if audit.code is None else f"; rates of label {escape(str(audit.label))}"
+    tables = []
+    for place, rates in enumerate(parts):
+        cells = [
+            [name_of(name), *(_rate(audit, rows.get((name, rate))) for rate in rates)]
+            for name in audit.counts.groups
+        ]
+        title = (
+            f"By {escape(audit.by)}, %{about}" if not place else f"Errors by {escape(audit.by)}, %"
+        )
+        tables.append(made(title, (audit.by, *(SHORT[rate] for rate in rates)), cells))
+    return tables
+
+
+def _rate(audit: Numbers, row: Row | None) -> str:
+    """A cell of two lines: the rate with its interval, and the counts."""
+    if row is None:
+        return f"< {audit.least}"
+    found = Interval(row["value"], row["low"], row["high"])
+    return f"{number(found.value)} {brackets(found)}\n{_counts(audit, row)}" if row["of"] else "-"
+
+
+def _counts(audit: Numbers, row: Row) -> str:
+    few = ", few" * row["few"]
+    if audit.weighted:
+        return f"of {row['effective']:,.0f} effective{few}"
+    return f"{row['hits']:,} of {row['of']:,}{few}"
+
+
+def gaps_table(audit: Numbers) -> Group:
+    """Gaps between groups, in points, with the two groups that make them."""
+    cells = []
+    for gap in audit.gaps.values():
+        if math.isnan(gap.interval.value):
+            cells.append([gap.kind, "-", "-", "-", "-", "-", "-"])
+            continue
+        found = smallest_found(audit, gap.rate, gap.low, gap.high)
+        cells.append(
+            [
+                gap.kind,
+                number(gap.interval.value),
+                ends(gap.interval),
+                name_of(gap.low, 15),
+                name_of(gap.high, 15),
+                chance(gap.p),
+                number(found),
+            ]
+        )
+    headings = ("", "gap", "interval", "lowest", "highest", "p", "detectable")
+    return made(f"Gaps by {escape(audit.by)}, points", headings, cells)
+
+
+def ratios_table(audit: Numbers) -> Group:
+    """Selection rates over that of one group."""
+    against = audit.ratios[0]["against"]
+    why = "the reference" if audit.compared_with else "the highest"
+    cells = [
+        [
+            name_of(row["group"]),
+            number(row["value"]),
+            ratio(row["ratio"]),
+            f"{ratio(row['low'])} to {ratio(row['high'])}",
+            row["verdict"],
+        ]
+        for row in audit.ratios
+    ]
+    title = (
+        f"Four-fifths rule: predicted as {escape(str(audit.label))}, over {escape(against)}"
+        f" ({why}, {number(audit.ratios[0]['other'])} %)"
+    )
+    return made(title, (audit.by, "selected, %", "ratio", "interval", "verdict"), cells)
+
+
+def pairs_table(rows: Sequence[Row], title: str) -> Group:
+    """Two groups compared, in points."""
+    cells = [
+        [
+            row["rate"],
+            name_of(row["group"]),
+            name_of(row["against"]),
+            signed(row["difference"]),
+            f"{signed(row['low'])} to {signed(row['high'])}",
+            chance(row["p_holm"]),
         ]
         for row in rows
     ]
-    about = f"; rates of label {escape(label)}" if extra and label is not None else ""
-    headings = (by, "samples", "accuracy", "interval", *(SHORT[name] for name in extra))
-    return _table(f"By {by}, %{about}", headings, cells)
+    return made(title, ("rate", "group", "against", "difference", "interval", "p (Holm)"), cells)
+
+
+def auc_table(audit: Numbers) -> Group:
+    """What scores say about groups."""
+    calibrated = "bias" in audit.scores[0]
+    cells = []
+    for row in audit.scores:
+        if row["by"] == "client":
+            continue
+        auc = Interval(row["auc"], row["auc_low"], row["auc_high"])
+        cells.append(
+            [
+                name_of(row["name"]),
+                f"{row['positives']:,}",
+                f"{row['negatives']:,}",
+                ratio(auc.value),
+                "-" if math.isnan(auc.low) else f"{ratio(auc.low)} to {ratio(auc.high)}",
+            ]
+        )
+        if calibrated:
+            low, high = signed(row["bias_low"]), signed(row["bias_high"])
+            cells[-1] += [
+                signed(row["bias"]),
+                f"{low} to {high}",
+                number(row["calibration_error"]),
+            ]
+    heads = [audit.by, "positive", "negative", "AUC", "interval"]
+    more = ["score - share", "interval", "error"] if calibrated else []
+    unit = "; calibration in points" if calibrated else ""
+    return made(f"Scores{unit}", (*heads, *more), cells)
+
+
+def steps_table(audit: Numbers, steps: Sequence[Step]) -> Group:
+    """Gaps and accuracy by threshold."""
+    cells = [
+        [
+            f"{step.threshold:g}",
+            number(step.accuracy),
+            number(step.selected),
+            ratio(step.ratio),
+            *(
+                "-" if gap is None else f"{number(gap.value)} {_shortly(gap.low, gap.high)}"
+                for gap in (step.tpr, step.fpr)
+            ),
+        ]
+        for step in steps
+    ]
+    heads = (
+        "threshold",
+        "accuracy",
+        "selected",
+        "ratio",
+        "TPR gap: low, high",
+        "FPR gap: low, high",
+    )
+    return made(f"By threshold, % and points, by {escape(audit.by)}", heads, cells)
+
+
+def _shortly(low: str, high: str) -> str:
+    return escape(f"({name_of(low, 12)}, {name_of(high, 12)})")
+
+
+def made(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Group:
+    """A title, which may be wider than its table, and the table."""
+    table = Table(box=box.SIMPLE, padding=(0, 0, 0, 1))
+    for place, heading in enumerate(headings):
+        table.add_column(
+            escape(heading),
+            justify="right" if place else "left",
+            no_wrap=not place,
+            overflow="fold",
+        )
+    for row in cells:
+        table.add_row(*row)
+    return Group(Text.from_markup(title, style="italic"), table)
 
 
 def outside(value: Interval) -> bool:
@@ -64,27 +258,54 @@ def outside(value: Interval) -> bool:
     return bool(value.value < value.low or value.value > value.high)
 
 
-def _table(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Table:
-    table = Table(title=title, box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
-    for place, heading in enumerate(headings):
-        table.add_column(
-            heading, justify="right" if place else "left", no_wrap=not place, overflow="fold"
+def number(value: Any) -> str:
+    """A share in percent, or points; never -0.0."""
+    if value is None or value != value:
+        return "-"
+    return f"{100 * value + 0.0:.1f}".replace("-0.0", "0.0")
+
+
+def signed(value: Any) -> str:
+    """Points with their sign."""
+    shown = number(value)
+    return shown if shown in ("-", "0.0") or shown.startswith("-") else f"+{shown}"
+
+
+def ratio(value: Any) -> str:
+    """A ratio or AUC."""
+    if value is None or value != value:
+        return "-"
+    return "inf" if math.isinf(value) else f"{value:.2f}"
+
+
+def chance(p: float) -> str:
+    """A p-value under its heading."""
+    return "-" if math.isnan(p) else chances(p).removeprefix("p ").removeprefix("= ")
+
+
+def ends(found: Interval) -> str:
+    """The ends of an interval."""
+    return f"{number(found.low)} to {number(found.high)}"
+
+
+def brackets(found: Interval) -> str:
+    return escape(f"[{number(found.low)}, {number(found.high)}]")
+
+
+def name_of(name: str, longest: int = LONGEST) -> str:
+    """A name as it fits into a table; of a combination, every part keeps its beginning.
+
+    >>> name_of("Asian-Pac-Islander & Female")
+    'Asian-Pa… & Female'
+    """
+    parts = name.split(" & ")
+    while sum(map(len, parts)) + 3 * (len(parts) - 1) > longest:
+        place = max(range(len(parts)), key=lambda i: len(parts[i]))
+        if len(parts[place]) < 3:
+            break
+        parts[place] = (
+            parts[place].removesuffix("…")[:-1] + "…"
+            if parts[place].endswith("…")
+            else parts[place][:-2] + "…"
         )
-    for row in cells:
-        table.add_row(*row)
-    return table
-
-
-def _interval_cells(values: Mapping[str, Interval]) -> list[list[str]]:
-    return [
-        [
-            name,
-            _share(value.value),
-            f"{_share(value.low)} to {_share(value.high)}{'*' * outside(value)}",
-        ]
-        for name, value in values.items()
-    ]
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None or value != value else f"{100 * value:.1f}"
+    return escape(" & ".join(parts))

@@ -33,6 +33,7 @@ class Study:
     # whether the clients are the same with every seed, though samples are dealt anew
     same_clients: bool = False
     folds: int = 0  # of a cross-validation, whose trials are put together
+    root: Path | None = None  # the directory that all of it was read from
 
     @classmethod
     def load(cls, paths: Iterable[Path | str]) -> Study:
@@ -65,6 +66,7 @@ class Study:
             tuple(run.about for run in runs),
             tuple(run.directory for run in runs),
             same_data,
+            root=given[0] if len(given) == 1 else None,
         )
         if are_folds(study.specs) and len(study.seeds) > 1:
             return study.with_folds_pooled()

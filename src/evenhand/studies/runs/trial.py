@@ -110,5 +110,7 @@ class Trial:
         if columns is None:
             raise KeyError(part)
         chosen = np.array([kind == by for kind in columns["by"]], bool)
+        if name in ("accuracy", "loss") and name not in columns:  # all clients diverged
+            return np.full(int(chosen.sum()), np.nan)
         values: Floats = np.asarray(columns[name], np.float64)[chosen]
         return values

@@ -11,7 +11,7 @@ from evenhand.studies.specs.building import check_name
 KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
     **dict.fromkeys(("rounds", "seed", "folds", "eval_every", "checkpoint_every"), int),
-    **dict.fromkeys(("data", "model", "local", "cohort", "select"), dict),
+    **dict.fromkeys(("data", "model", "local", "cohort", "select", "tune"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
     **dict.fromkeys(("resplit", "track_weights"), bool),
     "validation": float,

@@ -59,6 +59,22 @@ class Method:
         }
 
 
+def flat_settings(method: Method) -> Table:
+    """Hyper-parameters by the keys that a grid has for them: q, local.lr, inner.q."""
+
+    def flat(table: Mapping[str, Any], prefix: str) -> Table:
+        found: Table = {}
+        for key, value in table.items():
+            found |= (
+                flat(value, f"{prefix}{key}.")
+                if isinstance(value, Mapping)
+                else {f"{prefix}{key}": value}
+            )
+        return found
+
+    return flat(method.parameters, "") | flat(method.local, "local.")
+
+
 def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
     is the method it changes.

@@ -70,6 +70,8 @@ class Spec:
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
     cohort: Table = field(default_factory=lambda: {"name": "full"})
     select: Table = field(default_factory=dict)  # the arguments of Selection
+    # the arguments of Tuning; {} where methods are compared with the settings that they have
+    tune: Table = field(default_factory=dict)
     methods: tuple[Method, ...] = ()
 
     @classmethod
@@ -187,7 +189,7 @@ class Spec:
             if isinstance(data.get("shift"), dict):
                 data["shift"] = {"seed": self.seeds[0], **data["shift"]}
         return dataclasses.replace(
-            self, seed=seed, seeds=(), resplit=False, folds=0, select={}, data=data
+            self, seed=seed, seeds=(), resplit=False, folds=0, select={}, tune={}, data=data
         )
 
     def runs_before(self, seed: int, method: Method, finished: int | None = None) -> int:
@@ -214,6 +216,7 @@ class Spec:
             "track_weights": True,
             "evaluate": "after training",
             "select": {},
+            "tune": {},
         }
         table = {
             key: value
@@ -244,6 +247,11 @@ class Spec:
             )
         if self.select:
             self.build_selection()
+        if self.tune and (self.deals_anew or self.select):
+            raise SpecError(
+                "settings are tuned on samples that no seed tests on; leave out tune, or folds,"
+                " resplit and select"
+            )
         labels = [method.label for method in self.methods]
         for label in labels:
             if labels.count(label) > 1:

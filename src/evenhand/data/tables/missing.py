@@ -1,0 +1,53 @@
+"""Values that the user says stand for a missing one: "<0.5", 999."""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from evenhand.data.tables.levels import listed
+from evenhand.data.tables.values import numbers_of, text_of
+
+
+def missing_texts(missing: object) -> tuple[str, ...]:
+    """One text or number, or several, as texts without spaces around them.
+
+    >>> missing_texts(["<0.5", 999.0]), missing_texts(" n.d. ")
+    (('<0.5', '999'), ('n.d.',))
+    """
+    for value in listed(missing):
+        if not isinstance(value, str | Real):
+            raise TypeError(f"missing must be texts or numbers, got {value!r}")
+    return tuple(text_of(value) for value in listed(missing))
+
+
+def without(table: pd.DataFrame, missing: tuple[str, ...]) -> pd.DataFrame:
+    """The table with no value in each cell, of any column, that is one of the texts ``missing``."""
+    if not missing:
+        return table
+    table = table.copy(deep=False)
+    for place in range(table.shape[1]):
+        table.isetitem(place, emptied(table.iloc[:, place], missing).array)
+    return table
+
+
+def emptied(column: pd.Series[Any], missing: tuple[str, ...]) -> pd.Series[Any]:
+    """The column with no value in each cell that is one of the texts ``missing``, as text or as a
+    number: 999 is 999.0."""
+    if not missing:
+        return column
+    try:
+        codes, distinct = pd.factorize(column)
+    except TypeError:  # lists and the like, which are no feature either
+        return column
+    numbers = set(numbers_of(missing).tolist())
+    names = [text_of(value) for value in distinct.tolist()]
+    # a NaN is equal to none
+    same = [
+        name in missing or number in numbers
+        for name, number in zip(names, numbers_of(names).tolist(), strict=True)
+    ]
+    return column.mask(np.array([*same, False])[codes]) if any(same) else column
