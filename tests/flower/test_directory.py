@@ -274,8 +274,8 @@ def test_where_clients_are_seen_there_is_a_row_for_each(tmp_path: Path) -> None:
         reference.score_columns["accuracy"][:4].tolist()
     )
     html = page(analyse(study))
-    assert {"distribution", "sorted", "front", "learning"} <= figures(html)
-    assert "not shared" not in section(html, "methods") + section(html, "distribution")
+    assert {"overview", "distribution", "front", "learning"} <= figures(html)
+    assert "not shared" not in section(html, "methods") + section(html, "clients")
     assert section(html, "server").count("yes, but not its evaluation by client") == 1
     assert "How single samples are predicted was not shared" in section(html, "ledger")
 
@@ -304,8 +304,8 @@ def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest
 ) -> None:
     run(tmp_path)
     html = page(analyse(Study.load([tmp_path / "run"])))
-    assert figures(html) == {"front", "gaps-group", "members-group", "learning"}
-    for key in ("distribution", "weights"):
+    assert figures(html) == {"overview", "front", "gaps-group", "members-group", "learning"}
+    for key in ("clients", "weights"):
         assert (
             "Not shared: with fedavg the server saw sums over clients, nothing of single ones."
             in section(html, key)
@@ -351,9 +351,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     study = Study.load([tmp_path / "fedavg", tmp_path / "afl"])
     html = page(analyse(study))
     assert not {"distribution", "sorted", "weights"} & figures(html)
-    assert "A page about the other methods alone has these figures." in section(
-        html, "distribution"
-    )
+    assert "A page about the other methods alone has these figures." in section(html, "clients")
     rows = compare(study).rows
     assert np.isnan(rows["fedavg"]["gini"].value)
     assert rows["afl"]["gini"].value == pytest.approx(

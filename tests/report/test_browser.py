@@ -362,7 +362,7 @@ def test_a_point_says_what_it_is_with_counts(show: Open) -> None:
     tip = window.locator("#plot-distribution .tip")
     api.expect(tip).to_be_visible()
     assert " of 120 (" in tip.inner_text()
-    window.locator("#plot-gains .point").first.hover(force=True)
+    window.locator("#plot-gains g[clip-path] .point").first.hover(force=True)
     words = window.locator("#plot-gains .tip").inner_text()
     assert words.startswith("client ")
     assert "with fedavg" in words

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import evenhand as eh
+from evenhand.training.evaluation import over_clients
 from evenhand.training.rounds import asked_apart, moment
 from tests.support.federations import network, ragged
 
@@ -31,3 +33,17 @@ def test_the_history_has_the_step_size_of_each_round() -> None:
     local = eh.LocalSGD(lr=0.4, steps=1, decay=0.5)
     result = eh.fit(network(), ragged(), eh.FedAvg(), rounds=3, local=local)
     assert [row["lr"] for row in result.history_rows] == pytest.approx([0.4, 0.2, 0.1])
+
+
+def test_the_history_has_the_accuracy_of_the_worst_group() -> None:
+    each = {  # two clients, three groups, the last without samples
+        "count": torch.tensor([[10.0, 5.0, 0.0], [10.0, 15.0, 0.0]]),
+        "correct": torch.tensor([[9.0, 1.0, 0.0], [8.0, 11.0, 0.0]]),
+        "loss": torch.ones(2, 3),
+    }
+    found = over_clients(each, classifies=True)
+    assert found["worst_group"] == pytest.approx(12 / 20)  # of 17 / 20 and 12 / 20
+    assert found["worst"] == pytest.approx(10 / 15)
+    one = {key: values[:, :1] for key, values in each.items()}
+    assert "worst_group" not in over_clients(one, classifies=True)
+    assert set(over_clients(each, classifies=False)) == {"loss"}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from evenhand.data.plots import looks
 from evenhand.page import panels
 from evenhand.page.figures.methods import STANDINGS, VERDICTS
-from evenhand.page.figures.rounds import EVEN
+from evenhand.page.figures.rounds import EVEN, distinct
 from evenhand.page.ledger import ledger_data
 from evenhand.page.markup import script_json, text
 from evenhand.page.panels.panel import Panel
@@ -61,15 +61,17 @@ def page(parts: Findings | Sequence[Chapter], title: str | None = None) -> str:
         body, entries = _parts(told[0], "h2")
         whole = f"<header><h1>{text(title)}</h1>{_opening(told[0])}</header>{body}"
     else:
-        studies = [chapter.findings for chapter in told]
-        whole = f"<header><h1>{text(title)}</h1>{overview_of_studies(studies)}</header>"
+        names = distinct([chapter.findings.study.name for chapter in told])
+        found = {name: chapter.findings for name, chapter in zip(names, told, strict=True)}
+        whole = f"<header><h1>{text(title)}</h1>{overview_of_studies(found)}</header>"
         entries = []
-        for chapter in told:
-            key, name = chapter.prefix.rstrip("-"), text(chapter.findings.study.name)
-            entries.append((key, chapter.findings.study.name))
+        for name, chapter in zip(names, told, strict=True):
+            key = chapter.prefix.rstrip("-")
+            entries.append((key, name))
+            body, _ = _parts(chapter, "h3")
             whole += (
                 f'<section class="study" id="{key}" aria-labelledby="{key}-h"><h2'
-                f' id="{key}-h">{name}</h2>{_opening(chapter)}{_parts(chapter, "h3")[0]}</section>'
+                f' id="{key}-h">{text(name)}</h2>{_opening(chapter)}{body}</section>'
             )
     filled = {
         "title": text(title),
@@ -97,9 +99,11 @@ def _parts(chapter: Chapter, level: str) -> tuple[str, list[tuple[str, str]]]:
     for key, heading, body in sections(*chapter):
         name = chapter.prefix + key
         entries.append((name, heading))
+        # landmarks of several studies would have the same names
+        landmark = "" if chapter.prefix else f' aria-labelledby="{name}-h"'
         whole += (
-            f'<section id="{name}" aria-labelledby="{name}-h"><{level}'
-            f' id="{name}-h">{text(heading)}</{level}>{body}</section>'
+            f'<section id="{name}"{landmark}><{level} id="{name}-h">{text(heading)}</{level}>'
+            f"{body}</section>"
         )
     return whole, entries
 

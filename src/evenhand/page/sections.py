@@ -77,11 +77,15 @@ def sections(
         (
             "gains",
             "Who gains, who is harmed",
-            drawn("verdicts", "gains") + clients_by_method(findings) or _not_shared(study),
+            drawn("verdicts", "gains") + clients_by_method(findings),
         ),
         ("groups", "Groups", drawn("members-group", "gaps-group")),
         ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
-        ("clients", "How clients are served", drawn("distribution", "sorted")),
+        (
+            "clients",
+            "How clients are served",
+            drawn("distribution", "sorted") or _not_shared(study),
+        ),
         ("front", f"{words} and fairness", drawn("front")),
         ("learning", "Learning curves", drawn("learning")),
         (
@@ -98,23 +102,23 @@ def sections(
     return [section for section in sections if section[2]]
 
 
-def overview_of_studies(studies: Sequence[Findings]) -> str:
-    """A table with a row for each method of each study."""
+def overview_of_studies(studies: Mapping[str, Findings]) -> str:
+    """A table with a row for each method of each study, which are given by name."""
     rows = []
-    for findings in studies:
+    for title, findings in studies.items():
         study = findings.study
         for label in study.labels:
             found = findings.comparison.rows[label]
             rows.append(
                 [
-                    f"{study.name}: {label}",
+                    f"{title}: {label}",
                     f"{study.clients:,}",
                     f"{study.samples:,}",
                     f"{study.measure.part} {study.measure.name}",
                     *(ends_words(study, name, found[name]) for name in ("mean", "min")),
                 ]
             )
-    methods = [label for findings in studies for label in findings.study.labels]
+    methods = [label for findings in studies.values() for label in findings.study.labels]
     return table(
         ["study and method", "clients", "samples", "measure", "mean", "worst client"],
         rows,

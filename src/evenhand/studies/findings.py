@@ -89,19 +89,6 @@ class Findings:
         """A merit with its unit."""
         return f"{self.study.measure.show(merit)}{self.study.measure.percent}"
 
-    def left_out(self, by: str) -> list[str]:
-        """Which groups or teams gaps leave out, since they have few samples for a rate."""
-        first = next(iter(self.groups.get(by, {}).values()), None)
-        few: dict[tuple[str, ...], list[str]] = {}
-        for gap in first.gaps.values() if first is not None else ():
-            if gap.left_out:
-                few.setdefault(gap.left_out, []).append(gap.kind)
-        return [
-            f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out"
-            f" {listed(names, 8)}: fewer than {self.least} samples."
-            for names, kinds in few.items()
-        ]
-
     def table(self, name: str) -> pd.DataFrame:
         """One of :meth:`tables`."""
         import pandas as pd
@@ -299,5 +286,19 @@ def _show_groups(console: Console, findings: Findings, by: str) -> None:
         if "calibration" in kinds
     }
     tables.show_table(console, tables.gap_table(views, apart, by))
-    for line in findings.left_out(by):
+    for line in left_out(findings, by):
         console.print(line, style="dim", highlight=False, markup=False)
+
+
+def left_out(findings: Findings, by: str) -> list[str]:
+    """Which groups or teams gaps leave out, since they have few samples for a rate."""
+    first = next(iter(findings.groups[by].values()))
+    few: dict[tuple[str, ...], list[str]] = {}
+    for gap in first.gaps.values():
+        if gap.left_out:
+            few.setdefault(gap.left_out, []).append(gap.kind)
+    return [
+        f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out {listed(names, 8)}:"
+        f" fewer than {findings.least} samples."
+        for names, kinds in few.items()
+    ]

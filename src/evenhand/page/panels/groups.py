@@ -12,7 +12,7 @@ from evenhand.page.markup import Cell, table, text
 from evenhand.page.numbers import merit_words, points
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
 from evenhand.page.rates import Rates, Served, extremes, rates
-from evenhand.studies.findings import Findings
+from evenhand.studies.findings import Findings, left_out
 
 # how gaps are called, and the share of what they are about
 GAPS = {
@@ -148,7 +148,7 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         if findings.positive is not None
         else "With more than two labels, rates of one label need --positive LABEL."
     )
-    few = "".join(f" {text(line)}" for line in findings.left_out(by))
+    few = "".join(f" {text(line)}" for line in left_out(findings, by))
     meaning = "; ".join(f"{GAPS[kind][0]}: {GAPS[kind][1]}" for kind in kinds)
     caption = (
         f"Largest minus smallest rate over the {by}s, with {findings.comparison.level:.0%}"

@@ -20,9 +20,9 @@ from evenhand.studies.findings import Findings
 FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # what the mean can be set against
 
 
-def overview(findings: Findings) -> Panel:
+def overview(findings: Findings) -> Panel | None:
     """The mean and the worst served of each method: the first figure. Of a sweep, of the chosen
-    point and the references."""
+    point and the references. None where no number is known."""
     comparison = findings.comparison
     study = findings.study if findings.sweep is None else findings.sweep.final.in_order()
     standing: dict[str, dict[str, tuple[Interval, str]]] = {}
@@ -49,6 +49,8 @@ def overview(findings: Findings) -> Panel:
                     f"{study.measure.percent}{around}, {one.counts}"
                 )
                 standing.setdefault("worst group", {})[label] = (one.interval, words)
+    if not standing:
+        return None
     shown = [words for row in standing.values() for _, words in row.values()]
     rows = [
         [
