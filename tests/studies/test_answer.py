@@ -393,6 +393,35 @@ def test_clients_that_are_better_off_alone_call_for_tuning():
     assert found.answer.command == "evenhand compare runs/exact/spec.toml --tune"
 
 
+def test_after_tuning_more_rounds_are_the_next_step(tmp_path):
+    (tmp_path / "tuning").mkdir()
+    study = simple(
+        {"fedavg": (80,) * 4, "localonly": (40,) * 4},
+        (400,) * 4,
+        seeds=2,
+        history={"fedavg": history(FALLING), "localonly": history(SETTLED)},
+    )
+    found = analyse(replace(study, root=tmp_path))
+    assert found.answer.sentences[0].endswith("so the ranking may change: train longer first.")
+    assert found.answer.command == "evenhand compare runs/exact/spec.toml --rounds 180"
+    alone = next(line for line in found.sentences if line.startswith("Clients are served better"))
+    assert alone.endswith(" on average, though both were tuned.")
+
+
+def test_nobody_who_pays_is_left_out_for_a_caveat():
+    settled = {name: history(SETTLED) for name in ("qffl", "afl")}
+    study = simple(
+        {"fedavg": (40,) * 4, "qffl": (40,) * 4, "afl": (80,) * 4},
+        (400,) * 4,
+        seeds=2,
+        history={**settled, "fedavg": history(FALLING)},
+    )
+    found = answer_of(study)
+    assert len(found.sentences) == 3
+    assert found.sentences[2].startswith("So far, keep FedAvg: ")
+    assert "; afl costs the mean 10.0 points [" in found.sentences[2]
+
+
 def test_a_method_without_effect_is_named():
     study = simple({"fedavg": (10, 20, 30, 5), "qffl": (10, 20, 30, 5), "afl": (9, 20, 30, 5)})
     found = analyse(study)

@@ -42,8 +42,10 @@ def answer(found: Evidence) -> Answer:
         advised(found),
         costs(found),
     )
-    lines = [*caveats[:1], harm, advice, cost]
-    return Answer(tuple(line for line in lines if line)[:MOST], next_command(found))
+    if caveats and advice and cost:  # nobody who pays is left out for want of room
+        advice, cost = f"{advice.removesuffix('.')}; {cost}", ""
+    lines = [line for line in (*caveats[:1], harm, advice, cost) if line]
+    return Answer(tuple(lines[:MOST]), next_command(found))
 
 
 def warnings(found: Evidence) -> list[str]:
@@ -59,15 +61,19 @@ def warnings(found: Evidence) -> list[str]:
         verb = "was" if len(found.improving) == 1 else "were"
         lines.append(
             f"{who} {verb} still improving when training stopped after"
-            f" {study.specs[0].rounds} rounds, so the ranking may change: train longer or tune the"
-            " step size first."
+            f" {study.specs[0].rounds} rounds, so the ranking may change: train longer"
+            f"{'' if study.tuned else ' or tune the step size'} first."
         )
     if found.alone_is_better and study.reference is not None and study.alone is not None:
         shift = found.mean_change(study.reference, study.alone)
         less = f", by {size(study, shift.interval)} on average" if shift is not None else ""
         lines.append(
-            f"Clients are served better alone than by FedAvg{less}: tune FedAvg's step size before"
-            " you conclude that joining does not pay."
+            f"Clients are served better alone than by FedAvg{less}"
+            + (
+                ", though both were tuned."
+                if study.tuned
+                else ": tune FedAvg's step size before you conclude that joining does not pay."
+            )
         )
     if line := no_better_than_guessing(study):
         lines.append(line)
@@ -176,21 +182,18 @@ def advised(found: Evidence) -> str:
     if found.comparison.over == "nothing":
         return "One training without values of single samples cannot rank methods."
     name, who = found.worst
-    lifting = [label for label in found.others if found.benefits(label)]
-    ranked = sorted(
-        lifting, key=lambda label: -found.comparison.differences[label][name].interval.value
-    )
+    ranked, traded = found.lifting, found.traded
     free = [label for label in ranked if not found.costs(label)]
     once = "" if len(study.seeds) > 1 or study.folds else " (one training; other seeds may differ)"
-    now = "So far, " if found.improving or found.alone_is_better else ""
+    settled = not found.improving and (study.tuned or not found.alone_is_better)
+    now = "" if settled else "So far, "
     if free:
         take = f"{now}take".capitalize()
         return f"{take} {free[0]}{once}: {_effect(found, free[0])}, and nobody is shown to lose."
-    if ranked:
-        label = ranked[0]
+    if traded is not None:
         return (
-            f"{now}{label} is a trade{once}: {_effect(found, label)}, but {_price(found, label)};"
-            " keep FedAvg unless those served worst come first."
+            f"{now}{traded} is a trade{once}: {_effect(found, traded)}, but"
+            f" {_price(found, traded)}; keep FedAvg unless those served worst come first."
         )
     differences = [found.comparison.differences[label][name].interval for label in found.others]
     top = max((one.high for one in differences if not math.isnan(one.high)), default=math.nan)
@@ -230,7 +233,11 @@ def costs(found: Evidence) -> str:
     study = found.study
     if study.reference is None or found.comparison.over == "nothing":
         return ""
-    told = [f"{label} {_price(found, label)}" for label in found.others if found.costs(label)]
+    told = [
+        f"{label} {_price(found, label)}"
+        for label in found.others
+        if found.costs(label) and label != found.traded
+    ]
     means = {label: found.comparison.differences[label]["mean"].interval for label in found.others}
     told += [
         f"{label} may cost the mean: {change(study, interval)}"
@@ -282,7 +289,9 @@ def next_command(found: Evidence) -> str:
     spec = shlex.quote(str(_short(root / "spec.toml")))
     if study.specs[0].data.get("name") in (NODES, PYTHON):
         return ""
-    if found.improving or found.alone_is_better or found.like_reference:
+    if study.tuned and found.improving:
+        return f"evenhand compare {spec} --rounds {2 * study.specs[0].rounds}"
+    if not study.tuned and (found.improving or found.alone_is_better or found.like_reference):
         return f"evenhand compare {spec} --tune"
     if len(study.seeds) == 1 and study.same_data:
         return f"evenhand compare {spec} --seeds 5"

@@ -150,6 +150,24 @@ class Evidence:
         entry = self.group_change(label)
         return entry is not None and entry.verdict == "gains"
 
+    @cached_property
+    def lifting(self) -> list[str]:
+        """Methods that are shown to serve those better whom FedAvg serves worst, the one that does
+        most for clients first."""
+        found = [label for label in self.others if self.benefits(label)]
+        gained = {
+            label: self.comparison.differences[label][self.worst[0]].interval.value
+            for label in found
+        }
+        return sorted(found, key=lambda label: -gained[label])
+
+    @property
+    def traded(self) -> str | None:
+        """The method that does most for those served worst, where all that do cost somebody
+        something."""
+        free = any(not self.costs(label) for label in self.lifting)
+        return None if free or not self.lifting else self.lifting[0]
+
     def costs(self, label: str) -> bool:
         """Whether a method is shown to cost somebody something against FedAvg."""
         differences = self.comparison.differences.get(label, {})

@@ -30,6 +30,7 @@ from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 
 TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
+TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
 IN_PYTHON = "go on with it in Python, by the same call with resume=True"
 
 

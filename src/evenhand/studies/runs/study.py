@@ -12,7 +12,7 @@ import numpy as np
 
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs import merits
-from evenhand.studies.runs.directories import SavedRun, run_directories
+from evenhand.studies.runs.directories import TUNING, SavedRun, run_directories
 from evenhand.studies.runs.folds import are_folds, pooled, rescaled
 from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure, chosen_measure
@@ -71,6 +71,11 @@ class Study:
         if are_folds(study.specs) and len(study.seeds) > 1:
             return study.with_folds_pooled()
         return replace(study, same_clients=not same_data and _natural(study))
+
+    @cached_property
+    def tuned(self) -> bool:
+        """Whether the methods' settings were chosen on validation data."""
+        return self.root is not None and (self.root / TUNING).exists()
 
     @cached_property
     def labels(self) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from evenhand.algorithms.naming import label_of
 from evenhand.engines import processes
 from evenhand.errors import RunError
 from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
-from evenhand.studies.runs.directories import claim_comparison, load_spec
+from evenhand.studies.runs.directories import TUNING, claim_comparison, load_spec
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.building import built
 from evenhand.studies.specs.method import Method, flat_settings
@@ -30,8 +30,6 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.studies.specs.tuning import Tuning, tuning_points
 from evenhand.training.directory import SPEC
 from evenhand.training.fit import Progress
-
-TUNING = "tuning"
 
 
 @dataclass(frozen=True)
