@@ -17,7 +17,8 @@ WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that a
 
 def told(findings: Findings) -> list[Entry]:
     """Entries of clients, groups and teams, each of them once: not of teams that are the groups."""
-    return [entry for entry in findings.entries if entry.by in findings.study.kinds]
+    kinds = findings.study.kinds
+    return [entry for entry in findings.entries if entry.by in kinds]
 
 
 def ledger(findings: Findings, prefix: str = "") -> str:
