@@ -67,7 +67,7 @@ def across_clients(study: Study, label: str, seed: int, part: str = "test") -> d
     trial = study.trials[label, seed]
     if trial.by_client:
         merits = study.merits(label, seed, part=part)
-        numbers = statistics(study, merits, study.sizes(seed=seed).astype(np.float64))
+        numbers = statistics(study, merits, study.sizes("client", seed, label).astype(np.float64))
         return numbers | ({} if part != "test" else study.everyone(label, seed))
     found = dict(trial.over_clients or {})
     known = {"pooled": float(study.merits(label, seed, "everyone", part)[0])}

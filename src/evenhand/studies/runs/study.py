@@ -211,11 +211,13 @@ class Study:
             name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by
         )
 
-    def sizes(self, by: str = "client", seed: int | None = None) -> Ints:
+    def sizes(self, by: str = "client", seed: int | None = None, label: str | None = None) -> Ints:
         """Test samples that each client, group or team is judged by (of recall, those of its
-        label); of the first seed where data were dealt anew and none is given."""
-        trial = self.first if seed is None else self.trials[self.labels[0], seed]
-        return merits.sizes(trial, self.measure, by, self.team_codes)
+        label), with any method; of the first seed where data were dealt anew and none is given."""
+        if by == "team" and not self.names("team"):
+            return np.zeros(0, np.int64)
+        key = (label or self.labels[0], self.seeds[0] if seed is None else seed)
+        return merits.sizes(self.trials[key], self.measure, by, self.team_codes)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
         """How well each client, group or team is served by the measure, larger is better; NaN for
