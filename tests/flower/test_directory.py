@@ -362,9 +362,10 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     assert rest.split()[:11].count("shared") == 1
     differences = (
         section(html, "methods")
-        .partition("Differences to fedavg")[2]
+        .partition("what it costs.")[2]
         .partition("Further numbers")[0]
     )
+    assert "afl" in differences
     assert "Gini" not in differences.partition("method")[2]
     mean = compare(study).differences["afl"]["mean"].interval
     assert mean.value == pytest.approx(
