@@ -361,9 +361,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     assert "Gini" in head
     assert rest.split()[:11].count("shared") == 1
     differences = (
-        section(html, "methods")
-        .partition("what it costs.")[2]
-        .partition("Further numbers")[0]
+        section(html, "methods").partition("what it costs.")[2].partition("Further numbers")[0]
     )
     assert "afl" in differences
     assert "Gini" not in differences.partition("method")[2]
