@@ -266,20 +266,20 @@ PARTS = {
         (2, 4),
         tuple(coverage_groups.BASE),
     ),
-    "ceiling": Part(accuracies, tuple(CEILING), (9, 25), ("25", "100")),
-    "near_identical": Part(near_identical, tuple(CEILING)[:2], (9, 25), ("25", "100")),
+    "ceiling": Part(accuracies, tuple(CEILING), (25,), ("25", "100")),
+    "near_identical": Part(near_identical, tuple(CEILING)[:2], (9, 25), ("25",)),
 }
 BAR, ENOUGH = (92, 99), 300  # %, from this many trials on
 TOO_OFTEN = {
     "groups": "bands for all pairs at once, the upper end that of the widest pair",
     "calibration": "the lower end takes for chance all that can be, the upper end nothing",
     "ceiling": "bounds for single clients, or a truth at the end of what is possible",
-    "near_identical": "a sample that gains and one that loses are added in thought",
+    "near_identical": "models that differ by less than such samples can show",
     "differences": "half-widths of single clients' bounds are put together",
 }
 NOT_OFTEN = {
     "two kinds": "few samples cannot tell equal clients from somewhat different ones",
-    "half perfect": "few samples cannot tell equal clients from somewhat different ones",
+    "half perfect": "the unluckiest of equal clients are taken to be somewhat worse",
     "one bad": "the bad client may be a small one",
     "small are worse": "the model takes size to say nothing about accuracy",
 }
