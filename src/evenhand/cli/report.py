@@ -105,6 +105,8 @@ def report(
                 "bytes": size,
                 "figures": list(map(str, written.figures)),
                 "tables": list(map(str, written.tables)),
+                "answer": [line for one in written.studies for line in one.answer.sentences],
+                "next": [one.answer.command for one in written.studies],
             }
             click.echo(json.dumps({**about, "sentences": sentences}, indent=2))
         elif not quiet:
