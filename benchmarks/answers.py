@@ -73,7 +73,16 @@ def check(directory: Path) -> list[str]:
     """What does not match."""
     frame = samples(directory)
     printed = subprocess.run(
-        ["evenhand", "report", str(directory), "--json", "--out", str(directory / "checked.html")],
+        [
+            sys.executable,
+            "-m",
+            "evenhand",
+            "report",
+            str(directory),
+            "--json",
+            "--out",
+            str(directory / "checked.html"),
+        ],
         check=True,
         capture_output=True,
         text=True,

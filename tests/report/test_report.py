@@ -635,7 +635,8 @@ def test_command_takes_single_runs_and_prints_json(compared: Path, tmp_path: Pat
     assert code == 0
     assert found["page"] == str(out)
     assert found["bytes"] == out.stat().st_size
-    assert found["sentences"]
+    assert found["sentences"][: len(found["answer"])] == found["answer"]
+    assert found["next"][0].startswith("evenhand ")
     assert "over other test samples" in out.read_text()
     assert invoke("report", str(compared), "--out", str(out), "--quiet") == (0, "", "")
 

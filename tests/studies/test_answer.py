@@ -276,6 +276,17 @@ def test_a_method_that_costs_the_mean_is_mentioned_with_its_cost():
     assert "harms 4 clients, most of all client 0 (-10.0 points [" in text
 
 
+def test_of_many_methods_that_cost_the_largest_costs_are_told_in_full():
+    wrong = {"qffl": (60,) * 4, "afl": (120,) * 4, "propfair": (62,) * 4, "term": (90,) * 4}
+    study = simple({"fedavg": (40,) * 4, **wrong}, (400,) * 4, seeds=2)
+    line = answer_of(study).sentences[-1]
+    assert line.startswith("afl costs the mean 20.0 points [")
+    assert "; term costs the mean 12.5 points [" in line
+    assert line.endswith("; qffl and propfair cost somebody less.") or line.endswith(
+        "; propfair and qffl cost somebody less."
+    )
+
+
 def test_a_loss_of_the_mean_that_may_be_chance_is_mentioned_too():
     study = simple({"fedavg": (5, 5), "afl": (10, 3)}, (40, 40), seeds=2)
     interval = analyse(study).comparison.differences["afl"]["mean"].interval

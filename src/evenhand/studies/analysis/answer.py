@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.studies.analysis.evidence import RATE_OF, Evidence
-from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.prices import costs, price
 from evenhand.studies.analysis.rates_in_words import groups_sentence
 from evenhand.studies.analysis.writing import amount, change, count_of, listed, size
 from evenhand.studies.runs.merits import guessed
@@ -193,7 +193,7 @@ def advised(found: Evidence) -> str:
     if traded is not None:
         return (
             f"{now}{traded} is a trade{once}: {_effect(found, traded)}, but"
-            f" {_price(found, traded)}; keep FedAvg unless those served worst come first."
+            f" {price(found, traded)}; keep FedAvg unless those served worst come first."
         )
     differences = [found.comparison.differences[label][name].interval for label in found.others]
     top = max((one.high for one in differences if not math.isnan(one.high)), default=math.nan)
@@ -225,60 +225,6 @@ def _rate(found: Evidence) -> str:
     gap = found.gap
     kind = "" if gap is None else RATE_OF[gap.kind]
     return kind if kind in found.of_rates else found.study.measure.words[0]
-
-
-def costs(found: Evidence) -> str:
-    """Every method that makes somebody worse off than FedAvg does, or may: whose mean is lower by
-    more than MAY."""
-    study = found.study
-    if study.reference is None or found.comparison.over == "nothing":
-        return ""
-    told = [
-        f"{label} {_price(found, label)}"
-        for label in found.others
-        if found.costs(label) and label != found.traded
-    ]
-    means = {label: found.comparison.differences[label]["mean"].interval for label in found.others}
-    told += [
-        f"{label} may cost the mean: {change(study, interval)}"
-        for label, interval in means.items()
-        if not found.costs(label) and found.may_cost(label)
-    ]
-    return "; ".join(told) + "." if told else ""
-
-
-def _price(found: Evidence, label: str) -> str:
-    """What a method costs against FedAvg, and whom."""
-    study = found.study
-    name, who = found.worst
-    parts = []
-    for number, whose in (("mean", "the mean"), (name, who)):
-        one = found.comparison.differences[label][number]
-        if one.worse:
-            parts.append(f"costs {whose} {size(study, one.interval)}")
-    leaning = found.collective.get((label, str(study.reference)))
-    if leaning is not None and leaning.lose > leaning.gain:
-        parts.append(f"makes {leaning.lose} of the {leaning.changed} clients that change worse off")
-    for by in study.kinds:
-        harmed = found.judged(label, study.reference, "harmed", by)
-        if harmed:
-            parts.append(f"harms {_whom(found, harmed, by)}")
-    if fallen := found.worse_rates(label):
-        kind, entry = fallen[0]
-        more = f" (and {count_of(len(fallen) - 1, 'more rate')})" if len(fallen) > 1 else ""
-        lost = size(study, entry.gain)
-        parts.append(f"lowers the {kind} of group {entry.name} by {lost}{more}")
-    return " and ".join(parts)
-
-
-def _whom(found: Evidence, harmed: Sequence[Entry], by: str) -> str:
-    first = f"{harmed[0].name} ({change(found.study, harmed[0].gain)})"
-    kind = "" if by == "client" else f"{by} "
-    return (
-        f"{kind}{first}"
-        if len(harmed) == 1
-        else f"{count_of(len(harmed), by)}, most of all {first}"
-    )
 
 
 def next_command(found: Evidence) -> str:
