@@ -72,21 +72,9 @@ def recounted(frame: pd.DataFrame) -> dict[tuple[int, int], str]:
 def check(directory: Path) -> list[str]:
     """What does not match."""
     frame = samples(directory)
-    printed = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "evenhand",
-            "report",
-            str(directory),
-            "--json",
-            "--out",
-            str(directory / "checked.html"),
-        ],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
+    page = str(directory / "checked.html")
+    command = [sys.executable, "-m", "evenhand", "report", str(directory), "--json", "--out", page]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True)
     answer = json.loads(printed.stdout)["answer"]
     print(f"\n{directory}")
     for sentence in answer:

@@ -152,6 +152,11 @@ def test_without_local_training_the_worst_client_is_named():
     )
 
 
+def test_clients_that_are_served_alike_are_not_called_worst_and_best():
+    study = simple({"fedavg": (10, 10)}, (100, 100))
+    assert answer_of(study).sentences[0] == "FedAvg serves all clients alike (accuracy 90.0 %)."
+
+
 # --- groups
 
 
@@ -273,7 +278,7 @@ def test_a_method_that_costs_the_mean_is_mentioned_with_its_cost():
     )
     text = " ".join(found.answer.sentences)
     assert f"afl costs the mean 10.0 points [{low:.1f}, {high:.1f}]" in text
-    assert "harms 4 clients, most of all client 0 (-10.0 points [" in text
+    assert "and costs the worst client 10.0 points [" in text
 
 
 def test_of_many_methods_that_cost_the_largest_costs_are_told_in_full():

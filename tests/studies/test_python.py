@@ -356,7 +356,7 @@ def test_a_sweep_over_a_method_of_ones_own_chooses_on_validation_data(tmp_path: 
     alone = eh.fit(module(), clinics().with_validation(0.2, 0), PowerLoss(2.0), seed=1, **settings)
     torch.testing.assert_close(trial.params, alone.params)
     page = eh.report(found, tmp_path / "page.html")
-    assert page.findings.sentences[0].startswith("Chosen on validation data: ")
+    assert page.findings.answer.sentences[0].startswith("Chosen on validation data: ")
     assert "mine power=1.0 local.lr=0.1" in page.page.read_text()  # all points are drawn
     assert page.findings.sentences == eh.report(tmp_path, tmp_path / "b.html").findings.sentences
 
@@ -446,7 +446,8 @@ def test_a_run_of_fit_can_be_loaded_reported_and_resumed(tmp_path: Path) -> None
         str(tmp_path / "c.html"),
     )
     assert code == 0
-    assert printed.splitlines()[: len(page.findings.sentences)] == list(page.findings.sentences)
+    said = [*page.findings.answer.lines(), *page.findings.sentences]
+    assert printed.splitlines()[: len(said)] == said
     # again
     files = {path.name: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
     again = fit(PowerLoss(1.5), "mine", track_weights=True, resume=True)

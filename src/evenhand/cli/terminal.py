@@ -39,9 +39,10 @@ class Begun:
 @contextmanager
 def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
     """Turn errors and Ctrl-C into one line on standard error and an exit code."""
-    begun = Begun()
+    begun, log = Begun(), logging.getLogger("evenhand")
+    level = log.level
     if quiet:
-        logging.getLogger("evenhand").setLevel(logging.ERROR)
+        log.setLevel(logging.ERROR)
     try:
         with _among_others(begun):
             yield begun
@@ -68,6 +69,8 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
         if begun.speaks:  # an error of one process is an error of all
             click.echo(f"evenhand: {error}", err=True)
         sys.exit(1)
+    finally:
+        log.setLevel(level)
 
 
 @contextmanager

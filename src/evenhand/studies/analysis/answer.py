@@ -164,6 +164,9 @@ def _worst_client(found: Evidence, label: str) -> str:
     if np.isnan(merits).all():
         return ""
     worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
+    if merits[worst] == merits[best]:
+        alike = f"{study.measure.show(float(merits[worst]))}{study.measure.percent}"
+        return f"FedAvg serves all clients alike ({study.measure.name} {alike})"
     shown = [
         f"{study.measure.show(float(merits[at]))}{study.measure.percent}" for at in (worst, best)
     ]

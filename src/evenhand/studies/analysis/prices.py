@@ -12,8 +12,8 @@ TOLD = 2  # methods whose cost is told in full, and parts of a cost
 
 
 def costs(found: Evidence) -> str:
-    """Every method that makes somebody worse off than FedAvg does, the largest loss first, and those
-    that may: whose mean is lower, though that may be chance."""
+    """Every method that makes somebody worse off than FedAvg does, the largest loss first, and
+    those whose mean is lower, though that may be chance."""
     study = found.study
     if study.reference is None or found.comparison.over == "nothing":
         return ""
