@@ -2,9 +2,9 @@
 
     python -m benchmarks.answers runs/heart runs/acs
 
-Every share ("42 % (45 of 108)") and every mean and worst client of the answer and of the table of
-methods is counted again from the test samples' labels and predictions; a number that does not match
-is printed and the exit status is 1.
+Every share ("42 % (45 of 108)"), every change of a group's or client's rate, and the mean and the
+worst client of every method are counted again from the test samples' labels and predictions; a
+number that does not match is printed and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ import pandas as pd
 from safetensors.numpy import load_file
 
 SHARE = re.compile(r"(\d+) % \((\d+) of (\d+)\)")
+# "lifts the recall of group A by 13.9 points", "harms A (-4.6 points", "harms group A (-4.6 points"
+RATE = re.compile(r"the (recall|specificity|accuracy) of group (.+?) by ([\d.]+) points")
+HARM = re.compile(r"harms (group )?(\S.*?) \(-([\d.]+) points")
 
 
 def samples(directory: Path) -> pd.DataFrame:
@@ -69,6 +72,24 @@ def recounted(frame: pd.DataFrame) -> dict[tuple[int, int], str]:
     return found
 
 
+def changes(frame: pd.DataFrame) -> dict[tuple[str, str], set[float]]:
+    """By rate and group or client: how far each method's mean over seeds is from FedAvg's, in
+    points."""
+    found: dict[tuple[str, str], set[float]] = {}
+    some = {
+        "accuracy": frame,
+        "recall": frame[frame.label == 1],
+        "specificity": frame[frame.label == 0],
+    }
+    for rate, rows in some.items():
+        for by in ("group", "client"):
+            means = rows.groupby([by, "method", "seed"]).right.mean().groupby([by, "method"]).mean()
+            for name, own in means.groupby(by):
+                apart = 100 * (own - own[name, "fedavg"]).abs()
+                found.setdefault((rate, str(name)), set()).update(apart.round(6))
+    return found
+
+
 def check(directory: Path) -> list[str]:
     """What does not match."""
     frame = samples(directory)
@@ -86,6 +107,16 @@ def check(directory: Path) -> list[str]:
             wrong.append(f"{percent} % ({hits} of {of}) is not in the files")
         else:
             print(f"  counted: {hits} of {of} {what}")
+    apart, text = changes(frame), " ".join(answer)
+    told = RATE.findall(text)
+    told += [
+        ("accuracy", name, size) for _, name, size in HARM.findall(text) if "most of" not in name
+    ]
+    for rate, name, size in told:
+        if any(abs(float(size) - one) <= 0.0501 for one in apart.get((rate, name), ())):
+            print(f"  recomputed: {rate} of {name} changes by {size} points")
+        else:
+            wrong.append(f"{rate} of {name} does not change by {size} points")
     table = pd.read_csv(directory / "comparison.csv").set_index(["method", "statistic"]).value
     clients = frame.groupby(["method", "seed", "client"]).right.mean().unstack()
     for method in frame.method.unique():
