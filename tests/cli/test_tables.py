@@ -127,7 +127,8 @@ def test_a_regression_reports_errors_in_units_of_the_label(call: Call, tmp_path:
         "40",
     )
     assert code == 0
-    assert "Test error (RMSE) across clients" in out
+    assert "Test error (RMSE) across clients, in units of days" in out
+    assert "Always predicting the mean would reach a mean error (RMSE) of " in " ".join(out.split())
     assert "loss mse" in out
     fed = eh.Federation.from_frame(
         patients(), client="hospital", label="days", drop=["stage"], seed=0

@@ -353,7 +353,7 @@ def test_a_run_that_was_still_improving_says_so_first_with_the_command():
     )
     found = answer_of(study)
     assert found.sentences[0] == (
-        "fedavg was still improving when training stopped after 90 rounds, so the ranking may"
+        "FedAvg was still improving when training stopped after 90 rounds, so the ranking may"
         " change: train longer or tune the step size first."
     )
     assert found.command == "evenhand compare runs/exact/spec.toml --tune"

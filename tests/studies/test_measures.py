@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 from sklearn import metrics
 
 import evenhand as eh
@@ -17,6 +18,7 @@ from tests.support.studies import make_study, study_of
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A real run of two methods, two classes and two groups."""
+    torch.manual_seed(0)
     rng = np.random.default_rng(0)
     n = 600
     x = rng.normal(size=(n, 3)).astype(np.float32)

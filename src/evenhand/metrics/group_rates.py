@@ -43,8 +43,8 @@ class Rate(NamedTuple):
 
     name: str
     group: str
-    hits: int
-    of: int
+    hits: float  # whole, but for means over seeds
+    of: float
     interval: Interval
 
 
@@ -107,7 +107,7 @@ def group_rates(
         hits, of = fractions(given, positive, name)
         low, high = wilson(hits, of, level)
         for place, group in enumerate(groups):
-            k, n = int(hits[place]), int(of[place])
+            k, n = hits[place].item(), of[place].item()
             ends = Interval(k / n if n else math.nan, float(low[place]), float(high[place]))
             found.append(Rate(name, group, k, n, ends))
     return found

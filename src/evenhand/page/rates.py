@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evenhand.metrics.group_rates import Rate, group_rates
+from evenhand.metrics.group_rates import Rate
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.series import shown
-from evenhand.studies.analysis.groups import GroupView, mean_counts
+from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.study import Study
 
@@ -54,7 +54,7 @@ def rates(findings: Findings, by: str) -> Rates:
     found: Rates = {}
     for label in study.labels:
         view = views.get(label)
-        known = {} if view is None else _known(findings, view, label, by)
+        known = {} if view is None else _known(view, study.names(by))
         first = RATE_OF.get(study.measure.kind, "")
         if first not in known:
             first = study.measure.name
@@ -63,20 +63,13 @@ def rates(findings: Findings, by: str) -> Rates:
     return found
 
 
-def _known(
-    findings: Findings, view: GroupView, label: str, by: str
-) -> dict[str, dict[str, Served]]:
+def _known(view: GroupView, groups: tuple[str, ...]) -> dict[str, dict[str, Served]]:
     """Rates of a method; of many labels, accuracy alone."""
-    if view.rates:
-        return {
-            name: {group: _served(view.rates[name, group]) for group in findings.study.names(by)}
-            for name in SHOWN
-        }
-    counts = mean_counts(findings.study, label, by)
-    if counts is None:
-        return {}
-    every = group_rates(counts.by_group, counts.groups, counts.labels, 0, findings.comparison.level)
-    return {"accuracy": {rate.group: _served(rate) for rate in every if rate.name == "accuracy"}}
+    return {
+        name: {group: _served(view.rates[name, group]) for group in groups}
+        for name in SHOWN
+        if (name, groups[0]) in view.rates
+    }
 
 
 def _served(rate: Rate) -> Served:

@@ -4,6 +4,7 @@ page alike."""
 from __future__ import annotations
 
 import io
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -235,15 +236,20 @@ def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
         found = analyse(study, **numbers)
         return found if study.root is None else replace(found, tuned=read_tuned(study.root))
     sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
-    return replace(analyse(sweep.final, **numbers), sweep=sweep)
+    found = analyse(sweep.final, **numbers)
+    # what is next after a sweep is not another comparison of its points
+    command = f"evenhand report {shlex.quote(str(study.root))}" if study.root is not None else ""
+    return replace(found, sweep=sweep, answer=replace(found.answer, command=command))
 
 
 def _show(console: Console, findings: Findings) -> None:
     """Print the answer; how settings were chosen; how methods compare, who gains and who loses,
     rates and gaps by "group" and "team", who counted for how much; and all that in words."""
     study, comparison = findings.study, findings.comparison
-    for line in findings.answer.lines():
+    for line in findings.answer.sentences:
         console.print(line, style="bold", highlight=False, markup=False)
+    if findings.answer.command:  # on one line, to be copied
+        console.print(f"Next: {findings.answer.command}", highlight=False, soft_wrap=True)
     console.print()
     if findings.sweep is not None:
         show_choice(console, findings.sweep)

@@ -172,6 +172,7 @@ def about_run(
         "data": population.fingerprint(),
         "judged_on": "test" if population.judged_part == "test" else "training",
         "labels": list(population.label_names),
+        "label": encoding.label if encoding else "",
         "label_scale": encoding.label_std if encoding else 1.0,
         "seed": seed,
         "device": device,

@@ -13,7 +13,7 @@ import numpy as np
 from evenhand.studies.analysis.evidence import RATE_OF, Evidence
 from evenhand.studies.analysis.prices import costs, price
 from evenhand.studies.analysis.rates_in_words import groups_sentence
-from evenhand.studies.analysis.writing import amount, change, count_of, listed, size
+from evenhand.studies.analysis.writing import amount, change, count_of, listed, named, size
 from evenhand.studies.runs.merits import guessed
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import NODES
@@ -57,7 +57,7 @@ def warnings(found: Evidence) -> list[str]:
             " than they are."
         )
     if found.improving:
-        who = listed(found.improving, 4)
+        who = listed([named(study, label) for label in found.improving], 4)
         verb = "was" if len(found.improving) == 1 else "were"
         lines.append(
             f"{who} {verb} still improving when training stopped after"
@@ -242,7 +242,7 @@ def next_command(found: Evidence) -> str:
         return f"evenhand compare {spec} --rounds {2 * study.specs[0].rounds}"
     if not study.tuned and (found.improving or found.alone_is_better or found.like_reference):
         return f"evenhand compare {spec} --tune"
-    if len(study.seeds) == 1 and study.same_data:
+    if len(study.seeds) == 1 and study.same_data and not study.folds:
         return f"evenhand compare {spec} --seeds 5"
     return f"evenhand report {shlex.quote(str(_short(root)))}"
 

@@ -19,7 +19,8 @@ ALPHA = 0.05
 class GroupView(NamedTuple):
     """How a method treats groups."""
 
-    rates: Mapping[tuple[str, str], Rate]  # by name of the rate, then group; {} for many labels
+    # by name of the rate, then group; of many labels, accuracy alone
+    rates: Mapping[tuple[str, str], Rate]
     gaps: Mapping[str, Gap]  # by kind
     positive: str | None  # the label that rates are about
 
@@ -34,19 +35,22 @@ def group_views(
     """
     found: dict[str, GroupView] = {}
     for label in study.labels if len(study.names(by)) > 1 else ():
-        counts = mean_counts(study, label, by)
-        if counts is None:
+        counted = _counts(study, label, by)
+        if not counted:
             return {}
-        code = labelled(counts, positive)
-        rates = (
-            []
-            if code is None
-            else group_rates(counts.by_group, counts.groups, counts.labels, code, level)
-        )
+        groups, labels = counted[0].groups, counted[0].labels
+        # on average over the seeds, whose samples are the same or as many
+        table = np.mean([counts.by_group for counts in counted], 0)
+        code = labelled(counted[0], positive)
+        rates = group_rates(table, groups, labels, code or 0, level)
         found[label] = GroupView(
-            {(rate.name, rate.group): rate for rate in rates},
-            group_gaps(counts.by_group, counts.groups, counts.labels, code, level, least),
-            None if code is None else counts.labels[code],
+            {
+                (rate.name, rate.group): rate
+                for rate in rates
+                if code is not None or rate.name == "accuracy"
+            },
+            group_gaps(table, groups, labels, code, level, least),
+            None if code is None else labels[code],
         )
     return found
 
@@ -78,13 +82,12 @@ def labelled(counts: Counts, positive: str | None) -> int | None:
     return 1 if len(counts.labels) == 2 else None
 
 
-def mean_counts(study: Study, label: str, by: str) -> Counts | None:
-    """Counts by group, or by team, on average over the seeds that share their samples."""
+def _counts(study: Study, label: str, by: str) -> list[Counts]:
+    """Counts of each seed, by group or by team; [] where predictions were not counted."""
     counted = [study.trials[label, seed].counts for seed in study.judged_seeds]
     kept = [counts for counts in counted if counts is not None]
     if len(kept) < len(counted):
-        return None
-    if by == "team":
-        kept = [counts.with_groups(study.names("team"), study.team_codes) for counts in kept]
-    table = np.rint(np.mean([counts.by_group for counts in kept], 0)).astype(np.int64)
-    return Counts(table[None], ("all",), kept[0].groups, kept[0].labels)
+        return []
+    if by == "group":
+        return kept
+    return [counts.with_groups(study.names("team"), study.team_codes) for counts in kept]

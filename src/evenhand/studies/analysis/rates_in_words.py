@@ -46,7 +46,7 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
 
 def share(rate: Rate) -> str:
     """A rate with its counts."""
-    return f"{100 * rate.interval.value:.0f} % ({rate.hits} of {rate.of})"
+    return f"{100 * rate.interval.value:.0f} % ({rate.hits:.0f} of {rate.of:.0f})"
 
 
 def interval_text(gap: Gap) -> str:

@@ -58,6 +58,11 @@ def _digits(study: Study, value: float) -> str:
     return f"{scaled + 0.0:+.{digits}f}"
 
 
+def named(study: Study, label: str) -> str:
+    """A method in a sentence; the reference by its name, whatever its label."""
+    return "FedAvg" if label == study.reference else label
+
+
 def count_of(count: int, what: str) -> str:
     """A number of things.
 

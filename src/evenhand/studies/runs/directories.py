@@ -161,6 +161,7 @@ class SavedRun:
             self.about.get("label_scale", 1.0),
             self.about.get("judged_on", "test") == "test",
             self.about.get("classifies"),
+            self.about.get("label", ""),
         )
 
     @property

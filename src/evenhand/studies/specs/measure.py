@@ -58,6 +58,7 @@ class Measure:
             return f"Gain (+) or loss (-) of each {{}} against FedAvg, points of {self.name}"
         return (
             f"Gain (+) or loss (-) of each {{}} against FedAvg: how much smaller its {self.name} is"
+            f"{self.unit}"
         )
 
     def merit(self, values: Floats) -> Floats:
@@ -92,12 +93,12 @@ def _share(kind: str, column: str = "") -> Measure:
 ACCURACY = _share("accuracy")
 
 
-def error_measure(scale: float) -> Measure:
+def error_measure(scale: float, label: str = "") -> Measure:
     """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the
     model's output."""
     words = ("error", "lowers", "raises")
-    digits = _digits(scale)
-    return Measure("error", "error (RMSE)", "", scale, digits, "", words, "loss", squared=True)
+    unit, digits = f", in units of {label}" if label else "", _digits(scale)
+    return Measure("error", "error (RMSE)", unit, scale, digits, "", words, "loss", squared=True)
 
 
 def _digits(scale: float) -> int:
@@ -108,18 +109,22 @@ LOSS = Measure("loss", "loss", "", 1.0, 3, "", ("loss", "lowers", "raises"), "lo
 
 
 def measure_of(
-    loss: str, label_scale: float, tested: bool, classifies: bool | None = None
+    loss: str,
+    label_scale: float,
+    tested: bool,
+    classifies: bool | None = None,
+    label: str = "",
 ) -> Measure:
     """What a run with this loss is judged by: accuracy, or the error of a regression; on test data,
     or else on those trained with.
 
     ``classifies``: of a user's own loss, whether outputs are scores of classes; where they are not,
-    the loss itself is all there is to judge by.
+    the loss itself is all there is to judge by. ``label``: what a regression predicts.
     """
     if classifies is False:
         measure = LOSS
     else:
-        measure = ACCURACY if loss != "mse" else error_measure(label_scale)
+        measure = ACCURACY if loss != "mse" else error_measure(label_scale, label)
     return measure if tested else replace(measure, part="training")
 
 

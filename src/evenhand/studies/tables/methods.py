@@ -147,7 +147,7 @@ def rate_table(
     """
     first = next(iter(views.values()))
     groups = list(dict.fromkeys(group for _, group in first.rates))
-    if not groups:
+    if first.positive is None:
         return None
     shown = list(views) if len(views) * len(groups) <= most else [b for b in bases if b in views]
     table = _table(
@@ -164,7 +164,7 @@ def _rate(rate: Rate) -> str:
     if not rate.of:
         return "-"
     value, low, high = (100 * end for end in rate.interval)
-    return f"{value:.0f} \\[{low:.0f}{TO}{high:.0f}]\n[dim]{rate.hits} of {rate.of}[/]"
+    return f"{value:.0f} \\[{low:.0f}{TO}{high:.0f}]\n[dim]{rate.hits:.0f} of {rate.of:.0f}[/]"
 
 
 def gap_table(
