@@ -10,6 +10,7 @@ from evenhand.metrics.group_rates import Rate
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.series import shown
 from evenhand.studies.analysis.groups import GroupView
+from evenhand.studies.analysis.writing import whole
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.study import Study
 
@@ -41,7 +42,7 @@ class Served(NamedTuple):
         """15 of 23."""
         if np.isnan(self.hits):
             return f"{self.of:,.0f} sample{'s' * (self.of != 1)}"
-        return f"{self.hits:,.0f} of {self.of:,.0f}"
+        return f"{whole(self.hits)} of {whole(self.of)}"
 
 
 Rates = dict[str, dict[str, dict[str, Served]]]  # by method, rate, group

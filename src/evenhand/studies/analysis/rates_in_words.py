@@ -6,6 +6,7 @@ import math
 
 from evenhand.metrics.group_rates import Gap, Rate
 from evenhand.studies.analysis.groups import GroupView, disadvantaged, known_gaps, spoken_of
+from evenhand.studies.analysis.writing import whole
 
 
 def groups_sentence(view: GroupView, name: str) -> str:
@@ -46,7 +47,7 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
 
 def share(rate: Rate) -> str:
     """A rate with its counts."""
-    return f"{100 * rate.interval.value:.0f} % ({rate.hits:.0f} of {rate.of:.0f})"
+    return f"{100 * rate.interval.value:.0f} % ({whole(rate.hits)} of {whole(rate.of)})"
 
 
 def interval_text(gap: Gap) -> str:

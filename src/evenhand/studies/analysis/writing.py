@@ -63,6 +63,15 @@ def named(study: Study, label: str) -> str:
     return "FedAvg" if label == study.reference else label
 
 
+def whole(count: float) -> str:
+    """A count, or the mean of counts over seeds.
+
+    >>> whole(1369), whole(43.6666)
+    ('1,369', '43.7')
+    """
+    return f"{count:,.0f}" if abs(count - round(count)) < 0.05 else f"{count:,.1f}"
+
+
 def count_of(count: int, what: str) -> str:
     """A number of things.
 

@@ -16,7 +16,7 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.comparison import Comparison, columns
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.analysis.ledger import Entry
-from evenhand.studies.analysis.writing import signed
+from evenhand.studies.analysis.writing import signed, whole
 from evenhand.studies.runs.study import Study
 
 TO = "\N{EN DASH}"
@@ -164,7 +164,9 @@ def _rate(rate: Rate) -> str:
     if not rate.of:
         return "-"
     value, low, high = (100 * end for end in rate.interval)
-    return f"{value:.0f} \\[{low:.0f}{TO}{high:.0f}]\n[dim]{rate.hits:.0f} of {rate.of:.0f}[/]"
+    return (
+        f"{value:.0f} \\[{low:.0f}{TO}{high:.0f}]\n[dim]{whole(rate.hits)} of {whole(rate.of)}[/]"
+    )
 
 
 def gap_table(
