@@ -2,11 +2,12 @@
 # make test   everything CI runs: format, lint, types, tests
 # make lint   format, lint and types alone
 # make bench  the benchmarks whose figures are in the docs (minutes)
+# make torture  kill it, damage it, fuzz it, lie to it (minutes; docs/reliability.md)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 
-.PHONY: run test lint format bench clean
+.PHONY: run test lint format bench torture clean
 
 run: .venv/ready
 	$(BIN)/evenhand run
@@ -31,6 +32,9 @@ bench: .venv/ready
 	$(BIN)/python -m benchmarks.models
 	$(BIN)/python -m benchmarks.report --check
 	$(BIN)/python -m benchmarks.federation --check
+
+torture: .venv/ready
+	$(BIN)/python -m benchmarks.torture --check
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

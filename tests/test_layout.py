@@ -18,6 +18,7 @@ ORDER = (
     "errors",
     "tree",
     "files",
+    "locks",
     "simplex",
     "data",
     "tables",  # where older Flower projects import read_table from

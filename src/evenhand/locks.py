@@ -1,0 +1,71 @@
+"""One process at a time works in a directory; others are told which one it is.
+
+The operating system gives a lock back when its process dies, however it dies, so nothing has to be
+cleared away by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from evenhand.errors import RunError
+
+LOCK, HOLDER = ".lock", ".lock.json"
+
+
+class Held(RunError):
+    """Another process works in the directory."""
+
+
+@contextmanager
+def hold(directory: Path) -> Iterator[None]:
+    """Work alone in a directory, which is made where it is missing.
+
+    Raises :class:`Held` at once where another process, or another thread of this one, is at it.
+    """
+    from filelock import FileLock, Timeout
+
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(directory / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise Held(
+            f"{directory} is in use by {_holder(directory)}; wait for it, or stop it"
+        ) from error
+    holder = directory / HOLDER
+    try:
+        about = {
+            "pid": os.getpid(),
+            "host": platform.node(),
+            "since": time.strftime("%Y-%m-%d %H:%M:%S"),
+        }
+        holder.write_text(
+            json.dumps({**about, "command": " ".join(sys.argv)[:200]}), encoding="utf-8"
+        )
+        yield
+    finally:
+        # while the lock is still ours: whoever waits for it finds the file gone and makes a new one
+        for name in (HOLDER, LOCK):
+            with suppress(OSError):
+                (directory / name).unlink()
+        lock.release()
+
+
+def _holder(directory: Path) -> str:
+    """The process that holds the lock, in words."""
+    try:
+        about = json.loads((directory / HOLDER).read_text(encoding="utf-8"))
+        return (
+            f"process {int(about['pid'])} on {about['host']} since {about['since']}"
+            f" ({about['command']})"
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
