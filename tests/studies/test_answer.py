@@ -228,6 +228,41 @@ def test_of_many_labels_groups_are_judged_by_accuracy():
     )
 
 
+def test_a_group_that_loses_by_joining_is_named_where_no_client_does():
+    """Twenty clients of 40 samples: the south, half of each, gets 4 more wrong in every client, and
+    the north 4 fewer."""
+    client = clients_of((40,) * 20)
+    group = np.arange(800) % 2
+    place = np.arange(800) % 40 // 2  # among those of its group
+    label = np.arange(800) // 2 % 2
+    alone = np.where(place < 5, 1 - label, label)
+    joined = np.where(place < np.where(group == 1, 9, 1), 1 - label, label)
+    study = study_of(
+        {"fedavg": [joined], "localonly": [alone]}, label, client, group, ("north", "south")
+    )
+    entry = next(
+        e
+        for e in ledger(study)
+        if e.by == "group" and e.against == "localonly" and e.gain.value < 0
+    )
+    low, high = (100 * end for end in entry.gain[1:])
+    assert not [e for e in ledger(study) if e.by == "client" and e.verdict == "harmed"]
+    text = " ".join(answer_of(study).sentences)
+    assert (
+        f"; FedAvg harms group south (-20.0 points [{low:+.1f}, {high:+.1f}]) compared with staying"
+        " alone;" in text
+    )
+
+
+def test_a_gap_is_shown_at_the_level_that_was_asked_for():
+    """A gap in recall with p between 0.01 / 3 and 0.05 / 3."""
+    study = grouped([[(500, 50), (200, 40)], [(500, 50), (200, 65)]])
+    gap = analyse(study).groups["group"]["fedavg"].gaps["equal opportunity"]
+    assert 0.01 / 3 < gap.p < 0.05 / 3
+    assert 'of the "yes" cases in group south' in answer_of(study).sentences[0]
+    assert "no gap between groups" in answer_of(study, level=0.99).sentences[0]
+
+
 # --- which method, what it costs
 
 
@@ -267,6 +302,19 @@ def test_where_no_method_helps_fedavg_is_kept():
     assert found.answer.sentences[1] == (
         "Keep FedAvg: no method is shown to serve the worst client better (the most that the worst"
         f" client could gain is {most:.1f} points)."
+    )
+
+
+def test_where_no_method_helps_the_group_treated_worst_it_is_named():
+    label = np.r_[np.zeros(500, int), np.ones(500, int), np.zeros(900, int), np.ones(100, int)]
+    group = np.repeat([0, 1], 1000)
+    old = label.copy()
+    old[500:600], old[1900:1960] = 0, 0
+    study = study_of(
+        {"fedavg": [old], "afl": [old.copy()]}, label, np.zeros(2000, int), group, ("n", "s")
+    )
+    assert "no method is shown to serve the worst client or group s better" in " ".join(
+        answer_of(study).sentences
     )
 
 

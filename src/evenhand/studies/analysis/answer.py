@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from evenhand.studies.analysis.evidence import RATE_OF, Evidence
+from evenhand.studies.analysis.groups import disadvantaged
 from evenhand.studies.analysis.prices import costs, price
 from evenhand.studies.analysis.rates_in_words import groups_sentence
 from evenhand.studies.analysis.writing import amount, change, count_of, listed, named, size
@@ -114,6 +115,7 @@ def harm_sentence(found: Evidence) -> str:
     parts = []
     if study.alone is not None:
         parts.append(_against_alone(found, study.reference, study.alone))
+        parts.append(_groups_against_alone(found, study.reference, study.alone))
     views = found.groups.get("group", {})
     if study.reference in views:
         parts.append(groups_sentence(views[study.reference], "FedAvg"))
@@ -155,25 +157,28 @@ def _against_alone(found: Evidence, reference: str, alone: str) -> str:
     )
 
 
+def _groups_against_alone(found: Evidence, reference: str, alone: str) -> str:
+    """Which groups lose by joining; clients that gain may hide it."""
+    harmed = found.judged(reference, alone, "harmed", "group")
+    who = [f"{entry.name} ({change(found.study, entry.gain)})" for entry in harmed]
+    groups = "group" if len(harmed) == 1 else "groups"
+    return f"FedAvg harms {groups} {listed(who, 3)} compared with staying alone" if harmed else ""
+
+
 def _worst_client(found: Evidence, label: str) -> str:
     """Whom FedAvg serves worst, of those with enough samples."""
-    study = found.study
-    sizes, names = study.sizes(), study.names("client")
-    merits = np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
-    merits = np.where(sizes >= max(1, found.least), merits, np.nan)
-    if np.isnan(merits).all():
+    study, ends = found.study, found.ends(label)
+    if ends is None:
         return ""
-    worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
-    if merits[worst] == merits[best]:
-        alike = f"{study.measure.show(float(merits[worst]))}{study.measure.percent}"
-        return f"FedAvg serves all clients alike ({study.measure.name} {alike})"
-    shown = [
-        f"{study.measure.show(float(merits[at]))}{study.measure.percent}" for at in (worst, best)
-    ]
+    measure, names = study.measure, study.names("client")
+    low, high = (f"{measure.show(value)}{measure.percent}" for value in (ends.low, ends.high))
+    if ends.low == ends.high:
+        return f"FedAvg serves all clients alike ({measure.name} {low})"
+    samples = count_of(int(study.sizes()[ends.worst]), f"{measure.part} sample")
     return (
-        f"FedAvg serves {names[worst]} worst ({study.measure.name} {shown[0]} on"
-        f" {count_of(int(sizes[worst]), f'{study.measure.part} sample')}) and {names[best]} best"
-        f" ({shown[1]}); compare with local-only training to see whether anyone is harmed"
+        f"FedAvg serves {names[ends.worst]} worst ({measure.name} {low} on {samples}) and"
+        f" {names[ends.best]} best ({high}); compare with local-only training to see whether"
+        " anyone is harmed"
     )
 
 
@@ -206,7 +211,9 @@ def advised(found: Evidence) -> str:
         else f" (the most that {who} could gain is {amount(study, max(0.0, top))})"
     )
     keep = f"{now}keep".capitalize()
-    return f"{keep} FedAvg{once}: no method is shown to serve {who} better{ruled}."
+    group = None if found.gap is None else disadvantaged(found.gap)
+    them = who if group is None else f"{who} or group {group}"
+    return f"{keep} FedAvg{once}: no method is shown to serve {them} better{ruled}."
 
 
 def _effect(found: Evidence, label: str) -> str:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +31,15 @@ MAY = 0.1
 POINT = 0.01  # changes of a rate that are smaller are not spoken of
 # clients that must have changed before they are spoken of together
 SEVERAL = 6
+
+
+class Ends(NamedTuple):
+    """Whom a method serves worst and best: their places, and how they fare."""
+
+    worst: int
+    best: int
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -95,7 +105,7 @@ class Evidence:
         sign test with Holm's correction over the pairs."""
         study, found = self.study, {}
         pairs: list[tuple[str | None, str | None]] = [
-            *((label, study.reference) for label in self.study.labels),
+            *((label, study.reference) for label in self.others),
             (study.reference, study.alone),
         ]
         for method, against in pairs:
@@ -225,15 +235,21 @@ class Evidence:
     @property
     def worst_group(self) -> str | None:
         """The group that FedAvg serves worst by the measure, of those with enough samples."""
-        study = self.study
-        names = study.names("group")
-        if study.reference is None or len(names) < 2:
+        names, reference = self.study.names("group"), self.study.reference
+        if reference is None or len(names) < 2:
             return None
-        merits = np.mean(
-            [study.merits(study.reference, seed, "group") for seed in study.judged_seeds], 0
-        )
-        merits = np.where(study.sizes("group") >= max(1, self.least), merits, np.nan)
-        return None if np.isnan(merits).all() else names[int(np.nanargmin(merits))]
+        ends = self.ends(reference, "group")
+        return None if ends is None else names[ends.worst]
+
+    def ends(self, label: str, by: str = "client") -> Ends | None:
+        """Whom a method serves worst and best, of those with enough samples; None without any."""
+        study = self.study
+        merits = np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
+        merits = np.where(study.sizes(by) >= max(1, self.least), merits, np.nan)
+        if np.isnan(merits).all():
+            return None
+        worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
+        return Ends(worst, best, float(merits[worst]), float(merits[best]))
 
 
 def _mean_gain(rows: Sequence[Entry]) -> Interval:

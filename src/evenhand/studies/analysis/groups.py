@@ -13,7 +13,6 @@ from evenhand.metrics.group_rates import Gap, Rate, group_gaps, group_rates
 from evenhand.studies.runs.study import Study
 
 SPOKEN = ("equal opportunity", "false-positive parity", "accuracy parity")
-ALPHA = 0.05
 
 
 class GroupView(NamedTuple):
@@ -23,6 +22,7 @@ class GroupView(NamedTuple):
     rates: Mapping[tuple[str, str], Rate]
     gaps: Mapping[str, Gap]  # by kind
     positive: str | None  # the label that rates are about
+    level: float = 0.95  # at which a gap is shown
 
 
 def group_views(
@@ -51,6 +51,7 @@ def group_views(
             },
             group_gaps(table, groups, labels, code, level, least),
             None if code is None else labels[code],
+            level,
         )
     return found
 
@@ -59,7 +60,7 @@ def spoken_of(view: GroupView) -> Gap | None:
     """The gap that matters most, of those that are shown: in true-positive rates, then in false
     alarms, then in accuracy; of many labels, in accuracy."""
     known = known_gaps(view)
-    shown = (gap for gap in known if gap.p < ALPHA / len(known))
+    shown = (gap for gap in known if gap.p < (1 - view.level) / len(known))
     return next(shown, None)
 
 

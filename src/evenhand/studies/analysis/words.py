@@ -149,38 +149,31 @@ def _served_worst(found: Evidence, label: str) -> str:
     """Whom a method serves worst, and whom best, of those with enough samples."""
     study, least = found.study, found.least
     measure, samples, names = study.measure, study.sizes(), study.names("client")
-    merits = np.mean([study.merits(label, seed) for seed in study.judged_seeds], 0)
-    merits = np.where(samples >= max(1, least), merits, np.nan)
-    if np.isnan(merits).all():
+    ends = found.ends(label)
+    if ends is None:
         return (
             f"No client has {least} {measure.part} samples or more, too few to say whom FedAvg"
             " serves worst."
         )
-    worst, best = int(np.nanargmin(merits)), int(np.nanargmax(merits))
     left = int((samples < max(1, least)).sum())
     among = (
         f" of the {len(names) - left} clients with at least {least} {measure.part} samples"
         if left
         else ""
     )
-    if merits[worst] == merits[best]:
-        return (
-            f"FedAvg serves all{among or ' clients'} alike: {measure.name}"
-            f" {measure.show(float(merits[worst]))}{measure.percent}."
-        )
-    low, high = (
-        f"{measure.show(float(merits[place]))}{measure.percent}" for place in (worst, best)
-    )
-    count = int(samples[worst])
+    low, high = (f"{measure.show(value)}{measure.percent}" for value in (ends.low, ends.high))
+    if ends.low == ends.high:
+        return f"FedAvg serves all{among or ' clients'} alike: {measure.name} {low}."
+    count = int(samples[ends.worst])
     one = (
         f", where one sample is {100 / count:.1f} points"
         if measure.of_shares and count < 100
         else ""
     )
     return (
-        f"FedAvg serves {names[worst]} worst{among}: {measure.name} {low} on"
+        f"FedAvg serves {names[ends.worst]} worst{among}: {measure.name} {low} on"
         f" {count_of(count, f'{measure.part} sample')}{one}, compared with {high} for"
-        f" {names[best]}."
+        f" {names[ends.best]}."
     )
 
 
