@@ -27,12 +27,12 @@ HARM = re.compile(r"harms (group )?(\S.*?) \(-([\d.]+) points")
 
 def samples(directory: Path) -> pd.DataFrame:
     """A row per test sample, method and seed: client, group, label, prediction."""
-    spec = tomllib.loads((directory / "spec.toml").read_text())
+    spec = tomllib.loads((directory / "spec.toml").read_text(encoding="utf-8"))
     frames = []
     for seed in spec["seeds"]:
         run = directory / f"seed-{seed}"
         shared = load_file(run / "samples.safetensors")
-        for method in tomllib.loads((run / "spec.toml").read_text())["methods"]:
+        for method in tomllib.loads((run / "spec.toml").read_text(encoding="utf-8"))["methods"]:
             folder = run / method.get("label", method["name"])
             scores = pd.read_csv(folder / "scores.csv")
             names = {

@@ -22,7 +22,7 @@ def describe(device: str | torch.device = "cpu") -> str:
     versions, threads."""
     name = platform.processor() or platform.machine()
     try:
-        with open("/proc/cpuinfo") as file:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
             name = next(
                 (line.split(":", 1)[1].strip() for line in file if line.startswith("model name")),
                 name,

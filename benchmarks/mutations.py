@@ -52,7 +52,7 @@ class Error:
 
 def errors() -> tuple[list[Error], dict[str, list[str]]]:
     """The errors, and the test files of each area."""
-    table = tomllib.loads((HERE / "mutations.toml").read_text())
+    table = tomllib.loads((HERE / "mutations.toml").read_text(encoding="utf-8"))
     entries = [
         Error(**{key: _tuples(value) for key, value in entry.items()}) for entry in table["error"]
     ]
@@ -77,7 +77,7 @@ def squeezed(text: str) -> tuple[str, list[int]]:
 def changed(package: Path, error: Error) -> tuple[Path, str] | str:
     """The file that an error is in and its text with the error, or why there is none."""
     files = {
-        path: path.read_text()
+        path: path.read_text(encoding="utf-8")
         for path in sorted(package.rglob("*.py"))
         if fnmatch.fnmatch(str(path.relative_to(package)), error.file)
     }
@@ -103,7 +103,7 @@ def named(tests: Path, parts: Iterable[str]) -> list[str]:
     found = [
         f"{path}::{name}"
         for path in sorted(tests.rglob("test_*.py"))
-        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
         if any(re.search(part, name) for part in parts)
     ]
     return list(dict.fromkeys(found))
@@ -147,7 +147,7 @@ def trial(checkout: Path, error: Error, tests: list[str], limit: float) -> dict[
     if isinstance(made, str):
         return {"outcome": "not applied", "by": made}
     path, text = made
-    before = path.read_text()
+    before = path.read_text(encoding="utf-8")
     cached = Path(importlib.util.cache_from_source(str(path)))
     try:
         path.write_text(text)
@@ -174,7 +174,9 @@ def main() -> None:
     if arguments.only:
         entries = [error for error in entries if error.name in arguments.only]
     found: dict[str, dict[str, Any]] = (
-        json.loads(arguments.out.read_text()) if arguments.out and arguments.out.exists() else {}
+        json.loads(arguments.out.read_text(encoding="utf-8"))
+        if arguments.out and arguments.out.exists()
+        else {}
     )
     with tempfile.TemporaryDirectory() as folder:
         checkout = Path(folder) / "checkout"

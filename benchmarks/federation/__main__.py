@@ -107,7 +107,7 @@ def run(
     if status != "finished:completed":
         raise RuntimeError(f"the run of {contestant.name} is {status}:\n{started.log()}")
     spent = _processor_time(federation) - before
-    rows = json.loads((out / "stamps.json").read_text())
+    rows = json.loads((out / "stamps.json").read_text(encoding="utf-8"))
     sent, received = ([row for row in rows if row["what"] == what] for what in ("sent", "received"))
     trained = [row for row in sent if row["kind"] == "train"]
     evaluated = [row for row in sent if row["kind"] == "evaluate"]
@@ -145,7 +145,7 @@ def _processor_time(federation: Loopback) -> float:
     ticks, running = 0, {pid for node in federation.nodes for pid in node.pids()}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # gone meanwhile
-            fields = path.read_text().rpartition(")")[2].split()
+            fields = path.read_text(encoding="utf-8").rpartition(")")[2].split()
             # also those that have ended, and nobody has asked how
             if int(path.parent.name) in running or int(fields[1]) in running:
                 # user, system, and both of children that have been asked

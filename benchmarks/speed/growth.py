@@ -145,7 +145,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/speed.svg"))
     arguments = parser.parse_args()
     if arguments.action == "plot":
-        plot([json.loads(file.read_text()) for file in arguments.files], arguments.out)
+        plot(
+            [json.loads(file.read_text(encoding="utf-8")) for file in arguments.files],
+            arguments.out,
+        )
         return
     options = Options(
         device=torch.device(arguments.device), quick=arguments.quick, compiled=arguments.compiled

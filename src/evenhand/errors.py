@@ -4,6 +4,7 @@ EvenhandError
 ├── ClientError      something failed inside a client's work; names client, round and stage
 ├── DataError        a data file is missing, damaged, or not what it should be; names file and row
 ├── RunError         a run directory is missing, damaged, or belongs to another run
+│   └── WriteError   a file cannot be written: no space left, read-only; also an OSError
 └── SpecError        a spec file or command-line override does not make sense
 
 Wrong arguments raise ValueError or TypeError.
@@ -31,6 +32,10 @@ class DataError(EvenhandError, ValueError):
 
 class RunError(EvenhandError):
     """A run directory cannot be used."""
+
+
+class WriteError(RunError, OSError):
+    """A file cannot be written."""
 
 
 class SpecError(EvenhandError, ValueError):

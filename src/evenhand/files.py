@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import csv
+import errno
+import fcntl
+import glob
 import hashlib
 import io
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,23 +23,45 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.errors import RunError, first_line, require_choice
+from evenhand.errors import RunError, WriteError, first_line, require_choice
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
+# what a file is called until it is whole: a dot, its name, a dot, and the letters of mkstemp
+_PARTIAL = re.compile(r"\.(.+\.(?:csv|html|json|parquet|safetensors|toml))\.[a-z0-9_]{8}")
+_REMEDIES = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable"),
+}
 
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write a file so that a crash leaves the old one or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
+            _remove_unless_alive(left)
+        try:
+            _write(path, content)
+        except FileNotFoundError:  # taken for a leftover, in the moment before it was locked
+            _write(path, content)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def _write(path: Path, content: bytes) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(descriptor, "wb") as file:
+            with suppress(OSError):  # some network file systems have no locks
+                # given back when this process dies, however it dies
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp makes files that only the owner can read
-        os.replace(temporary, path)
+            # mkstemp makes files that only the owner can read
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -43,6 +70,19 @@ def write_atomic(path: Path, content: bytes) -> None:
         os.fsync(directory)  # the rename itself
     finally:
         os.close(directory)
+
+
+def cannot_write(path: str | Path, error: OSError) -> WriteError:
+    """The error of a file that cannot be written: which, why, and what to do."""
+    if isinstance(error, WriteError):
+        return error
+    remedy = _REMEDIES.get(error.errno or 0)
+    found = WriteError(
+        f"cannot write {path}: {error.strerror or first_line(error)}"
+        + (f"; {remedy}" if remedy else "")
+    )
+    found.errno = error.errno
+    return found
 
 
 def _umask() -> int:
@@ -74,7 +114,7 @@ def read_rows(path: Path, text: Sequence[str] = ()) -> list[dict[str, Any]]:
 
     Columns in ``text`` stay as they are: a client may be called "007".
     """
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     return [
         {key: cell if key in text else _value(cell) for key, cell in row.items() if cell != ""}
@@ -202,8 +242,26 @@ def _digest(flat: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()
 
 
-def clear_partial(directory: Path, names: Iterable[str]) -> None:
-    """Remove what a killed process left half-written of files ``names``."""
-    for name in names:
-        for path in directory.glob(f".{name}.*"):
+def is_partial(path: Path) -> bool:
+    """Whether a file is, by its name, one that was never finished."""
+    return _PARTIAL.fullmatch(path.name) is not None
+
+
+def clear_partial(directory: Path) -> None:
+    """Remove what killed processes left half-written in a directory; files that a live process is
+    writing stay."""
+    if directory.is_dir():
+        for path in directory.iterdir():
+            if is_partial(path):
+                _remove_unless_alive(path)
+
+
+def _remove_unless_alive(path: Path) -> None:
+    """Remove a half-written file, unless the process that writes it holds its lock."""
+    with suppress(OSError):  # it has just got its name, or whoever writes it is alive
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
+        finally:
+            os.close(descriptor)

@@ -47,9 +47,9 @@ def hold(directory: Path) -> Iterator[None]:
             "host": platform.node(),
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
-        holder.write_text(
-            json.dumps({**about, "command": " ".join(sys.argv)[:200]}), encoding="utf-8"
-        )
+        text = json.dumps({**about, "command": " ".join(sys.argv)[:200]})
+        with suppress(OSError):  # a full disk: others are then told of "another process"
+            holder.write_text(text, encoding="utf-8")
         yield
     finally:
         # while the lock is still ours: whoever waits for it finds the file gone and makes a new one

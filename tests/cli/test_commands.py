@@ -244,10 +244,12 @@ def test_resuming_a_finished_run_changes_nothing_and_prints_the_same_tables(firs
 
 def test_resuming_what_is_no_run_is_refused_in_one_line(call: Call, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    before = files(tmp_path)
     code, out, err = call("resume", "mine")
     assert (code, out) == (1, "")
     assert re.fullmatch(r"evenhand: mine holds no run: there is no spec\.toml in it\n", err)
-    assert not files(tmp_path)
+    assert files(tmp_path) == before
     assert call("resume", "nowhere")[0] == 2
     (tmp_path / "mine" / "spec.toml").write_text("rounds = [")
     code, out, err = call("resume", "mine")

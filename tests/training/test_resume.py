@@ -428,7 +428,11 @@ def test_a_crash_while_a_checkpoint_is_written_leaves_the_earlier_one_whole(
         train(eh.Ditto(), out=tmp_path, checkpoint_every=EVERY, progress=progress)
     monkeypatch.undo()
     assert (tmp_path / CHECKPOINT).read_bytes() == earlier[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [CHECKPOINT, "history.csv"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "about.json",
+        CHECKPOINT,
+        "history.csv",
+    ]
     same(train(eh.Ditto(), out=tmp_path, checkpoint_every=EVERY, resume=True), train(eh.Ditto()))
 
 
@@ -574,7 +578,7 @@ def test_what_a_killed_process_leaves_half_done_is_cleared_away_on_resume(
         (tmp_path / name).write_bytes(content)
     (tmp_path / "ditto" / "scores.csv").unlink()
     # killed before the rename
-    (tmp_path / "ditto" / f".{CHECKPOINT}.q1w2e3").write_bytes(b"part of a checkpoint")
+    (tmp_path / "ditto" / f".{CHECKPOINT}.q1w2e3r4").write_bytes(b"part of a checkpoint")
     # killed after the scores, before the checkpoint was removed
     (tmp_path / "gifair" / CHECKPOINT).write_bytes(b"a checkpoint")
     executing.execute(executing.check(load_spec(tmp_path)), tmp_path, silent)

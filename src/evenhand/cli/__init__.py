@@ -6,6 +6,7 @@ Nothing heavy is imported before a command runs, so that ``evenhand --help`` ans
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import click
 
@@ -18,9 +19,18 @@ from evenhand.cli.flower import flower
 from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
+from evenhand.cli.terminal import never_unprintable
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Commands whose output fits any terminal."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        never_unprintable()
+        return super().main(*args, **kwargs)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(evenhand.__version__, "--version", prog_name="evenhand")
 def main() -> None:
     """Fair federated learning: train with fair methods and see who gains and who pays."""

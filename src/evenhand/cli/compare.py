@@ -95,8 +95,8 @@ def compare(
         # before a directory is made
         ready = check_comparison(plan, () if no_reference else ("fedavg", "localonly"))
         tuning = plan_tuning(ready) if plan.tune else None
-        begun.directory = begin(ready, out)
-        carry_out(ready, begun.directory, quiet, view, tuning)
+        with begin(ready, out) as begun.directory:
+            carry_out(ready, begun.directory, quiet, view, tuning)
 
 
 def _tuning(

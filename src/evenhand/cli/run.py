@@ -49,8 +49,8 @@ def run(
         if options["algorithms"] and not no_reference:
             plan = plan.with_reference("fedavg")
         ready = check(_one_run(plan, options["seed"]))  # before a directory is made
-        begun.directory = new_directory(out or Path("runs") / plan.name, numbered=out is None)
-        carry_out_run(ready, begun.directory, quiet, view)
+        with new_directory(out or Path("runs") / plan.name, out is None) as begun.directory:
+            carry_out_run(ready, begun.directory, quiet, view)
 
 
 def _one_run(plan: Spec, seed: int | None) -> Spec:
@@ -82,13 +82,15 @@ def resume(directory: Path, quiet: bool, view: View) -> None:
         from evenhand.studies.runs.directories import load_spec
         from evenhand.studies.runs.executing import check
         from evenhand.studies.runs.tuning import plan_tuning
+        from evenhand.training.places import alone
 
-        spec = processes.from_first(lambda: load_spec(directory), "the spec")
-        begun.directory = directory
-        check_view(spec, view)
-        if spec.seeds:
-            ready = check_comparison(spec)
-            tuning = plan_tuning(ready) if spec.tune else None
-            carry_out(ready, directory, quiet, view, tuning)
-        else:
-            carry_out_run(check(spec), directory, quiet, view)
+        with alone(directory):
+            spec = processes.from_first(lambda: load_spec(directory), "the spec")
+            begun.directory = directory
+            check_view(spec, view)
+            if spec.seeds:
+                ready = check_comparison(spec)
+                tuning = plan_tuning(ready) if spec.tune else None
+                carry_out(ready, directory, quiet, view, tuning)
+            else:
+                carry_out_run(check(spec), directory, quiet, view)

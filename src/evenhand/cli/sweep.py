@@ -108,8 +108,8 @@ def sweep(
                 f"The data have no validation part: {share} of each client's training samples are"
                 " set aside to choose by."
             )
-        begun.directory = begin(ready, out)
-        carry_out(ready, begun.directory, quiet, view)
+        with begin(ready, out) as begun.directory:
+            carry_out(ready, begun.directory, quiet, view)
 
 
 def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec:

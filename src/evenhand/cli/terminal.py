@@ -3,14 +3,19 @@ is left."""
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,6 +29,7 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
 WITH_INTERVALS = 130  # the same, for tables with intervals
 
@@ -35,26 +41,39 @@ class Begun:
     directory: Path | None = None
     speaks: bool = True  # of several processes, the first
 
+    @property
+    def resume(self) -> str:
+        """How to go on with what was begun, in words; empty where nothing was."""
+        if self.directory is None or not (self.directory / "spec.toml").exists():
+            return ""
+        return f"continue with: evenhand resume {shlex.quote(str(self.directory))}"
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asks the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
 
 @contextmanager
 def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
-    """Turn errors and Ctrl-C into one line on standard error and an exit code."""
+    """Turn errors, Ctrl-C and the signals that end a process into one line on standard error and an
+    exit code."""
     begun, log = Begun(), logging.getLogger("evenhand")
     level = log.level
     if quiet:
         log.setLevel(logging.ERROR)
     try:
-        with _among_others(begun):
+        with _signals_as_exceptions(), _among_others(begun), _saying_how_to_go_on(begun):
             yield begun
-    except KeyboardInterrupt:
-        hint = (
-            f"; continue with: evenhand resume {shlex.quote(str(begun.directory))}"
-            if begun.directory
-            else ""
-        )
+    except KeyboardInterrupt as stop:
+        hint = f"; {begun.resume}" if begun.resume else ""
         if begun.speaks:
-            click.echo(f"stopped{hint}", err=True)
-        sys.exit(130)
+            with suppress(OSError):  # the terminal may be gone
+                click.echo(f"stopped{hint}", err=True)
+        sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -74,6 +93,45 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
 
 
 @contextmanager
+def _signals_as_exceptions() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, unless they are ignored (nohup) or
+    somebody else handles them."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # once is enough, and leaves time to clean up
+        raise Stopped(number)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    known = (signal.SIGTERM, signal.SIGHUP)
+    taken = [number for number in known if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
+@contextmanager
+def _saying_how_to_go_on(begun: Begun) -> Iterator[None]:
+    """Add to the error of a file that cannot be written how to go on once it can."""
+    from evenhand.errors import WriteError
+
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, WriteError) and error.errno not in NO_ROOM:
+            raise
+        from evenhand.files import cannot_write
+
+        found = cannot_write(error.filename or "the output", error)
+        raise WriteError(f"{found}; then {begun.resume}" if begun.resume else str(found)) from error
+
+
+@contextmanager
 def _among_others(begun: Begun) -> Iterator[None]:
     """Where torchrun has started several processes, join them; all but the first are silent."""
     if int(os.environ.get("WORLD_SIZE", 1)) < 2:
@@ -86,8 +144,16 @@ def _among_others(begun: Begun) -> Iterator[None]:
         if begun.speaks:
             yield
             return
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
+        nowhere = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - closed in the next line
+        with nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere):
             yield
+
+
+def never_unprintable() -> None:
+    """Print characters that the terminal's encoding does not have as "?"."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def results_console(quiet: bool = False, width: int = WIDTH_IN_FILES) -> Console:

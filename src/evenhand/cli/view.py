@@ -138,14 +138,15 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
     return tuple(map(int, parts)) if "," in text else tuple(range(first, first + int(text)))
 
 
-def begin(plan: Planned, out: Path | None) -> Path:
-    """A directory of its own for a comparison, with its spec in it, so that it can be resumed from
-    now on."""
+@contextmanager
+def begin(plan: Planned, out: Path | None) -> Iterator[Path]:
+    """Work alone in a directory for a comparison, with its spec in it, so that it can be resumed
+    from now on."""
     from evenhand.studies.runs.directories import claim_comparison, new_directory
 
-    directory = new_directory(out or Path("runs") / plan.spec.name, numbered=out is None)
-    claim_comparison(plan.spec, directory)
-    return directory
+    with new_directory(out or Path("runs") / plan.spec.name, numbered=out is None) as directory:
+        claim_comparison(plan.spec, directory)
+        yield directory
 
 
 def check_view(plan: Spec, view: View) -> None:
@@ -177,6 +178,7 @@ def carry_out(
     """
     from evenhand.studies.runs.comparing import execute_comparison
     from evenhand.studies.runs.tuning import tune
+    from evenhand.training.provenance import ElsewhereWarning
 
     if tuning is not None:
         if not (quiet or view.as_json):
@@ -184,6 +186,7 @@ def carry_out(
             click.echo(f"Tuning {methods} methods on validation data: {points} settings in all.")
         with bars(tuning.spec, quiet) as watch, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+            warnings.simplefilter("default", ElsewhereWarning)
             plan = tune(plan, tuning, directory, watch)
     with _training(plan.spec, plan.first, quiet, view) as (console, watch):
         execute_comparison(plan, directory, watch)

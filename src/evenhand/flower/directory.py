@@ -24,6 +24,7 @@ from evenhand.local import LocalSGD
 from evenhand.studies.runs import directories
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
+from evenhand.training.provenance import PACKAGES, begun_at
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
 
@@ -63,7 +64,7 @@ class Directory:
 
     def begin(self, population: Population, by_client: bool) -> None:
         """Write what the run is about; the directory of a resumed run stays as it is."""
-        files.clear_partial(self.path, saved.RUN_FILES)
+        files.clear_partial(self.path)
         if (self.path / "spec.toml").exists():
             return
         self._describe(population, by_client)
@@ -76,7 +77,7 @@ class Directory:
 
     def _describe(self, population: Population, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
-        packages = (*saved.PACKAGES, "flwr")
+        packages = (*PACKAGES, "flwr")
         spec, text = self.spec, self.spec.to_toml()
         about = saved.about_run(
             text, population, methods, self.module, spec.weights, spec.seed, "cpu", packages
@@ -85,7 +86,7 @@ class Directory:
             "by_client": by_client,
             "clients": [_about_client(population, client) for client in range(population.clients)],
         }
-        files.write_json(self.path / saved.ABOUT, about)
+        files.write_json(self.path / saved.ABOUT, {**about, **begun_at(self.path)})
 
 
 def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Settings) -> Spec:

@@ -237,7 +237,7 @@ def _first(
 
 def _read(path: Path) -> tuple[Roster, int]:
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(path.read_text(encoding="utf-8"))
         return Roster.from_plain(kept), int(kept["session"])
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError(

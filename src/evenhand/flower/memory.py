@@ -114,9 +114,7 @@ class NodeMemory:
             return
         with self._alone():
             self._be_newest()
-            clear_partial(
-                self._folder, (self._path(known).name for known in (*self._rounds(), round))
-            )
+            clear_partial(self._folder)
             about = {"run": self._run, "client": self._client, "round": round, "counted": counted}
             write_tensors(self._path(round), memory, about)
             self._remove_old(round, counted)
@@ -124,7 +122,7 @@ class NodeMemory:
     def _be_newest(self) -> None:
         """Note the session; raise where there was a later one."""
         path = self._folder / "session"
-        newest = int(path.read_text()) if path.exists() else 0
+        newest = int(path.read_text(encoding="utf-8")) if path.exists() else 0
         if newest > self._session:
             raise RunError(
                 "the task is of a time before the server was started again, and client"

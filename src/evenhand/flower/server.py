@@ -215,4 +215,4 @@ def run_name(out: Path) -> str:
     path = out / "run-name"
     if not path.exists():
         write_atomic(path, secrets.token_hex(8).encode())
-    return path.read_text()
+    return path.read_text(encoding="utf-8")

@@ -76,7 +76,7 @@ def _known(path: Path) -> dict[str, dict[str, str]]:
 def _read(path: Path) -> dict[str, dict[str, str]]:
     """What a file says, nothing where it is damaged."""
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(path.read_text(encoding="utf-8"))
         return {
             str(machine): {
                 question: answer for question, answer in answers.items() if isinstance(answer, str)
@@ -94,7 +94,7 @@ def _machine(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    with suppress(OSError), open("/proc/cpuinfo") as lines:
+    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("model name"):
                 return (

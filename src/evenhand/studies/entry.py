@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from evenhand.engines import processes
-from evenhand.errors import RunError, require_whole
+from evenhand.errors import require_whole
 from evenhand.files import write_tables
 from evenhand.studies.findings import Findings, conclude
 from evenhand.studies.given import Data, Folded, Methods, Model, Request, by_fold, request
@@ -25,6 +25,8 @@ from evenhand.studies.specs.grid import Axis, parse_axis, swept
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
 from evenhand.training.fit import Progress
+from evenhand.training.places import alone, new_place
+from evenhand.training.provenance import ElsewhereWarning
 from evenhand.training.settings import Options, takes_settings
 
 # called after every round with the rounds done and the rounds in all
@@ -223,6 +225,7 @@ def _carry_out(
         if tuning is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+                warnings.simplefilter("default", ElsewhereWarning)
                 planned = tune_first(planned, tuning, directory, _watching(tuning, progress))
         execute_comparison(planned, directory, _watching(planned, progress))
 
@@ -243,12 +246,9 @@ def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
     """The directory to work in; a temporary one where nothing is to be kept."""
     if out is not None:
         path = Path(out)
-        if not resume and path.exists() and any(path.iterdir()):
-            raise RunError(
-                f"{path} is not empty; go on with what is in it with resume=True, or use another"
-                " directory"
-            )
-        yield path
+        remedy = "go on with what is in it with resume=True, or use another directory"
+        with alone(path) if resume else new_place(path, False, remedy):
+            yield path
         return
     if resume:
         raise ValueError("resume needs out, the directory of the results")

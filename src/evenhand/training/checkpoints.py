@@ -45,7 +45,7 @@ class Checkpoints:
     def _open(self) -> None:
         # a directory that cannot be written to shows now, not after hours
         self.directory.mkdir(parents=True, exist_ok=True)
-        files.clear_partial(self.directory, (CHECKPOINT, HISTORY))
+        files.clear_partial(self.directory)
 
     @processes.on_first
     def has_one_to_resume(self, resume: bool) -> bool:

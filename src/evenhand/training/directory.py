@@ -5,7 +5,7 @@ of its one method into the directory itself.
 
 runs/digits/
   spec.toml            what was asked for
-  about.json           versions, seed, machine, what the data are
+  about.json           versions, seed, machine, what the data are; as they were at the first start
   encoding.json        how a table's columns became numbers, where the data came as one
   samples.safetensors  whose each test sample is, of which group, with which label
   fedavg/
@@ -25,10 +25,8 @@ runs/digits/
 from __future__ import annotations
 
 import hashlib
-import platform
 import tomllib
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,9 +42,11 @@ from evenhand.errors import RunError
 from evenhand.metrics.scores import rows_of
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.outcome import Outcome
+from evenhand.training.provenance import ABOUT as ABOUT
+from evenhand.training.provenance import PACKAGES, begun_at, place_of
 from evenhand.training.settings import Settings
 
-SPEC, ABOUT, ENCODING, SAMPLES = "spec.toml", "about.json", "encoding.json", "samples.safetensors"
+SPEC, ENCODING, SAMPLES = "spec.toml", "encoding.json", "samples.safetensors"
 SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients.json"
 MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
@@ -65,7 +65,6 @@ METHOD_FILES = (
     OVER_CLIENTS,
 )
 PYTHON = "python"  # the name of data that a Python program gave
-PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
 
 
 class Origin(NamedTuple):
@@ -87,8 +86,8 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     method = described(result.algorithm)
     table = run_table(directory.resolve().name, module, settings, [method])
     path = directory / SPEC
-    files.clear_partial(directory, (*RUN_FILES, *METHOD_FILES))
-    if path.exists() and _renamed(tomllib.loads(path.read_text())) != _renamed(table):
+    files.clear_partial(directory)
+    if path.exists() and _renamed(_table(path)) != _renamed(table):
         raise RunError(f"{directory} holds another run; use another directory")
     text = tomli_w.dumps(table)
     files.write_atomic(path, text.encode())
@@ -103,7 +102,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     )
     if not isinstance(settings.loss, str):
         about["classifies"] = "correct" in result.tally
-    files.write_json(directory / ABOUT, about)
+    files.write_json(directory / ABOUT, {**about, **begun_at(directory)})
     write_samples(federation, directory)
     _write_method(result, directory, keep_checkpoint=True)
 
@@ -149,6 +148,10 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
+def _table(path: Path) -> dict[str, Any]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "name": ""}  # the directory may have been moved
 
@@ -175,12 +178,7 @@ def about_run(
         "label": encoding.label if encoding else "",
         "label_scale": encoding.label_std if encoding else 1.0,
         "seed": seed,
-        "device": device,
-        "machine": platform.platform(),
-        "versions": {
-            "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
-        },
+        **place_of(device, packages),
         "server": {
             label: {
                 "sees": list(visible(method, census)),

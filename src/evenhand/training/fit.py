@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Unpack
 
@@ -10,11 +12,15 @@ from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.data.population import Population
-from evenhand.engines import choose, processes
+from evenhand.engines import Engine, choose, processes
+from evenhand.engines.auto import ENGINES
 from evenhand.metrics.scores import Row
+from evenhand.model import Model
 from evenhand.training.checkpoints import Start
-from evenhand.training.directory import Origin
+from evenhand.training.directory import SCORES, Origin
 from evenhand.training.evaluation import Judge
+from evenhand.training.places import alone
+from evenhand.training.provenance import begun_engine, note_place, place_of
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
 from evenhand.training.server import SingleServer
@@ -60,10 +66,33 @@ def fit(
     seed, engine, weights, device, eval_every, checkpoint_every, track_weights, precision, evaluate.
     """
     settings = Settings.of(settings, options)
-    result = train(
-        module, federation, algorithm, settings, out=out, resume=resume, progress=progress
-    )
-    return result.recorded(Origin(module, federation, settings), out)
+    origin = Origin(module, federation, settings)
+    if out is None:
+        return train(
+            module, federation, algorithm, settings, resume=resume, progress=progress
+        ).recorded(origin, None)
+    with alone(out):
+        chosen = begun_engine(Path(out)) if settings.engine == "auto" else None
+        if chosen in ENGINES:
+            settings = replace(settings, engine=chosen)
+        result = train(
+            module,
+            federation,
+            algorithm,
+            settings,
+            out=out,
+            resume=resume,
+            progress=progress,
+            begun=partial(_note, Path(out)),
+        )
+        return result.recorded(origin, out)
+
+
+def _note(out: Path, model: Model, engine: Engine) -> None:
+    """Write where a run begins, or goes on; one that is done stays as it is."""
+    if not processes.from_first(lambda: (out / SCORES).exists(), "whether the run is done"):
+        here = place_of(str(model.device)) | {"engine": type(engine).__name__.lower()}
+        note_place(out, here)
 
 
 @processes.together
@@ -76,8 +105,12 @@ def train(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    begun: Callable[[Model, Engine], None] = lambda model, engine: None,
 ) -> Result:
-    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone."""
+    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone.
+
+    ``begun`` is called once ``out`` was found to be of this run.
+    """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
     require_out(out, resume, settings)
@@ -92,6 +125,7 @@ def train(
     store, start = None, Start(state, {}, [], {})
     if out is not None:
         store, start = open_store(out, prepared, federation, algorithm, settings, resume)
+        begun(model, engine)
     judge = Judge(algorithm, model, federation, census, exchange)
     server = SingleServer(algorithm, settings, exchange, judge, start, store)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from evenhand.errors import RunError
 from evenhand.training.directory import Origin, write_run
 from evenhand.training.outcome import Outcome
+from evenhand.training.places import alone
 
 
 @dataclass(frozen=True)
@@ -25,12 +26,14 @@ class Result(Outcome):
         """
         if self.origin is None:
             raise RunError("only a result of fit or fit_many can be saved; this one is neither")
-        write_run(self, self.origin, Path(directory))
+        with alone(directory):
+            write_run(self, self.origin, Path(directory))
         return Path(directory)
 
     def recorded(self, origin: Origin, out: str | Path | None) -> Result:
-        """The same result with what the run was made of, saved in ``out`` if there is one."""
+        """The same result with what the run was made of, saved in ``out`` if there is one, which is
+        held."""
         whole = replace(self, origin=origin)
         if out is not None:
-            whole.save(out)
+            write_run(whole, origin, Path(out))
         return whole

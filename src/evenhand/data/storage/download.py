@@ -69,7 +69,7 @@ class Partial:
         """What this is a part of: "validator" (the server's mark of a version) and "length"; empty
         where that is not known."""
         try:
-            known = json.loads(self.note.read_text())
+            known = json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return {}
         return known if isinstance(known, dict) and known.get("url") == self.url else {}
@@ -78,7 +78,8 @@ class Partial:
         """Throw away what is there and note what will come."""
         self.path.write_bytes(b"")  # before the note, which must never speak of other bytes
         self.note.write_text(
-            json.dumps({"url": self.url, "validator": validator, "length": length})
+            json.dumps({"url": self.url, "validator": validator, "length": length}),
+            encoding="utf-8",
         )
 
     def remove(self) -> None:

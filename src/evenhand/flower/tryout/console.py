@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 
 def main() -> None:
     """Serve until standard input closes."""
-    replies = os.fdopen(os.dup(1), "w")
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what prints past sys.stdout goes to the log, not into a reply
     # the command itself, as its script would load it
     (command,) = entry_points(group="console_scripts", name="flwr")

@@ -239,7 +239,8 @@ class Loopback:
             ]
         for name in ("link", USER):
             private_directory(self.processes.home(name))
-        (self.home / "config.toml").write_text(connection(self.address, self.certificates))
+        config = connection(self.address, self.certificates)
+        (self.home / "config.toml").write_text(config, encoding="utf-8")
         command = link_command(self._port, self.directory / "link.db", self.certificates)
         link = Member(self.processes, "link", command, lambda _: listens(self._port))
         self.members = [link, *(self._node(i, ports[1 + i]) for i in range(self._nodes))]

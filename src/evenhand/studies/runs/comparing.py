@@ -28,6 +28,7 @@ from evenhand.studies.runs.executing import (
 )
 from evenhand.studies.specs.spec import Spec
 from evenhand.training.fit import Progress
+from evenhand.training.places import alone
 
 # share of the training samples that a sweep sets aside where the data have no validation part
 VALIDATION = 0.2
@@ -97,6 +98,7 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
     """
     spec, first, given = planned
     claim_comparison(spec, directory)
+    first = first.with_engine_of(directory / f"seed-{first.spec.seed}")
     together = pays(first)
 
     def ready(seed: int) -> Ready:
@@ -105,13 +107,15 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
         found = given(seed)
         if not spec.deals_anew:  # data are read once where all seeds share them
             found = found._replace(federation=first.federation)
-        return check(spec.for_seed(seed), found)
+        like = seed if spec.deals_anew else first.spec.seed
+        return check(spec.for_seed(seed), found).with_engine_of(directory / f"seed-{like}")
 
     for seeds in (
         [[seed] for seed in spec.seeds] if spec.deals_anew or not together else [list(spec.seeds)]
     ):
         places = [(ready(seed), directory / f"seed-{seed}") for seed in seeds]
-        if together:
-            execute_together(places, watch, spec.seeds.index(seeds[0]) * len(spec.methods))
-        else:
-            execute(*places[0], partial(watch, seeds[0]))
+        with alone(*(place for _, place in places)):  # a seed's run can be resumed by itself
+            if together:
+                execute_together(places, watch, spec.seeds.index(seeds[0]) * len(spec.methods))
+            else:
+                execute(*places[0], partial(watch, seeds[0]))

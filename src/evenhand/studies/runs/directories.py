@@ -10,6 +10,7 @@ import csv
 import json
 import shlex
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,27 +29,17 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.places import is_free, new_place
 
 TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
 TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
 IN_PYTHON = "go on with it in Python, by the same call with resume=True"
 
 
-@processes.on_first
-def new_directory(wanted: Path, numbered: bool) -> Path:
-    """A directory for a new run; never one that holds something. ``numbered``: append -2, -3, ...
-    to a name that is taken."""
-    path, count = wanted, 1
-    while path.exists() and any(path.iterdir()):
-        if not numbered:
-            raise RunError(
-                f"{wanted} is not empty; give another --out, or continue it with: evenhand resume"
-                f" {shlex.quote(str(wanted))}"
-            )
-        count += 1
-        path = wanted.with_name(f"{wanted.name}-{count}")
-    path.mkdir(parents=True, exist_ok=True)
-    return path
+def new_directory(wanted: Path, numbered: bool) -> AbstractContextManager[Path]:
+    """Work alone in a directory for a new run; see :func:`evenhand.training.places.new_place`."""
+    resume = f"evenhand resume {shlex.quote(str(wanted))}"
+    return new_place(wanted, numbered, f"give another --out, or continue it with: {resume}")
 
 
 def load_spec(directory: Path) -> Spec:
@@ -58,13 +49,18 @@ def load_spec(directory: Path) -> Spec:
         return Spec.load(path)
     if (directory / CHECKPOINT).exists():
         raise RunError(f"{directory} holds a run that is not finished; {IN_PYTHON}")
+    if directory.is_dir() and is_free(directory):
+        raise RunError(
+            f"{directory} holds no run: nothing was begun in it; run the command again with --out"
+            f" {shlex.quote(str(directory))}"
+        )
     raise RunError(f"{directory} holds no run: there is no spec.toml in it")
 
 
 @processes.on_first
 def is_finished(folder: Path) -> bool:
     """Whether a method is done; what a killed process left beside its files is removed."""
-    files.clear_partial(folder, saved.METHOD_FILES)
+    files.clear_partial(folder)
     done = (folder / saved.SCORES).exists()
     if done:
         (folder / CHECKPOINT).unlink(missing_ok=True)
@@ -76,8 +72,8 @@ def claim_run(
     directory: Path, spec: Spec, federation: Federation, about: Mapping[str, Any]
 ) -> None:
     """Write what a run is about; refuse a directory whose results belong to another spec or to
-    other data."""
-    files.clear_partial(directory, saved.RUN_FILES)
+    other data. Where and with what it was begun stays as it was written first."""
+    files.clear_partial(directory)
     path = directory / saved.ABOUT
     begun = _json(path) or {}
     if begun.get("spec", about["spec"]) != about["spec"]:
@@ -91,7 +87,8 @@ def claim_run(
             " their own"
         )
     files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
-    files.write_json(path, about)
+    if not begun:
+        files.write_json(path, about)
     if not (directory / saved.SAMPLES).exists():
         saved.write_samples(federation, directory)
 
@@ -104,7 +101,7 @@ def claim_comparison(spec: Spec, directory: Path) -> None:
     another rule to choose by.
     """
     path, text = directory / saved.SPEC, spec.to_toml()
-    files.clear_partial(directory, (path.name,))
+    files.clear_partial(directory)
     if path.exists() and Spec.load(path) != spec:
         raise RunError(
             f"{directory} was begun with other settings; run the changed spec in a directory of"
@@ -230,7 +227,7 @@ def _rounds_done(folder: Path) -> int:
 
 def _columns(path: Path) -> Columns:
     rows = files.read_rows(path, text=TEXT)
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         header = next(csv.reader(file), [])
     return {
         name: (
@@ -252,4 +249,4 @@ def _tensors(path: Path) -> dict[str, Any]:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

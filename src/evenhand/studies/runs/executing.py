@@ -12,6 +12,7 @@ from torch import nn
 
 from evenhand.data.federation import Federation
 from evenhand.engines import Engine, Vmap, choose, processes
+from evenhand.engines.auto import ENGINES
 from evenhand.errors import SpecError
 from evenhand.model import Model
 from evenhand.studies.runs.directories import claim_run, is_finished
@@ -19,6 +20,7 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
 from evenhand.training.fit import Progress, train
+from evenhand.training.provenance import begun_engine, note_place
 from evenhand.training.settings import Settings
 from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.plan import Run
@@ -84,9 +86,18 @@ class Ready(NamedTuple):
             spec.seed,
             str(self.settings(first).device or next(self.module.parameters()).device),
         )
+        model = self.model(first)
+        about["engine"] = type(self.engine(model)).__name__.lower()
         if callable(self.given.get("loss")):
-            about["classifies"] = self.model(first).classifies
+            about["classifies"] = model.classifies
         return about
+
+    def with_engine_of(self, directory: Path) -> Ready:
+        """The same with the engine that "auto" chose when a directory was begun."""
+        chosen, engine = self.given.get("engine", self.spec.engine), begun_engine(directory)
+        if chosen == "auto" and engine in ENGINES:
+            return self._replace(given={**self.given, "engine": engine})
+        return self
 
 
 def settings_of(spec: Spec, method: Method, given: Mapping[str, Any]) -> Settings:
@@ -125,20 +136,24 @@ def check(spec: Spec, given: Given | None = None) -> Ready:
 
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
     """Run, or go on with, every method of a spec in ``directory``."""
-    claim_run(directory, ready.spec, ready.federation, ready.about())
-    for method in ready.spec.methods:
+    ready = ready.with_engine_of(directory)
+    about = ready.about()
+    claim_run(directory, ready.spec, ready.federation, about)
+    left = [m for m in ready.spec.methods if not is_finished(directory / m.label)]
+    if left:
+        note_place(directory, about)
+    for method in left:
         folder = directory / method.label
-        if not is_finished(folder):
-            result = train(
-                ready.module,
-                ready.federation,
-                method.algorithm(),
-                ready.settings(method),
-                out=folder,
-                resume=True,
-                progress=watch(method),
-            )
-            write_method(result, folder)
+        result = train(
+            ready.module,
+            ready.federation,
+            method.algorithm(),
+            ready.settings(method),
+            out=folder,
+            resume=True,
+            progress=watch(method),
+        )
+        write_method(result, folder)
 
 
 def pays(ready: Ready) -> bool:
@@ -161,8 +176,8 @@ def execute_together(
     runs: list[Run] = []
     done: list[Run] = []
     for ready, directory in places:
-        seed = ready.spec.seed
-        claim_run(directory, ready.spec, ready.federation, ready.about())
+        seed, about = ready.spec.seed, ready.about()
+        claim_run(directory, ready.spec, ready.federation, about)
         for method in ready.spec.methods:
             folder = directory / method.label
             local = ready.settings(method).local
@@ -172,6 +187,8 @@ def execute_together(
             else:
                 runs.append(run)
                 pairs.append((seed, method, folder))
+        if any(pair[0] == seed for pair in pairs):
+            note_place(directory, about)
     finished += len(done)
     watched: dict[int, Progress] = {}
 

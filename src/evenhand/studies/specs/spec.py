@@ -78,7 +78,8 @@ class Spec:
     def default(cls) -> Spec:
         """What runs without arguments."""
         return cls.from_toml(
-            (resources.files("evenhand.studies") / "default.toml").read_text(), "the default spec"
+            (resources.files("evenhand.studies") / "default.toml").read_text(encoding="utf-8"),
+            "the default spec",
         )
 
     @classmethod
@@ -97,7 +98,7 @@ class Spec:
     def load(cls, path: Path) -> Spec:
         """Read a spec file."""
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(
                 f"cannot read {path}:"

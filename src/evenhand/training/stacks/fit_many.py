@@ -14,6 +14,7 @@ from evenhand.engines import processes
 from evenhand.errors import ClientError, first_line
 from evenhand.metrics.scores import Row
 from evenhand.training.fit import train
+from evenhand.training.places import alone
 from evenhand.training.result import Result
 from evenhand.training.rounds import Rounds
 from evenhand.training.settings import Options, Settings, takes_settings
@@ -58,11 +59,14 @@ def fit_many(
     if "seed" in options:
         raise TypeError("fit_many takes no seed; give each run its own: Run(FedAvg(), seed=1)")
     settings = Settings.of(settings, options)
-    results = dict(fit_each(module, federation, runs, settings, resume=resume, progress=progress))
-    return [
-        results[number].recorded(run.origin(module, federation, settings), run.out)
-        for number, run in enumerate(runs)
-    ]
+    with alone(*(run.out for run in runs if isinstance(run, Run) and run.out is not None)):
+        results = dict(
+            fit_each(module, federation, runs, settings, resume=resume, progress=progress)
+        )
+        return [
+            results[number].recorded(run.origin(module, federation, settings), run.out)
+            for number, run in enumerate(runs)
+        ]
 
 
 def fit_each(

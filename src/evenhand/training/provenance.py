@@ -1,0 +1,86 @@
+"""Where a run was begun, and with what: machine, versions, device and engine.
+
+``about.json`` keeps what was true at the first start. A run that goes on elsewhere says so in its
+list ``resumed``.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import warnings
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from evenhand import files
+from evenhand.engines import processes
+
+ABOUT = "about.json"
+PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
+PLACE = ("device", "engine", "machine", "versions")
+RESUMED = "resumed"
+
+
+class ElsewhereWarning(UserWarning):
+    """A run goes on with another machine, version, device or engine."""
+
+
+def place_of(device: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
+    """This machine, as about.json has it."""
+    return {
+        "device": device,
+        "machine": platform.platform(),
+        "versions": {
+            "python": platform.python_version(),
+            **{name: metadata.version(name) for name in packages},
+        },
+    }
+
+
+def begun_at(directory: Path) -> dict[str, Any]:
+    """What about.json says of where a run was begun and went on; nothing where there is none."""
+    path = directory / ABOUT
+    about = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return {key: about[key] for key in (*PLACE, RESUMED) if key in about}
+
+
+@processes.on_first
+def begun_engine(directory: Path) -> str | None:
+    """The engine that a run was begun with, where its directory tells."""
+    engine: str | None = begun_at(directory).get("engine")
+    return engine
+
+
+@processes.on_first
+def note_place(directory: Path, now: Mapping[str, Any]) -> None:
+    """Write where a run begins; of one that goes on, where it goes on, if that is elsewhere."""
+    path = directory / ABOUT
+    about = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    here = {key: now[key] for key in PLACE if key in now}
+    if not about:
+        files.write_json(path, here)
+        return
+    before = {**about, **(about.get(RESUMED) or [{}])[-1]}
+    changed = [change for key in here if key in before for change in _changes(key, before, here)]
+    if changed:
+        warnings.warn(
+            f"{directory} goes on with {', '.join(changed)}: its last digits may differ from those"
+            " of a run that was not interrupted",
+            ElsewhereWarning,
+            stacklevel=2,
+        )
+        files.write_json(path, {**about, RESUMED: [*about.get(RESUMED, []), here]})
+
+
+def _changes(key: str, before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
+    """What differs, in words: "torch 2.7.0 (before: 2.6.0)"."""
+    then, now = before[key], here[key]
+    if key != "versions":
+        return [] if then == now else [f"{key} {now} (before: {then})"]
+    return [
+        f"{name} {now[name]} (before: {then[name]})"
+        for name in now
+        if name in then and then[name] != now[name]
+    ]
