@@ -8,6 +8,7 @@ runs/digits/
   about.json           versions, seed, machine, what the data are
   encoding.json        how a table's columns became numbers, where the data came as one
   samples.safetensors  whose each test sample is, of which group, with which label
+  manifest.json        SHA-256 and size of these files, and of the tables
   fedavg/
     history.csv        a row per round
     scores.csv         a row per client, group and team
@@ -19,6 +20,7 @@ runs/digits/
     weights.safetensors    the same at every evaluated round
     model.safetensors  the model handed out
     personal.safetensors   each client's own model, for methods that have them
+    manifest.json      SHA-256 and size of these files; written last
     checkpoint.safetensors to go on from
 """
 
@@ -40,9 +42,11 @@ from evenhand.algorithm import Algorithm, visible
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
-from evenhand.errors import RunError
+from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import rows_of
+from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
 from evenhand.training.settings import Settings
 
@@ -88,7 +92,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     table = run_table(directory.resolve().name, module, settings, [method])
     path = directory / SPEC
     files.clear_partial(directory, (*RUN_FILES, *METHOD_FILES))
-    if path.exists() and _renamed(tomllib.loads(path.read_text())) != _renamed(table):
+    if path.exists() and _renamed(_table(path)) != _renamed(table):
         raise RunError(f"{directory} holds another run; use another directory")
     text = tomli_w.dumps(table)
     files.write_atomic(path, text.encode())
@@ -105,7 +109,9 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, about)
     write_samples(federation, directory)
-    _write_method(result, directory, keep_checkpoint=True)
+    _write_method(result, directory)
+    owner = Owner.of(about, label_of(method["name"]))
+    seal(directory, (*RUN_FILES, *METHOD_FILES), owner)
 
 
 def run_table(
@@ -149,6 +155,13 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is not valid TOML ({first_line(error)})") from error
+
+
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     return {**table, "name": ""}  # the directory may have been moved
 
@@ -169,6 +182,7 @@ def about_run(
     encoding = population.encoding if isinstance(population, Federation) else None
     return {
         "spec": identity(spec),
+        "sealed": True,  # there are manifests; runs of earlier versions have none
         "data": population.fingerprint(),
         "judged_on": "test" if population.judged_part == "test" else "training",
         "labels": list(population.label_names),
@@ -218,11 +232,15 @@ def _guess(y: torch.Tensor) -> torch.Tensor:
 
 @processes.on_first
 def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
-    """Write a finished method; scores last, since they mark it as finished."""
-    _write_method(result, folder, keep_checkpoint)
+    """Write a finished method; its manifest last, since that marks it as finished."""
+    _write_method(result, folder)
+    seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
+def _write_method(result: Outcome, folder: Path) -> None:
+    (folder / MANIFEST).unlink(missing_ok=True)  # it is not finished while it is written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:
@@ -254,5 +272,3 @@ def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
     if result.over_clients is not None:
         files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)
-    if not keep_checkpoint:
-        (folder / CHECKPOINT).unlink(missing_ok=True)
