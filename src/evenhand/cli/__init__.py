@@ -18,6 +18,7 @@ from evenhand.cli.flower import flower
 from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
+from evenhand.cli.verify import verify
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -70,6 +71,7 @@ main.add_command(compare)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(report)
+main.add_command(verify)
 main.add_command(audit)
 main.add_command(data)
 data.add_command(describe)

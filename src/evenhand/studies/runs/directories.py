@@ -28,6 +28,7 @@ from evenhand.studies.runs.contents import (
     read_scores,
 )
 from evenhand.studies.runs.sealing import (
+    REWRITE,
     begun_with,
     is_whole,
     keep_samples,
@@ -67,6 +68,7 @@ def load_spec(directory: Path) -> Spec:
     """The spec of an existing run."""
     path = directory / saved.SPEC
     if path.exists():
+        note_changed_spec(directory)
         return read_spec(path)
     if (directory / CHECKPOINT).exists():
         raise RunError(f"{directory} holds a run that is not finished; {IN_PYTHON}")
@@ -123,7 +125,6 @@ def claim_comparison(spec: Spec, directory: Path) -> None:
             f"{directory} was begun with other settings; run the changed spec in a directory of"
             " its own"
         )
-    note_changed_spec(directory)
     files.write_atomic(path, text.encode())
     renew(directory, [saved.SPEC])
 
@@ -131,12 +132,11 @@ def claim_comparison(spec: Spec, directory: Path) -> None:
 def run_directories(path: Path) -> list[Path]:
     """The run directories that a directory stands for: itself, or one for each seed of a
     comparison."""
+    held = Sealed(path, f"put a copy of it back, or: evenhand resume {shlex.quote(str(path))}")
+    if held.has(saved.SPEC):
+        held.path(saved.SPEC)
     spec = load_spec(path)
-    if not spec.seeds:
-        return [path]
-    changed = f"if you have changed it, go on with: evenhand resume {shlex.quote(str(path))}"
-    Sealed(path, f"put a copy of it back, or {changed}").path(saved.SPEC)
-    return [path / f"seed-{seed}" for seed in spec.seeds]
+    return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,16 @@ class SavedRun:
             resume = IN_PYTHON
         if begun != directory and not (directory / saved.SPEC).exists():
             raise RunError(f"{begun} is not finished: there is no {directory.name} yet; {resume}")
+        run = Sealed(directory, resume)
+        if run.has(saved.SPEC):
+            run.path(saved.SPEC)
         spec = load_spec(directory)
         again = (
             f"train it again with: evenhand resume {shlex.quote(str(begun))}"
             if spec.data.get("name") not in (saved.PYTHON, NODES)
             else RESTORE
         )
-        run = Sealed(directory, "put a copy of it back")
-        run.path(saved.SPEC)
+        run.way_out = REWRITE
         about = read_about(run.path(saved.ABOUT)) if run.has(saved.ABOUT) else {}
         if run.manifest is None and about.get("sealed"):
             raise damaged(directory / MANIFEST, "it is missing", resume)

@@ -84,13 +84,11 @@ def keep_samples(directory: Path, federation: Federation) -> None:
 
 
 def note_changed_spec(directory: Path) -> None:
-    """Say where the spec of a comparison is not what was written."""
+    """Say where a spec is not what was written; somebody may have changed it on purpose."""
     known = _known(directory)
     if known is not None and saved.SPEC in known.entries and known.fault(saved.SPEC):
-        log.warning(
-            "%s has changed since it was written; the comparison goes on with what it says now",
-            directory / saved.SPEC,
-        )
+        path = directory / saved.SPEC
+        log.warning("%s has changed since it was written; what it says now is taken", path)
 
 
 def is_whole(folder: Path) -> bool:
