@@ -145,12 +145,17 @@ def command(*arguments: str) -> tuple[int, str, str]:
     from evenhand.cli import main
 
     out, said = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-        try:
+    log, shown = logging.getLogger("evenhand"), logging.StreamHandler(said)
+    log.addHandler(shown)
+    code: Any = 0
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
             main(list(arguments), prog_name="evenhand")
-        except SystemExit as done:
-            return int(done.code or 0), out.getvalue(), said.getvalue()
-    return 0, out.getvalue(), said.getvalue()
+    except SystemExit as done:
+        code = done.code
+    finally:
+        log.removeHandler(shown)
+    return int(code or 0), out.getvalue(), said.getvalue()
 
 
 # ---- damage
@@ -260,8 +265,8 @@ CHANGES: dict[str, Callable[[bytes, random.Random], bytes]] = {
 
 @contextlib.contextmanager
 def _inside(place: Path) -> Iterator[None]:
-    """Work in a directory, with what is logged on standard error."""
-    before, level = Path.cwd(), logging.getLogger("evenhand").level
+    """Work in a directory."""
+    before = Path.cwd()
     os.chdir(place)
     try:
         with warnings.catch_warnings():
@@ -269,7 +274,6 @@ def _inside(place: Path) -> Iterator[None]:
             yield
     finally:
         os.chdir(before)
-        logging.getLogger("evenhand").setLevel(level)
 
 
 def made() -> list[Made]:
