@@ -42,26 +42,29 @@ def _require_file(path: Path, way_out: str) -> None:
 
 
 def read_rows(path: Path, text: Sequence[str] = (), way_out: str = RESTORE) -> list[dict[str, Any]]:
-    """The inverse of :func:`write_rows`.
+    """The inverse of :func:`evenhand.files.write_rows`.
 
     Numbers become numbers, True and False bool, empty cells missing keys.
 
     Columns in ``text`` stay as they are: a client may be called "007".
     """
-    header, *rows = _cells(path, way_out)
-    return [
+    return read_table(path, text, way_out)[1]
+
+
+def read_table(
+    path: Path, text: Sequence[str] = (), way_out: str = RESTORE
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of a CSV table's columns, and its rows as :func:`read_rows` gives them."""
+    header, *lines = _cells(path, way_out)
+    rows = [
         {
             key: cell if key in text else _value(cell)
-            for key, cell in zip(header, row, strict=True)
+            for key, cell in zip(header, line, strict=True)
             if cell != ""
         }
-        for row in rows
+        for line in lines
     ]
-
-
-def read_header(path: Path, way_out: str = RESTORE) -> list[str]:
-    """The names of a CSV table's columns."""
-    return _cells(path, way_out)[0]
+    return header, rows
 
 
 def _cells(path: Path, way_out: str) -> list[list[str]]:

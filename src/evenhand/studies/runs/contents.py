@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.metrics.scores import Columns
-from evenhand.reading import RESTORE, damaged, read_header, read_json, read_rows, read_tensors
+from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors
 
 TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
 KINDS = ("client", "everyone", "group", "team")  # of rows of scores
@@ -51,7 +51,7 @@ def read_scores(path: Path, way_out: str = RESTORE) -> Columns:
 
 def read_columns(path: Path, way_out: str = RESTORE) -> Columns:
     """The columns of a table: texts as lists, numbers as arrays with NaN for empty cells."""
-    header, rows = read_header(path, way_out), read_rows(path, TEXT, way_out)
+    header, rows = read_table(path, TEXT, way_out)
     columns: Columns = {}
     for name in header:
         if name in TEXT:

@@ -293,5 +293,5 @@ def read_spec(path: Path) -> Spec:
     try:
         return Spec.load(path)
     except (SpecError, TypeError) as error:
-        reason = first_line(error).removeprefix(f"{path} ").removeprefix(f"{path}: ")
+        reason = first_line(error).replace(f"{path} is", "it is").removeprefix(f"{path}: ")
         raise damaged(path, reason, "put it right, or put a copy of it back") from error
