@@ -17,6 +17,7 @@ PACKAGE = "evenhand"
 ORDER = (
     "errors",
     "tree",
+    "reading",
     "files",
     "locks",
     "simplex",

@@ -87,6 +87,7 @@ if TYPE_CHECKING:
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.runs.study import Study
+    from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
@@ -157,6 +158,7 @@ _HOME = {
     "studies.findings": ["Findings", "analyse"],
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
+    "studies.runs.verifying": ["verify"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
@@ -272,6 +274,7 @@ __all__ = [
     "testing",
     "theory",
     "tree",
+    "verify",
 ]
 
 

@@ -6,7 +6,6 @@ import csv
 import errno
 import fcntl
 import glob
-import hashlib
 import io
 import json
 import math
@@ -19,11 +18,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from evenhand import tree
 from evenhand.errors import RunError, WriteError, first_line, require_choice
+from evenhand.reading import DIGEST, digest_of
+from evenhand.reading import read_rows as read_rows
+from evenhand.reading import read_tensors as read_tensors
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
@@ -107,32 +106,6 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     write_atomic(path, buffer.getvalue().encode())
 
 
-def read_rows(path: Path, text: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The inverse of :func:`write_rows`.
-
-    Numbers become numbers, True and False bool, empty cells missing keys.
-
-    Columns in ``text`` stay as they are: a client may be called "007".
-    """
-    with path.open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    return [
-        {key: cell if key in text else _value(cell) for key, cell in row.items() if cell != ""}
-        for row in rows
-    ]
-
-
-def _value(text: str) -> Any:
-    if text in ("True", "False"):
-        return text == "True"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def write_json(path: Path, content: Any) -> None:
     """A JSON file."""
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
@@ -212,34 +185,9 @@ def write_tensors(path: Path, tensors: Tree, metadata: Mapping[str, Any] | None 
     }
     # the format sorts its keys, and sums over a tree depend on their order; it shuffles its
     # metadata, so there is one entry
-    about = {"order": list(flat), "sha256": _digest(flat), **(metadata or {})}
+    about = {"order": list(flat), **(metadata or {})}
+    about[DIGEST] = digest_of(flat, json.dumps(about))
     write_atomic(path, save(flat, {"evenhand": json.dumps(about)}))
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Flat tensors, in the order they were written, and metadata.
-
-    :func:`evenhand.tree.unflatten` makes a tree of them.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, framework="pt") as file:
-            about = json.loads((file.metadata() or {})["evenhand"])
-            flat = {key: file.get_tensor(key) for key in about["order"]}
-        if _digest(flat) != about["sha256"]:
-            raise RunError(f"{path} is damaged: its contents do not match their checksum")
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise RunError(f"{path} cannot be read: {first_line(error)}") from error
-    return flat, about
-
-
-def _digest(flat: Mapping[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for key, leaf in flat.items():
-        digest.update(f"{key} {leaf.dtype} {tuple(leaf.shape)}".encode())
-        digest.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def is_partial(path: Path) -> bool:

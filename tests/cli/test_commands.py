@@ -104,9 +104,10 @@ def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(
         "model.safetensors",
         "tally.safetensors",
         "values.safetensors",
+        "manifest.json",
     }
     tables = {f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")}
-    about = {"spec.toml", "about.json", "samples.safetensors"}
+    about = {"spec.toml", "about.json", "samples.safetensors", "manifest.json"}
     assert {path.name for path in directory.iterdir()} == about | tables | {
         "fedavg",
         "qffl",
@@ -254,7 +255,7 @@ def test_resuming_what_is_no_run_is_refused_in_one_line(call: Call, tmp_path: Pa
     (tmp_path / "mine" / "spec.toml").write_text("rounds = [")
     code, out, err = call("resume", "mine")
     assert (code, out) == (1, "")
-    assert re.fullmatch(r"evenhand: mine/spec\.toml is not valid TOML.*\n", err)
+    assert re.fullmatch(r"evenhand: mine/spec\.toml is damaged: it is not valid TOML.*\n", err)
 
 
 SPEC = """

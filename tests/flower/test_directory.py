@@ -91,6 +91,7 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
     of_method = (
         "checkpoint.safetensors",
         "history.csv",
+        "manifest.json",
         "model.safetensors",
         "over_clients.json",
         "scores.csv",
@@ -99,6 +100,7 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
     assert found == {
         "spec.toml",
         "about.json",
+        "manifest.json",
         "run-name",
         "roster.json",
         *(f"fedavg/{name}" for name in of_method),

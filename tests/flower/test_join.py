@@ -279,9 +279,16 @@ def test_without_a_checkpoint_the_numbers_are_kept_too(tmp_path: Path) -> None:
 def test_a_roster_that_was_damaged_is_named(tmp_path: Path) -> None:
     setting = late(tmp_path)
     run(setting, eh.FedAvg(), rounds=1)
-    for damage in ("", "[]", "{}", '{"session": 1, "clients": [{}], "groups": [], "teams": []}'):
+    for damage in (
+        "",
+        "[]",
+        "{}",
+        '{"session": 1, "clients": [{}], "groups": [], "teams": []}',
+        '{"session": 1e999}',
+        "[" * 100_000,
+    ):
         (tmp_path / "run" / "roster.json").write_text(damage)
-        with pytest.raises(RunError, match=r"roster.json cannot be read") as caught:
+        with pytest.raises(RunError, match=r"roster.json is damaged") as caught:
             run(setting, eh.FedAvg(), rounds=1)
         assert "\n" not in str(caught.value)
 

@@ -363,6 +363,18 @@ def test_a_damaged_file_is_refused_and_stays(tmp_path: Path) -> None:
     assert value(node.recall(START, 1)) == expected([0, 1])
 
 
+@pytest.mark.parametrize("content", [b"", b"two", b"\xff", b"9" * 5000])
+def test_a_damaged_session_is_refused(content: bytes, tmp_path: Path) -> None:
+    train(NodeMemory(tmp_path, "run", 0, session=1), 0, FIRST)
+    (tmp_path / "run" / "client-0" / "session").write_bytes(content)
+    with pytest.raises(RunError) as caught:
+        train(NodeMemory(tmp_path, "run", 0, session=1), 1, 0)
+    assert (
+        refused(caught, tmp_path) == "client 0 does not know the last session of run run: the file"
+        " is damaged; remove the file session from its memory"
+    )
+
+
 def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
     train(NodeMemory(tmp_path, "a", 0), 0, FIRST)
     (tmp_path / "a").rename(tmp_path / "b")

@@ -260,6 +260,7 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
     names = {path.name for path in directory.iterdir()}
     assert names == {
         "spec.toml",
+        "manifest.json",
         "seed-0",
         "seed-1",
         *(f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")),

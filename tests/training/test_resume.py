@@ -502,13 +502,17 @@ def silent(method: Any) -> Callable[[int, dict[str, Any]], None]:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file of a run but the note on versions and machine."""
+    """Every file of a run but the note on versions and machine, and the manifest that lists it."""
     found = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
         if path.is_file()
     }
-    return {name: content for name, content in found.items() if name != "about.json"}
+    return {
+        name: content
+        for name, content in found.items()
+        if name not in ("about.json", "manifest.json")
+    }
 
 
 @pytest.fixture(scope="module")

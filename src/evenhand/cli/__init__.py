@@ -20,6 +20,7 @@ from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
 from evenhand.cli.terminal import never_unprintable
+from evenhand.cli.verify import verify
 
 
 class Commands(click.Group):
@@ -80,6 +81,7 @@ main.add_command(compare)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(report)
+main.add_command(verify)
 main.add_command(audit)
 main.add_command(data)
 data.add_command(describe)

@@ -214,6 +214,7 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
     from evenhand.files import json_text, write_tables
     from evenhand.studies.findings import conclude
     from evenhand.studies.runs.study import Study
+    from evenhand.training.manifest import renew
 
     if not processes.is_first():
         return
@@ -227,7 +228,8 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
         measure=view.measure,
     )
     tables = findings.tables()
-    write_tables(directory, tables, view.formats)
+    written = write_tables(directory, tables, view.formats)
+    renew(directory, [path.name for path in written])
     if view.as_json:
         click.echo(json_text({"directory": str(directory), **_about(findings), **tables}))
         return

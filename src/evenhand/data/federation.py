@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from evenhand.data.arrays import from_arrays
 from evenhand.data.population import Extent, Form, Population, check_codes
-from evenhand.data.samples import PARTS, Part, Samples, View, first_not_finite
+from evenhand.data.samples import PARTS, Part, Samples, first_not_finite
 from evenhand.errors import require_choice, require_number, require_whole
 
 if TYPE_CHECKING:
@@ -150,20 +149,17 @@ class Federation(Population):
             return self
 
     def fingerprint(self) -> str:
-        """A short text that changes when the data do: a hash of sums over samples in their
-        order."""
-        found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
-        found.append(None if self.teams is None else self.teams.tolist())
-        for part in self.parts.values():
-            source, rows = (
-                (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
-            )
-            for column in (source, rows, part.y, part.group, part.offsets):
-                if column is not None:
-                    each = column.reshape(len(column), -1).sum(1, dtype=torch.float64)
-                    place = torch.arange(1, len(column) + 1, dtype=torch.float64)
-                    found.append((tuple(column.shape), float(each.sum()), float(each @ place)))
-        return hashlib.sha256(repr(found).encode()).hexdigest()
+        """A text that changes when the data do: names, samples in their order, groups, teams, and
+        how a table was encoded; see :mod:`evenhand.data.fingerprints`."""
+        found = self._fingerprint_of_clients()
+        for name, part in self.parts.items():
+            found.array(f"{name}.x", part.x)
+            found.array(f"{name}.y", part.y)
+            found.array(f"{name}.group", part.group)
+            found.array(f"{name}.offsets", part.offsets)
+        if self.encoding is not None:
+            found.plain("encoding", self.encoding.identity())
+        return found.text()
 
     def balance(self, by: str = "label", part: str | None = None) -> tuple[tuple[str, ...], Tensor]:
         """Names of the labels or groups, and (n, C) how many samples of each every client holds.

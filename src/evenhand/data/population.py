@@ -6,15 +6,14 @@ with samples; the server of a real federation has a population alone.
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.data.fingerprints import Fingerprint
 from evenhand.data.samples import PARTS, Samples
 from evenhand.errors import require_choice
 
@@ -203,31 +202,26 @@ class Population:
         return self.counts("train") if self.groups else None
 
     def fingerprint(self) -> str:
-        """A short text that changes when what is known of the clients does.
-
-        It is that of a federation of zeros, sorted by group, which earlier versions had in place of
-        a population: their runs can go on.
-        """
-        found: list[object] = [self.names, self.group_names, self.team_names, self.label_names]
-        found.append(None if self.teams is None else self.teams.tolist())
+        """A text that changes when what is known of the clients does: names, teams, counts, and
+        the form of a sample; see :mod:`evenhand.data.fingerprints`."""
+        found = self._fingerprint_of_clients()
+        form = self.form
+        found.plain("x", [str(form.x_dtype), list(form.x_shape)])
+        found.plain("y", [str(form.y_dtype), list(form.y_shape)])
         for part in PARTS:
-            if part == "train" or self.has(part):
-                found += self._summary(part)
-        return hashlib.sha256(repr(found).encode()).hexdigest()
+            if self.has(part):
+                found.array(part, self.counts(part))
+        return found.text()
 
-    def _summary(self, part: str) -> Iterator[object]:
-        """Of each array of such a federation: its shape, its sum, and its sum weighted by place."""
-        counts, total = self.counts(part).flatten(), int(self.counts(part).sum())
-        yield (1, *self.form.x_shape), 0.0, 0.0
-        yield (total,), 0.0, 0.0
-        yield (total, *self.form.y_shape), 0.0, 0.0
-        if self.groups:
-            codes, ends = torch.arange(self.groups).repeat(self.clients), counts.cumsum(0)
-            places = (ends * (ends + 1) - (ends - counts) * (ends - counts + 1)) // 2
-            yield (total,), float((codes * counts).sum()), float((codes * places).sum())
-        offsets = F.pad(self.sizes(part).cumsum(0), (1, 0))
-        places = torch.arange(1, len(offsets) + 1)
-        yield (len(offsets),), float(offsets.sum()), float((offsets * places).sum())
+    def _fingerprint_of_clients(self) -> Fingerprint:
+        """One that has taken in who the clients are."""
+        found = Fingerprint()
+        found.plain("clients", self.names)
+        found.plain("groups", self.group_names)
+        found.plain("labels", self.label_names)
+        found.plain("team names", self.team_names)
+        found.array("teams", self.teams)
+        return found
 
     def probe(self, count: int) -> Samples:
         """``count`` samples to try a module on, fewer where clients have fewer for training: the

@@ -22,6 +22,7 @@ from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.local import LocalSGD
 from evenhand.studies.runs import directories
+from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
 from evenhand.training.provenance import PACKAGES, begun_at
@@ -69,10 +70,12 @@ class Directory:
             return
         self._describe(population, by_client)
         files.write_atomic(self.path / "spec.toml", self.spec.to_toml().encode())
+        renew_run(self.path)
 
     def finish(self, result: Result, population: Population, by_client: bool) -> None:
         """Write what came of it."""
         self._describe(population, by_client)
+        renew_run(self.path)
         saved.write_method(result, self.folder, keep_checkpoint=True)
 
     def _describe(self, population: Population, by_client: bool) -> None:

@@ -239,9 +239,18 @@ def _read(path: Path) -> tuple[Roster, int]:
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         return Roster.from_plain(kept), int(kept["session"])
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (
+        OSError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise RunError(
-            f"{path} cannot be read: {first_line(error)}; put a copy of it back, or give the run"
+            f"{path} is damaged: {first_line(error)}; put a copy of it back, or give the run"
             " another directory"
         ) from error
 

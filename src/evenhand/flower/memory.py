@@ -34,6 +34,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.errors import RunError, require_whole
 from evenhand.files import clear_partial, read_tensors, write_atomic, write_tensors
+from evenhand.reading import read_text
 from evenhand.tree import Tree
 
 FIRST = -1  # counted, where no reply of the client has been counted yet
@@ -122,7 +123,7 @@ class NodeMemory:
     def _be_newest(self) -> None:
         """Note the session; raise where there was a later one."""
         path = self._folder / "session"
-        newest = int(path.read_text(encoding="utf-8")) if path.exists() else 0
+        newest = self._session_of(path) if path.exists() else 0
         if newest > self._session:
             raise RunError(
                 "the task is of a time before the server was started again, and client"
@@ -130,6 +131,15 @@ class NodeMemory:
             )
         if newest < self._session:
             write_atomic(path, str(self._session).encode())
+
+    def _session_of(self, path: Path) -> int:
+        try:
+            return int(read_text(path))
+        except (RunError, ValueError) as error:
+            raise RunError(
+                f"client {self._client} does not know the last session of run {self._run}: the file"
+                " is damaged; remove the file session from its memory"
+            ) from error
 
     def _remove_old(self, round: int, counted: int) -> None:
         rounds = self._rounds()

@@ -25,6 +25,7 @@ from evenhand.studies.specs.grid import Axis, parse_axis, swept
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
 from evenhand.training.fit import Progress
+from evenhand.training.manifest import renew
 from evenhand.training.places import alone, new_place
 from evenhand.training.provenance import ElsewhereWarning
 from evenhand.training.settings import Options, takes_settings
@@ -232,7 +233,8 @@ def _carry_out(
         def found() -> Findings:
             study = Study.load([directory])
             findings = conclude(study, planned.spec, **numbers)
-            write_tables(directory, findings.tables())
+            written = write_tables(directory, findings.tables())
+            renew(directory, [path.name for path in written])
             if out is None:  # models are read when they are first asked for
                 for trial in study.trials.values():
                     trial.read_models()

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from evenhand import files, tree
 from evenhand.algorithm import Algorithm, State
+from evenhand.data.earlier import earlier_fingerprint
+from evenhand.data.fingerprints import Fingerprint
 from evenhand.data.population import Extent, Population
 from evenhand.data.samples import Batch, Samples
 from evenhand.engines import processes
+from evenhand.engines.threads import one_thread
 from evenhand.errors import RunError
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
+from evenhand.reading import damaged, read_tensors
 from evenhand.training.settings import Settings
 from evenhand.tree import Tree
 
 CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
+FORMAT = 2  # checkpoints of the first have none
+FROM_THE_START = "put a copy of it back, or delete it to train from the first round"
 
 
 class Start(NamedTuple):
@@ -31,6 +37,13 @@ class Start(NamedTuple):
     memories: dict[int, Tree]  # what clients remember
     history: list[Row]
     tracked: dict[int, Tensor]  # the clients' weights after some rounds
+
+
+class Then(NamedTuple):
+    """What a checkpoint says of its run."""
+
+    extent: Extent  # how many clients, groups and teams there were, as far as it tells
+    exact: bool  # whether it knows the data by their bytes; earlier versions knew sums
 
 
 class Checkpoints:
@@ -72,6 +85,7 @@ class Checkpoints:
         }
         kept["weights"] = {str(round): weights for round, weights in tracked.items()}
         about = {
+            "format": FORMAT,
             "rounds": len(history),
             "settings": self.settings,
             "extent": self.extent,
@@ -80,16 +94,15 @@ class Checkpoints:
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
     @processes.on_first
-    def extent_then(self) -> Extent:
-        """How many clients, groups and teams there were when the checkpoint was written, as far as
-        it tells."""
-        _, about = files.read_tensors(self.directory / CHECKPOINT)
-        return Extent(*about.get("extent", self.extent))
+    def then(self) -> Then:
+        """What the checkpoint says of the run when it was written."""
+        _, about = self._read()
+        return Then(Extent(*about.get("extent", self.extent)), "format" in about)
 
     @processes.on_first
     def load(self, identity: str | None = None) -> Start:
         """The checkpoint, which must be of a run with this identity, by default the present one."""
-        flat, about = files.read_tensors(self.directory / CHECKPOINT)
+        flat, about = self._read()
         if about.get("settings") != (self.settings if identity is None else _hashed(identity)):
             raise RunError(
                 f"{self.directory} holds a checkpoint of a run with other settings or data; use"
@@ -100,11 +113,21 @@ class Checkpoints:
             {int(i): saved for i, saved in kept.get(name, {}).items()}
             for name in ("memory", "weights")
         )
-        if "state" not in kept or not isinstance(about.get("history"), list):
-            raise RunError(
-                f"{self.directory / CHECKPOINT} is damaged: it lacks its state or history"
-            )
         return Start(kept["state"], memories, about["history"], tracked)
+
+    def _read(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        path = self.directory / CHECKPOINT
+        flat, about = read_tensors(path, FROM_THE_START)
+        history, extent = about.get("history"), about.get("extent", self.extent)
+        if (
+            not isinstance(history, list)
+            or not all(isinstance(row, dict) for row in history)
+            or not any(key.startswith("state/") for key in flat)
+        ):
+            raise damaged(path, "it lacks its state or history", FROM_THE_START)
+        if not isinstance(extent, list | tuple) or len(extent) != len(self.extent):
+            raise damaged(path, "it does not say how many clients it is of", FROM_THE_START)
+        return flat, about
 
 
 def identify(
@@ -119,15 +142,34 @@ def identify(
     ``data``: the population's fingerprint, where it is known.
     """
     start = model.init()
+    parameters = Fingerprint()
+    for name, leaf in start.items():
+        parameters.array(name, leaf)
+    with one_thread():  # sums depend on the number of threads
+        loss = _first_loss(model, population, start)
+    data = data or population.fingerprint()
+    return repr((settings.identity(algorithm), (loss, parameters.text(), data)))
+
+
+def identify_as_before(
+    model: Model, population: Population, algorithm: Algorithm, settings: Settings
+) -> str:
+    """:func:`identify` of versions whose checkpoints have no format."""
+    start = model.init()
     parameters = [
         (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in start.items()
     ]
+    loss = _first_loss(model, population, start)
+    data = earlier_fingerprint(population)
+    return repr((settings.identity(algorithm), (loss, parameters, data)))
+
+
+def _first_loss(model: Model, population: Population, start: Tree) -> float:
+    """The loss of a few samples, which changes when the loss function does."""
     first = first_samples(model, population, 8)
     few = torch.arange(len(first.y), device=model.device)
     ones = torch.ones(len(few), device=model.device, dtype=model.dtype)
-    loss = float(model.loss(start, Batch(first, few, ones)))
-    data = data or population.fingerprint()
-    return repr((settings.identity(algorithm), (loss, parameters, data)))
+    return float(model.loss(start, Batch(first, few, ones)))
 
 
 def first_samples(model: Model, population: Population, count: int) -> Samples:

@@ -8,6 +8,7 @@ runs/digits/
   about.json           versions, seed, machine, what the data are; as they were at the first start
   encoding.json        how a table's columns became numbers, where the data came as one
   samples.safetensors  whose each test sample is, of which group, with which label
+  manifest.json        SHA-256 and size of these files, and of the tables
   fedavg/
     history.csv        a row per round
     scores.csv         a row per client, group and team
@@ -19,6 +20,7 @@ runs/digits/
     weights.safetensors    the same at every evaluated round
     model.safetensors  the model handed out
     personal.safetensors   each client's own model, for methods that have them
+    manifest.json      SHA-256 and size of these files; written last
     checkpoint.safetensors to go on from
 """
 
@@ -38,9 +40,11 @@ from evenhand.algorithm import Algorithm, visible
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
-from evenhand.errors import RunError
+from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import rows_of
+from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
 from evenhand.training.provenance import ABOUT as ABOUT
 from evenhand.training.provenance import PACKAGES, begun_at, place_of
@@ -104,7 +108,9 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, {**about, **begun_at(directory)})
     write_samples(federation, directory)
-    _write_method(result, directory, keep_checkpoint=True)
+    _write_method(result, directory)
+    owner = Owner.of(about, label_of(method["name"]))
+    seal(directory, (*RUN_FILES, *METHOD_FILES), owner)
 
 
 def run_table(
@@ -149,7 +155,10 @@ def _named(value: Any) -> str:
 
 
 def _table(path: Path) -> dict[str, Any]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        return tomllib.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is not valid TOML ({first_line(error)})") from error
 
 
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,6 +181,7 @@ def about_run(
     encoding = population.encoding if isinstance(population, Federation) else None
     return {
         "spec": identity(spec),
+        "sealed": True,  # there are manifests; runs of earlier versions have none
         "data": population.fingerprint(),
         "judged_on": "test" if population.judged_part == "test" else "training",
         "labels": list(population.label_names),
@@ -216,11 +226,15 @@ def _guess(y: torch.Tensor) -> torch.Tensor:
 
 @processes.on_first
 def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
-    """Write a finished method; scores last, since they mark it as finished."""
-    _write_method(result, folder, keep_checkpoint)
+    """Write a finished method; its manifest last, since that marks it as finished."""
+    _write_method(result, folder)
+    seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
+    if not keep_checkpoint:
+        (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
+def _write_method(result: Outcome, folder: Path) -> None:
+    (folder / MANIFEST).unlink(missing_ok=True)  # it is not finished while it is written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:
@@ -252,5 +266,3 @@ def _write_method(result: Outcome, folder: Path, keep_checkpoint: bool) -> None:
     if result.over_clients is not None:
         files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)
-    if not keep_checkpoint:
-        (folder / CHECKPOINT).unlink(missing_ok=True)

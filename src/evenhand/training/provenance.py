@@ -6,7 +6,6 @@ list ``resumed``.
 
 from __future__ import annotations
 
-import json
 import platform
 import warnings
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,8 @@ from typing import Any
 
 from evenhand import files
 from evenhand.engines import processes
+from evenhand.reading import read_json
+from evenhand.training.manifest import MANIFEST, renew
 
 ABOUT = "about.json"
 PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
@@ -42,7 +43,7 @@ def place_of(device: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 def begun_at(directory: Path) -> dict[str, Any]:
     """What about.json says of where a run was begun and went on; nothing where there is none."""
     path = directory / ABOUT
-    about = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    about = read_json(path) if path.exists() else {}
     return {key: about[key] for key in (*PLACE, RESUMED) if key in about}
 
 
@@ -57,7 +58,7 @@ def begun_engine(directory: Path) -> str | None:
 def note_place(directory: Path, now: Mapping[str, Any]) -> None:
     """Write where a run begins; of one that goes on, where it goes on, if that is elsewhere."""
     path = directory / ABOUT
-    about = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    about = read_json(path) if path.exists() else {}
     here = {key: now[key] for key in PLACE if key in now}
     if not about:
         files.write_json(path, here)
@@ -72,6 +73,8 @@ def note_place(directory: Path, now: Mapping[str, Any]) -> None:
             stacklevel=2,
         )
         files.write_json(path, {**about, RESUMED: [*about.get(RESUMED, []), here]})
+        if (directory / MANIFEST).exists():
+            renew(directory, [ABOUT])
 
 
 def _changes(key: str, before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

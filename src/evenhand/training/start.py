@@ -12,11 +12,12 @@ from torch import nn
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
+from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
 from evenhand.errors import require_kind
 from evenhand.model import Model
-from evenhand.training.checkpoints import Checkpoints, Start, identify
+from evenhand.training.checkpoints import Checkpoints, Start, identify, identify_as_before
 from evenhand.training.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -73,12 +74,18 @@ def open_store(
     store = Checkpoints(Path(out), identity, population.extent)
     if not store.has_one_to_resume(resume):
         return store, Start(first, {}, [], {})
-    earlier = population.first(store.extent_then())
+    extent, exact = store.then()
+    earlier = population.first(extent)
+    if not exact:
+        log.warning("%s %s", out, WEAKER)
+        start = store.load(identify_as_before(model, earlier, algorithm, settings))
+    elif earlier is population:
+        start = store.load()
+    else:
+        start = store.load(identify(model, earlier, algorithm, settings))
     device = tree.leaves(first["model"])[0].device
     if earlier is population:
-        start = store.load()
         return store, start._replace(state=to_server(start.state, device))
-    start = store.load(identify(model, earlier, algorithm, settings))
     joining = range(earlier.clients, population.clients)
     names = ", ".join(population.name(client) for client in joining)
     log.warning("clients that join after round %d: %s", len(start.history), names)

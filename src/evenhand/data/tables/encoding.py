@@ -89,6 +89,14 @@ class Encoding:
         """Outputs of a regression in the label's own unit."""
         return values * self.label_std + self.label_mean
 
+    def identity(self) -> dict[str, Any]:
+        """What rows are encoded by, as plain values: columns that are used, scales, categories, the
+        label."""
+        saved = self.to_json()
+        used = [column for column in saved["columns"] if column["kind"] != "left out"]
+        kept = ("label", "task", "label_names", "label_mean", "label_std")
+        return {"columns": used, **{key: saved[key] for key in kept}}
+
     def to_json(self) -> dict[str, Any]:
         """Plain dicts, lists, texts and numbers, for :meth:`from_json`."""
         saved = {"format": 1, **_lists(asdict(self))}

@@ -6,10 +6,8 @@ A run made of a spec also holds tables of its results, ``comparison.csv`` and ot
 
 from __future__ import annotations
 
-import csv
-import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +18,33 @@ import numpy as np
 from evenhand import files
 from evenhand.data.federation import Federation
 from evenhand.engines import processes
-from evenhand.errors import RunError
+from evenhand.errors import RunError, SpecError, first_line
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
+from evenhand.reading import RESTORE, damaged, read_json
+from evenhand.studies.runs.contents import (
+    read_about,
+    read_arrays,
+    read_columns,
+    read_scores,
+)
+from evenhand.studies.runs.sealing import (
+    REWRITE,
+    begun_with,
+    is_whole,
+    keep_samples,
+    note_changed_spec,
+    renew_run,
+)
 from evenhand.studies.runs.trial import Ints, Trial
 from evenhand.studies.specs.measure import Measure, measure_of
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.manifest import MANIFEST, Owner, Sealed, renew
 from evenhand.training.places import is_free, new_place
 
-TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
 TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
 IN_PYTHON = "go on with it in Python, by the same call with resume=True"
 
@@ -46,7 +59,8 @@ def load_spec(directory: Path) -> Spec:
     """The spec of an existing run."""
     path = directory / saved.SPEC
     if path.exists():
-        return Spec.load(path)
+        note_changed_spec(directory)
+        return read_spec(path)
     if (directory / CHECKPOINT).exists():
         raise RunError(f"{directory} holds a run that is not finished; {IN_PYTHON}")
     if directory.is_dir() and is_free(directory):
@@ -59,9 +73,10 @@ def load_spec(directory: Path) -> Spec:
 
 @processes.on_first
 def is_finished(folder: Path) -> bool:
-    """Whether a method is done; what a killed process left beside its files is removed."""
+    """Whether a method is done, and whole; what a killed process left beside its files is
+    removed."""
     files.clear_partial(folder)
-    done = (folder / saved.SCORES).exists()
+    done = is_whole(folder)
     if done:
         (folder / CHECKPOINT).unlink(missing_ok=True)
     return done
@@ -75,7 +90,7 @@ def claim_run(
     other data. Where and with what it was begun stays as it was written first."""
     files.clear_partial(directory)
     path = directory / saved.ABOUT
-    begun = _json(path) or {}
+    begun = begun_with(directory, federation, about)
     if begun.get("spec", about["spec"]) != about["spec"]:
         raise RunError(
             f"{directory} was begun with other settings; run the changed spec.toml in a directory"
@@ -89,8 +104,8 @@ def claim_run(
     files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
     if not begun:
         files.write_json(path, about)
-    if not (directory / saved.SAMPLES).exists():
-        saved.write_samples(federation, directory)
+    keep_samples(directory, federation)
+    renew_run(directory)
 
 
 @processes.on_first
@@ -102,17 +117,21 @@ def claim_comparison(spec: Spec, directory: Path) -> None:
     """
     path, text = directory / saved.SPEC, spec.to_toml()
     files.clear_partial(directory)
-    if path.exists() and Spec.load(path) != spec:
+    if path.exists() and read_spec(path) != spec:
         raise RunError(
             f"{directory} was begun with other settings; run the changed spec in a directory of"
             " its own"
         )
     files.write_atomic(path, text.encode())
+    renew(directory, [saved.SPEC])
 
 
 def run_directories(path: Path) -> list[Path]:
     """The run directories that a directory stands for: itself, or one for each seed of a
     comparison."""
+    held = Sealed(path, f"put a copy of it back, or: evenhand resume {shlex.quote(str(path))}")
+    if held.has(saved.SPEC):
+        held.path(saved.SPEC)
     spec = load_spec(path)
     return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
 
@@ -125,6 +144,7 @@ class SavedRun:
     spec: Spec
     about: Mapping[str, Any]
     samples: Mapping[str, Ints]
+    way_out: str = RESTORE  # where a file of a method is damaged
 
     @classmethod
     def read(cls, directory: Path, begun: Path) -> SavedRun:
@@ -134,21 +154,34 @@ class SavedRun:
             resume = IN_PYTHON
         if begun != directory and not (directory / saved.SPEC).exists():
             raise RunError(f"{begun} is not finished: there is no {directory.name} yet; {resume}")
+        run = Sealed(directory, resume)
+        if run.has(saved.SPEC):
+            run.path(saved.SPEC)
         spec = load_spec(directory)
-        about = _json(directory / saved.ABOUT) or {}
+        again = (
+            f"train it again with: evenhand resume {shlex.quote(str(begun))}"
+            if spec.data.get("name") not in (saved.PYTHON, NODES)
+            else RESTORE
+        )
+        run.way_out = REWRITE
+        about = read_about(run.path(saved.ABOUT)) if run.has(saved.ABOUT) else {}
+        if run.manifest is None and about.get("sealed"):
+            raise damaged(directory / MANIFEST, "it is missing", resume)
         unfinished = [
-            method.label
+            method.label + reason
             for method in spec.methods
-            if not (_folder(directory, method) / saved.SCORES).exists()
+            if (reason := _unfinished(directory, method, bool(run.manifest))) is not None
         ]
         if unfinished or "data" not in about:
             what = f": {', '.join(unfinished)}" if unfinished else ""
             if spec.data.get("name") == NODES:
-                done = [_rounds_done(directory / label) for label in unfinished]
+                done = [_rounds_done(directory / method.label) for method in spec.methods]
                 what = f": it has done {done[0]} of {spec.rounds} rounds" if done else ""
                 resume = "start its Flower app again with the same out, and it goes on from there"
             raise RunError(f"{directory} is not finished{what}; {resume}")
-        return cls(directory, spec, about, _tensors(directory / saved.SAMPLES))
+        run.way_out = again
+        samples = read_arrays(run.path(saved.SAMPLES), again) if run.has(saved.SAMPLES) else {}
+        return cls(directory, spec, about, samples, again)
 
     @property
     def measure(self) -> Measure:
@@ -173,20 +206,27 @@ class SavedRun:
 
     def _trial(self, method: Method) -> Trial:
         folder = _folder(self.directory, method)
-        scores = _columns(folder / saved.SCORES)
-        validation = folder / saved.VALIDATION
-        tally, weights = (_tensors(folder / name) for name in (saved.TALLY, saved.WEIGHT_HISTORY))
-        outcomes = _tensors(folder / saved.VALUES)
+        held = Sealed(folder, self.way_out, Owner.of(self.about, method.label))
+
+        def found(name: str, read: Callable[[Path, str], Any]) -> Any:
+            return read(held.path(name), self.way_out) if held.has(name) else None
+
+        scores = found(saved.SCORES, read_scores)
+        tally, weights, outcomes = (
+            found(name, read_arrays) or {}
+            for name in (saved.TALLY, saved.WEIGHT_HISTORY, saved.VALUES)
+        )
         values, guess = outcomes.pop("value", None), self.samples.get("guess")
         if "label" in self.samples:
             outcomes["label"] = self.samples["label"]
+        self._check_lengths(folder, outcomes, values)
         return Trial(
             method,
             self.spec.seed,
             folder,
             scores,
-            _columns(folder / HISTORY),
-            _columns(validation) if validation.exists() else None,
+            found(HISTORY, read_columns),
+            found(saved.VALIDATION, read_scores),
             self._counts(scores, tally.get("confusion")),
             tally,
             None if values is None else values.astype(np.float64),
@@ -196,9 +236,18 @@ class SavedRun:
             None if guess is None else (float(guess[0]), float(guess[1])),
             weights.get("round"),
             weights.get("weight"),
-            _json(folder / saved.WEIGHTS),
-            _json(folder / saved.OVER_CLIENTS),
+            found(saved.WEIGHTS, read_json),
+            found(saved.OVER_CLIENTS, read_json),
         )
+
+    def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:
+        """Raise where a method was not judged on the run's samples."""
+        client = self.samples.get("client")
+        lengths = {len(array) for array in outcomes.values()}
+        lengths |= set() if values is None else {len(values)}
+        if client is not None and lengths - {len(client)}:
+            reason = f"it is about {max(lengths)} samples, the run about {len(client)}"
+            raise damaged(folder / saved.VALUES, reason, self.way_out)
 
     def _counts(self, scores: Columns, table: Any) -> Counts | None:
         # of very many clients, counts are kept by group alone
@@ -221,32 +270,25 @@ def _folder(directory: Path, method: Method) -> Path:
     return folder if folder.is_dir() else directory
 
 
+def _unfinished(directory: Path, method: Method, sealed: bool) -> str | None:
+    """What to say of a method that is not finished; None where it is. ``sealed``: whether a method
+    is finished only with a manifest."""
+    folder = _folder(directory, method)
+    if (folder / MANIFEST).exists():
+        return None
+    if not (folder / saved.SCORES).exists():
+        return ""
+    return f" (it has no {MANIFEST})" if sealed else None
+
+
 def _rounds_done(folder: Path) -> int:
     return len(files.read_rows(folder / HISTORY)) if (folder / HISTORY).exists() else 0
 
 
-def _columns(path: Path) -> Columns:
-    rows = files.read_rows(path, text=TEXT)
-    with path.open(newline="", encoding="utf-8") as file:
-        header = next(csv.reader(file), [])
-    return {
-        name: (
-            [row.get(name, "") for row in rows]
-            if name in TEXT
-            else np.array([row.get(name, np.nan) for row in rows])
-        )
-        for name in header
-        if name in TEXT or any(name in row for row in rows)
-    }
-
-
-def _tensors(path: Path) -> dict[str, Any]:
-    return (
-        {name: tensor.numpy() for name, tensor in files.read_tensors(path)[0].items()}
-        if path.exists()
-        else {}
-    )
-
-
-def _json(path: Path) -> dict[str, Any] | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+def read_spec(path: Path) -> Spec:
+    """The spec in a run directory."""
+    try:
+        return Spec.load(path)
+    except (SpecError, TypeError) as error:
+        reason = first_line(error).replace(f"{path} is", "it is").removeprefix(f"{path}: ")
+        raise damaged(path, reason, "put it right, or put a copy of it back") from error

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand import files, tree
+from evenhand import tree
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary
+from evenhand.reading import read_tensors
 from evenhand.studies.specs.method import Method
 from evenhand.training.directory import MODEL, PERSONAL
+from evenhand.training.manifest import Sealed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,15 +83,15 @@ class Trial:
     @cached_property
     def params(self) -> dict[str, Tensor]:
         """The model handed out, with the keys of ``module.state_dict()``."""
-        return tree.unflatten(files.read_tensors(self.folder / MODEL)[0])
+        return tree.unflatten(read_tensors(Sealed(self.folder).path(MODEL))[0])
 
     @cached_property
     def personal(self) -> list[dict[str, Tensor]] | None:
         """Each client's own model, for methods that have them."""
-        path = self.folder / PERSONAL
-        if not path.exists():
+        held = Sealed(self.folder)
+        if not held.has(PERSONAL):
             return None
-        found = tree.unflatten(files.read_tensors(path)[0])
+        found = tree.unflatten(read_tensors(held.path(PERSONAL))[0])
         return [found[str(client)] for client in range(len(found))]
 
     def read_models(self) -> None:

@@ -30,6 +30,7 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.studies.specs.tuning import Tuning, tuning_points
 from evenhand.training.directory import SPEC
 from evenhand.training.fit import Progress
+from evenhand.training.manifest import renew
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ def _settle(directory: Path, asked: Spec, spec: Spec) -> None:
             " its own"
         )
     files.write_atomic(directory / SPEC, spec.to_toml().encode())
+    renew(directory, [SPEC])
 
 
 def _tuned(place: Path, methods: Sequence[Method], rule: Tuning) -> Tuned:

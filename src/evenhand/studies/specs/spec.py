@@ -22,6 +22,7 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.suited import suitable_methods, suitable_model
 from evenhand.training.directory import RUN_FILES
+from evenhand.training.manifest import MANIFEST
 from evenhand.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Spec:
         """Parse TOML text; ``source`` is named in errors."""
         try:
             table = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # too many digits, or brackets
             raise SpecError(f"{source} is not valid TOML: {error}") from error
         return cls.from_table(table, source)
 
@@ -262,7 +263,7 @@ class Spec:
         for label in (
             method.label for method in self.methods if method.label != label_of(method.name)
         ):
-            if not FILE_NAME.fullmatch(label) or label in RUN_FILES:
+            if not FILE_NAME.fullmatch(label) or label in (*RUN_FILES, MANIFEST):
                 raise SpecError(
                     f"label must be a plain file name other than {', '.join(RUN_FILES)}, got"
                     f" {label!r}"

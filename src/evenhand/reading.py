@@ -1,0 +1,148 @@
+"""Files of runs, read: whatever has happened to one, the error names it and says what to do."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from evenhand.errors import RunError, first_line
+
+DIGEST = "digest"  # in the metadata of tensors: SHA-256 of tensors and metadata
+RESTORE = "put a copy of it back, or make the run again in another directory"
+
+
+def damaged(path: Path, reason: str, way_out: str = RESTORE) -> RunError:
+    """The error for a file that is not what was written."""
+    return RunError(f"{path} is damaged: {reason}; {way_out}")
+
+
+def read_text(path: Path, way_out: str = RESTORE) -> str:
+    """The text of a file that was written as UTF-8."""
+    _require_file(path, way_out)
+    try:
+        return path.read_bytes().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise damaged(path, f"byte {error.start} is no UTF-8", way_out) from error
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _require_file(path: Path, way_out: str) -> None:
+    if not path.is_file():
+        reason = "it is a directory" if path.is_dir() else "it is missing"
+        raise damaged(path, reason, way_out)
+
+
+def read_rows(path: Path, text: Sequence[str] = (), way_out: str = RESTORE) -> list[dict[str, Any]]:
+    """The inverse of :func:`evenhand.files.write_rows`.
+
+    Numbers become numbers, True and False bool, empty cells missing keys.
+
+    Columns in ``text`` stay as they are: a client may be called "007".
+    """
+    return read_table(path, text, way_out)[1]
+
+
+def read_table(
+    path: Path, text: Sequence[str] = (), way_out: str = RESTORE
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The names of a CSV table's columns, and its rows as :func:`read_rows` gives them."""
+    header, *lines = _cells(path, way_out)
+    rows = [
+        {
+            key: cell if key in text else _value(cell)
+            for key, cell in zip(header, line, strict=True)
+            if cell != ""
+        }
+        for line in lines
+    ]
+    return header, rows
+
+
+def _cells(path: Path, way_out: str) -> list[list[str]]:
+    """The lines of a CSV table, all of them as long as the first, which names the columns."""
+    content = io.StringIO(read_text(path, way_out), newline="")
+    try:
+        lines = list(csv.reader(content, strict=True))
+    except csv.Error as error:
+        raise damaged(path, first_line(error), way_out) from error
+    if not lines:
+        raise damaged(path, "it is empty", way_out)
+    header = lines[0]
+    if "" in header or len({*header}) < len(header):
+        raise damaged(path, "its first line does not name every column once", way_out)
+    for number, line in enumerate(lines[1:], 2):
+        if len(line) != len(header):
+            reason = f"line {number} has {len(line)} cells, the first {len(header)}"
+            raise damaged(path, reason, way_out)
+    return lines
+
+
+def _value(text: str) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float) if "_" not in text else ():  # Python reads 1_0 as 10
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def read_json(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
+    """The object that a JSON file holds."""
+    try:
+        found = json.loads(read_text(path, way_out))
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is not valid JSON ({first_line(error)})", way_out) from error
+    if not isinstance(found, dict):
+        raise damaged(path, "it holds no JSON object", way_out)
+    return found
+
+
+def read_tensors(path: Path, way_out: str = RESTORE) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Flat tensors, in the order they were written, and metadata.
+
+    :func:`evenhand.tree.unflatten` makes a tree of them.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    _require_file(path, way_out)
+    try:
+        with safe_open(path, framework="pt") as file:
+            about = json.loads((file.metadata() or {})["evenhand"])
+            # earlier versions had a digest of the tensors alone
+            digest, text = about.pop(DIGEST, None), json.dumps(about)
+            if digest is None:
+                digest, text = about["sha256"], ""
+            flat = {key: file.get_tensor(key) for key in about["order"]}
+            whole = digest == digest_of(flat, text) and flat.keys() == {*file.keys()}
+    except (
+        SafetensorError,
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RuntimeError,  # torch's, and of too many brackets
+    ) as error:
+        raise damaged(path, first_line(error), way_out) from error
+    if not whole:
+        raise damaged(path, "its contents do not match their checksum", way_out)
+    return flat, about
+
+
+def digest_of(flat: Mapping[str, Tensor], about: str) -> str:
+    digest = hashlib.sha256(about.encode())
+    for key, leaf in flat.items():
+        digest.update(f"{key} {leaf.dtype} {tuple(leaf.shape)}".encode())
+        digest.update(leaf.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,95 @@
+"""What the files of a finished run hold, checked: tables, arrays, what it says about itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from evenhand.metrics.scores import Columns
+from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors
+
+TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
+KINDS = ("client", "everyone", "group", "team")  # of rows of scores
+SHARES = (
+    "accuracy",
+    "balanced_accuracy",
+    "precision",
+    "recall",
+    "specificity",
+    "auc",
+    "calibration_error",
+)
+COUNTS = ("count", "train_count")
+
+
+def read_scores(path: Path, way_out: str = RESTORE) -> Columns:
+    """The columns of scores; raises where they cannot be scores."""
+    columns = read_columns(path, way_out)
+    for name in ("by", "name", "count"):
+        if name not in columns:
+            raise damaged(path, f"it has no column {name!r}", way_out)
+    for line, kind in enumerate(columns["by"], 2):
+        if kind not in KINDS:
+            reason = f"line {line} is about a {kind!r}, not a {', '.join(KINDS)}"
+            raise damaged(path, reason, way_out)
+    for name in (*SHARES, *COUNTS):
+        values = columns.get(name)
+        if values is None or not len(values):
+            continue
+        known = values[~np.isnan(values.astype(np.float64))]
+        wrong = (known < 0) | (known > 1) if name in SHARES else (known < 0) | (known % 1 != 0)
+        if wrong.any():
+            wanted = "between 0 and 1" if name in SHARES else "a whole number"
+            reason = f"{name} is {known[wrong][0]}, not {wanted}"
+            raise damaged(path, reason, way_out)
+    return columns
+
+
+def read_columns(path: Path, way_out: str = RESTORE) -> Columns:
+    """The columns of a table: texts as lists, numbers as arrays with NaN for empty cells."""
+    header, rows = read_table(path, TEXT, way_out)
+    columns: Columns = {}
+    for name in header:
+        if name in TEXT:
+            columns[name] = [row.get(name, "") for row in rows]
+        elif any(name in row for row in rows):
+            cells = [row.get(name, math.nan) for row in rows]
+            for line, cell in enumerate(cells, 2):
+                if isinstance(cell, str) or (abs(cell) > 2**63 and isinstance(cell, int)):
+                    reason = f"{name} in line {line} is {str(cell)[:40]!r}, not a number"
+                    raise damaged(path, reason, way_out)
+            columns[name] = np.array(cells)
+    return columns
+
+
+def read_arrays(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
+    """The arrays of a file, by name."""
+    return {name: tensor.numpy() for name, tensor in read_tensors(path, way_out)[0].items()}
+
+
+def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:
+    """What a run says about itself."""
+    about = read_json(path, way_out)
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "spec": str,
+        "data": str,
+        "judged_on": str,
+        "labels": list,
+        "label": str,
+        "label_scale": (int, float),
+        "seed": int,
+        "versions": dict,
+        "server": dict,
+        "federation": dict,
+    }
+    for name, kind in kinds.items():
+        if name in about and not isinstance(about[name], kind):
+            raise damaged(path, f"{name} is {str(about[name])[:40]!r}", way_out)
+    scale = about.get("label_scale", 1.0)
+    if not (math.isfinite(scale) and scale > 0):
+        raise damaged(path, f"label_scale is {scale}, not a positive number", way_out)
+    return about

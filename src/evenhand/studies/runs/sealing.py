@@ -1,0 +1,122 @@
+"""What a run that goes on does about files that are not as they were written: it says so, and makes
+again what it can."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from evenhand.data.earlier import WEAKER, earlier_fingerprint, is_earlier
+from evenhand.data.federation import Federation
+from evenhand.errors import RunError
+from evenhand.files import write_json
+from evenhand.reading import damaged, read_json
+from evenhand.training import directory as saved
+from evenhand.training.manifest import CHANGED, MANIFEST, Manifest, Owner, renew, seal
+
+log = logging.getLogger(__name__)
+
+REWRITE = "put a copy of it back, or delete it: it is then written anew, with today's versions"
+REMOVE = "remove it and resume the run"
+
+
+def begun_with(directory: Path, federation: Federation, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run says about itself since it was begun; {} where it is begun now.
+
+    Raises where that is damaged. Where it is missing it is written anew, from ``about``, with the
+    settings and data of which the manifest knows. A fingerprint of an earlier version becomes the
+    present one where the data have it.
+    """
+    known, path = _known(directory), directory / saved.ABOUT
+    listed = known is not None and saved.ABOUT in known.entries
+    if not path.exists():
+        if known is None or not listed:
+            return {}
+        log.warning("%s is missing; it is written anew, with today's versions", path)
+        return _rewritten(path, {**about, "spec": known.owner.run, "data": known.owner.data})
+    begun = read_json(path, REWRITE)
+    if known is not None and listed and (reason := known.fault(saved.ABOUT)):
+        raise damaged(path, reason, REWRITE)
+    data = str(begun.get("data", ""))
+    if data and is_earlier(data) and data == earlier_fingerprint(federation):
+        log.warning("%s %s", directory, WEAKER)
+        begun = _rewritten(path, {**begun, "data": federation.fingerprint()})
+    if known is None and begun.get("sealed"):
+        log.warning("%s is missing or damaged; it is written anew", directory / MANIFEST)
+    elif known is None:
+        _adopt(directory, begun)
+    return begun
+
+
+def _rewritten(path: Path, about: dict[str, Any]) -> dict[str, Any]:
+    write_json(path, about)
+    if (path.parent / MANIFEST).exists():
+        renew(path.parent, [path.name])
+    return about
+
+
+def _known(directory: Path) -> Manifest | None:
+    try:
+        return Manifest.read(directory)
+    except RunError:
+        return None
+
+
+def _adopt(directory: Path, about: dict[str, Any]) -> None:
+    """Write manifests for methods that an earlier version has finished."""
+    for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
+        if (folder / saved.SCORES).is_file() and not (folder / MANIFEST).exists():
+            seal(folder, saved.METHOD_FILES, Owner.of(about, folder.name))
+
+
+def keep_samples(directory: Path, federation: Federation) -> None:
+    """Write what is known of the samples, unless it is there and whole."""
+    known = _known(directory)
+    names = (saved.ENCODING, saved.SAMPLES)
+    listed = [name for name in names if known is not None and name in known.entries]
+    faults = {name: fault for name in listed if known and (fault := known.fault(name))}
+    for name, fault in faults.items():
+        log.warning("%s was damaged (%s); it is written again", directory / name, fault)
+    if faults or not (directory / saved.SAMPLES).exists():
+        saved.write_samples(federation, directory)
+
+
+def note_changed_spec(directory: Path) -> None:
+    """Say where a spec is not what was written; somebody may have changed it on purpose."""
+    known = _known(directory)
+    if known is not None and saved.SPEC in known.entries and known.fault(saved.SPEC):
+        path = directory / saved.SPEC
+        log.warning("%s has changed since it was written; what it says now is taken", path)
+
+
+def is_whole(folder: Path) -> bool:
+    """Whether a method is finished and all its files are as they were written.
+
+    Where they are not, its manifest is removed, so that it is trained again.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return False
+    owner = Owner.of(read_json(folder.parent / saved.ABOUT), folder.name)
+    try:
+        found = Manifest.read(folder)
+        reasons = dict(found.faults()) if found else {}
+        if found and (misplaced := found.misplaced(owner)):
+            reasons = {MANIFEST: misplaced}
+    except RunError:
+        reasons = {MANIFEST: CHANGED}
+    for name, reason in reasons.items():
+        if (folder / name).is_dir():
+            raise damaged(folder / name, reason, REMOVE)
+        log.warning("%s is damaged: %s; %s is trained again", folder / name, reason, folder.name)
+    if reasons:
+        path.unlink()
+    return not reasons
+
+
+def renew_run(directory: Path) -> None:
+    """Put the files of a run into its manifest."""
+    about = read_json(directory / saved.ABOUT)
+    renew(directory, saved.RUN_FILES, Owner.of(about))

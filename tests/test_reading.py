@@ -1,0 +1,140 @@
+"""Readers of files: whatever has happened to one, the error names it, on one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from evenhand import files
+from evenhand.errors import RunError
+from evenhand.reading import digest_of, read_json, read_rows, read_tensors, read_text
+from evenhand.studies.runs.contents import read_about, read_columns, read_scores
+from evenhand.studies.runs.directories import load_spec
+
+DEEP = "[" * 100_000
+
+
+def refusal(read: Callable[[Path], Any], path: Path) -> str:
+    with pytest.raises(RunError) as caught:
+        read(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path} is damaged: ")
+    assert "\n" not in message
+    return message.removeprefix(f"{path} is damaged: ")
+
+
+ROWS = [
+    (b"", "it is empty"),
+    (b"by,name,count\nclient,a\n", "line 2 has 2 cells, the first 3"),
+    (b"by,name,count\nclient,a,1,2\n", "line 2 has 4 cells, the first 3"),
+    (b"by,by,count\nclient,a,1\n", "its first line does not name every column once"),
+    (b"by,name,\nclient,a,1\n", "its first line does not name every column once"),
+    (b"by,name,count\nclient,\xff,1\n", "byte 21 is no UTF-8"),
+    (b'by,name,count\nclient,"a,1\n', "unexpected end of data"),
+    (b"by,name,accuracy\nclient,a,1\n", "it has no column 'count'"),
+    (b"by,name,count\nclienu,a,1\n", "line 2 is about a 'clienu', not a client, everyone"),
+    (b"by,name,count\nclient,a,x1\n", "count in line 2 is 'x1', not a number"),
+    (b"by,name,count\nclient,a,1_0\n", "count in line 2 is '1_0', not a number"),
+    (b"by,name,count\nclient,a," + b"9" * 99 + b"\n", "count in line 2 is '9999"),
+    (b"by,name,count\nclient,a,-1\n", "count is -1, not a whole number"),
+    (b"by,name,count\nclient,a,1.5\n", "count is 1.5, not a whole number"),
+    (b"by,name,count,accuracy\nclient,a,1,1.5\n", "accuracy is 1.5, not between 0 and 1"),
+]
+
+
+@pytest.mark.parametrize(("content", "reason"), ROWS)
+def test_scores_that_cannot_be_are_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "scores.csv"
+    path.write_bytes(content)
+    assert refusal(read_scores, path).startswith(reason)
+
+
+def test_a_file_that_is_missing_or_a_directory_is_named(tmp_path: Path) -> None:
+    for read in (read_rows, read_json, read_tensors, read_text, read_columns):
+        assert refusal(read, tmp_path / "a.file").startswith("it is missing; put a copy")
+        assert refusal(read, tmp_path).startswith("it is a directory; ")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it is not valid JSON"),
+        (b'{"a": 1', "it is not valid JSON"),
+        (DEEP.encode(), "it is not valid JSON"),
+        (b'{"a": ' + b"9" * 5000 + b"}", "it is not valid JSON"),
+        (b"[]", "it holds no JSON object"),
+        (b'{"a": "\xff"}', "byte 7 is no UTF-8"),
+        (b'{"labels": "no"}', "labels is 'no'"),
+        (b'{"label_scale": NaN}', "label_scale is nan, not a positive number"),
+        (b'{"label_scale": 1e999}', "label_scale is inf, not a positive number"),
+        (b'{"data": 5}', "data is '5'"),
+    ],
+)
+def test_what_a_run_cannot_say_of_itself_is_refused(
+    content: bytes, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "about.json"
+    path.write_bytes(content)
+    assert refusal(read_about, path).startswith(reason)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"rounds = ",
+        b"rounds = " + b"9" * 5000,
+        b"seeds = " + DEEP.encode(),
+        b"name = '\xff'",
+        b"nonsense = 1",
+        b"rounds = 'three'",
+        b"methods = [1]",
+        b"[[methods]]\nname = 'fedavh'\nlabel = '/'",
+    ],
+)
+def test_a_damaged_spec_in_a_run_is_refused(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "spec.toml").write_bytes(content)
+    with pytest.raises(RunError) as caught:
+        load_spec(tmp_path)
+    message = str(caught.value)
+    assert message.startswith(f"{tmp_path / 'spec.toml'} is damaged: ")
+    assert message.endswith("; put it right, or put a copy of it back")
+    assert "\n" not in message
+
+
+def test_every_byte_of_a_file_with_tensors_counts(tmp_path: Path) -> None:
+    """Tensors, their order, and metadata."""
+    path = tmp_path / "some.safetensors"
+    tensors = {"b": torch.arange(3.0), "a": torch.tensor([1, 2])}
+    files.write_tensors(path, tensors, {"history": [{"round": 1, "loss": 0.25}]})
+    whole, content = read_tensors(path), path.read_bytes()
+    assert list(whole[0]) == ["b", "a"]
+    assert whole[1] == {"order": ["b", "a"], "history": [{"round": 1, "loss": 0.25}]}
+    seen = 0
+    for place in range(len(content)):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+        try:
+            found = read_tensors(path)
+        except RunError as error:
+            assert str(error).startswith(f"{path} is damaged: ")  # noqa: PT017
+            seen += 1
+        else:
+            assert found[1] == whole[1]
+            assert all(torch.equal(found[0][name], whole[0][name]) for name in whole[0])
+    assert seen >= len(content) - 16  # some spaces at the end of the header mean nothing
+
+
+def test_tensors_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    """Their digest is of the tensors alone."""
+    from safetensors.torch import save
+
+    path, tensors = tmp_path / "old.safetensors", {"a": torch.arange(3.0)}
+    about = {"order": ["a"], "sha256": digest_of(tensors, ""), "rounds": 2}
+    path.write_bytes(save(tensors, {"evenhand": json.dumps(about)}))
+    assert torch.equal(read_tensors(path)[0]["a"], tensors["a"])
+    path.write_bytes(save({"a": torch.ones(3)}, {"evenhand": json.dumps(about)}))
+    assert refusal(read_tensors, path).startswith("its contents do not match their checksum")
