@@ -12,9 +12,23 @@ Wrong arguments raise ValueError or TypeError.
 from __future__ import annotations
 
 import difflib
+import dis
+import sysconfig
 from collections.abc import Collection
 from math import inf, nan
 from numbers import Integral, Real
+from pathlib import Path
+
+HERE = str(Path(__file__).parent)
+RAISE = dis.opmap["RAISE_VARARGS"]
+# what torch and NumPy say of too much memory, beside MemoryError
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "Storage size calculation overflowed",
+    "array is too big",
+    "Maximum allowed dimension exceeded",
+)
 
 
 class EvenhandError(Exception):
@@ -117,3 +131,40 @@ def require(condition: bool, message: str, *values: object) -> None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; messages of ours have no other."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error tells a user what to mend; the others are faults of the program.
+
+    Expected are errors of this library and of the operating system, missing packages, and errors
+    about arguments that a ``raise`` has raised, ours or of a user's own method: not those that the
+    interpreter or another library raises while our code runs.
+    """
+    if isinstance(error, EvenhandError | OSError | ImportError):
+        return True
+    if not isinstance(error, ValueError | TypeError | RuntimeError) or isinstance(
+        error, UnicodeError | RecursionError
+    ):
+        return False
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
+        return False
+    code = innermost.tb_frame.f_code
+    return _is_own(code.co_filename) and code.co_code[innermost.tb_lasti] == RAISE
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is of this library, or of its user."""
+    places = sysconfig.get_paths()
+    installed = [places[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return file.startswith(HERE) or not file.startswith(("<", *installed))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had: of Python, of NumPy, or of torch."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | ValueError)
+        and any(text in str(error) for text in NO_MEMORY)
+    )

@@ -7,15 +7,16 @@ import logging
 import os
 import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-import evenhand
+from evenhand.errors import first_line, is_expected, is_out_of_memory
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import Progress as AfterRound
 
+DEBUG = "EVENHAND_DEBUG"  # of the environment, so that other processes see it, too
+BUG = 70  # the exit code of an error that no user can mend, sysexits' EX_SOFTWARE
 WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
 WITH_INTERVALS = 130  # the same, for tables with intervals
 
@@ -58,19 +61,73 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except (
-        ValueError,
-        TypeError,
-        OSError,
-        RuntimeError,
-        ImportError,
-        evenhand.EvenhandError,
-    ) as error:
-        if begun.speaks:  # an error of one process is an error of all
-            click.echo(f"evenhand: {error}", err=True)
-        sys.exit(1)
+    except Exception as error:
+        end_with(error, begun.speaks)
     finally:
         log.setLevel(level)
+
+
+def end_with(error: Exception, speaks: bool = True) -> NoReturn:
+    """Say in one line what went wrong, and exit: 1 for what a user can mend, 70 for a fault of the
+    program. With --debug the traceback comes first.
+
+    Args:
+        speaks: of several processes, whether this is the one that says it.
+    """
+    if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
+        raise error  # click has its own words for these
+    if speaks and debugging():
+        traceback.print_exception(error)
+    if is_out_of_memory(error):
+        line, code = f"not enough memory: {first_line(error)}", 1
+    elif is_expected(error):
+        line, code = str(error) or type(error).__name__, 1
+    else:
+        way = (
+            "report it with the traceback above"
+            if debugging()
+            else ("rerun with --debug for the traceback and report it with that")
+        )
+        line, code = (
+            f"unexpected error: {type(error).__name__}: {first_line(error)} (this is a bug: {way})",
+            BUG,
+        )
+    if speaks:  # an error of one process is an error of all
+        click.echo(f"evenhand: {line}", err=True)
+    sys.exit(code)
+
+
+def debugging() -> bool:
+    """Whether --debug, or EVENHAND_DEBUG=1, asks for tracebacks."""
+    return os.environ.get(DEBUG, "") not in ("", "0")
+
+
+class Commands(click.Group):
+    """A group of commands that end every error with one line, and take --debug at any place."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = args.index("--") if "--" in args else len(args)
+        if "--debug" in args[:rest]:
+            args = [arg for arg in args[:rest] if arg != "--debug"] + args[rest:]
+            before = os.environ.get(DEBUG)
+            os.environ[DEBUG] = "1"
+            ctx.call_on_close(lambda: _restore(before))
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click ends quietly
+            raise
+        except Exception as error:
+            end_with(error)
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(DEBUG, None)
+    else:
+        os.environ[DEBUG] = before
 
 
 @contextmanager
