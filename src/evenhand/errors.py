@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import difflib
 import dis
+import os
+import resource
 import sysconfig
 from collections.abc import Collection
 from math import inf, nan
@@ -60,14 +62,14 @@ def require_whole(name: str, value: object, least: int, optional: bool = False) 
         or isinstance(value, bool)
         or not least <= int(value) < 2**63
     ):
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number >= {least}, got {brief(value)}")
 
 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
     """Raise a ValueError unless ``value`` is a number in ``interval``: "[0, inf)", "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     # NaN is inside no interval
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    number = _as_float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     if (low <= number if interval[0] == "[" else low < number) and (
         number <= high if interval[-1] == "]" else number < high
     ):
@@ -78,14 +80,57 @@ def require_number(name: str, value: object, interval: str, hint: str = "") -> N
         wanted = "a finite number" + (
             "" if low == -inf else f" {'>=' if interval[0] == '[' else '>'} {low:g}"
         )
-    raise ValueError(f"{name} must be {wanted}, got {value!r}" + (f"; {hint}" if hint else ""))
+    raise ValueError(f"{name} must be {wanted}, got {brief(value)}" + (f"; {hint}" if hint else ""))
+
+
+def _as_float(value: Real) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return inf if value > 0 else -inf
+
+
+def brief(value: object, most: int = 60) -> str:
+    """What somebody gave, in one line that is not long.
+
+    >>> brief("a\nb"), brief(10**400, 12)
+    ("'a\\nb'", '100000000000…')
+    """
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        shown = f"{type(value).__name__} of thousands of digits"
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= most else f"{shown[:most]}…"
+
+
+def require_memory(what: str, size: float) -> None:
+    """Raise a ValueError unless ``size`` bytes for ``what`` can be had on this machine."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    have = pages if limit == resource.RLIM_INFINITY else min(pages, limit)
+    if size > have:
+        raise ValueError(
+            f"{what} would take about {gibibytes(size)} of memory, and this machine has"
+            f" {gibibytes(have)}"
+        )
+
+
+def gibibytes(size: float) -> str:
+    """An amount of memory, for people.
+
+    >>> gibibytes(3 << 29), gibibytes(10**14)
+    ('1.5 GiB', '93,132 GiB')
+    """
+    amount = size / (1 << 30)
+    return f"{amount:,.1f} GiB" if amount < 100 else f"{amount:,.0f} GiB"
 
 
 def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         listed = " or ".join((", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'))
-        raise ValueError(f"{name} must be {listed}, got {value!r}")
+        raise ValueError(f"{name} must be {listed}, got {brief(value)}")
 
 
 def require_kind(name: str, value: object, kind: type, example: str) -> None:
@@ -113,7 +158,7 @@ def unknown(what: str, name: object, known: Collection[str]) -> str:
         if known
         else "it has none"
     )
-    return f"unknown {what} {name!r}; {hint}"
+    return f"unknown {what} {brief(name)}; {hint}"
 
 
 def require_known(what: str, name: object, known: Collection[str]) -> None:
