@@ -20,6 +20,7 @@ from collections.abc import Collection
 from math import inf, nan
 from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 HERE = str(Path(__file__).parent)
 RAISE = dis.opmap["RAISE_VARARGS"]
@@ -83,11 +84,11 @@ def require_number(name: str, value: object, interval: str, hint: str = "") -> N
     raise ValueError(f"{name} must be {wanted}, got {brief(value)}" + (f"; {hint}" if hint else ""))
 
 
-def _as_float(value: Real) -> float:
+def _as_float(value: Any) -> float:
     try:
         return float(value)
     except OverflowError:  # a whole number of hundreds of digits
-        return inf if value > 0 else -inf
+        return inf if int(value) > 0 else -inf
 
 
 def brief(value: object, most: int = 60) -> str:
@@ -96,6 +97,8 @@ def brief(value: object, most: int = 60) -> str:
     >>> brief("a\nb"), brief(10**400, 12)
     ("'a\\nb'", '100000000000…')
     """
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # 3 and not np.int64(3)
     try:
         shown = repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
