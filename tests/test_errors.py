@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from collections.abc import Callable
+from numbers import Real
+from pathlib import Path
 
-from evenhand.errors import require_whole, unknown
+import numpy as np
+import pytest
+import torch
+
+import evenhand as eh
+from evenhand.errors import (
+    is_expected,
+    is_out_of_memory,
+    require,
+    require_kind,
+    require_whole,
+    unknown,
+)
 
 
 def test_whole_numbers_are_neither_true_nor_too_large() -> None:
@@ -20,3 +35,49 @@ def test_the_nearest_name_is_given_whatever_its_case() -> None:
     assert unknown("algorithm", "QFFL", known) == "unknown algorithm 'QFFL'; did you mean 'qffl'?"
     assert unknown("algorithm", "x", known) == "unknown algorithm 'x'; choose from fedavg, qffl"
     assert unknown("keyword", "x", ()) == "unknown keyword 'x'; it has none"
+
+
+def _raised(function: Callable[[], object]) -> BaseException:
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        function()
+    return caught.value
+
+
+def _of_a_method() -> None:
+    raise ValueError("a user's own method says what is wrong")
+
+
+def test_expected_are_errors_that_somebody_has_worded() -> None:
+    expected = [
+        lambda: require_whole("rounds", -1, 0),
+        lambda: require_kind("local", "3", Real, "1.0"),
+        lambda: Path("/nowhere/at/all").read_text(),
+        lambda: __import__("no_such_package"),
+        lambda: eh.Federation.from_leaf("/nowhere"),
+        _of_a_method,
+    ]
+    for function in expected:
+        assert is_expected(_raised(function)), function
+
+
+def test_unexpected_are_errors_of_the_interpreter_and_of_other_libraries() -> None:
+    unexpected = [
+        lambda: unknown("method", "x", 3),  # type: ignore[arg-type]  # difflib iterates over it
+        lambda: require("{x}"),  # type: ignore[call-arg,arg-type]  # too few arguments
+        lambda: np.zeros((2, 3)) @ np.zeros((2, 3)),
+        lambda: json.loads("{"),
+        lambda: torch.zeros(2) @ torch.zeros(3),
+        lambda: {}["x"],
+        lambda: b"\xff".decode(),
+    ]
+    for function in unexpected:
+        assert not is_expected(_raised(function)), function
+
+
+def test_memory_that_cannot_be_had_is_known_whoever_says_so() -> None:
+    assert is_out_of_memory(_raised(lambda: np.zeros(1 << 60)))
+    assert is_out_of_memory(_raised(lambda: np.zeros(1 << 50)))
+    assert is_out_of_memory(_raised(lambda: torch.zeros(1 << 50)))
+    assert is_out_of_memory(_raised(lambda: torch.zeros(1 << 62)))
+    assert is_out_of_memory(MemoryError())
+    assert not is_out_of_memory(RuntimeError("another"))

@@ -13,9 +13,26 @@ Wrong arguments raise ValueError or TypeError.
 from __future__ import annotations
 
 import difflib
+import dis
+import os
+import resource
+import sysconfig
 from collections.abc import Collection
 from math import inf, nan
 from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+HERE = str(Path(__file__).parent)
+RAISE = dis.opmap["RAISE_VARARGS"]
+# what torch and NumPy say of too much memory, beside MemoryError
+NO_MEMORY = (
+    "can't allocate memory",
+    "out of memory",
+    "Storage size calculation overflowed",
+    "array is too big",
+    "Maximum allowed dimension exceeded",
+)
 
 
 class EvenhandError(Exception):
@@ -51,14 +68,14 @@ def require_whole(name: str, value: object, least: int, optional: bool = False) 
         or isinstance(value, bool)
         or not least <= int(value) < 2**63
     ):
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number >= {least}, got {brief(value)}")
 
 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
     """Raise a ValueError unless ``value`` is a number in ``interval``: "[0, inf)", "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
     # NaN is inside no interval
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
+    number = _as_float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     if (low <= number if interval[0] == "[" else low < number) and (
         number <= high if interval[-1] == "]" else number < high
     ):
@@ -69,14 +86,59 @@ def require_number(name: str, value: object, interval: str, hint: str = "") -> N
         wanted = "a finite number" + (
             "" if low == -inf else f" {'>=' if interval[0] == '[' else '>'} {low:g}"
         )
-    raise ValueError(f"{name} must be {wanted}, got {value!r}" + (f"; {hint}" if hint else ""))
+    raise ValueError(f"{name} must be {wanted}, got {brief(value)}" + (f"; {hint}" if hint else ""))
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return inf if int(value) > 0 else -inf
+
+
+def brief(value: object, most: int = 60) -> str:
+    """What somebody gave, in one line that is not long.
+
+    >>> brief("a\nb"), brief(10**400, 12)
+    ("'a\\nb'", '100000000000…')
+    """
+    if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
+        value = value.item()  # type: ignore[attr-defined]  # 3 and not np.int64(3)
+    try:
+        shown = repr(value)
+    except ValueError:  # Python writes no whole number of more than 4,300 digits
+        shown = f"{type(value).__name__} of thousands of digits"
+    shown = " ".join(shown.split())
+    return shown if len(shown) <= most else f"{shown[:most]}…"
+
+
+def require_memory(what: str, size: float) -> None:
+    """Raise a ValueError unless ``size`` bytes for ``what`` can be had on this machine."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    have = pages if limit == resource.RLIM_INFINITY else min(pages, limit)
+    if size > have:
+        raise ValueError(
+            f"{what} would take about {gibibytes(size)} of memory, and this machine has"
+            f" {gibibytes(have)}"
+        )
+
+
+def gibibytes(size: float) -> str:
+    """An amount of memory, for people.
+
+    >>> gibibytes(3 << 29), gibibytes(10**14)
+    ('1.5 GiB', '93,132 GiB')
+    """
+    amount = size / (1 << 30)
+    return f"{amount:,.1f} GiB" if amount < 100 else f"{amount:,.0f} GiB"
 
 
 def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         listed = " or ".join((", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'))
-        raise ValueError(f"{name} must be {listed}, got {value!r}")
+        raise ValueError(f"{name} must be {listed}, got {brief(value)}")
 
 
 def require_kind(name: str, value: object, kind: type, example: str) -> None:
@@ -104,7 +166,7 @@ def unknown(what: str, name: object, known: Collection[str]) -> str:
         if known
         else "it has none"
     )
-    return f"unknown {what} {name!r}; {hint}"
+    return f"unknown {what} {brief(name)}; {hint}"
 
 
 def require_known(what: str, name: object, known: Collection[str]) -> None:
@@ -122,3 +184,40 @@ def require(condition: bool, message: str, *values: object) -> None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's message; messages of ours have no other."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
+
+
+def is_expected(error: BaseException) -> bool:
+    """Whether an error tells a user what to mend; the others are faults of the program.
+
+    Expected are errors of this library and of the operating system, missing packages, and errors
+    about arguments that a ``raise`` has raised, ours or of a user's own method: not those that the
+    interpreter or another library raises while our code runs.
+    """
+    if isinstance(error, EvenhandError | OSError | ImportError):
+        return True
+    if not isinstance(error, ValueError | TypeError | RuntimeError) or isinstance(
+        error, UnicodeError | RecursionError
+    ):
+        return False
+    innermost = error.__traceback__
+    while innermost is not None and innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    if innermost is None:
+        return False
+    code = innermost.tb_frame.f_code
+    return _is_own(code.co_filename) and code.co_code[innermost.tb_lasti] == RAISE
+
+
+def _is_own(file: str) -> bool:
+    """Whether a file is of this library, or of its user."""
+    places = sysconfig.get_paths()
+    installed = [places[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return file.startswith(HERE) or not file.startswith(("<", *installed))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory could not be had: of Python, of NumPy, or of torch."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | ValueError)
+        and any(text in str(error) for text in NO_MEMORY)
+    )

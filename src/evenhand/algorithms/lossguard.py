@@ -94,9 +94,11 @@ class LossGuard(Wrapper):
     def _clipped(self, replies: Replies) -> Replies:
         """The replies with every reported loss clipped."""
 
-        def clip(loss: Tensor) -> Tensor:
+        def clip(given: Tensor) -> Tensor:
+            loss = given.double()  # quantiles are for numbers of full precision
             middle = loss.quantile(0.5)
-            return loss.clamp(max=middle + self.mads * (loss - middle).abs().quantile(0.5))
+            most = middle + self.mads * (loss - middle).abs().quantile(0.5)
+            return loss.clamp(max=most).to(given.dtype)
 
         if not replies.each:
             return replies

@@ -120,7 +120,7 @@ class FedAdam(ServerOptimizer):
         require_number("lr", self.lr, "(0, inf)")
         require_number("b1", self.b1, "[0, 1)")
         require_number("b2", self.b2, "[0, 1)")
-        require_number("tau", self.tau, "(0, inf)", "0.001 is usual")
+        require_number("tau", self.tau, "(0, 1e15]", "0.001 is usual")  # its square is kept
 
     def first(self, nothing: Tree) -> Tree:
         return {"mean": nothing, "square": tree.map(lambda leaf: leaf + self.tau**2, nothing)}

@@ -5,9 +5,6 @@ Nothing heavy is imported before a command runs, so that ``evenhand --help`` ans
 
 from __future__ import annotations
 
-import sys
-from typing import Any
-
 import click
 
 import evenhand
@@ -19,21 +16,14 @@ from evenhand.cli.flower import flower
 from evenhand.cli.report import report
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
-from evenhand.cli.terminal import never_unprintable
+from evenhand.cli.terminal import Commands
 from evenhand.cli.verify import verify
 
 
-class Commands(click.Group):
-    """Commands whose output fits any terminal."""
-
-    def main(self, *args: Any, **kwargs: Any) -> Any:
-        never_unprintable()
-        return super().main(*args, **kwargs)
-
-
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(evenhand.__version__, "--version", prog_name="evenhand")
-def main() -> None:
+def main(debug: bool) -> None:
     """Fair federated learning: train with fair methods and see who gains and who pays."""
 
 
@@ -51,18 +41,14 @@ def algorithms(name: str | None) -> None:
     from evenhand.studies.methods import kinds, one_line, page
 
     console = Console()
-    try:
-        if name is not None:
-            text = page(name)
-            if console.is_terminal:
-                console.print(Markdown(text))
-            else:
-                click.echo(text)
-            return
-        lines, seen = one_line(), kinds()
-    except evenhand.EvenhandError as error:
-        click.echo(f"evenhand: {error}", err=True)
-        sys.exit(1)
+    if name is not None:
+        text = page(name)
+        if console.is_terminal:
+            console.print(Markdown(text))
+        else:
+            click.echo(text)
+        return
+    lines, seen = one_line(), kinds()
     width = max(map(len, lines))
     for method, line in lines.items():
         click.echo(f"{method:{width}}  {seen[method]:6}  {line}")

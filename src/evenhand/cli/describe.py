@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-import evenhand
 from evenhand.cli.source import data_table, source_options
 
 if TYPE_CHECKING:
@@ -83,43 +82,30 @@ def describe(
     from evenhand.studies.tables.data import show_encoding
 
     console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 140)
-    try:
-        chosen = data_table(data, **source) | ({"clients": clients} if clients else {})
-        federation = Spec(data=chosen, seed=seed).build_data()
-        frame = federation.describe()
-        if table_file is not None:
-            frame.to_csv(table_file, index=False)
-        if federation.encoding is not None:
-            show_encoding(console, federation.encoding)
-        console.print(_table(frame, most))
-        if len(frame) > most:
-            console.print(
-                f"and {len(frame) - most} more, none of them larger (--most shows more, --csv"
-                " writes all)"
-            )
-        sizes = frame["train"]
-        parts = ", ".join(
-            f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame
+    chosen = data_table(data, **source) | ({"clients": clients} if clients else {})
+    federation = Spec(data=chosen, seed=seed).build_data()
+    frame = federation.describe()
+    if table_file is not None:
+        frame.to_csv(table_file, index=False)
+    if federation.encoding is not None:
+        show_encoding(console, federation.encoding)
+    console.print(_table(frame, most))
+    if len(frame) > most:
+        console.print(
+            f"and {len(frame) - most} more, none of them larger (--most shows more, --csv"
+            " writes all)"
         )
-        spread = (
-            f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
-        )
-        console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
-        if picture is not None:
-            from evenhand.data.plots import plot_partition, save_figure
+    sizes = frame["train"]
+    parts = ", ".join(
+        f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame
+    )
+    spread = f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
+    console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
+    if picture is not None:
+        from evenhand.data.plots import plot_partition, save_figure
 
-            save_figure(plot_partition(federation, by=by), picture)
-            console.print(f"The picture is in {picture}", highlight=False, soft_wrap=True)
-    except (
-        ValueError,
-        TypeError,
-        OSError,
-        RuntimeError,
-        ImportError,
-        evenhand.EvenhandError,
-    ) as error:
-        click.echo(f"evenhand: {error}", err=True)
-        sys.exit(1)
+        save_figure(plot_partition(federation, by=by), picture)
+        console.print(f"The picture is in {picture}", highlight=False, soft_wrap=True)
 
 
 def _table(frame: pd.DataFrame, most: int) -> Table:

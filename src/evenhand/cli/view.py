@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenhand.cli.options import NUMBERS, adding, format_option
-from evenhand.cli.terminal import WITH_INTERVALS, bars, results_console
+from evenhand.cli.progress import bars
+from evenhand.cli.terminal import WITH_INTERVALS, results_console
 
 if TYPE_CHECKING:
     from rich.console import Console

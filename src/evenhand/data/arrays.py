@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from evenhand.data.contents import Contents
 from evenhand.data.samples import Part
+from evenhand.errors import brief, first_line
 
 ALLOWED = {"x", "y", "group", "team", "name"}
 
@@ -33,7 +35,7 @@ def from_arrays(
                 f'client {index} must be a mapping such as {{"x": ..., "y": ...}}, got'
                 f" {type(client).__name__}"
             )
-    names = [str(client.get("name", index)) for index, client in enumerate(clients)]
+    names = [_name(client.get("name", index), index) for index, client in enumerate(clients)]
     raw: dict[str, list[dict[str, Any]]] = {}
     for part, rows in (("train", clients), ("val", val), ("test", test)):
         if rows is None:
@@ -86,15 +88,29 @@ def _tensor(values: Any) -> Tensor:
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
+def _name(value: object, index: int) -> str:
+    if not isinstance(value, str | Real | np.generic):
+        raise TypeError(
+            f"the name of client {index} must be a text or a number, got {type(value).__name__}"
+            f" {brief(value)}"
+        )
+    return " ".join(str(value).split())
+
+
 def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
     """One client's arrays as tensors, checked on their own; x is None for a client without such
     data."""
     if row is None:
         return {"x": None}
-    unknown = sorted(set(row) - ALLOWED)
-    if unknown:
+    if not isinstance(row, Mapping):
+        raise TypeError(
+            f'client {name}: {part} data must be a mapping such as {{"x": ..., "y": ...}}, got'
+            f" {type(row).__name__}"
+        )
+    unknown = next((key for key in row if key not in ALLOWED), None)
+    if unknown is not None:
         raise ValueError(
-            f"client {name} has an unknown key {unknown[0]!r}; allowed:"
+            f"client {name} has an unknown key {brief(unknown)}; allowed:"
             f" {', '.join(sorted(ALLOWED))}"
         )
     for key in ("x", "y"):
@@ -104,7 +120,7 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
         x, y = _tensor(row["x"]), _tensor(row["y"])
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"client {name}: {part} x and y must be arrays of numbers ({error})"
+            f"client {name}: {part} x and y must be arrays of numbers ({first_line(error)})"
         ) from error
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise ValueError(
@@ -119,7 +135,8 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
         group = row["group"].tolist() if hasattr(row["group"], "tolist") else row["group"]
         if not isinstance(group, Iterable) or isinstance(group, str):
             raise TypeError(
-                f"client {name}: {part} group must have a label for every sample, got {group!r}"
+                f"client {name}: {part} group must have a label for every sample, got"
+                f" {brief(group)}"
             )
         group = list(group)
         if len(group) != len(x):
@@ -132,6 +149,12 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
 
 def _encode(labels: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
     """Codes and names of labels, names in sorted order (numbers by value)."""
+    strange = next((one for one in labels if not isinstance(one, str | Real | None)), None)
+    if strange is not None:
+        raise TypeError(
+            f"a group or team label must be a text or a number, got {type(strange).__name__}"
+            f" {brief(strange)}"
+        )
     if any(label is None or label != label for label in labels):
         raise ValueError(
             "a group or team label is missing (None or NaN); give it a name, such as 'unknown'"

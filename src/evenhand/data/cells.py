@@ -193,9 +193,16 @@ def deal_counts(pool: Rows, cell: Ints, counts: Ints, seed: int) -> Deal:
     return Deal(torch.from_numpy(hand_out(shuffled(pool, cell, generator(seed)), counts)))
 
 
-def count_of(clients: int) -> int:
-    """The number of clients; raises a ValueError unless it is at least one."""
+def count_of(clients: int, pool: Rows) -> int:
+    """The number of clients; raises a ValueError unless it is at least one, and each can have a
+    sample."""
     require_whole("clients", clients, 1)
+    require(
+        clients <= len(pool),
+        "{} clients cannot share {} samples, each needs one; lower clients",
+        clients,
+        len(pool),
+    )
     return int(clients)
 
 

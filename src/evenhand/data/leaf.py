@@ -17,7 +17,7 @@ from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.data.storage.file import File, read
 from evenhand.data.text import LETTER_NAMES, glove
-from evenhand.errors import DataError, require, require_choice, require_whole
+from evenhand.errors import DataError, brief, require, require_choice, require_whole
 
 # folders of LEAF's scripts before the split, the last step first
 STAGES = ("rem_user_data", "sampled_data", "all_data")
@@ -143,7 +143,7 @@ def _load(path: Path, file: File | None) -> Iterator[User]:
         if len(user.x) != len(user.y):
             raise user.problem(f"{len(user.x)} x and {len(user.y)} y; they need equally many")
         if len(user.x) != count:
-            raise user.problem(f"num_samples says {count}, there are {len(user.x)} samples")
+            raise user.problem(f"num_samples says {brief(count)}, there are {len(user.x)} samples")
         yield user
     # LEAF's split leaves empty entries of users that it dropped
     for name in data.keys() - set(names):

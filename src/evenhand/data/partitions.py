@@ -88,7 +88,9 @@ def iid(pool: Rows, *, seed: int, clients: int) -> Deal:
 
     This is the equal-access scenario (ESG) of FedMinMax.
     """
-    return deal_evenly(pool, one_cell(pool), np.ones((count_of(clients), 1), dtype=bool), seed)
+    return deal_evenly(
+        pool, one_cell(pool), np.ones((count_of(clients, pool), 1), dtype=bool), seed
+    )
 
 
 def by_class(pool: Rows, *, seed: int, classes: Sequence[int | str] | None = None) -> Deal:
@@ -142,7 +144,9 @@ def classes_per_client(
         isinstance(consecutive, bool), "consecutive must be true or false, got {!r}", consecutive
     )
     require(k <= len(names), "k must be at most the number of {}, {}, got {}", what, len(names), k)
-    members = balanced_subsets(count_of(clients), len(names), k, consecutive, generator(seed, 1))
+    members = balanced_subsets(
+        count_of(clients, pool), len(names), k, consecutive, generator(seed, 1)
+    )
     unheld = np.flatnonzero(~members.any(0) & (np.bincount(cell, minlength=len(names)) > 0))
     if len(unheld):
         raise ValueError(
@@ -212,7 +216,7 @@ def ssg(pool: Rows, *, seed: int, clients: int, by: str = "group") -> Deal:
     """
     cell, names = cells_by(pool, by)
     require(
-        count_of(clients) >= len(names),
+        count_of(clients, pool) >= len(names),
         "ssg needs a client for each of {} groups, got clients = {}",
         len(names),
         clients,

@@ -88,7 +88,7 @@ def power_law(
         least: everyone gets so many samples first; the law deals the rest.
     """
     require_number("exponent", exponent, "[0, inf)", "0 gives equal sizes")
-    rank = 1 + generator(seed, 1).permutation(count_of(clients))
+    rank = 1 + generator(seed, 1).permutation(count_of(clients, pool))
     return _by_size(pool, seed, np.power(1.0 * rank, -exponent), least)
 
 
@@ -105,7 +105,10 @@ def log_normal(pool: Rows, *, seed: int, clients: int, sigma: float = 1.0, least
     """
     require_number("sigma", sigma, "[0, inf)", "0 gives equal sizes")
     return _by_size(
-        pool, seed, np.exp(sigma * generator(seed, 1).standard_normal(count_of(clients))), least
+        pool,
+        seed,
+        np.exp(sigma * generator(seed, 1).standard_normal(count_of(clients, pool))),
+        least,
     )
 
 
@@ -114,7 +117,7 @@ def _tilted(
 ) -> Deal:
     """Deal each cell in proportion to products of Dirichlet draws over the clients; draw anew until
     everyone has ``least``."""
-    count_of(clients)
+    count_of(clients, pool)
     for name, alpha in alphas.items():
         require_number(
             "alpha" if len(alphas) == 1 else f"{name}s", alpha, "(0, inf]", "inf is no skew"

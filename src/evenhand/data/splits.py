@@ -229,8 +229,7 @@ def _in_strata(owner: Ints, stratum: Ints, rng: np.random.Generator) -> Ints:
     """(N,) samples in a row, client after client and stratum by stratum, in random order within
     each."""
     row = rng.permutation(len(owner))
-    order = owner[row] * (int(stratum.max(initial=0)) + 1) + stratum[row]
-    return np.asarray(row[np.argsort(order, kind="stable")])
+    return np.asarray(row[np.lexsort((stratum[row], owner[row]))])  # stable: random within each
 
 
 def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.errors import require
+from evenhand.errors import gibibytes, require
 
 Ints = NDArray[np.int64]
+MOST_CELLS = 1 << 27  # of a table of counts: 1 GiB
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ class Counts:
         ``times``: how many samples each entry stands for, by default one.
         """
         shape = (len(clients), len(groups), len(labels), len(labels) + 1)
+        require(
+            math.prod(shape) <= MOST_CELLS,
+            "{:,} clients, {:,} groups and {:,} labels would make a table of {}: is the label a"
+            " number, or the client an identifier of single samples?",
+            *shape[:3],
+            gibibytes(8 * math.prod(shape)),
+        )
         cell = np.ravel_multi_index(
             (client, group, label, np.where(prediction < 0, len(labels), prediction)), shape
         )

@@ -42,6 +42,8 @@ def methods_compared(findings: Findings) -> str:
     """HTML: numbers of every method with intervals, and what each changes against the reference."""
     study, comparison = findings.study, findings.comparison
     measure, reference = study.measure, study.reference
+    if not study.labels:
+        return _diverged(study)
     about = f"{numbers.merit_words(study)}{measure.unit}, over {findings.clients}"
     over = numbers.over_words(study, comparison.over)
     intervals = f"{comparison.level:.0%} intervals {over} in brackets"
@@ -73,12 +75,18 @@ def methods_compared(findings: Findings) -> str:
         )
         for kept in _kept(study, comparison)
     ]
-    body = parts[0] + _beside(findings)
+    body = parts[0] + _diverged(study) + _beside(findings)
     if comparison.differences:
         body += _differences(findings)
     if len(parts) > 1:
         body += f"<details><summary>Further numbers</summary>{parts[1]}</details>"
     return body
+
+
+def _diverged(study: Study) -> str:
+    """The methods without numbers."""
+    names = ", ".join(f"<strong>{text(one.label)}</strong>" for one in study.diverged)
+    return f'<p class="note">Diverged, and not judged: {names}.</p>' if names else ""
 
 
 def _beside(findings: Findings) -> str:

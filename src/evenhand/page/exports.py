@@ -41,7 +41,9 @@ def save_tables(studies: Sequence[Findings], directory: str | Path) -> list[Path
         place = Path(directory)
         if len(studies) > 1:
             place /= f"study-{number}-{findings.study.name}"
-        found = {"methods.csv": _csv(method_rows(findings)), "methods.tex": latex(findings)}
+        found = {}
+        if methods := method_rows(findings):  # none where all diverged
+            found = {"methods.csv": _csv(methods), "methods.tex": latex(findings)}
         if groups := group_rows(findings):
             found["groups.csv"] = _csv(groups)
         for name, content in found.items():

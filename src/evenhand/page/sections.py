@@ -134,7 +134,7 @@ def facts(findings: Findings) -> str:
     rounds = sorted({spec.rounds for spec in study.specs})
     groups, teams = (len(study.names(by)) for by in ("group", "team"))
     facts = [
-        (len(study.labels), "method", "methods"),
+        (len(study.trained), "method", "methods"),
         (len(study.seeds), "seed", "seeds"),
         (study.clients, "client", "clients"),
         (groups, "group", "groups"),

@@ -107,7 +107,7 @@ class Findings:
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
-        sweep."""
+        sweep; of methods that diverged, diverged."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
@@ -146,6 +146,11 @@ class Findings:
                 for by, methods in self.gaps.items()
                 for label, kinds in methods.items()
                 for kind, interval in kinds.items()
+            ],
+            "diverged": [
+                {"method": one.label, "seed": seed, "round": one.round}
+                for one in study.diverged
+                for seed in one.seeds
             ],
             "clients": [
                 {

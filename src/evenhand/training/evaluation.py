@@ -170,11 +170,12 @@ class Judge:
         ):
             return None  # without an exchange about the training data
         losses = self.training_losses(state, round)
-        return (
-            None
-            if bool(losses.isnan().all())
-            else reporting.certificate(state, losses, self.census)
-        )
+        if not bool(losses.isfinite().all()):
+            return None
+        found = reporting.certificate(state, losses, self.census)
+        # weights that sum to nothing say nothing of who counts for how much
+        certifies = found is not None and bool(0 < found.weights.sum() < math.inf)
+        return found if certifies else None
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""

@@ -63,6 +63,7 @@ def read_table(
     except (EOFError, OSError, zlib.error) as error:
         raise DataError(f"{path} cannot be read: {first_line(error)}") from error
     text, taken = decode(content, str(path), encoding)
+    text = _with_plain_ends(text)
     separator = SEPARATORS[ending.removesuffix(".gz")]
     texts = missing_texts(missing)
     table = _parsed(text, str(path), separator=_separator(text, separator), missing=texts)
@@ -81,7 +82,13 @@ def parse(
         names: of the columns; None takes the first line.
         repeats: whether a name may be there twice; the second column is then called NAME.1.
     """
-    return _parsed(decode(content, source).text, source, names, repeats=repeats)
+    text = _with_plain_ends(decode(content, source).text)
+    return _parsed(text, source, names, repeats=repeats)
+
+
+def _with_plain_ends(text: str) -> str:
+    """The text with one kind of line ends: old programs end lines with a carriage return alone."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _separator(text: str, usual: str) -> str:
@@ -192,14 +199,16 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         ) from error
     try:
         stored = parquet.read_table(path)
-    except (ValueError, OSError) as error:
+        table: pd.DataFrame = stored.to_pandas()
+    except MemoryError:
+        raise
+    except Exception as error:  # pyarrow lets through what a damaged byte leads to, whatever it is
         raise DataError(f"{path} is not a Parquet file, or damaged: {first_line(error)}") from error
     if len(set(stored.column_names)) < len(stored.column_names):
         twice = next(
             name for i, name in enumerate(stored.column_names) if name in stored.column_names[:i]
         )
         raise DataError(f"{path} has two columns named {twice!r}; rename one")
-    table: pd.DataFrame = stored.to_pandas()
     if not len(table):
         raise DataError(f"{path} has columns but no rows")
     return table

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
-from evenhand.errors import require_whole
+from evenhand.errors import require_memory, require_whole
 
 
 def population(
@@ -40,6 +40,8 @@ def population(
     require_whole("classes", classes, 2)
     require_whole("test", test, 0)
     require_whole("seed", seed, 0)
+    size = clients * ((high + test) * (4 * features + 16) + 4 * classes + 16)
+    require_memory(f"{clients} clients with up to {high} samples of {features} features", size)
     rng = np.random.default_rng([seed, 1_000_000])
     weight = torch.from_numpy(rng.standard_normal((features, classes), np.float32)) / features**0.5
     lean = torch.from_numpy(rng.standard_normal((clients, classes), np.float32))

@@ -12,7 +12,7 @@ import torch
 from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.pool import Pool
-from evenhand.errors import require_number, require_whole
+from evenhand.errors import require_memory, require_number, require_whole
 
 Array = np.ndarray[Any, Any]
 FEATURES, CLASSES = 60, 10
@@ -39,6 +39,8 @@ def read(
     require_number("b", b, "[0, inf)", "0 centres the features of all clients on 0")
     require_whole("clients", clients, 1)
     require_whole("seed", seed, 0)
+    # rules, and some 450 samples a client on average
+    require_memory(f"{clients} clients", clients * 8 * ((FEATURES + 1) * CLASSES + 450 * FEATURES))
     rng = np.random.default_rng([seed, FEATURES])
     weight, mean = rules(a, b, clients, iid, rng)
     sizes = np.exp(rng.normal(4, 2, clients)).astype(np.int64) + 50

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from evenhand.data.federation import Federation
-from evenhand.errors import require, require_choice, require_whole
+from evenhand.errors import require, require_choice, require_memory, require_whole
 
 Array = np.ndarray[Any, Any]
 ABOVE, BELOW = (0.6, 0.9), (0.3, 0.1)  # u_a for x > 0 and for x <= 0
@@ -108,6 +108,13 @@ def synthetic_minimax(
         clients,
     )
     count = 40 * clients if samples is None else samples
+    require(
+        count >= clients,
+        "{} clients cannot share {} samples, each needs one; raise samples or lower clients",
+        clients,
+        count,
+    )
+    require_memory(f"{count} training and {test} test samples", 100 * (count + test))
     require(
         not exact or count % 40 == 0,
         "samples must be a multiple of 40 for exact counts, got {}; or use exact=False",

@@ -18,6 +18,8 @@ def all_panels(findings: Findings) -> Iterator[Panel]:
     """The figures of the page, in its order. Those of single clients are left out where single
     clients shared nothing."""
     study = findings.study
+    if not study.labels:  # all diverged
+        return
     found: list[Panel | None] = [
         overview(findings),
         None if findings.sweep is None else sensitivity(findings.sweep),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from evenhand.studies.analysis.diverging import diverged_sentence, smaller_step_sizes
 from evenhand.studies.analysis.evidence import RATE_OF, Evidence
 from evenhand.studies.analysis.groups import disadvantaged
 from evenhand.studies.analysis.prices import costs, price
@@ -52,6 +53,8 @@ def answer(found: Evidence) -> Answer:
 def warnings(found: Evidence) -> list[str]:
     """What must be mended before methods are ranked, the most serious first."""
     study, lines = found.study, []
+    if line := diverged_sentence(study):
+        lines.append(line)
     if study.measure.part == "training":
         lines.append(
             "There are no test data: all numbers are about the samples trained on, and look better"
@@ -245,6 +248,8 @@ def next_command(found: Evidence) -> str:
     spec = shlex.quote(str(_short(root / "spec.toml")))
     if study.specs[0].data.get("name") in (NODES, PYTHON):
         return ""
+    if study.diverged:
+        return f"evenhand compare {spec} --tune --grid {smaller_step_sizes(study)}"
     if study.tuned and found.improving:
         return f"evenhand compare {spec} --rounds {2 * study.specs[0].rounds}"
     if not study.tuned and (found.improving or found.alone_is_better or found.like_reference):

@@ -97,6 +97,8 @@ def compare(
             "intervals over splits are for data that are dealt anew with each seed; use"
             f' over="{TOGETHER}"'
         )
+    if not study.labels:  # all diverged
+        return Comparison("nothing", level, {}, {}, {}, {})
     by_seed = {
         label: [across_clients(study, label, s) for s in study.seeds] for label in study.labels
     }

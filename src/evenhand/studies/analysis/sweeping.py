@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.errors import RunError
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.measure import Measure
 from evenhand.studies.specs.method import flat_settings
@@ -40,6 +41,11 @@ class Sweep:
     def of(cls, study: Study, spec: Spec) -> Sweep:
         """Choose by the rule of ``spec``."""
         selection, reference = spec.build_selection(), study.reference
+        if reference is None and any(one.label == "fedavg" for one in study.diverged):
+            raise RunError(
+                "FedAvg diverged, and a sweep compares with it; use a smaller step size, such as"
+                " --grid local.lr=0.001,0.01"
+            )
         if reference is None:
             raise ValueError("a sweep needs FedAvg to compare with; add it to the methods")
         validation, test = (

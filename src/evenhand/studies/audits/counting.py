@@ -6,11 +6,12 @@ import numpy as np
 import pandas as pd
 
 from evenhand.data.tables.levels import levels_of
-from evenhand.errors import DataError, require_known
+from evenhand.errors import DataError, brief, require_known
 from evenhand.metrics.counts import Counts
-from evenhand.studies.audits.matching import match
+from evenhand.studies.audits.matching import MOST_LABELS, match, shown
 from evenhand.studies.audits.rows import EVERYONE, MOST_GROUPS, NO_GROUPS, read_rows
 
+MOST = 1e15  # sums of such counts are still exact
 COLUMNS = ("client", "group", "label", "prediction", "count")
 
 
@@ -37,12 +38,12 @@ def read_counts(table: pd.DataFrame) -> Counts:
             )
     for column in table.columns:
         require_known("column of a table of counts:", str(column), COLUMNS)
-    times = pd.to_numeric(table["count"], errors="coerce").to_numpy(np.float64)
-    bad = np.flatnonzero(~(times >= 0) | (times != np.floor(times)))
+    times = np.array([_number(count) for count in table["count"]], np.float64)
+    bad = np.flatnonzero(~((times >= 0) & (times <= MOST)) | (times != np.floor(times)))
     if len(bad):
         raise DataError(
-            f"row {int(bad[0]) + 1}: count is {table['count'].iloc[bad[0]]}, not a whole number"
-            " that is not negative"
+            f"row {int(bad[0]) + 1}: count is {brief(table['count'].iloc[bad[0]])}, not a whole"
+            f" number from 0 to {MOST:g}"
         )
     levels = {name: levels_of(table, name, name) for name in COLUMNS[:-1] if name in table.columns}
     if "group" in levels and not levels["group"].names:  # of predictions without groups
@@ -54,6 +55,11 @@ def read_counts(table: pd.DataFrame) -> Counts:
                 f"row {int(np.flatnonzero(levels[name].codes < 0)[0]) + 1} has no {name}"
             )
     names, of_truth, of_guess = match(truth.names, guess.names, "label", "prediction")
+    if len(names) > MOST_LABELS:
+        raise DataError(
+            f"the label has {len(names):,} different values ({shown(names)}), {MOST_LABELS} at most"
+            " can be counted against predictions: is it a number? Count ranges of it"
+        )
     zeros = np.zeros(len(table), np.int64)
     return Counts.of(
         levels["client"].codes if "client" in levels else zeros,
@@ -65,3 +71,11 @@ def read_counts(table: pd.DataFrame) -> Counts:
         names,
         times.astype(np.int64),
     )
+
+
+def _number(count: object) -> float:
+    """A count as it stands in a table; NaN for what is none."""
+    try:
+        return float(count)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return np.nan

@@ -13,10 +13,12 @@ import numpy as np
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs import merits
 from evenhand.studies.runs.directories import TUNING, SavedRun, run_directories
+from evenhand.studies.runs.divergence import Diverged, find_diverged
 from evenhand.studies.runs.folds import are_folds, pooled, rescaled
 from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure, chosen_measure
-from evenhand.studies.specs.spec import Spec
+from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import REFERENCES, Spec
 
 
 @dataclass(frozen=True, repr=False)
@@ -78,14 +80,25 @@ class Study:
         return self.root is not None and (self.root / TUNING).exists()
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The methods, in the order of the specs."""
+    def trained(self) -> tuple[str, ...]:
+        """All methods, in the order of the specs."""
         return tuple(dict.fromkeys(label for label, _ in self.trials))
+
+    @cached_property
+    def diverged(self) -> tuple[Diverged, ...]:
+        """The methods whose training diverged, with any seed; they are not judged."""
+        return find_diverged(self.trials, self.trained, self.seeds)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The methods that are judged, in the order of the specs: those that did not diverge."""
+        left_out = {one.label for one in self.diverged}
+        return tuple(label for label in self.trained if label not in left_out)
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
         """Seeds that every method was trained with, ascending."""
-        found = [{seed for label, seed in self.trials if label == known} for known in self.labels]
+        found = [{seed for label, seed in self.trials if label == known} for known in self.trained]
         return tuple(sorted(set.intersection(*found))) if found else ()
 
     @cached_property
@@ -102,7 +115,11 @@ class Study:
     def sums_only(self) -> tuple[str, ...]:
         """Methods of which single clients did not share how they fare."""
         return tuple(
-            dict.fromkeys(label for (label, _), trial in self.trials.items() if not trial.by_client)
+            dict.fromkeys(
+                label
+                for (label, _), trial in self.trials.items()
+                if not trial.by_client and label in self.labels
+            )
         )
 
     @property
@@ -133,16 +150,17 @@ class Study:
         return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
-        methods = ", ".join(self.labels)
+        methods = ", ".join(self.trained)
         return (
             f"<Study {self.name}: {methods}; {len(self.seeds)} seed{'s' * (len(self.seeds) != 1)}>"
         )
 
     def trial(self, label: str | None = None, seed: int | None = None) -> Trial:
         """Model, scores and history of a method with a seed; by default of the first."""
-        key = (self.labels[0] if label is None else label, self.seeds[0] if seed is None else seed)
+        known = (*self.labels, *self.trained)
+        key = (known[0] if label is None else label, self.seeds[0] if seed is None else seed)
         if key not in self.trials:
-            require_known("method", key[0], self.labels)
+            require_known("method", key[0], self.trained)
             raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
         return self.trials[key]
 
@@ -151,26 +169,29 @@ class Study:
         seeds = self.seeds
         trials = {
             (label, seeds[0]): pooled([self.trials[label, seed] for seed in seeds])
-            for label in self.labels
+            for label in self.trained
         }
         return replace(self, trials=trials, same_data=True, folds=len(seeds))
 
     def in_order(self) -> Study:
         """The same study with the reference first and training alone last."""
-        rank = {self.reference: -1, self.alone: 1}
+        first = {self.method(label).name: label for label in reversed(self.trained)}
+        rank = {first.get(REFERENCES[0]): -1, first.get(REFERENCES[1]): 1}
         # else in the order that they had
         keys = sorted(self.trials, key=lambda key: rank.get(key[0], 0))
         return replace(self, trials={key: self.trials[key] for key in keys})
 
     def _named(self, name: str) -> str | None:
-        return next(
-            (label for (label, _), trial in self.trials.items() if trial.method.name == name), None
-        )
+        return next((label for label in self.labels if self.method(label).name == name), None)
+
+    def method(self, label: str) -> Method:
+        """A method by its label: its name and settings."""
+        return next(trial.method for (known, _), trial in self.trials.items() if known == label)
 
     @property
     def first(self) -> Trial:
         """Any trial: names of clients, groups and teams are those of all of them."""
-        return self.trials[self.labels[0], self.seeds[0]]
+        return self.trials[(*self.labels, *self.trained)[0], self.seeds[0]]
 
     @cached_property
     def teams(self) -> tuple[str, ...]:
@@ -216,8 +237,7 @@ class Study:
         label), with any method; of the first seed where data were dealt anew and none is given."""
         if by == "team" and not self.names("team"):
             return np.zeros(0, np.int64)
-        key = (label or self.labels[0], self.seeds[0] if seed is None else seed)
-        return merits.sizes(self.trials[key], self.measure, by, self.team_codes)
+        return merits.sizes(self.trial(label, seed), self.measure, by, self.team_codes)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
         """How well each client, group or team is served by the measure, larger is better; NaN for
@@ -238,7 +258,7 @@ class Study:
     def cells(self, by: str, seed: int | None = None) -> Ints | None:
         """(N,) the client, group or team of each test sample, -1 for none; None where samples are
         elsewhere. ``seed``: by default the first."""
-        trial = self.first if seed is None else self.trials[self.labels[0], seed]
+        trial = self.trial(seed=seed)
         client, group = trial.sample_client, trial.sample_group
         if client is None:
             return None
@@ -276,7 +296,7 @@ def _natural(study: Study) -> bool:
         tuple(
             name for name, by in zip(columns["name"], columns["by"], strict=True) if by == "client"
         )
-        for columns in (study.trials[study.labels[0], seed].score_columns for seed in study.seeds)
+        for columns in (study.trial(seed=seed).score_columns for seed in study.seeds)
     }
     data = study.specs[0].data
     named = data.get("client") is not None and "partition" not in data

@@ -155,14 +155,14 @@ def _chosen(study: Study, method: Method, methods: Sequence[Method], rule: Tunin
     seed = study.seeds[0]
     labels = [
         label
-        for label in study.labels
+        for label in study.trained
         if label.startswith(f"{method.label} ") and _owner(label, methods) == method.label
     ]
     merits = {label: [study.merits(label, seed, part="validation")] for label in labels}
     found = {
         label: point
         for label, point in numbers(merits).items()
-        if all(np.isfinite([*point.values()]))
+        if all(np.isfinite([*point.values()])) and label in study.labels
     }
     if not found:
         raise RunError(

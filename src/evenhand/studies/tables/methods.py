@@ -72,6 +72,8 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
                 value += f" est. {measure.show(comparison.estimates[label][name])}"
             cells.append(f"{value} {_ends(study, interval, name)}")
         table.add_row(escape(label), *cells)
+    for one in study.diverged:
+        table.add_row(escape(one.label), "[bold red]diverged[/]", *[TO] * (len(shown) - 1))
     return table
 
 
@@ -219,7 +221,9 @@ def weight_table(study: Study) -> Table:
         if certificate is None:
             continue
         rows = certificate["clients"]
-        total = sum(row["weight"] for row in rows) or 1.0
+        total = sum(row["weight"] for row in rows)
+        if not (math.isfinite(total) and total > 0):  # they certify nothing
+            continue
         most, least = (choose(rows, key=lambda row: row["weight"]) for choose in (max, min))
         largest, smallest = (
             f"{row['weight'] / total:.3f} ({escape(str(row['name']))})" for row in (most, least)
