@@ -433,7 +433,7 @@ def test_a_folder_that_cannot_be_made_is_told_without_its_path(tmp_path: Path) -
 def test_what_a_killed_process_left_is_cleared_away(tmp_path: Path) -> None:
     node = NodeMemory(tmp_path, "run", 0)
     train(node, 0, FIRST)
-    left = tmp_path / "run" / "client-0" / ".after-1.safetensors.x7"
+    left = tmp_path / "run" / "client-0" / ".after-1.safetensors.x7y8z9a0"
     left.write_bytes(b"half")
     assert value(node.recall(START, 0)) == expected([0])
     train(node, 1, 0)
