@@ -11,6 +11,7 @@ from evenhand.studies.runs import executing
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import Spec
 from evenhand.training import directory
+from evenhand.training.manifest import MANIFEST
 
 
 def run(directory, methods=("fedavg", "qffl"), seed=0, **changes):
@@ -115,7 +116,8 @@ def test_runs_on_different_data_are_not_mixed(small, tmp_path):
 
 def test_unfinished_run_says_how_to_go_on(small, tmp_path):
     shutil.copytree(small, tmp_path / "half")
-    (tmp_path / "half" / "qffl" / directory.SCORES).unlink()
+    for name in (MANIFEST, directory.SCORES):
+        (tmp_path / "half" / "qffl" / name).unlink()
     with pytest.raises(RunError, match=r"not finished: qffl; continue it with: evenhand resume"):
         Study.load([tmp_path / "half"])
 

@@ -21,7 +21,7 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.specs.tuning import FACTORS, KNOBS, Tuning, tuning_points
 from evenhand.studies.tables.tuning import tuning_lines
-from tests.support.commands import invoke, results
+from tests.support.commands import invoke, reseal, results
 from tests.support.own_method import PowerLoss, TwoLayers, clinics
 
 Call = Callable[..., tuple[int, str, str]]
@@ -146,6 +146,7 @@ def test_the_comparison_has_the_settings_that_were_best_on_validation_data(done:
 def with_scores(directory: Path, point: str, file: str, accuracy: float) -> None:
     path = directory / "tuning" / "seed-0" / point / file
     pd.read_csv(path, dtype={"name": str}).assign(accuracy=accuracy).to_csv(path, index=False)
+    reseal(path.parent)
 
 
 def test_validation_data_choose_where_test_data_would_choose_otherwise(

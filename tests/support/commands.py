@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.training.manifest import Manifest, seal
+
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
     """The command line in this process: exit code, standard output and standard error."""
@@ -41,3 +43,10 @@ def results(directory: Path, tables: bool = True) -> dict[str, bytes]:
         *(() if tables else (f"{name}.csv" for name in TABLES)),
     )
     return {name: content for name, content in found.items() if not name.endswith(left_out)}
+
+
+def reseal(folder: Path) -> None:
+    """Take the files of a method as they are now for what was written."""
+    found = Manifest.read(folder)
+    assert found is not None
+    seal(folder, found.entries, found.owner)
