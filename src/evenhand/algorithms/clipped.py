@@ -12,7 +12,7 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
-from evenhand.messages import Reply, Task
+from evenhand.messages import Asked, Entries, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -54,6 +54,9 @@ class Clipped(Wrapper):
                 "model": self._pulled_back(start["model"], snapshot["model"]),
             }
         return self.inner.reply(model, start, end, data, task, memory)
+
+    def entries(self, asked: Asked) -> Entries:
+        return self.inner.entries(asked)
 
     def _pulled_back(self, start: Tree, end: Tree) -> Tree:
         delta = tree.sub(end, start)

@@ -25,22 +25,6 @@ from evenhand.tree import Tree
 LARGEST = 1e30
 MOST = 2**53  # whole numbers up to here are added exactly in float64
 
-# Entries of a reply that are sums of counts or weights, by their names at the top of a compartment.
-# Tensors of a model lie deeper and may be called what they like.
-NOT_NEGATIVE = frozenset(
-    {
-        *COUNTS,
-        "weight",
-        "share",
-        "untilted",
-        "above",
-        "within",
-        "team_weight",
-        "team_heard",
-        "group_share",
-    }
-)
-
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
 
@@ -111,7 +95,6 @@ def check_reply(
     *,
     must_be_finite: bool = True,
     largest: float = LARGEST,
-    not_negative: Collection[str] = NOT_NEGATIVE,
     known: Mapping[Path, Tensor] | None = None,
 ) -> list[str]:
     """What is wrong with a reply, in one line for each kind of fault; nothing where it can be
@@ -122,7 +105,6 @@ def check_reply(
         who: the client, see :func:`label`.
         must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses
             of a model that has diverged may be any of these when it is evaluated; counts never.
-        not_negative: names at the top of a compartment whose values are at least zero.
         known: what entries must be equal to: sample counts that the census has told.
     """
     found, wanted = _entries(reply), _entries(expected)
@@ -132,7 +114,8 @@ def check_reply(
         for path, leaf in tensors.items():
             name = path[1] if len(path) == 2 else ""
             limit = largest if leaf.is_floating_point() and name not in COUNTS else MOST
-            fault = _value_fault(leaf, name in not_negative, must_be_finite, limit)
+            # tensors of a model lie deeper and may be called what they like
+            fault = _value_fault(leaf, name in COUNTS, must_be_finite, limit)
             if fault:
                 faults.setdefault(fault, []).append(path)
         for path, value in (known or {}).items():
