@@ -104,7 +104,9 @@ def _fault(value: Tensor | Tree, entry: Entry, part: Tree, never_negative: bool)
     low, high = (torch.as_tensor(end).double() for end in (entry.low, entry.high))
     width = torch.where((high - low).isfinite(), high - low, 0.0)
     inside = (value >= low - rounding * width) & (value <= high + rounding * width)
-    return "" if bool(inside.all()) else "out of range"
+    if bool(inside.all()):
+        return ""
+    return "negative" if bool(((low == 0) & (value < 0)).any()) else "out of range"
 
 
 def _nobody(entry: Entry, part: Tree, value: Tensor) -> Tensor:

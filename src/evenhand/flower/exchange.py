@@ -9,7 +9,7 @@ Clients that miss the deadline, or send a reply with a fault, are left out of th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,25 +27,18 @@ from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import RollCall, check_reply, label
-from evenhand.flower.claims import check_claims, entries_of, steps_of
+from evenhand.flower.claims import check_claims, entries_of
 from evenhand.flower.faults import Faults
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
 from evenhand.flower.packing import pack, packed_size
-from evenhand.flower.proportion import (
-    BOUND,
-    Change,
-    Measured,
-    Medians,
-    changed,
-    judge,
-    measure,
-)
+from evenhand.flower.proportion import BOUND, Medians
+from evenhand.flower.request import Request
 from evenhand.flower.spool import Spool
 from evenhand.flower.sums import OrderedSum
 from evenhand.flower.wire import describe_work
-from evenhand.messages import Entries, Replies, Reply, Task
+from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -80,19 +73,6 @@ class Remote(Engine):
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         return GridExchange(self, model, population, seed)
-
-
-@dataclass(frozen=True)
-class _Request:
-    """Work that is asked of clients."""
-
-    work: Work
-    text: str  # the work as it travels
-    form: Reply  # a reply of the right names, shapes and types
-    clients: set[int]
-    entries: dict[int, Entries]  # what the reply of each client can be
-    sums: OrderedSum
-    measured: dict[int, Measured] = field(default_factory=dict)
 
 
 class _Failed(ValueError):
@@ -140,7 +120,7 @@ class GridExchange:
         replies, evaluation = self._exchange(requests, task, shared, ids, round)
         return evaluation, replies
 
-    def _request(self, work: Work, task: Task, ids: Tensor) -> _Request:
+    def _request(self, work: Work, task: Task, ids: Tensor) -> Request:
         text = describe_work(work, self.engine.method)
         clients = ids.tolist()
         entries = {
@@ -149,10 +129,10 @@ class GridExchange:
         }
         sums = OrderedSum(sorted(clients), Spool(self.engine.folder))
         form = self._form(work, text, task)
-        return _Request(work, text, form, set(clients), entries, sums)
+        return Request(work, text, form, entries, sums)
 
     def _exchange(
-        self, requests: list[_Request], task: Task, shared: Array, ids: Tensor, round: int
+        self, requests: list[Request], task: Task, shared: Array, ids: Tensor, round: int
     ) -> list[Replies]:
         """What the clients reply to the first request, and those of the second to both."""
         clients, work = ids.tolist(), requests[0].work
@@ -175,7 +155,17 @@ class GridExchange:
             what = f"has not answered within {link.limits.deadline:g} s"
             self._note(round, client, "late", f"{what} and is left out of round {round + 1}")
         membership.unresponsive |= set(roll.missing)
-        replies = [self._summed(request, round) for request in requests]
+        replies = [
+            request.summed(
+                self.engine.bound,
+                self._medians,
+                round,
+                lambda client, what: self._note(
+                    round, client, "bounded", f"is bounded in round {round + 1}: {what}"
+                ),
+            )
+            for request in requests
+        ]
         if isinstance(work, Train):
             self._counted |= dict.fromkeys(replies[0].ids.tolist(), round)
         return replies
@@ -194,7 +184,7 @@ class GridExchange:
 
     def _content(
         self,
-        requests: list[_Request],
+        requests: list[Request],
         task: Task,
         shared: Array,
         place: int,
@@ -215,7 +205,7 @@ class GridExchange:
             "loss": self.engine.loss,
         }
         for request in requests[1:]:
-            if client in request.clients:
+            if client in request.entries:
                 about["look"] = request.text
         limit = self.engine.link.limits.message
         return records.task_content(Task(task.shared, own), about, shared, limit)
@@ -225,12 +215,12 @@ class GridExchange:
         client: int,
         message: Message,
         roll: RollCall,
-        requests: list[_Request],
+        requests: list[Request],
         round: int,
         size: int,
     ) -> None:
         """Keep the client's replies to the requests, or say why they cannot count."""
-        asked = [request for request in requests if client in request.clients]
+        asked = [request for request in requests if client in request.entries]
         try:
             replies, about = self._read(client, message, both=len(asked) > 1, size=size)
         except _Failed as error:
@@ -247,29 +237,7 @@ class GridExchange:
         for reason in reasons:
             self._note(round, client, "refused", f"{reason}; left out")
         for request, reply in zip(asked, [] if reasons else replies, strict=False):
-            self._keep(client, reply, request)
-
-    def _keep(self, client: int, reply: Reply, request: _Request) -> None:
-        entries = request.entries[client]
-        if self.engine.bound is not None and entries:
-            samples = int(self.population.sizes(request.work.part)[client])
-            steps = steps_of(request.work.local, samples) if request.work.local else 1.0
-            request.measured[client] = measure(reply, entries, steps, self.engine.loss)
-        request.sums.add(client, reply)
-
-    def _summed(self, request: _Request, round: int) -> Replies:
-        """The sum of the replies, none of them out of proportion."""
-        bound, changes = self.engine.bound, dict[int, Change]()
-        if bound is not None and request.measured:
-            changes = judge(request.measured, bound, self._medians, request.work.name, round)
-        for client, change in changes.items():
-            for what in change.words:
-                self._note(round, client, "bounded", f"is bounded in round {round + 1}: {what}")
-
-        def as_counted(client: int, reply: Reply) -> Reply:
-            return changed(reply, changes[client]) if client in changes else reply
-
-        return request.sums.replies(as_counted)
+            request.keep(client, reply, self.population, self.engine.loss)
 
     def _note(self, round: int, client: int, kind: str, said: str) -> None:
         """Tell of a fault; ``said`` may begin with the client, of whom it is."""
@@ -294,7 +262,7 @@ class GridExchange:
         reply, about = records.read_reply(message.content, limit)
         return bundle.split_reply(reply) if both else (reply,), about
 
-    def _faults_in(self, client: int, reply: Reply, request: _Request) -> list[str]:
+    def _faults_in(self, client: int, reply: Reply, request: Request) -> list[str]:
         who = self._label(client)
         return check_reply(
             reply,
