@@ -57,6 +57,7 @@ class Entry:
             number, the name of another entry of the compartment (an update is scaled down with it),
             or a function of the compartment.
         least: where ``per`` is below it, nothing is left to compare.
+        slack: how much longer than the others' an honest update can be by the method's own doing.
         to_loss, from_loss: the loss that an entry is a function of, and the inverse; by default a
             product with ``per``.
     """
@@ -67,6 +68,7 @@ class Entry:
     kind: str = ""
     per: Tensor | float | str | Callable[[Tree], Tensor] = 1.0
     least: Tensor | float = 0.0
+    slack: float = 1.0
     to_loss: Callable[[Tensor], Tensor] | None = None
     from_loss: Callable[[Tensor], Tensor] | None = None
 

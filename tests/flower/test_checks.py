@@ -335,6 +335,22 @@ def test_a_client_has_its_number_and_its_name() -> None:
 # on a client
 
 
+@pytest.mark.parametrize("value", [NAN, INF, 1e29])
+def test_a_client_that_got_a_spoilt_model_does_not_blame_the_learning_rate(value: float) -> None:
+    bad = changed("each", "loss", to=torch.tensor(NAN))
+    sent = {"model": {"w": torch.tensor([0.0, value])}, "lr": torch.tensor(0.1)}
+    with pytest.raises(NotFinite) as error:
+        require_finite(bad, received=sent)
+    assert str(error.value) == (
+        "nothing is sent, because it is not finite: each/loss; the model that the server sent is"
+        " spoilt already, its values are beyond 1e+12; start a new run, or go on from an earlier"
+        " checkpoint"
+    )
+    sent["model"] = {"w": torch.tensor([0.0, 5.0])}
+    with pytest.raises(NotFinite, match="is the learning rate too large"):
+        require_finite(bad, received=sent)
+
+
 @pytest.mark.parametrize("value", [NAN, INF, -INF])
 def test_a_client_sends_nothing_that_is_not_finite(value: float) -> None:
     end = "; is the learning rate too large?"

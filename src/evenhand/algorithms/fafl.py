@@ -166,7 +166,8 @@ class FAFL(Algorithm, Reporting):
             found: Tensor = a * mean.clamp(max=most)
             return found
 
-        delta = Entry(kind="update", per=slopes, least=0.001 * a * most)
+        # batches with high losses count for more, and their gradients are longer
+        delta = Entry(kind="update", per=slopes, least=0.001 * a * most, slack=1.5)
         return {**stepped(asked), "delta": delta, "eta": moved}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand import tree
 from evenhand.errors import EvenhandError
 from evenhand.messages import Reply
 from evenhand.metrics.tallies import COUNTS
@@ -23,6 +24,7 @@ from evenhand.tree import Tree
 # Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32
 # (up to 3.4e38).
 LARGEST = 1e30
+SPOILT = 1e12  # no model that is any good has such a value
 MOST = 2**53  # whole numbers up to here are added exactly in float64
 
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
@@ -127,19 +129,25 @@ def check_reply(
     ]
 
 
-def require_finite(reply: Reply, memory: Tree | None = None) -> None:
+def require_finite(reply: Reply, memory: Tree | None = None, received: Tree | None = None) -> None:
     """On a client: raise :class:`NotFinite` unless all it is about to send and remember is
-    finite."""
+    finite; ``received`` is what the server has sent."""
     bad = [
         path
         for path, leaf in _entries(reply, memory or {}).items()
         if leaf is not None and not all(map(math.isfinite, _ends(leaf)))
     ]
-    if bad:
-        raise NotFinite(
-            f"nothing is sent, because it is not finite: {_listed(bad)}; is the learning rate too"
-            " large?"
-        )
+    if not bad:
+        return
+    sent = [abs(end) for leaf in tree.leaves(received or {}) for end in _ends(leaf)]
+    spoilt = not all(end < SPOILT for end in sent)  # NaN is not below it either
+    why = (
+        "the model that the server sent is spoilt already, its values are beyond"
+        f" {SPOILT:g}; start a new run, or go on from an earlier checkpoint"
+        if spoilt
+        else "is the learning rate too large?"
+    )
+    raise NotFinite(f"nothing is sent, because it is not finite: {_listed(bad)}; {why}")
 
 
 def _entries(reply: Reply, memory: Tree | None = None) -> dict[Path, Tensor | None]:

@@ -27,7 +27,7 @@ from evenhand.losses import LOSSES, SUMMED
 from evenhand.messages import Entries, Reply
 from evenhand.tree import Tree
 
-BOUND = 5.0
+BOUND = 3.0
 ENOUGH = 3  # replies whose median says something
 MEDIANS = "medians.jsonl"
 
@@ -131,7 +131,8 @@ def judge(
         if reference is None:
             continue
         for client, one in found.items():
-            limit = bound * reference * max(1.0, one.steps / steps)
+            slack = one.entries[path.partition("/")[2]].slack
+            limit = bound * slack * reference * max(1.0, one.steps / steps)
             if one.lengths.get(path, 0.0) > limit:
                 changes[client].factors[path] = limit / one.lengths[path]
                 changes[client].words.append(
