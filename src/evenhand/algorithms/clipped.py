@@ -19,12 +19,13 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    """Let no client move the model by more than a given length.
+    """Let no honest client move the model by more than a given length.
 
         Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
 
     The client's local model is pulled back towards the received one, so whatever the inner method
-    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model.
+    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model. A client that lies
+    need not clip: against those a server has a bound of its own (``server_app(bound=...)``).
 
     Args:
         norm: largest Euclidean length of a client's update over all parameters.

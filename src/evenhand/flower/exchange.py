@@ -32,7 +32,7 @@ from evenhand.flower.faults import Faults
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
-from evenhand.flower.packing import pack, packed_size
+from evenhand.flower.packing import byte_count, pack, packed_size
 from evenhand.flower.proportion import BOUND, Medians
 from evenhand.flower.request import Request
 from evenhand.flower.spool import Spool
@@ -258,7 +258,10 @@ class GridExchange:
             raise _Failed(f"{reason} (Flower's error {code})")
         if fault := records.fault_in(message.content):
             raise _Failed(fault)
-        limit = min(size, self.engine.link.limits.message)
+        limit = self.engine.link.limits.message
+        records.check_size(message.content, limit)
+        if (found := records.size_of(message.content)) > size:
+            raise ValueError(f"its reply has {byte_count(found)}, at most {byte_count(size)} fit")
         reply, about = records.read_reply(message.content, limit)
         return bundle.split_reply(reply) if both else (reply,), about
 
