@@ -65,12 +65,14 @@ class Lie:
         flipped: whether it also trains on labels that are the wrong way round, as somebody does
             who wants the model to fail.
         methods: those that it is told to; all where there are none.
+        plausible: whether no server could tell it from the truth; it is shown, and not judged.
     """
 
     name: str
     change: Change = lambda message: message
     flipped: bool = False
     methods: tuple[str, ...] = ()
+    plausible: bool = False
 
 
 def in_replies(*kinds: str) -> Callable[[Callable[[Reply], Reply]], Change]:
@@ -122,9 +124,11 @@ def set_to(value: float, *names: str) -> Callable[[Reply], Reply]:
 UPDATES = ("delta", "snapshot")
 trained, told = in_replies("train"), in_replies("train", "survey")
 LOSSES = ("AFL", "FedMinMax", "DRFA")
+TOLD = ("loss", "loss_at_start", "group_loss")  # names of losses
 LIES = (
-    Lie("nothing"),
-    Lie("flipped labels alone", flipped=True),
+    Lie("nothing", plausible=True),
+    Lie("flipped labels alone", flipped=True, plausible=True),
+    Lie("loss x 2.5", told(times(2.5, *TOLD)), True, LOSSES, plausible=True),
     Lie("total/weight and update x 1e6", trained(times(1e6)), flipped=True),
     Lie("update x 1000", trained(times(1000.0, *UPDATES)), flipped=True),
     Lie("wrong sign x 10", trained(times(-10.0, *UPDATES))),
@@ -272,13 +276,14 @@ def figures(seconds: float, seed: int) -> list[Figure]:
     fit into the time."""
     end, clients = time.monotonic() + seconds, federation(seed)
     found: dict[str, list[float]] = {}
-    for name, lie in cases():
-        if time.monotonic() > end:
+    judged = [(name, lie) for name, lie in cases() if not lie.plausible]
+    for place in np.random.default_rng(seed).permutation(len(judged)):
+        if time.monotonic() > end and found:
             break
-        if lie.name != "nothing":
-            found.setdefault(lie.name, []).append(
-                worst_honest(METHODS[name], lie, seed, clients=clients)
-            )
+        name, lie = judged[place]
+        found.setdefault(lie.name, []).append(
+            worst_honest(METHODS[name], lie, seed, clients=clients)
+        )
     return [
         Figure(lie, len(values), sum(value >= HELD for value in values), f"worst {min(values):.2f}")
         for lie, values in found.items()

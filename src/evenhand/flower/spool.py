@@ -29,11 +29,11 @@ class Spool:
 
     Args:
         folder: where the file lies, on a disk that is large enough; None is the system's folder.
-        in_memory: bytes that are kept in memory.
+        in_memory: bytes that are kept in memory; None is IN_MEMORY.
     """
 
-    def __init__(self, folder: Path | None = None, in_memory: int = IN_MEMORY) -> None:
-        self._folder, self._room = folder, in_memory
+    def __init__(self, folder: Path | None = None, in_memory: int | None = None) -> None:
+        self._folder, self._room = folder, IN_MEMORY if in_memory is None else in_memory
         self._kept: dict[int, Reply] = {}
         self._places: dict[int, list[tuple[int, int]]] = {}
         self._file: IO[bytes] | None = None
