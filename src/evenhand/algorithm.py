@@ -9,10 +9,9 @@ What few methods need are interfaces that a method inherits beside :class:`Algor
 is a value, :class:`LocalWork`.
 
 Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers
-may then be tensors (), with a value for each run, and server functions are batched over runs where
-they keep to the same rules; where they do not, they are called run by run. What a method derives
-from its settings in ``__post_init__`` (a way to go, a flag) is the same for all runs that are
-stacked.
+may then be tensors (), with a value for each run; server functions that keep to the same rules are
+batched over runs, others called run by run. What a method derives from its settings in
+``__post_init__`` (a flag) is the same for all runs that are stacked.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.growth import grown
 from evenhand.local import LocalSGD
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped, undeclared
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -44,8 +43,7 @@ Info = dict[str, Any]  # numbers a report wants
 
 
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
-    """A federated method. The defaults are those of federated averaging; a method overrides what it
-    changes."""
+    """A federated method. The defaults are FedAvg's; a method overrides what it changes."""
 
     personal: bool = False  # whether each client ends with a model of its own
 
@@ -104,6 +102,11 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         model: Tree = shared["model"]
         return model
 
+    def entries(self, asked: Asked) -> Entries:
+        """What the entries of a client's reply can be; a class that changes ``reply`` says it
+        anew."""
+        return stepped(asked)
+
     # ---- what few methods have
 
     def question(self) -> Question | None:
@@ -131,9 +134,10 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a function that nothing would call: of an interface that the class does not
-        have."""
+        """Refuse a function of an interface that the class does not have: nothing would call it."""
         super().__init_subclass__(**options)
+        if "reply" in vars(cls) and "entries" not in vars(cls):
+            cls.entries = lambda self, asked: undeclared(asked)  # type: ignore[method-assign]
         for name, (interface, now) in INTERFACE_OF.items():
             own = vars(cls).get(name)
             unheard = own is True or callable(own) or isinstance(own, property)
@@ -170,6 +174,15 @@ class Question(ABC):
     def learn(self, state: State, replies: Replies) -> State:
         """The state after the answers."""
         return state
+
+    def answer_entries(self, asked: Asked) -> Entries:
+        """What the entries of an answer can be, by name; see :meth:`Algorithm.entries`."""
+        return {"loss": Entry(kind="loss")}
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "answer" in vars(cls) and "answer_entries" not in vars(cls):
+            cls.answer_entries = lambda self, asked: {}  # type: ignore[method-assign]
 
 
 class Weighting(ABC):  # noqa: B024 (a method may need either function)

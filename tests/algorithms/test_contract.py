@@ -49,9 +49,9 @@ Echo = type(
 WORK = eh.LocalWork(snapshot=True, whole_data=True, last=eh.FedAvg())
 
 
-def test_a_method_author_meets_ten_hooks_and_clients_that_join() -> None:
+def test_a_method_author_meets_ten_hooks_clients_that_join_and_what_replies_can_be() -> None:
     server, client = ["init", "task", "server", "result"], ["start", "objective", "rates", "reply"]
-    assert sorted(HOOKS) == sorted([*server, *client, "memory", "deployed", "join"])
+    assert sorted(HOOKS) == sorted([*server, *client, "memory", "deployed", "join", "entries"])
     flags = [name for name, value in vars(eh.Algorithm).items() if isinstance(value, bool)]
     assert flags == ["personal"]
 

@@ -178,7 +178,10 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
         "not finite: each/loss_at_start",
     ),
     "1e38": (put(*BIAS, to=with_value(1e38)), "values beyond 1e+30: total/delta/2.bias"),
-    "a negative weight": (put("total", "weight", to=with_value(-CANARY)), "negative: total/weight"),
+    "a negative weight": (
+        put("total", "weight", to=with_value(-CANARY)),
+        "not what the server has sent: total/weight",
+    ),
     "another client's number": (told(client=FAULTY + 1), "another client's number"),
     "a number that is none": (told(client=float(FAULTY + 0.5)), "another client's number"),
     "another round": (told(round=ROUND - 1), f"another round than {ROUND + 1}; the reply is late"),
@@ -251,7 +254,7 @@ def test_a_faulty_reply_costs_its_client_the_round(
         (
             "fedminmax",
             put("total", "group_share", to=with_value(-1e-9)),
-            "negative: total/group_share",
+            "not what the server has sent: total/group_share",
         ),
         ("fedmgda", FAULTS["another round"][0], "the reply is late"),
     ],

@@ -11,7 +11,7 @@ from evenhand.algorithm import Algorithm, Info, Memory, Reporting, State, as_row
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -61,6 +61,9 @@ class AdaFed(Algorithm, Reporting):
         return Reply(
             each={"delta": tree.sub(start["model"], end["model"]), "loss_at_start": loss_at_start}
         ), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        return {"delta": Entry(kind="update"), "loss_at_start": Entry(kind="loss")}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates = as_rows(replies.each["delta"])

@@ -27,7 +27,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
 from evenhand.growth import grown, resettled
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
 from evenhand.theory.aggregates import Maximum
@@ -85,6 +85,9 @@ class AFL(Algorithm, Question, Weighting, Reporting):
         total = weighted(tree.sub(start["model"], end["model"]), task)
         each = {"loss_at_start": model.loss(start["model"], data)} if self.order == "after" else {}
         return Reply(total, each), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        return {**stepped(asked), "loss_at_start": Entry(kind="loss")}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)

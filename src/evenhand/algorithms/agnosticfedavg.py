@@ -9,12 +9,18 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, LocalWork, Memory, State, normalised, step
-from evenhand.algorithms.groups import group_risks, group_shares, group_totals
+from evenhand.algorithms.groups import (
+    group_entries,
+    group_risks,
+    group_share,
+    group_shares,
+    group_totals,
+)
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number, require_whole
 from evenhand.growth import grown, resettled
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model, mean
 from evenhand.tree import Tree
 
@@ -82,6 +88,11 @@ class AgnosticFedAvg(Algorithm):
         delta = tree.scale(tree.sub(start["model"], end["model"]), weight)
         by_group = group_totals(model, start["model"], data, task, len(scale))
         return Reply(total={"delta": delta, "weight": weight, **by_group}), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        weight = (group_share(asked) * asked.task.shared["scale"]).sum()
+        step = {"delta": Entry(kind="update", per=weight), "weight": Entry(known=weight)}
+        return {**step, **group_entries(asked)}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         risks = group_risks(state, replies)

@@ -12,19 +12,20 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.wrapper import Wrapper
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
-from evenhand.messages import Reply, Task
+from evenhand.messages import Asked, Entries, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    """Let no client move the model by more than a given length.
+    """Let no honest client move the model by more than a given length.
 
         Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
 
     The client's local model is pulled back towards the received one, so whatever the inner method
-    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model.
+    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model. A client that lies
+    need not clip: against those a server has a bound of its own (``server_app(bound=...)``).
 
     Args:
         norm: largest Euclidean length of a client's update over all parameters.
@@ -54,6 +55,9 @@ class Clipped(Wrapper):
                 "model": self._pulled_back(start["model"], snapshot["model"]),
             }
         return self.inner.reply(model, start, end, data, task, memory)
+
+    def entries(self, asked: Asked) -> Entries:
+        return self.inner.entries(asked)
 
     def _pulled_back(self, start: Tree, end: Tree) -> Tree:
         delta = tree.sub(end, start)

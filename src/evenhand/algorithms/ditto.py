@@ -10,7 +10,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Memory, weighted
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number
-from evenhand.messages import Reply, Task
+from evenhand.messages import Asked, Entries, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -54,6 +54,9 @@ class Ditto(Algorithm):
         return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), {
             "personal": end["personal"]
         }
+
+    def entries(self, asked: Asked) -> Entries:
+        return stepped(asked)
 
     def memory(self, params: Tree) -> Memory:
         return {"personal": params}

@@ -27,7 +27,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number, require_whole
 from evenhand.growth import grown, resettled
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
 from evenhand.theory.aggregates import Maximum
@@ -111,6 +111,10 @@ class DRFA(Algorithm, Question, Weighting, Reporting):
         total = weighted(tree.sub(start["model"], end["model"]), task)
         until_then = weighted(tree.sub(start["model"], end["snapshot"]["model"]), task)
         return Reply(total={**total, "snapshot": until_then["delta"]}), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        snapshot = Entry(kind="update", per=asked.task.own["weight"])
+        return {**stepped(asked), "snapshot": snapshot}
 
     def local_work(self) -> LocalWork:
         return LocalWork(snapshot=True)

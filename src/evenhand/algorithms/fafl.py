@@ -36,7 +36,7 @@ from evenhand.algorithms.threshold import (
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -152,6 +152,23 @@ class FAFL(Algorithm, Reporting):
         total = weighted(tree.sub(start["model"], end["model"]), task)
         eta = task.own["weight"] * (start["eta"] - end["eta"])
         return Reply(total={**total, "eta": eta}), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        shared, own = asked.task.shared, asked.task.own
+        a, most = own["weight"].double(), 1 / own["alpha"].double()
+        # steps: lr_eta (1 - s) of eta, lr s times a gradient of the model, floor <= s <= most
+        way = a * asked.steps * (shared["lr"] if self.lr_eta is None else self.lr_eta)
+        rounding = 1e-6 * a * asked.steps * shared["eta"].abs()
+        moved = Entry(low=way * (1 - most) - rounding, high=way * (1 - own["floor"]) + rounding)
+
+        def slopes(total: Tree) -> Tensor:
+            mean = torch.where(way > 0, 1 - total["eta"] / way, most)
+            found: Tensor = a * mean.clamp(max=most)
+            return found
+
+        # batches with high losses count for more, and their gradients are longer
+        delta = Entry(kind="update", per=slopes, least=0.001 * a * most, slack=1.5)
+        return {**stepped(asked), "delta": delta, "eta": moved}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model, eta = step(state["model"], replies), state["eta"] - mean_step(replies, "eta")

@@ -20,7 +20,7 @@ from evenhand.algorithm import (
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.simplex import min_norm_weights
 from evenhand.tree import Tree
@@ -80,6 +80,9 @@ class FedMGDA(Algorithm, Reporting):
         return Reply(
             each={"delta": tree.sub(start["model"], end["model"]), "weight": task.own["weight"]}
         ), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        return {"delta": Entry(kind="update"), "weight": Entry(known=asked.task.own["weight"])}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates, weight = as_rows(replies.each["delta"]), replies.each["weight"].double()

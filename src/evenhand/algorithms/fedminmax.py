@@ -16,12 +16,18 @@ from evenhand.algorithm import (
     step,
     weighted,
 )
-from evenhand.algorithms.groups import group_risks, group_shares, group_totals
+from evenhand.algorithms.groups import (
+    group_entries,
+    group_risks,
+    group_share,
+    group_shares,
+    group_totals,
+)
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.growth import grown, resettled
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model, mean
 from evenhand.simplex import project_simplex
 from evenhand.tree import Tree
@@ -91,6 +97,12 @@ class FedMinMax(Algorithm):
         return Reply(
             total={**weighted(tree.sub(start["model"], end["model"]), task), **by_group}
         ), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        # a client descends its losses times the weights of its groups
+        per = (group_share(asked) * asked.task.shared["group_weight"]).sum()
+        delta = Entry(kind="update", per=per, least=0.01 * asked.task.own["weight"])
+        return {**stepped(asked), "delta": delta, **group_entries(asked)}
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         model = step(state["model"], replies)

@@ -23,7 +23,7 @@ from evenhand.algorithm import (
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.theory.rank_spread import RankSpread
 from evenhand.tree import Tree
@@ -114,6 +114,9 @@ class GIFAIR(Algorithm, Reporting):
         report = _report(loss_at_end, task, memory)
         return Reply({**step_taken, **report.total}, report.each), kept
 
+    def entries(self, asked: Asked) -> Entries:
+        return {**stepped(asked), **_reported(asked, changes=True)}
+
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         if not self.exact_losses:
             state = _heard(state, replies)
@@ -160,6 +163,9 @@ class EveryonesLoss(Question):
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         return _report(model.loss(task.shared["model"], data).double(), task, {})
 
+    def answer_entries(self, asked: Asked) -> Entries:
+        return _reported(asked, changes=False)
+
     def learn(self, state: State, replies: Replies) -> State:
         if not len(replies.ids):
             return state
@@ -175,6 +181,18 @@ def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
     mine = (task.shared["index"] == task.own["team"]).double()  # (d,)
     before, heard = (memory["loss"], memory["heard"]) if memory else (0.0, 0.0)
     return Reply(total={"team_loss": mine * (loss - before), "team_heard": mine * (1 - heard)})
+
+
+def _reported(asked: Asked, changes: bool) -> Entries:
+    """What :func:`_report` can give; ``changes``: since the client was last heard."""
+    if "index" not in asked.task.shared:
+        return {"loss": Entry(kind="loss")}
+    mine = (asked.task.shared["index"] == asked.task.own["team"]).double()
+    if not changes:
+        return {"team_loss": Entry(kind="loss", per=mine), "team_heard": Entry(known=mine)}
+    # a change says nothing about its size, and ranks alone count; other teams' stay as they are
+    far = torch.where(mine > 0, torch.inf, 0.0)
+    return {"team_loss": Entry(low=-far, high=far), "team_heard": Entry(low=0.0, high=mine)}
 
 
 def _heard(state: State, replies: Replies) -> State:

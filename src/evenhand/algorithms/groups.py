@@ -9,7 +9,7 @@ from torch import Tensor
 from evenhand.algorithm import State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.messages import Replies, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -37,6 +37,20 @@ def group_totals(model: Model, params: Tree, data: Batch, task: Task, groups: in
         "group_loss": per_sample * loss,
         "group_share": per_sample * member.to(losses.dtype).sum(0),
     }
+
+
+def group_share(asked: Asked) -> Tensor:
+    """(A,) a client's part of every group's share."""
+    assert asked.groups is not None, "methods for groups refuse a federation without"
+    weight: Tensor = asked.task.own["weight"]
+    return weight * asked.groups
+
+
+def group_entries(asked: Asked) -> Entries:
+    """What :func:`group_totals` can give: the census has told how many samples are in each
+    group."""
+    share = group_share(asked)
+    return {"group_loss": Entry(kind="loss", per=share), "group_share": Entry(known=share)}
 
 
 def group_risks(state: State, replies: Replies) -> State:

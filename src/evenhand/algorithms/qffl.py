@@ -12,7 +12,7 @@ from evenhand.algorithm import Algorithm, Certificate, Memory, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
-from evenhand.messages import Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Reply, Task
 from evenhand.model import Model
 from evenhand.theory.aggregates import PowerMean
 from evenhand.tree import Tree
@@ -75,6 +75,19 @@ class QFFL(Algorithm, Reporting):
         return Reply(
             total={"delta": tree.scale(g, a * loss_at_start**self.q), "weight": a * h}
         ), memory
+
+    def entries(self, asked: Asked) -> Entries:
+        lipschitz = 1 / asked.task.shared["lr"] if self.lipschitz is None else self.lipschitz
+        most = asked.task.own["weight"].double() * lipschitz  # h / L is F^q, and a little more
+        power = max(self.q, 1.0)
+        return {
+            "delta": Entry(kind="update", per="weight"),
+            "weight": Entry(
+                kind="loss",
+                to_loss=lambda h: (h / most) ** (1 / power),
+                from_loss=lambda loss: most * loss**power,
+            ),
+        }
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses < 0).any()):

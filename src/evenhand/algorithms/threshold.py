@@ -17,7 +17,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
 from evenhand.local import LocalSGD
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.theory.hcvar import HCVaR
 
@@ -101,6 +101,12 @@ class FirstThreshold(Question):
         if self.at == "quantile":
             return Reply(each={"loss": loss, "share": share})
         return Reply(total={"loss": share * loss, "weight": share})
+
+    def answer_entries(self, asked: Asked) -> Entries:
+        share = asked.task.own["share"]
+        if self.at == "quantile":
+            return {"loss": Entry(kind="loss"), "share": Entry(known=share)}
+        return {"loss": Entry(kind="loss", per=share), "weight": Entry(known=share)}
 
     def learn(self, state: State, replies: Replies) -> State:
         if not len(replies.ids):

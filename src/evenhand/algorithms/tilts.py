@@ -28,7 +28,7 @@ from evenhand.algorithm import (
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -110,6 +110,25 @@ class ClientTilt(Tilt, Question):
         }
         return Reply(sent), memory
 
+    def answer_entries(self, asked: Asked) -> Entries:
+        share = asked.task.own["share"]
+        return {"loss": Entry(kind="loss", per=share), "weight": Entry(known=share)}
+
+    def entries(self, asked: Asked) -> Entries:
+        a, shift = asked.task.own["weight"].double(), asked.task.shared["shift"].double()
+        tilted = Entry(
+            kind="loss",
+            to_loss=lambda weight: shift + torch.log(weight / a) / self.t,
+            from_loss=lambda loss: a * torch.exp(self.t * (loss - shift)),
+        )
+        return {
+            "delta": Entry(kind="update", per="weight"),
+            "weight": tilted if self.tilts else Entry(known=a),
+            "untilted": Entry(known=a),
+            "above": Entry(low=0.0, high=1.0),
+            "within": Entry(low=0.0, high=1.0),
+        }
+
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         state = {**state, "model": step(state["model"], replies)}
         if not self.tilts:
@@ -148,6 +167,9 @@ class RiskTilt(Tilt, Question, Weighting):
     ) -> tuple[Reply, Memory]:
         return Reply(weighted(tree.sub(start["model"], end["model"]), task)), memory
 
+    def entries(self, asked: Asked) -> Entries:
+        return stepped(asked)
+
 
 class ExactTilt(RiskTilt):
     """R_i is the client's loss, which the server asks for."""
@@ -157,6 +179,9 @@ class ExactTilt(RiskTilt):
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         return Reply(each={"loss": self.loss(model, task.shared["model"], data)})
+
+    def answer_entries(self, asked: Asked) -> Entries:
+        return {"loss": Entry(kind="loss")}
 
     def learn(self, state: State, replies: Replies) -> State:
         nobody = torch.zeros_like(state["risk"])  # (n,)
@@ -187,6 +212,11 @@ class TeamTilt(RiskTilt):
         # (d,)
         mine = (task.shared["index"] == task.own["team"]).to(loss.dtype) * task.own["weight"]
         return Reply(total={"team_loss": mine * loss, "team_weight": mine})
+
+    def answer_entries(self, asked: Asked) -> Entries:
+        own = asked.task.own
+        mine = (asked.task.shared["index"] == own["team"]).double() * own["weight"]
+        return {"team_loss": Entry(kind="loss", per=mine), "team_weight": Entry(known=mine)}
 
     def learn(self, state: State, replies: Replies) -> State:
         if not len(replies.ids):

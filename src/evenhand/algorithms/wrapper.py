@@ -23,7 +23,7 @@ from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_kind
-from evenhand.messages import Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -71,6 +71,9 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
     def join(self, state: State, before: State, after: State) -> State:
         return self._method.join(state, before, after)
 
+    def entries(self, asked: Asked) -> Entries:
+        return self._method.entries(asked)
+
     # ---- what the other method may have
 
     def question(self) -> Question | None:
@@ -98,6 +101,10 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
     def learn(self, state: State, replies: Replies) -> State:
         question = self._method.question()
         return state if question is None else question.learn(state, replies)
+
+    def answer_entries(self, asked: Asked) -> Entries:
+        question = self._method.question()
+        return {} if question is None else question.answer_entries(asked)
 
     def chances(self, state: State) -> Tensor | None:
         weighting = self._method.weighting()

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from evenhand import tree
 from evenhand.errors import EvenhandError
 from evenhand.messages import Reply
 from evenhand.metrics.tallies import COUNTS
@@ -23,23 +24,8 @@ from evenhand.tree import Tree
 # Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32
 # (up to 3.4e38).
 LARGEST = 1e30
+SPOILT = 1e12  # no model that is any good has such a value
 MOST = 2**53  # whole numbers up to here are added exactly in float64
-
-# Entries of a reply that are sums of counts or weights, by their names at the top of a compartment.
-# Tensors of a model lie deeper and may be called what they like.
-NOT_NEGATIVE = frozenset(
-    {
-        *COUNTS,
-        "weight",
-        "share",
-        "untilted",
-        "above",
-        "within",
-        "team_weight",
-        "team_heard",
-        "group_share",
-    }
-)
 
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
@@ -111,7 +97,6 @@ def check_reply(
     *,
     must_be_finite: bool = True,
     largest: float = LARGEST,
-    not_negative: Collection[str] = NOT_NEGATIVE,
     known: Mapping[Path, Tensor] | None = None,
 ) -> list[str]:
     """What is wrong with a reply, in one line for each kind of fault; nothing where it can be
@@ -122,7 +107,6 @@ def check_reply(
         who: the client, see :func:`label`.
         must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses
             of a model that has diverged may be any of these when it is evaluated; counts never.
-        not_negative: names at the top of a compartment whose values are at least zero.
         known: what entries must be equal to: sample counts that the census has told.
     """
     found, wanted = _entries(reply), _entries(expected)
@@ -132,7 +116,8 @@ def check_reply(
         for path, leaf in tensors.items():
             name = path[1] if len(path) == 2 else ""
             limit = largest if leaf.is_floating_point() and name not in COUNTS else MOST
-            fault = _value_fault(leaf, name in not_negative, must_be_finite, limit)
+            # tensors of a model lie deeper and may be called what they like
+            fault = _value_fault(leaf, name in COUNTS, must_be_finite, limit)
             if fault:
                 faults.setdefault(fault, []).append(path)
         for path, value in (known or {}).items():
@@ -144,19 +129,25 @@ def check_reply(
     ]
 
 
-def require_finite(reply: Reply, memory: Tree | None = None) -> None:
+def require_finite(reply: Reply, memory: Tree | None = None, received: Tree | None = None) -> None:
     """On a client: raise :class:`NotFinite` unless all it is about to send and remember is
-    finite."""
+    finite; ``received`` is what the server has sent."""
     bad = [
         path
         for path, leaf in _entries(reply, memory or {}).items()
         if leaf is not None and not all(map(math.isfinite, _ends(leaf)))
     ]
-    if bad:
-        raise NotFinite(
-            f"nothing is sent, because it is not finite: {_listed(bad)}; is the learning rate too"
-            " large?"
-        )
+    if not bad:
+        return
+    sent = [abs(end) for leaf in tree.leaves(received or {}) for end in _ends(leaf)]
+    spoilt = not all(end < SPOILT for end in sent)  # NaN is not below it either
+    why = (
+        "the model that the server sent is spoilt already, its values are beyond"
+        f" {SPOILT:g}; start a new run, or go on from an earlier checkpoint"
+        if spoilt
+        else "is the learning rate too large?"
+    )
+    raise NotFinite(f"nothing is sent, because it is not finite: {_listed(bad)}; {why}")
 
 
 def _entries(reply: Reply, memory: Tree | None = None) -> dict[Path, Tensor | None]:

@@ -140,7 +140,7 @@ class _NodeApp:
         reply, remembered = node.answer(work, task, round, remembered)
         require_permission(share, work, reply)
         if work.must_be_finite:
-            require_finite(reply, remembered)
+            require_finite(reply, remembered, task.shared)
         if work.local is not None:
             memory.remember(round, counted, remembered)
         if scores is not None:

@@ -8,9 +8,9 @@ Clients that miss the deadline, or send a reply with a fault, are left out of th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,18 +27,22 @@ from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import RollCall, check_reply, label
+from evenhand.flower.claims import check_claims, entries_of
+from evenhand.flower.faults import Faults
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
-from evenhand.flower.packing import pack
+from evenhand.flower.packing import byte_count, pack, packed_size
+from evenhand.flower.proportion import BOUND, Medians
+from evenhand.flower.request import Request
+from evenhand.flower.spool import Spool
 from evenhand.flower.sums import OrderedSum
 from evenhand.flower.wire import describe_work
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-log = logging.getLogger(__name__)
-
+ABOUT = 1 << 16  # bytes of a reply beside its tensors
 # codes of the errors with which Flower itself replies
 ERRORS = {3: "it has not answered in time", 5: "its node is gone"}
 # the type of message for each kind of work
@@ -54,6 +58,8 @@ class Remote(Engine):
         run: a name that stays when the run is resumed; nodes keep their clients' memories under it.
         loss: the name of the run's loss.
         by_client: whether the server sees how single clients fare, not only sums over them.
+        bound: how many times the median an update or a loss may be; None does not bound them.
+        folder: where faults are noted, and replies wait; None notes none.
     """
 
     link: Link
@@ -62,19 +68,15 @@ class Remote(Engine):
     run: str
     loss: str
     by_client: bool = False
+    bound: float | None = BOUND
+    folder: Path | None = None
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         return GridExchange(self, model, population, seed)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """Work that is asked of clients."""
-
-    work: Work
-    text: str  # the work as it travels
-    form: Reply  # a reply of the right names, shapes and types
-    clients: set[int]
+class _Failed(ValueError):
+    """A client could not do what it was asked, and says so, or Flower does."""
 
 
 class GridExchange:
@@ -89,6 +91,7 @@ class GridExchange:
         self._begun = -1  # the last round of which some work has begun
         self._counted: dict[int, int] = {}  # each client's last round of training that counts
         self._forms: dict[str, Reply] = {}  # by work
+        self._faults, self._medians = Faults(engine.folder), Medians(engine.folder)
 
     @property
     def memories(self) -> dict[int, Tree]:
@@ -117,12 +120,19 @@ class GridExchange:
         replies, evaluation = self._exchange(requests, task, shared, ids, round)
         return evaluation, replies
 
-    def _request(self, work: Work, task: Task, ids: Tensor) -> _Request:
+    def _request(self, work: Work, task: Task, ids: Tensor) -> Request:
         text = describe_work(work, self.engine.method)
-        return _Request(work, text, self._form(work, text, task), set(ids.tolist()))
+        clients = ids.tolist()
+        entries = {
+            client: entries_of(work, task, place, self.population, client)
+            for place, client in enumerate(clients)
+        }
+        sums = OrderedSum(sorted(clients), Spool(self.engine.folder))
+        form = self._form(work, text, task)
+        return Request(work, text, form, entries, sums)
 
     def _exchange(
-        self, requests: list[_Request], task: Task, shared: Array, ids: Tensor, round: int
+        self, requests: list[Request], task: Task, shared: Array, ids: Tensor, round: int
     ) -> list[Replies]:
         """What the clients reply to the first request, and those of the second to both."""
         clients, work = ids.tolist(), requests[0].work
@@ -133,30 +143,29 @@ class GridExchange:
             for node, client in client_of.items()
         }
         roll = RollCall(list(client_of.values()), round, work.name, self.population.name)
-        sums = [OrderedSum(sorted(request.clients)) for request in requests]
         link, membership = self.engine.link, self.engine.membership
         for client in sorted(set(clients) - set(client_of.values())):
-            log.warning(
-                "%s has no node any more and is left out of round %d",
-                self._label(client),
-                round + 1,
-            )
-            sums[0].add(client, None)
+            what = f"has no node any more and is left out of round {round + 1}"
+            self._note(round, client, "gone", what)
         membership.unresponsive -= set(clients)
-        for node, message in link.ask(contents, KINDS[work.name], f"{round}"):
-            client = client_of[node]
-            checked = self._checked(client, message, roll, requests)
-            for one, reply in zip(sums, checked, strict=False):
-                one.add(client, reply)
+        size = sum(packed_size(part) for request in requests for part in request.form) + ABOUT
+        for node, message in link.ask(contents, KINDS[work.name], f"{round}", size):
+            self._receive(client_of[node], message, roll, requests, round, size)
         for client in roll.missing:
-            log.warning(
-                "%s has not answered within %g s and is left out of round %d",
-                self._label(client),
-                link.limits.deadline,
-                round + 1,
-            )
+            what = f"has not answered within {link.limits.deadline:g} s"
+            self._note(round, client, "late", f"{what} and is left out of round {round + 1}")
         membership.unresponsive |= set(roll.missing)
-        replies = [one.replies() for one in sums]
+        replies = [
+            request.summed(
+                self.engine.bound,
+                self._medians,
+                round,
+                lambda client, what: self._note(
+                    round, client, "bounded", f"is bounded in round {round + 1}: {what}"
+                ),
+            )
+            for request in requests
+        ]
         if isinstance(work, Train):
             self._counted |= dict.fromkeys(replies[0].ids.tolist(), round)
         return replies
@@ -175,7 +184,7 @@ class GridExchange:
 
     def _content(
         self,
-        requests: list[_Request],
+        requests: list[Request],
         task: Task,
         shared: Array,
         place: int,
@@ -196,32 +205,49 @@ class GridExchange:
             "loss": self.engine.loss,
         }
         for request in requests[1:]:
-            if client in request.clients:
+            if client in request.entries:
                 about["look"] = request.text
         limit = self.engine.link.limits.message
         return records.task_content(Task(task.shared, own), about, shared, limit)
 
-    def _checked(
-        self, client: int, message: Message, roll: RollCall, requests: list[_Request]
-    ) -> list[Reply | None]:
-        """The client's replies to the requests; none, and a line in the log, where they cannot
-        count."""
-        asked = [request for request in requests if client in request.clients]
+    def _receive(
+        self,
+        client: int,
+        message: Message,
+        roll: RollCall,
+        requests: list[Request],
+        round: int,
+        size: int,
+    ) -> None:
+        """Keep the client's replies to the requests, or say why they cannot count."""
+        asked = [request for request in requests if client in request.entries]
         try:
-            replies, about = self._read(client, message, both=len(asked) > 1)
+            replies, about = self._read(client, message, both=len(asked) > 1, size=size)
+        except _Failed as error:
+            roll.answer(client, {})
+            self._note(round, client, "failed", f"is left out: {error}")
+            return
         except ValueError as error:
             roll.answer(client, {})
-            log.warning("%s is left out: %s", self._label(client), error)
-            return [None for _ in asked]
+            self._note(round, client, "refused", f"is left out: {error}")
+            return
         reasons = roll.answer(client, about)
         for request, reply in zip(asked, replies, strict=True):
-            reasons = reasons or self._faults(client, reply, request)
+            reasons = reasons or self._faults_in(client, reply, request)
         for reason in reasons:
-            log.warning("%s; left out", reason)
-        return [None if reasons else reply for reply in replies]
+            self._note(round, client, "refused", f"{reason}; left out")
+        for request, reply in zip(asked, [] if reasons else replies, strict=False):
+            request.keep(client, reply, self.population, self.engine.loss)
+
+    def _note(self, round: int, client: int, kind: str, said: str) -> None:
+        """Tell of a fault; ``said`` may begin with the client, of whom it is."""
+        who = self._label(client)
+        what = said.removeprefix(who).removeprefix(":").strip()
+        line = said if said.startswith(who) else f"{who} {said}"
+        self._faults.note(round, client, self.population.name(client), kind, what, line)
 
     def _read(
-        self, client: int, message: Message, both: bool
+        self, client: int, message: Message, both: bool, size: int
     ) -> tuple[tuple[Reply, ...], dict[str, Any]]:
         """The replies in a message, and what goes with them; raises a ValueError where they cannot
         be read."""
@@ -229,20 +255,25 @@ class GridExchange:
             self.engine.membership.unresponsive.add(client)
             code = message.error.code
             reason = ERRORS.get(code, "its node has failed, see its log")
-            raise ValueError(f"{reason} (Flower's error {code})")
+            raise _Failed(f"{reason} (Flower's error {code})")
         if fault := records.fault_in(message.content):
-            raise ValueError(fault)
-        reply, about = records.read_reply(message.content, self.engine.link.limits.message)
+            raise _Failed(fault)
+        limit = self.engine.link.limits.message
+        records.check_size(message.content, limit)
+        if (found := records.size_of(message.content)) > size:
+            raise ValueError(f"its reply has {byte_count(found)}, at most {byte_count(size)} fit")
+        reply, about = records.read_reply(message.content, limit)
         return bundle.split_reply(reply) if both else (reply,), about
 
-    def _faults(self, client: int, reply: Reply, request: _Request) -> list[str]:
+    def _faults_in(self, client: int, reply: Reply, request: Request) -> list[str]:
+        who = self._label(client)
         return check_reply(
             reply,
             request.form,
-            self._label(client),
+            who,
             must_be_finite=request.work.must_be_finite,
             known=self._known(request.work, client),
-        )
+        ) or check_claims(reply, request.entries[client], who, self.engine.loss)
 
     def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
         """What a reply must say: when it evaluates, as many samples of each group as its node has

@@ -15,6 +15,8 @@ from evenhand.flower import records
 
 log = logging.getLogger(__name__)
 
+FETCHED = 64 << 20  # bytes of replies that are fetched together
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -40,9 +42,12 @@ class Link:
         self.grid, self.limits = grid, limits
 
     def ask(
-        self, contents: Mapping[int, RecordDict], kind: str, group: str
+        self, contents: Mapping[int, RecordDict], kind: str, group: str, size: int = 1
     ) -> Iterator[tuple[int, Message]]:
-        """Pairs of a node and its reply, until all have answered or the deadline has passed."""
+        """Pairs of a node and its reply, until all have answered or the deadline has passed.
+
+        ``size``: bytes of a reply; large ones are fetched a few at a time.
+        """
         ttl = self.limits.deadline
         messages = [
             Message(content, dst_node_id=node, message_type=kind, group_id=group, ttl=ttl)
@@ -57,8 +62,9 @@ class Link:
         # a message without a name: its node has just left
         asked = {name: node for name, node in zip(names, contents, strict=True) if name}
         known, end = dict(asked), time.monotonic() + ttl
+        at_once = max(1, FETCHED // size)
         while asked:
-            for reply in list(self.grid.pull_messages(list(asked))):
+            for reply in self._fetched(list(asked), at_once):
                 # by the message it answers: where a node is gone, Flower itself replies, under
                 # another number
                 name = reply.metadata.reply_to_message_id
@@ -77,3 +83,11 @@ class Link:
             if not asked or time.monotonic() > end:
                 return
             time.sleep(self.limits.poll)
+
+    def _fetched(self, names: list[str], at_once: int) -> Iterator[Message]:
+        """The replies that are there; none is held longer than it is looked at."""
+        for start in range(0, len(names), at_once):
+            found = list(self.grid.pull_messages(names[start : start + at_once]))
+            found.reverse()
+            while found:
+                yield found.pop()

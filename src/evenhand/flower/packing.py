@@ -54,6 +54,13 @@ def pack(tree: Tree) -> Array:
     return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
 
 
+def packed_size(tree: Tree) -> int:
+    """Bytes of the array that :func:`pack` makes of a tree, without making it."""
+    parts: list[memoryview] = []
+    header = json.dumps(_describe(tree, parts, 0), separators=(",", ":")).encode()
+    return _PREFIX + len(header) + sum(part.nbytes for part in parts)
+
+
 def unpack(array: Array) -> Tree:
     """The tree that :func:`pack` was given; every tensor has memory of its own."""
     data = array.data

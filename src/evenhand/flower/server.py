@@ -24,6 +24,7 @@ from evenhand.flower.exchange import Remote
 from evenhand.flower.link import Limits, Link
 from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clients
 from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.proportion import BOUND
 from evenhand.flower.roster import Roster
 from evenhand.model import Model
 from evenhand.training.fit import train
@@ -49,6 +50,7 @@ def server_app(
     patience: float = Limits.patience,
     limit: int = records.LIMIT,
     by_client: bool = False,
+    bound: float | None = BOUND,
     finished: Callable[[Result], None] | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
@@ -69,6 +71,9 @@ def server_app(
         by_client: ask how each client fares, for a row per client in the scores and for the
             clients' weights; their owners must allow it with ``share="client"``. Otherwise
             evaluation sends nothing but sums over clients and groups.
+        bound: how many times the round's median a client's update, or a loss that it reports, may
+            be; longer updates are scaled down, larger losses count as the median, and the client is
+            named in the log and in faults.jsonl. None takes them as they are.
         finished: called with the result.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
@@ -82,6 +87,8 @@ def server_app(
     require_whole("limit", limit, 1)
     for name, seconds in (("deadline", deadline), ("patience", patience)):
         require_number(name, seconds, "(0, inf)", "it is in seconds")
+    if bound is not None:
+        require_number("bound", bound, "[1, inf)", "None does not bound replies")
     if finished is not None and not callable(finished):
         raise TypeError(f"finished must be a function of the result, got {type(finished).__name__}")
     if not isinstance(out, str | Path):
@@ -92,7 +99,8 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         module = build_module(model, settings.seed)
-        run = _Run(algorithm, module, settings, Link(grid, limits), Path(out), by_client)
+        link = Link(grid, limits)
+        run = _Run(algorithm, module, settings, link, Path(out), by_client, bound)
         result = run.train(clients)
         if finished is not None:
             finished(result)
@@ -130,6 +138,7 @@ class _Run:
     link: Link
     out: Path
     by_client: bool
+    bound: float | None
 
     def train(self, clients: int) -> Result:
         """The result, once ``clients`` nodes have come and all rounds are done."""
@@ -154,7 +163,9 @@ class _Run:
 
     def _fit(self, membership: Membership, folder: Path) -> Result:
         name, loss = run_name(self.out), str(self.settings.loss)
-        engine = Remote(self.link, membership, self.algorithm, name, loss, self.by_client)
+        engine = Remote(
+            self.link, membership, self.algorithm, name, loss, self.by_client, self.bound, folder
+        )
         return train(
             self.module,
             membership.roster.population,
