@@ -101,6 +101,7 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
         "about.json",
         "run-name",
         "roster.json",
+        "progress.jsonl",
         *(f"fedavg/{name}" for name in of_method),
     }
     model, _ = read_tensors(tmp_path / "run/fedavg/model.safetensors")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenhand.cli.operate import status
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.tryout import (
     carry_out,
@@ -232,3 +233,6 @@ def up(
                 carry_out(federation, app, run_config)
             else:
                 wait(federation)
+
+
+flower.add_command(status)
