@@ -185,7 +185,7 @@ def test_the_text_is_what_prometheus_reads(watch: Watch) -> None:
     families = {family.name: family for family in parser.text_string_to_metric_families(text)}
     assert families["evenhand_left_out"].type == "counter"
     assert families["evenhand_rounds_done"].samples[0].value == 1
-    assert {name for name in parsed(text)} == {
+    assert set(parsed(text)) == {
         sample.name + _labels(sample.labels)
         for family in families.values()
         for sample in family.samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -121,3 +122,39 @@ def _duration(seconds: float) -> str:
     if seconds < 7200:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
+
+
+@click.command()
+@click.argument("logs", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--superlink", metavar="HOST:PORT", help="Compare this machine's clock with its.")
+@click.option(
+    "--root-certificates",
+    "authority",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="The SuperLink's ca.crt, as for flower-supernode.",
+)
+def check(logs: tuple[Path, ...], superlink: str | None, authority: Path | None) -> None:
+    """Say what is wrong with a node or a SuperLink, and what to do.
+
+    LOGS are what flower-supernode, flower-superlink or flwr run have printed. The exit code is 1
+    where something is wrong, so that a script can restart a node.
+    """
+    with stopping_cleanly():
+        from evenhand.flower.diagnosis import clock_ahead, clock_words, explain
+
+        if not logs and superlink is None:
+            raise click.UsageError("give the file of a log, or --superlink HOST:PORT, or both")
+        well = True
+        for path in logs:
+            found = explain(path.read_text(encoding="utf-8", errors="replace"))
+            well = well and not found
+            for words in found or ["nothing that is known to go wrong"]:
+                click.echo(f"{path}: {words}")
+        if superlink is not None:
+            try:
+                near, words = clock_words(clock_ahead(superlink, authority))
+            except OSError as error:
+                near, words = False, f"{superlink} does not answer: {error}"
+            well = well and near
+            click.echo(words)
+        sys.exit(not well)
