@@ -129,6 +129,15 @@ def test_a_run_notes_its_rounds_and_who_answered(tmp_path: Path) -> None:
     assert start["pid"] == os.getpid()
     assert lines[3]["seconds"] >= 0.5 > lines[2]["seconds"]  # it waited for the deadline
     assert all(line["time"].endswith("+00:00") for line in lines)
+    assert lines[5]["round"] == 3
+
+
+def test_a_run_that_goes_on_counts_the_rounds_before(tmp_path: Path) -> None:
+    setting = Setting(tmp_path, ragged(SIZES), network())
+    setting.run(METHODS["fedavg"], rounds=2)
+    watch = Watch(tmp_path / "run", tmp_path / "run" / "fedavg", 2, LIMITS)
+    watch.begins(3)
+    assert watch.now.done == 2
 
 
 def test_the_history_is_the_simulators_whether_or_not_somebody_looks_on(

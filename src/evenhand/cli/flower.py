@@ -241,9 +241,9 @@ def up(
         if app is not None and start:
             check_settings(app, run_config)
         click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)} ...", err=True)
-        watched = {"EVENHAND_LOG_JSON": str((log_json or Path()).absolute())} if log_json else {}
-        if metrics:
-            watched["EVENHAND_METRICS"] = metrics
+        watched = {"EVENHAND_METRICS": metrics} if metrics else {}
+        if log_json is not None:
+            watched["EVENHAND_LOG_JSON"] = str(log_json.absolute())
         with Loopback(kept, nodes, tls, files, env=watched, port=port) as federation:
             click.echo(what_runs(federation, app), err=True)
             if app is not None and start:

@@ -143,7 +143,7 @@ def _done(folder: Path | None, lines: list[dict[str, Any]], problems: list[str])
     path = None if folder is None else folder / CHECKPOINT
     if path is not None and path.exists():
         try:
-            return _rounds_in(path)
+            return rounds_in(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(
                 f"{path} is damaged: {first_line(error)}; put a copy of the run directory back"
@@ -152,8 +152,9 @@ def _done(folder: Path | None, lines: list[dict[str, Any]], problems: list[str])
     return rounds[-1] if rounds else 0
 
 
-def _rounds_in(path: Path) -> int:
-    """From the header of the checkpoint, which is small whatever the model."""
+def rounds_in(path: Path) -> int:
+    """The rounds of a checkpoint, from its header, which is small whatever the model; raises an
+    OSError, ValueError, KeyError or TypeError where it is damaged."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= path.stat().st_size - 8:

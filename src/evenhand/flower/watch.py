@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from evenhand.flower import journal
 from evenhand.flower.faults import FILE as FAULTS
 from evenhand.flower.faults import kind_of
 from evenhand.flower.link import Limits
+from evenhand.flower.status import CHECKPOINT, rounds_in
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -53,7 +55,7 @@ class Watch:
     """Notes how the run in ``out`` goes; ``folder``: that of its method."""
 
     def __init__(self, out: Path, folder: Path, rounds: int, limits: Limits) -> None:
-        self.limits, self._path, self._faults = limits, out / journal.PROGRESS, folder / FAULTS
+        self.limits, self._folder, self._path = limits, folder, out / journal.PROGRESS
         self._now, self._lock = Now(rounds, moved=time.monotonic()), threading.Lock()
         self._round_began, self._answered = time.monotonic(), list[int]()
         # of faults, as far as they were read; and who had no node, by round
@@ -76,6 +78,9 @@ class Watch:
         """The clients are there, or more of them: rounds begin, or go on."""
         self._note({"event": "rounds", "clients": registered})
         self._round_began = time.monotonic()
+        # there is none before the first round; one that is damaged is told of when it is read
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            self._move(done=rounds_in(self._folder / CHECKPOINT))
         self._move(registered=registered, begun=True)
 
     def round(self, done: int, row: Mapping[str, Any]) -> None:
@@ -102,8 +107,8 @@ class Watch:
 
     def ends(self) -> None:
         """Model and scores are written."""
-        self._note({"event": "end", "round": self.now.done})
-        self._move(finished=True)
+        self._note({"event": "end", "round": self.now.rounds})
+        self._move(done=self.now.rounds, finished=True)
 
     def heard(self, work: Work, replies: Replies) -> None:
         """An exchange is over."""
@@ -119,7 +124,7 @@ class Watch:
 
     def _take_in(self) -> None:
         """Count what was noted of faults since the last time."""
-        found, self._read = journal.read_from(self._faults, self._read)
+        found, self._read = journal.read_from(self._folder / FAULTS, self._read)
         for fault in found:
             kind = kind_of(str(fault.get("what")))
             self._counts[kind] += 1
