@@ -59,7 +59,7 @@ def lost_in(out: Path) -> list[tuple[str, int, int]]:
     return [
         ("train", int(row["round"]) - 1, int(client))
         for row in history(out)
-        for client in row["left_out"].split()
+        for client in row["left_out"].replace(",", " ").split()
     ]
 
 
@@ -120,7 +120,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 def _is_told(out: Path) -> bool:
     """Whether the status of a finished run is right."""
     found = read_status(out)
-    last = history(out)[-1]["left_out"].split()
+    last = history(out)[-1]["left_out"].replace(",", " ").split()
     return (
         found.state == "finished"
         and found.done == ROUNDS
