@@ -42,7 +42,7 @@ def figures(seconds: float, seed: int) -> list[Figure]:
                 lost = lost_in(out)
                 absent += len(lost)
                 held[fault] += same_params(out, trial.simulated(METHOD, ROUNDS, lost))
-                told += _is_told(out)
+                told += is_told(out)
     rows = [
         Figure(f"ends with the simulator's parameters: {fault}", tried[fault], held[fault])
         for fault in FAULTS
@@ -117,7 +117,7 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
             os.kill(pid, number)
 
 
-def _is_told(out: Path) -> bool:
+def is_told(out: Path) -> bool:
     """Whether the status of a finished run is right."""
     found = read_status(out)
     last = history(out)[-1]["left_out"].replace(",", " ").split()

@@ -7,7 +7,10 @@ import os
 import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +19,7 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 from evenhand.cli.operate import lines
+from evenhand.flower import journal
 from evenhand.flower.diagnosis import CLOCK, DEAF, HALTED, clock_ahead, explain
 from evenhand.flower.status import read_status
 from evenhand.flower.tryout.certificates import write_certificates, write_node_key
@@ -206,6 +210,35 @@ def test_processes_that_wait_for_a_killed_server_are_ended_by_the_next_task(
     again = trial.start(federation, tmp_path, "fedavg", rounds=2, app=trial.large, limit=1 << 29)
     _assert_completes(again, tmp_path)
     assert not any(Path(f"/proc/{pid}").exists() for pid in hung)
+
+
+def test_a_try_out_is_watched_from_outside(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from evenhand.cli import main; main()", "flower"]
+    new = [*command, "new", "ours", "--clients", "2", "--method", "fedavg"]
+    subprocess.run(new, cwd=tmp_path, check=True, timeout=300)
+    port = free_ports(0, 1)[0]
+    options = ["--nodes", "2", "--data", "ours/data", "-c", "num-rounds=3"]
+    watched = ["--log-json", "log.jsonl", "--metrics", str(port)]
+    with subprocess.Popen([*command, "up", "ours", *options, *watched], cwd=tmp_path) as up:
+        wait_until(lambda: "evenhand_rounds_done 1.0\n" in _get(port, "/metrics"))
+        assert "of 3 done" in _get(port, "/healthz")
+        found = read_status(tmp_path / "runs" / "ours")
+        assert (found.done >= 1, found.rounds) == (True, 3)
+        assert up.wait(PATIENCE) == 0
+    assert read_status(tmp_path / "runs" / "ours").state == "finished"
+    written = journal.read(tmp_path / "log.jsonl")
+    assert written.damaged == 0
+    rounds = [line["round"] for line in written.records if line["event"] == "round"]
+    assert rounds == [1, 2, 3]
+    assert {line["process"] for line in written.records} == {"server", "node"}
+
+
+def _get(port: int, path: str) -> str:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return str(answer.read().decode())
+    except OSError:
+        return ""
 
 
 def _kill_while_it_sends(federation: Loopback, run: Run) -> None:

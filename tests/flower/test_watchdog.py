@@ -77,16 +77,24 @@ def test_older_processes_for_messages_of_the_same_node_are_told_to_end(tmp_path:
     script.write_text("import time; time.sleep(60)")
     other = tmp_path / "something-else"
     other.write_text("import time; time.sleep(60)")
-    old, unlike, mine, younger = [], [], [], []
+    places = [  # in this order
+        (script, "127.0.0.1:9094"),
+        (other, "127.0.0.1:9094"),
+        (script, "127.0.0.1:9095"),  # of another node
+        (script, "127.0.0.1:9094"),
+        (script, "127.0.0.1:9094"),
+    ]
+    started = []
     try:
-        for path, started in ((script, old), (other, unlike), (script, mine), (script, younger)):
-            started.append(subprocess.Popen([sys.executable, str(path)]))
+        for path, address in places:
+            command = [sys.executable, str(path), "--runtime-api-address", address]
+            started.append(subprocess.Popen(command))
             time.sleep(0.05)
         time.sleep(0.2)
-        assert leftovers(mine[0].pid) == [old[0].pid]
-        # of another node: its parent is another
-        assert leftovers(os.getpid()) == []
+        assert leftovers(started[3].pid) == [started[0].pid]
+        assert leftovers(started[0].pid) == []
+        assert leftovers(os.getpid()) == []  # which is not for a message
     finally:
-        for process in (*old, *unlike, *mine, *younger):
+        for process in started:
             process.kill()
             process.wait()

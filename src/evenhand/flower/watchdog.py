@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from evenhand.errors import RunError
 
 log = logging.getLogger(__name__)
 
-COMMAND = "flwr-clientapp"
+COMMAND, ADDRESS = "flwr-clientapp", b"--runtime-api-address"
 GRACE = 20.0  # seconds to answer after being told to end
 PROCESSES = Path("/proc")
 
@@ -91,8 +92,8 @@ def end_leftovers() -> list[int]:
 
 
 def leftovers(pid: int) -> list[int]:
-    """Older processes for messages that were started as ``pid`` was (where there is a /proc to
-    search): a node works on one message at a time, so nobody waits for them."""
+    """Older processes for messages of the same node as ``pid`` (where there is a /proc to search):
+    a node works on one message at a time, so nobody waits for them."""
     mine = _about(pid)
     if mine is None:
         return []
@@ -102,24 +103,26 @@ def leftovers(pid: int) -> list[int]:
         for other in others
         if other != pid
         and (theirs := _about(other)) is not None
-        and theirs[0] == mine[0]
-        and theirs[1] < mine[1]
-        and _is_for_messages(other)
+        and theirs.node == mine.node
+        and theirs.started < mine.started
     )
 
 
-def _about(pid: int) -> tuple[int, int] | None:
-    """The parent of a process, and when it was started."""
+class _About(NamedTuple):
+    node: tuple[int, bytes]  # who has started the process, and the address of its node
+    started: int
+
+
+def _about(pid: int) -> _About | None:
+    """A process for a message; None for any other."""
+    place = PROCESSES / str(pid)
     try:
+        words = (place / "cmdline").read_bytes().split(b"\0")
+        if COMMAND.encode() not in (word.rpartition(b"/")[2] for word in words[:3]):
+            return None
+        address = words[words.index(ADDRESS) + 1]
         # after the name, which is in brackets and may have spaces: state, parent, ... , start
-        fields = (PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
-        return int(fields[1]), int(fields[19])
+        fields = (place / "stat").read_text().rpartition(")")[2].split()
+        return _About((int(fields[1]), address), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _is_for_messages(pid: int) -> bool:
-    with suppress(OSError):
-        words = (PROCESSES / str(pid) / "cmdline").read_bytes().split(b"\0")
-        return any(Path(word.decode(errors="replace")).name == COMMAND for word in words[:3])
-    return False
