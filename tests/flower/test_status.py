@@ -117,6 +117,16 @@ def test_for_programs(run: Path, call: Call) -> None:
     assert found["problems"] == []
 
 
+def test_without_reasons_the_history_says_who_was_left_out(run: Path) -> None:
+    (run / "fedavg" / "faults.jsonl").unlink()
+    found = read_status(run).clients
+    assert [(client.left_out, client.when, client.why) for client in found] == [
+        (0, None, ""),
+        (1, 2, "the server's log says why"),
+        (0, None, ""),
+    ]
+
+
 def test_times_are_means_over_the_last_rounds(run: Path) -> None:
     interrupted(run, rounds=10)
     path = run / journal.PROGRESS
@@ -250,11 +260,11 @@ def test_nothing_on_disk_makes_it_fail(run: Path) -> None:
     rng = random.Random(0)
     names = ("roster.json", "spec.toml", "progress.jsonl", HOLDER)
     paths = [run / name for name in names] + [
-        run / "fedavg" / name for name in ("checkpoint.safetensors", "faults.jsonl")
+        run / "fedavg" / name for name in ("checkpoint.safetensors", "faults.jsonl", "history.csv")
     ]
     (run / HOLDER).write_text('{"pid": 1, "host": "h", "since": "s"}')
     whole = {path: path.read_bytes() for path in paths}
-    for turn in range(400):
+    for turn in range(700):
         path = paths[turn % len(paths)]
         content = bytearray(whole[path])
         for _ in range(rng.randint(1, 4)):

@@ -80,6 +80,6 @@ def read_from(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
 def _object(line: bytes) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) else None

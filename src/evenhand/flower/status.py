@@ -6,6 +6,7 @@ Nothing here waits, locks or writes, and nothing is imported that takes time.
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import platform
@@ -22,12 +23,8 @@ from evenhand.flower import journal
 from evenhand.flower.faults import FILE as FAULTS
 from evenhand.locks import HOLDER, LOCK
 
-ROSTER, SPEC, CHECKPOINT, MODEL = (
-    "roster.json",
-    "spec.toml",
-    "checkpoint.safetensors",
-    "model.safetensors",
-)
+ROSTER, SPEC, HISTORY = "roster.json", "spec.toml", "history.csv"
+CHECKPOINT, MODEL = "checkpoint.safetensors", "model.safetensors"
 LAST_ROUNDS = 20  # over which the time of a round is averaged
 
 
@@ -90,7 +87,8 @@ def read_status(run: Path, now: datetime | None = None) -> Status:
     rounds = _whole(spec.get("rounds")) or _last(lines, "rounds")
     done = _done(folder, lines, problems)
     server = _server(run, problems)
-    clients = _clients(roster, lines, faults, problems)
+    missed = _missed(folder / HISTORY, problems) if folder else {}
+    clients = _clients(roster, lines, faults, missed, problems)
     taken = [float(line["seconds"]) for line in _rounds(lines) if _is_number(line.get("seconds"))]
     mean = sum(taken[-LAST_ROUNDS:]) / len(taken[-LAST_ROUNDS:]) if taken else None
     moved = str(lines[-1].get("time")) if lines else None
@@ -117,7 +115,7 @@ def read_status(run: Path, now: datetime | None = None) -> Status:
 
 def _folder(run: Path) -> Path | None:
     """The method's folder, where the first round is done or somebody was left out of it."""
-    for name in (CHECKPOINT, MODEL, "history.csv", FAULTS):
+    for name in (CHECKPOINT, MODEL, HISTORY, FAULTS):
         with suppress(OSError):
             if found := sorted(run.glob(f"*/{name}")):
                 return found[0].parent
@@ -203,6 +201,7 @@ def _clients(
     roster: Mapping[str, Any] | None,
     lines: list[dict[str, Any]],
     faults: list[dict[str, Any]],
+    missed: Mapping[str, list[int]],
     problems: list[str],
 ) -> list[Client]:
     answered: dict[int, int] = {}
@@ -225,8 +224,31 @@ def _clients(
     found = []
     for number, (name, share) in enumerate(named):
         own = blamed.get(number, [])
+        noted = {fault.get("round") for fault in own}
+        # rounds of earlier versions, or faults that could not be written
+        own += [
+            {"round": round, "what": "the server's log says why"}
+            for round in missed.get(name, [])
+            if round not in noted
+        ]
+        own.sort(key=lambda fault: _whole(fault.get("round")) or 0)
         why, when = (str(own[-1].get("what")), own[-1].get("round")) if own else ("", None)
         found.append(Client(number, name, share, answered.get(number), len(own), why, _whole(when)))
+    return found
+
+
+def _missed(path: Path, problems: list[str]) -> dict[str, list[int]]:
+    """The rounds that clients were left out of, by name, from the history."""
+    found: dict[str, list[int]] = {}
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            for row in csv.DictReader(file):
+                for name in filter(None, (row.get("left_out") or "").split(", ")):
+                    found.setdefault(name, []).append(int(row["round"]))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        problems.append(f"{path} is damaged: {first_line(error)}; the checkpoint has its rows, too")
     return found
 
 
