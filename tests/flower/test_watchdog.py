@@ -15,8 +15,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
-from evenhand.flower import watchdog
+from evenhand.flower import client_app, watchdog
 from evenhand.flower.watchdog import Stopped, giving_up, leftovers, watched
+from tests.support.federations import METHODS, network, ragged
+from tests.support.flower_nodes import Setting
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
 
@@ -98,3 +100,16 @@ def test_older_processes_for_messages_of_the_same_node_are_told_to_end(tmp_path:
         for process in started:
             process.kill()
             process.wait()
+
+
+def test_the_server_hears_why_also_where_the_owners_function_was_at_work(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def load(config: dict[str, object]) -> dict[str, object]:
+        raise Stopped("its process was told to end (SIGTERM)")
+
+    setting = Setting(tmp_path, ragged((9, 7)), network())
+    setting.grid.app = client_app(network(), load)
+    with pytest.raises(TimeoutError):
+        setting.run(METHODS["fedavg"], rounds=1, patience=0.5)
+    assert "cannot take part: its process was told to end (SIGTERM)" in caplog.text

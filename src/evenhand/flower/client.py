@@ -33,7 +33,7 @@ from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.registration import report_data
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
-from evenhand.flower.watchdog import watched
+from evenhand.flower.watchdog import Stopped, watched
 from evenhand.flower.wire import read_work
 from evenhand.losses import LossFunction
 from evenhand.model import Model
@@ -209,6 +209,8 @@ class _OwnersError(EvenhandError):
 def _by_owner(name: str, function: Callable[[], T]) -> T:
     try:
         return function()
+    except Stopped:
+        raise
     except Exception as error:
         raise _OwnersError(f"{name} has failed on the node; its log says more") from error
 
