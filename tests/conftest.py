@@ -36,6 +36,7 @@ Call = Callable[..., tuple[int, str, str]]
 TOGETHER = {
     "tests/flower/test_processes.py": "processes",
     "tests/flower/test_up.py": "processes",
+    "tests/flower/test_operating.py": "processes",
     **dict.fromkeys(("tests/report/test_browser.py", "tests/report/test_report.py"), "report"),
     **dict.fromkeys(("tests/cli/test_commands.py",), "commands"),
     **dict.fromkeys(("tests/studies/test_compare.py", "tests/studies/test_sweep.py"), "studies"),

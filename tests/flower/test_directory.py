@@ -103,6 +103,7 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
         "manifest.json",
         "run-name",
         "roster.json",
+        "progress.jsonl",
         *(f"fedavg/{name}" for name in of_method),
     }
     model, _ = read_tensors(tmp_path / "run/fedavg/model.safetensors")
@@ -198,7 +199,8 @@ def test_a_finished_run_that_is_started_again_leaves_the_same_files(tmp_path: Pa
     def files() -> dict[str, bytes]:
         setting.run(METHODS["afl"], rounds=3, **FAST)
         found = {path.name: path for path in (tmp_path / "run").rglob("*") if path.is_file()}
-        del found["roster.json"]  # which counts how often the server was started
+        # which counts how often the server was started, and which notes each start
+        del found["roster.json"], found["progress.jsonl"]
         return {name: path.read_bytes() for name, path in found.items()}
 
     assert files() == files()

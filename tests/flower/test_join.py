@@ -333,7 +333,7 @@ def test_a_task_from_before_the_server_was_started_again_leaves_no_trace(tmp_pat
         setting.grid.spoil = spoil
         results.append(run(setting, METHODS["gifair_per"]))
         assert about_of(old)["session"] == 1
-        assert about_of(setting.grid.sent[-1])["session"] == 2
+        assert about_of(setting.grid.sent[-1])["session"] > 1
     assert told == [
         "the task is of a time before the server was started again, and client 0 has had later ones"
     ]

@@ -3,16 +3,13 @@ something dies."""
 
 from __future__ import annotations
 
-import csv
 import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,164 +17,21 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 
 
 import evenhand as eh
-from evenhand.files import read_tensors
 from evenhand.flower.tryout.loopback import Loopback, Run
-from tests.support.federations import METHODS, network, ragged
-from tests.support.flower_app import write_app
-from tests.support.flower_faults import Unheard
+from tests.support.flower_trial import (
+    LIMIT,
+    PATIENCE,
+    ROUNDS,
+    SECRET,
+    SIZES,
+    Trial,
+    history,
+    same_params,
+    wait_for_round,
+    wait_until,
+)
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")
-
-CLIENT = """
-import numpy as np
-from evenhand.flower import client_app
-from tests.support.federations import network
-
-def load(config):
-    with np.load(config["data"]) as kept:
-        arrays = dict(kept)
-    test = {name.removeprefix("test_"): arrays.pop(name) for name in list(arrays) if name.startswith("test_")}
-    return {**arrays, "team": str(arrays["team"]), "test": test or None}
-
-app = client_app(network, load)
-"""
-
-SERVER = """
-from pathlib import Path
-from flwr.serverapp import ServerApp
-import evenhand as eh
-from evenhand.files import write_tensors
-from evenhand.flower import server_app
-from tests.support.federations import METHODS, network
-
-app = ServerApp()
-
-@app.main()
-def main(grid, context):
-    config = context.run_config
-    out = Path(config["out"])
-    run = server_app(
-        METHODS[config["method"]], network, clients=3, out=out, rounds=config["rounds"],
-        local=eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5), seed=3, eval_every=100,
-        deadline=config["deadline"], limit=config["limit"], patience=60,
-        finished=lambda result: write_tensors(out / "final.safetensors", result.params),
-    )
-    run(grid, context)
-"""
-
-SWOLLEN = """
-import torch
-from flwr.app import Message
-from flwr.clientapp import ClientApp
-from evenhand.flower import records
-from trial import honest
-
-class Swollen(ClientApp):
-    \"\"\"At node 1, replies with far more than anybody has asked for.\"\"\"
-
-    def __call__(self, message, context):
-        reply = honest.app(message, context)
-        if context.node_config["partition-id"] == 1 and message.metadata.message_type == "train":
-            found, about = records.read_reply(reply.content)
-            found.total["more"] = torch.zeros(10 * context.run_config["limit"] // 8, dtype=torch.float64)
-            reply = Message(records.reply_content(found, about), reply_to=message)
-        return reply
-
-app = Swollen()
-"""
-
-SIZES = (30, 7, 40)
-# clients with test data: every message costs the start of a process, so evaluation asks one alone
-JUDGES = (2,)
-ROUNDS = 2
-LIMIT = 100_000  # bytes of a message; the network's have about a thousand
-LOCAL = eh.LocalSGD(lr=0.05, epochs=2, batch_size=8, momentum=0.5)  # as in the app
-PATIENCE = 600  # seconds for a run, on a busy machine
-SECRET = "patients-of-ward-7"  # in the paths of the nodes' data
-
-
-class Trial:
-    """The app, and the data of its nodes."""
-
-    def __init__(self, place: Path) -> None:
-        self.place, self.data = place, _with_judges(ragged(SIZES))
-        self.app = self._app("trial-app", CLIENT)
-        self.swollen = self._app("swollen-app", SWOLLEN)
-        (self.swollen / "trial" / "honest.py").write_text(CLIENT)
-        self.files = [self._write(client) for client in range(len(SIZES))]
-
-    def _app(self, name: str, client: str) -> Path:
-        settings = {
-            "method": '"fedavg"',
-            "rounds": "2",
-            "out": '""',
-            "deadline": "60.0",
-            "limit": str(LIMIT),
-        }
-        return write_app(self.place / name, "trial", client, SERVER, settings)
-
-    def _write(self, client: int) -> Path:
-        assert self.data.teams is not None
-        arrays: dict[str, Any] = {"team": self.data.team_names[int(self.data.teams[client])]}
-        for prefix, part in (("", self.data.train), ("test_", self.data.test)):
-            if prefix == "" or client in JUDGES:
-                arrays |= {
-                    f"{prefix}{name}": values
-                    for name, values in _arrays(self.data, part, client).items()
-                }
-        path = self.place / f"{SECRET}-{client}.npz"
-        np.savez(path, **{name: np.asarray(values) for name, values in arrays.items()})
-        return path
-
-    def federation(self, name: str, tls: bool) -> Loopback:
-        # the app uses our modules
-        path = os.pathsep.join(
-            [str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
-        # a node starts anew for every message: it should neither compile modules each time nor use
-        # several threads for tiny tensors
-        env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
-        return Loopback(self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place)
-
-    def start(self, federation: Loopback, out: Path, method: str = "fedavg", **changes: Any) -> Run:
-        config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes
-        return federation.run(
-            changes.pop("app", self.app),
-            {name: value for name, value in config.items() if name != "app"},
-        )
-
-    def simulated(
-        self, method: str, rounds: int = ROUNDS, lost: Iterable[tuple[str, int, int]] = ()
-    ) -> eh.Result:
-        """The same run in the simulator; ``lost``: work, round and client that are not heard."""
-        settings: dict[str, Any] = {"rounds": rounds, "local": LOCAL, "seed": 3, "eval_every": 100}
-        return eh.fit(
-            network(torch.float64),
-            self.data,
-            METHODS[method],
-            engine=Unheard(tuple(lost)),
-            **settings,
-        )
-
-
-def _arrays(federation: eh.Federation, part: Any, client: int) -> dict[str, Any]:
-    x, y, group = part.client(client)
-    return {"x": x, "y": y, "group": [federation.group_names[code] for code in group.tolist()]}
-
-
-def _with_judges(federation: eh.Federation) -> eh.Federation:
-    """The federation with test data of JUDGES alone."""
-    assert federation.teams is not None
-    teams = [federation.team_names[team] for team in federation.teams.tolist()]
-    train = [
-        _arrays(federation, federation.train, client) | {"team": team}
-        for client, team in enumerate(teams)
-    ]
-    test = [
-        _arrays(federation, federation.test, client) if client in JUDGES else None
-        for client in range(len(teams))
-    ]
-    return eh.Federation.from_arrays(train, test=test)
 
 
 @pytest.fixture(scope="module")
@@ -233,11 +87,11 @@ def test_a_killed_server_app_is_resumed_by_a_new_run(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_for_round(federation, run, 2)
+    wait_for_round(federation, run, 2)
     clock = _Clock("server app killed")
     run.kill_server_app()
     again = trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    wait_until(lambda: len(history(tmp_path)) == 2)
     clock.tell("round 2 is done")
     _assert_completes(again, tmp_path)
     clock.tell("the new run has completed")
@@ -251,13 +105,13 @@ def test_a_killed_superlink_is_started_again_and_a_new_run_goes_on(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_for_round(federation, run, 2)
+    wait_for_round(federation, run, 2)
     clock = _Clock("SuperLink killed")
     federation.link.kill()
     federation.link.restart()
     clock.tell("it listens again")
     run = trial.start(federation, tmp_path, "ditto", rounds=3)
-    _wait_until(lambda: len(_history(tmp_path)) == 2)
+    wait_until(lambda: len(history(tmp_path)) == 2)
     clock.tell("round 2 is done")
     _assert_completes(run, tmp_path)
     clock.tell("the new run has completed")
@@ -272,12 +126,12 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(
 ) -> None:
     with trial.federation("without keys", tls=False) as federation:
         run = trial.start(federation, tmp_path, "ditto", rounds=4)
-        _wait_for_round(federation, run, 2)
+        wait_for_round(federation, run, 2)
         clock = _Clock("node without a key killed")
         federation.node(1).kill()
         federation.node(1).restart()
         clock.tell("it is back")
-        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        wait_until(lambda: len(history(tmp_path)) == 2)
         clock.tell("round 2 is done")
         _assert_completes(run, tmp_path)
         clock.tell("the run has completed")
@@ -294,12 +148,12 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(
     federation: Loopback, trial: Trial, tmp_path: Path
 ) -> None:
     run = trial.start(federation, tmp_path, "ditto", rounds=5)
-    _wait_for_round(federation, run, 2)
+    wait_for_round(federation, run, 2)
     clock = _Clock("node with a key killed")
     federation.node(1).kill()
     federation.node(1).restart()  # tries until the heartbeats of the killed process have run out
     clock.tell("it is back")
-    _wait_until(lambda: len(_history(tmp_path)) >= 2)
+    wait_until(lambda: len(history(tmp_path)) >= 2)
     clock.tell("round 2 is done")
     _assert_completes(run, tmp_path)
     clock.tell("the run has completed")
@@ -326,13 +180,13 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
     hears that nobody waits for it."""
     node = federation.node(1)
     run = trial.start(federation, tmp_path, "ditto", rounds=4)
-    _wait_for_round(federation, run, 2)
+    wait_for_round(federation, run, 2)
     clock = _Clock("node stopped")
     stopped = node.pids()
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     try:
-        _wait_until(lambda: len(_history(tmp_path)) == 2)
+        wait_until(lambda: len(history(tmp_path)) == 2)
         clock.tell("round 2 is done")
     finally:
         for pid in stopped:
@@ -387,9 +241,10 @@ def _assert_completes(run: Run, out: Path) -> None:
 def _assert_equal(out: Path, reference: eh.Result) -> None:
     """The run in ``out`` has every round once, left nobody out, and ends with the parameters of
     ``reference``."""
-    rows = [(row["round"], row["answered"], row["left_out"]) for row in _history(out)]
+    rows = [(row["round"], row["answered"], row["left_out"]) for row in history(out)]
     assert rows == [(str(row["round"]), str(len(SIZES)), "") for row in reference.history_rows]
-    _assert_params(out, reference)
+    assert all(value.dtype == torch.float64 for value in reference.params.values())
+    assert same_params(out, reference)
 
 
 def _assert_only_absent(
@@ -397,7 +252,7 @@ def _assert_only_absent(
 ) -> list[int]:
     """The run in ``out`` has every round once and, but for rounds without ``client``, is the
     simulator's to the bit; those rounds."""
-    rows = _history(out)
+    rows = history(out)
     absent = [int(row["round"]) for row in rows if row["left_out"]]
     expected = [
         (str(i), "3", "2", str(client)) if i in absent else (str(i), "3", "3", "")
@@ -406,18 +261,10 @@ def _assert_only_absent(
     assert [
         (row["round"], row["asked"], row["answered"], row["left_out"]) for row in rows
     ] == expected
-    _assert_params(
+    assert same_params(
         out, trial.simulated(method, rounds, [("train", round - 1, client) for round in absent])
     )
     return absent
-
-
-def _assert_params(out: Path, reference: eh.Result) -> None:
-    found, _ = read_tensors(out / "final.safetensors")
-    assert found.keys() == reference.params.keys()
-    for name, value in reference.params.items():
-        assert value.dtype == torch.float64
-        assert torch.equal(found[name], value), name
 
 
 def _assert_tells_nothing(log: str) -> None:
@@ -426,31 +273,3 @@ def _assert_tells_nothing(log: str) -> None:
     # the path of an app ends in version and hash, which may be digits: 0.1.0.9289234f
     log = re.sub(r"^Successfully installed .*$", "", log, flags=re.MULTILINE)
     assert not re.findall(r"\d\.\d{3,}", log)
-
-
-def _history(out: Path) -> list[dict[str, str]]:
-    path = next(out.glob("*/history.csv"), None)
-    if path is None:
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def _wait_for_round(federation: Loopback, run: Run, round: int) -> None:
-    """Until node 1 has its task of ``round``, counted from 1, and a process has been started for
-    it."""
-
-    def begun() -> bool:
-        _, received, since = (
-            federation.node(1).text().partition(f"[RUN {run.id}, ROUND {round - 1}]\n")
-        )
-        return bool(received) and "Start `flwr-clientapp` process" in since
-
-    _wait_until(begun)
-
-
-def _wait_until(fact: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not fact():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -22,12 +22,13 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install evenhan
 
 from evenhand.cli.flower import flower
 from evenhand.cli.tryout import carry_out
+from evenhand.flower.diagnosis import reason
 from evenhand.flower.tryout.certificates import write_certificates, write_node_key
 from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import __file__ as guard_file
 from evenhand.flower.tryout.guard import marked
 from evenhand.flower.tryout.loopback import Loopback, data_files
-from evenhand.flower.tryout.member import Member, reason
+from evenhand.flower.tryout.member import Member
 from tests.support.flower_app import write_app
 
 needs_proc = pytest.mark.skipif(not Path("/proc").is_dir(), reason="finds processes in /proc")

@@ -96,3 +96,13 @@ def network(dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.nn.Modul
         return torch.nn.Sequential(
             torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)
         ).to(dtype)
+
+
+def large(dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    """A network of 72 MB for the same samples, which takes its time to be sent."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        wide = 1 << 20
+        return torch.nn.Sequential(
+            torch.nn.Linear(5, wide), torch.nn.Tanh(), torch.nn.Linear(wide, 3)
+        ).to(dtype)

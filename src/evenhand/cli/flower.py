@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenhand.cli.operate import check, status
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.tryout import (
     carry_out,
@@ -200,6 +201,18 @@ def _tables(
     default="",
     help="""Settings of the run, such as 'num-rounds=5 name="trial"'.""",
 )
+@click.option(
+    "--log-json",
+    metavar="FILE",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Add what the server's and the nodes' apps log to FILE, one JSON object per line.",
+)
+@click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    default="",
+    help="Serve /metrics and /healthz of the server app there, on 127.0.0.1 unless HOST is given.",
+)
 def up(
     app: Path | None,
     nodes: int,
@@ -209,6 +222,8 @@ def up(
     data: tuple[Path, ...],
     start: bool,
     run_config: str,
+    log_json: Path | None,
+    metrics: str,
 ) -> None:
     """Start a SuperLink and SuperNodes on this machine for a try-out.
 
@@ -226,9 +241,16 @@ def up(
         if app is not None and start:
             check_settings(app, run_config)
         click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)} ...", err=True)
-        with Loopback(kept, nodes, tls, files, port=port) as federation:
+        watched = {"EVENHAND_METRICS": metrics} if metrics else {}
+        if log_json is not None:
+            watched["EVENHAND_LOG_JSON"] = str(log_json.absolute())
+        with Loopback(kept, nodes, tls, files, env=watched, port=port) as federation:
             click.echo(what_runs(federation, app), err=True)
             if app is not None and start:
                 carry_out(federation, app, run_config)
             else:
                 wait(federation)
+
+
+flower.add_command(status)
+flower.add_command(check)

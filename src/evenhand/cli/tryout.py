@@ -72,6 +72,8 @@ def what_runs(federation: Loopback, app: Path | None) -> str:
 
 def carry_out(federation: Loopback, app: Path, settings: str) -> None:
     """A run from start to end, with its log; exits with 1 unless it completes."""
+    from evenhand.flower.diagnosis import explain
+
     run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
     try:
         while True:
@@ -91,6 +93,8 @@ def carry_out(federation: Loopback, app: Path, settings: str) -> None:
         f"run {run.id}: {status}" + (f" ({details})" if details not in ("", "N/A") else ""),
         err=True,
     )
+    for words in explain(f"{details}\n{shown}"):
+        click.echo(f"evenhand: {words}", err=True)
     if status != "finished:completed":
         sys.exit(1)
 
@@ -127,10 +131,17 @@ def wait(federation: Loopback) -> None:
 
 
 def report_ended(federation: Loopback, reported: set[str]) -> None:
-    """Report each node that has ended once; raise where the SuperLink has."""
+    """Report each node that has ended, or hears nothing, once; raise where the SuperLink has
+    ended."""
+    from evenhand.flower.diagnosis import explain
     from evenhand.flower.tryout.errors import FederationError
 
     federation.link.check()
+    for node in federation.nodes:
+        for words in explain(node.text()) if node.pid is not None else ():
+            if f"{node.name}: {words}" not in reported:
+                reported.add(f"{node.name}: {words}")
+                click.echo(f"evenhand: {node.name}: {words}", err=True)
     for member in federation.ended():
         if member.name not in reported:
             reported.add(member.name)

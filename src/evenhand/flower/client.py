@@ -28,10 +28,12 @@ from evenhand.errors import (
 )
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import NotFinite, require_finite
+from evenhand.flower.logs import log_as_json
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.registration import report_data
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
+from evenhand.flower.watchdog import Stopped, watched
 from evenhand.flower.wire import read_work
 from evenhand.losses import LossFunction
 from evenhand.model import Model
@@ -81,11 +83,15 @@ def client_app(
     node = _NodeApp(model, load_data, algorithm, loss, limit, share)
     app = ClientApp()
 
+    log_as_json("node")
+
     def report(message: Message, context: Context) -> Message:
-        return Message(_or_fault(node.report, message.content, context), reply_to=message)
+        with watched(message.metadata.ttl):
+            return Message(_or_fault(node.report, message.content, context), reply_to=message)
 
     def work(message: Message, context: Context) -> Message:
-        return Message(_or_fault(node.work, message.content, context), reply_to=message)
+        with watched(message.metadata.ttl):
+            return Message(_or_fault(node.work, message.content, context), reply_to=message)
 
     app.query("census")(report)
     app.query("survey")(work)
@@ -203,6 +209,8 @@ class _OwnersError(EvenhandError):
 def _by_owner(name: str, function: Callable[[], T]) -> T:
     try:
         return function()
+    except Stopped:
+        raise
     except Exception as error:
         raise _OwnersError(f"{name} has failed on the node; its log says more") from error
 

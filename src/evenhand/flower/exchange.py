@@ -8,6 +8,7 @@ Clients that miss the deadline, or send a reply with a fault, are left out of th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.claims import check_claims, entries_of
-from evenhand.flower.faults import Faults
+from evenhand.flower.faults import EXPIRED, GONE, in_words, note_fault
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
@@ -42,9 +43,9 @@ from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
+log = logging.getLogger(__name__)
+
 ABOUT = 1 << 16  # bytes of a reply beside its tensors
-# codes of the errors with which Flower itself replies
-ERRORS = {3: "it has not answered in time", 5: "its node is gone"}
 # the type of message for each kind of work
 KINDS = {"train": MessageType.TRAIN, "survey": "query.survey", "evaluate": MessageType.EVALUATE}
 
@@ -78,6 +79,10 @@ class Remote(Engine):
 class _Failed(ValueError):
     """A client could not do what it was asked, and says so, or Flower does."""
 
+    def __init__(self, reason: str, kind: str = "failed") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
 
 class GridExchange:
     """Exchanges over a grid; see :class:`evenhand.engines.base.Exchange`."""
@@ -91,7 +96,7 @@ class GridExchange:
         self._begun = -1  # the last round of which some work has begun
         self._counted: dict[int, int] = {}  # each client's last round of training that counts
         self._forms: dict[str, Reply] = {}  # by work
-        self._faults, self._medians = Faults(engine.folder), Medians(engine.folder)
+        self._medians = Medians(engine.folder)
 
     @property
     def memories(self) -> dict[int, Tree]:
@@ -225,7 +230,7 @@ class GridExchange:
             replies, about = self._read(client, message, both=len(asked) > 1, size=size)
         except _Failed as error:
             roll.answer(client, {})
-            self._note(round, client, "failed", f"is left out: {error}")
+            self._note(round, client, error.kind, f"is left out: {error}")
             return
         except ValueError as error:
             roll.answer(client, {})
@@ -244,7 +249,9 @@ class GridExchange:
         who = self._label(client)
         what = said.removeprefix(who).removeprefix(":").strip()
         line = said if said.startswith(who) else f"{who} {said}"
-        self._faults.note(round, client, self.population.name(client), kind, what, line)
+        log.warning("%s", line)
+        name = self.population.name(client)
+        note_fault(self.engine.folder, round + 1, client, name, kind, what)
 
     def _read(
         self, client: int, message: Message, both: bool, size: int
@@ -254,8 +261,7 @@ class GridExchange:
         if message.has_error():
             self.engine.membership.unresponsive.add(client)
             code = message.error.code
-            reason = ERRORS.get(code, "its node has failed, see its log")
-            raise _Failed(f"{reason} (Flower's error {code})")
+            raise _Failed(in_words(code), {EXPIRED: "late", GONE: "gone"}.get(code, "failed"))
         if fault := records.fault_in(message.content):
             raise _Failed(fault)
         limit = self.engine.link.limits.message

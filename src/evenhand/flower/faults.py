@@ -1,40 +1,45 @@
-"""Who was left out of a round or bounded in it, and why: a line in the log, and one in
-``faults.jsonl`` in the method's folder for those who look later."""
+"""What went wrong with a client: in words, and as lines of a file in the method's folder, for
+``evenhand flower status`` and the metrics."""
 
 from __future__ import annotations
 
-import json
-import logging
 from pathlib import Path
 
-log = logging.getLogger(__name__)
+from evenhand.flower import journal
 
-FAULTS = "faults.jsonl"
+FILE = "faults.jsonl"  # in the method's folder
+
+EXPIRED, GONE = 3, 5
+# of the errors with which Flower itself replies, by code
+ERRORS = {
+    1: "its app cannot be loaded, see its log",
+    2: "its node has failed, see its log",
+    EXPIRED: "it has not answered in time",
+    4: "its reply was lost on the way",
+    GONE: "its node is gone",
+    6: "its app refuses the message, see its log",
+    7: "it cannot use the app that was sent, see its log",
+    8: "its app was killed or has crashed, see its log",
+}
 
 
-class Faults:
-    """Notes faults as they are found.
+def in_words(code: int) -> str:
+    """An error with which Flower itself replies."""
+    return f"{ERRORS.get(code, ERRORS[2])} (Flower's error {code})"
+
+
+def note_fault(
+    folder: Path | None, round: int, client: int | None, name: str, kind: str, what: str
+) -> None:
+    """Add a line to the file of faults.
 
     Args:
-        folder: where the file lies; None writes none.
+        folder: the method's; None notes nothing.
+        round: counted from 1, as people do.
+        client: None for a node that is no client of the run.
+        kind: "refused", "failed", "late", "gone" or "bounded".
+        what: the reason, without the client's name.
     """
-
-    def __init__(self, folder: Path | None) -> None:
-        self._path = None if folder is None else folder / FAULTS
-
-    def note(self, round: int, client: int, name: str, kind: str, what: str, said: str) -> None:
-        """Note a fault.
-
-        Args:
-            round: people count rounds from 1, here they are counted from 0.
-            kind: "refused", "failed", "late", "gone" or "bounded".
-            what: the reason, without the client's name.
-            said: the line for the log.
-        """
-        log.warning("%s", said)
-        if self._path is None:
-            return
-        row = {"round": round + 1, "client": client, "name": name, "kind": kind, "what": what}
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row, ensure_ascii=False) + "\n")
+    if folder is not None:
+        row = {"round": round, "client": client, "name": name, "kind": kind, "what": what}
+        journal.append(folder / FILE, row)

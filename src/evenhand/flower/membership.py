@@ -43,7 +43,7 @@ class Membership:
         nodes: the node of each client that has one.
         accepts: whether the run can have more clients.
         path: where the roster is kept; None keeps it nowhere.
-        session: how often the server was started.
+        session: grows with each start of the server.
     """
 
     def __init__(
@@ -193,7 +193,9 @@ def wait_for_clients(link: Link, clients: int, out: Path, accepts: Accepts) -> M
     """The clients of the run in ``out``, once ``clients`` of their nodes are connected."""
     path = out / FILE
     kept = _read(path) if path.exists() else None
-    membership = None if kept is None else Membership(link, kept[0], {}, accepts, path, kept[1] + 1)
+    membership = None
+    if kept is not None:
+        membership = Membership(link, kept[0], {}, accepts, path, next_session(kept[1]))
     known: dict[int, Registration] = {}
     end, refused = time.monotonic() + link.limits.patience, dict[int, str]()
     while True:
@@ -217,6 +219,12 @@ def wait_for_clients(link: Link, clients: int, out: Path, accepts: Accepts) -> M
         membership = _first(link, known, accepts, path)
     membership.save()
     return membership
+
+
+def next_session(last: int) -> int:
+    """A number for the next start of a server: later than any before, also where the roster is an
+    old copy that knows nothing of the last starts."""
+    return max(last + 1, time.time_ns() // 1_000_000)
 
 
 def _first(

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -22,10 +23,13 @@ from evenhand.flower.checks import label
 from evenhand.flower.directory import Directory, run_spec
 from evenhand.flower.exchange import Remote
 from evenhand.flower.link import Limits, Link
+from evenhand.flower.logs import log_as_json
 from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clients
+from evenhand.flower.metrics import address_in, served
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.proportion import BOUND
 from evenhand.flower.roster import Roster
+from evenhand.flower.watch import Watch
 from evenhand.model import Model
 from evenhand.training.fit import train
 from evenhand.training.result import Result
@@ -98,10 +102,13 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        log_as_json("server", str(context.run_config.get("log-json", "")))
         module = build_module(model, settings.seed)
         link = Link(grid, limits)
         run = _Run(algorithm, module, settings, link, Path(out), by_client, bound)
-        result = run.train(clients)
+        watch = Watch(run.out, run.directory.folder, settings.rounds, limits)
+        with served(watch, address_in(context.run_config)):
+            result = run.train(clients, watch)
         if finished is not None:
             finished(result)
 
@@ -140,40 +147,54 @@ class _Run:
     by_client: bool
     bound: float | None
 
-    def train(self, clients: int) -> Result:
-        """The result, once ``clients`` nodes have come and all rounds are done."""
+    @cached_property
+    def directory(self) -> Directory:
+        """Where the run is kept."""
         spec = run_spec(self.out, self.algorithm, self.module, self.settings)
-        directory = Directory(self.out, spec, self.algorithm, self.module)
+        return Directory(self.out, spec, self.algorithm, self.module)
+
+    def train(self, clients: int, watch: Watch) -> Result:
+        """The result, once ``clients`` nodes have come and all rounds are done."""
+        directory = self.directory
         directory.check()
+        watch.starts()
         membership = wait_for_clients(self.link, clients, self.out, self._accepts)
         directory.begin(membership.roster.population, self.by_client)
         result = None
         while result is None:
             _check_sharing(membership.roster, self.algorithm, self.settings, self.by_client)
+            watch.begins(len(membership.roster.clients))
             # the run then goes on from its last round, with more clients
             with suppress(ClientsJoined):
-                result = self._fit(membership, directory.folder)
+                result = self._fit(membership, watch)
         if all(row["void"] for row in result.history_rows):
             raise RunError(
                 "no client has answered in any round, for the reasons that are logged above;"
                 " nothing was learned"
             )
         directory.finish(result, membership.roster.population, self.by_client)
+        watch.ends()
         return result
 
-    def _fit(self, membership: Membership, folder: Path) -> Result:
+    def _fit(self, membership: Membership, watch: Watch) -> Result:
         name, loss = run_name(self.out), str(self.settings.loss)
-        engine = Remote(
-            self.link, membership, self.algorithm, name, loss, self.by_client, self.bound, folder
+        method, folder = self.algorithm, self.directory.folder
+        remote = Remote(
+            self.link, membership, method, name, loss, self.by_client, self.bound, folder
         )
+
+        def after(done: int, row: Mapping[str, Any]) -> None:
+            watch.round(done, row)
+            self._log_round(done, row)
+
         return train(
             self.module,
             membership.roster.population,
             self.algorithm,
-            replace(self.settings, engine=engine, checkpoint_every=1),
-            out=folder,
+            replace(self.settings, engine=watch.over(remote), checkpoint_every=1),
+            out=self.directory.folder,
             resume=True,
-            progress=self._log_round,
+            progress=after,
         )
 
     def _accepts(self, roster: Roster) -> None:

@@ -3,18 +3,17 @@ in."""
 
 from __future__ import annotations
 
-import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from evenhand.flower.diagnosis import COLOURS, reason
 from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import end_group, end_marked, marked
 from evenhand.flower.tryout.processes import Processes
 
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # of Flower's logs
 TAIL = 15  # lines of a log that a message quotes
 
 
@@ -133,33 +132,3 @@ class Member:
     @property
     def _mark(self) -> str:
         return self._processes.mark(self.name)
-
-
-def reason(log: str) -> str:
-    """Why a node was not let in, in words that say what to do, from what it logged; empty where
-    that is not known."""
-    return next((words for sign, words in REASONS.items() if sign in log), "")
-
-
-_PLAINTEXT = (
-    "it speaks plaintext and the SuperLink TLS; leave out --insecure and give it the SuperLink's"
-    " ca.crt"
-)
-REASONS = {  # by what Flower logs
-    "CERTIFICATE_VERIFY_FAILED": (
-        "it does not trust the SuperLink's certificate; give it this SuperLink's ca.crt with"
-        " --root-certificates"
-    ),
-    "[code: 2001]": (
-        "it came without a key; give it one with --auth-supernode-private-key, registered with flwr"
-        " supernode register"
-    ),
-    "[code: 2004]": (
-        "its key is not registered (flwr supernode register KEY.pub), or is in use by another node;"
-        " that of a killed one is free again after about a minute"
-    ),
-    "disconnected without sending": _PLAINTEXT,
-    # the same, where the SuperLink closes before it has read all
-    "Connection reset by peer": _PLAINTEXT,
-    "address already in use": "its port is taken; choose another with --port",
-}
