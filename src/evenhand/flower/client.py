@@ -17,6 +17,7 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
 from evenhand.engines.client import SingleClient
+from evenhand.engines.work import Train
 from evenhand.errors import (
     EvenhandError,
     RunError,
@@ -27,10 +28,14 @@ from evenhand.errors import (
     require_whole,
 )
 from evenhand.flower import bundle, records
+from evenhand.flower.audit import audited, count_answer
+from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.policy import Policy, Refused
 from evenhand.flower.registration import report_data
+from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.wire import read_work
 from evenhand.losses import LossFunction
@@ -68,6 +73,9 @@ def client_app(
             also how the client fares, for a server with ``by_client=True``. An entry "share" in the
             node's config overrides this, because the app comes with the run and the config from the
             node's owner.
+
+    Limits on what the server may ask are in the file that the node's config names as "policy"; see
+    :class:`evenhand.flower.policy.Policy`.
     """
     require_choice("share", share, tuple(SHARES))
     require_model(model)
@@ -108,12 +116,31 @@ class _NodeApp:
     def report(self, content: RecordDict, context: Context) -> RecordDict:
         """What the server may know of the node's data beforehand."""
         config = context.node_config
-        name = str(config.get("name", config.get("partition-id", context.node_id)))
-        found = report_data(self._data(context), name, self._share(context))
-        return records.reply_content(*found, self.limit)
+        policy = Policy.of_node(config)
+
+        def answer() -> RecordDict:
+            name = str(config.get("name", config.get("partition-id", context.node_id)))
+            data, left_out = self._data(context, policy)
+            for part, count in left_out.items():
+                log.warning(
+                    "%d %s samples are left out: they are of groups with fewer than %d samples here"
+                    " (min-cell in the policy); merge groups in the table to use them",
+                    *(count, part, policy.min_cell),
+                )
+            policy.permits_samples(int(data.sizes("train")[0]))
+            found = report_data(data, name, self._share(context, policy))
+            return records.reply_content(*found, self.limit)
+
+        return audited(policy, _folder(context), content, context, "census", answer)
 
     def work(self, content: RecordDict, context: Context) -> RecordDict:
         """The client's reply to a task."""
+        policy, folder = Policy.of_node(context.node_config), _folder(context)
+        return audited(
+            policy, folder, content, context, "task", lambda: self._work(content, context, policy)
+        )
+
+    def _work(self, content: RecordDict, context: Context, policy: Policy) -> RecordDict:
         task, about = records.read_task(content, self.limit)
         client, round, counted, seed, session = (
             records.whole(about, name) for name in ("client", "round", "counted", "seed", "session")
@@ -122,14 +149,24 @@ class _NodeApp:
         evaluation = (
             read_work(records.text(about, "look"), self.algorithm) if "look" in about else None
         )
-        data = with_groups(self._data(context), tuple(about["groups"]))
+        data = with_groups(self._data(context, policy)[0], tuple(about["groups"]))
         module = _by_owner("model", lambda: build_module(self.model, seed))
+        parameters = sum(leaf.numel() for leaf in module.parameters())
+        for asked in (work, evaluation):
+            if asked is not None:
+                policy.permits(asked, data, parameters, records.text(about, "loss"))
         model = Model(module, self.loss or records.text(about, "loss"))
         model.check(data)
-        folder = Path(str(context.node_config.get("state-dir", ".evenhand")))
+        folder = _folder(context)
+        for asked in (work, evaluation):
+            if asked is not None:
+                count_answer(policy, folder, asked.name)
+        if policy.order == "node" and isinstance(work, Train):
+            key = order_key(folder, content)
+            work = replace(work, local=SecretOrder.of(work.local, key, policy.min_batch))
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
         node = SingleClient(model, data, seed, client)
-        share = self._share(context)
+        share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)
 
         task, evaluated = bundle.split_task(task)
@@ -148,14 +185,23 @@ class _NodeApp:
         about = {"client": client, "round": round, "work": work.name}
         return records.reply_content(reply, about, self.limit)
 
-    def _data(self, context: Context) -> Federation:
-        return _by_owner("load_data", lambda: _as_federation(self.load_data(context.node_config)))
+    def _data(self, context: Context, policy: Policy) -> tuple[Federation, dict[str, int]]:
+        """The node's data, without groups that are too small to be told of, and how many samples
+        these had in each part."""
+        data = _by_owner("load_data", lambda: _as_federation(self.load_data(context.node_config)))
+        return without_small_cells(data, policy.min_cell)
 
-    def _share(self, context: Context) -> str:
-        found = str(context.node_config.get("share", self.share))
+    def _share(self, context: Context, policy: Policy) -> str:
+        found = str(context.node_config.get("share", policy.share or self.share))
         if found not in SHARES:
             raise SpecError(f"share in its node config must be one of {', '.join(SHARES)}")
-        return found
+        allowed = (found, policy.share or found)  # the file and the config are both the owner's
+        return min(allowed, key=tuple(SHARES).index)
+
+
+def _folder(context: Context) -> Path:
+    """Where the node keeps what outlives a message."""
+    return Path(str(context.node_config.get("state-dir", ".evenhand")))
 
 
 def _as_federation(found: Data) -> Federation:
@@ -214,7 +260,7 @@ def _or_fault(
     reveal data or paths."""
     try:
         return answer(content, context)
-    except (NotFinite, NotShared) as error:
+    except (NotFinite, NotShared, Refused) as error:
         return records.fault_content(first_line(error))
     except Exception as error:
         log.exception("a task could not be done")
