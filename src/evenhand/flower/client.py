@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
-from evenhand.data.samples import Part
 from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Train
 from evenhand.errors import (
@@ -33,31 +32,35 @@ from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.node_data import as_federation, with_groups
 from evenhand.flower.policy import Policy, Refused
 from evenhand.flower.registration import report_data
 from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.wire import read_work
 from evenhand.losses import LossFunction
+from evenhand.messages import Reply
 from evenhand.model import Model
+
+if TYPE_CHECKING:
+    from evenhand.flower.columns.wanted import Columns
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# of one client: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
-Data = Federation | Mapping[str, Any]
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
 
 
 def client_app(
-    model: nn.Module | Callable[[], nn.Module],
-    load_data: Callable[[Config], Data],
+    model: nn.Module | Callable[..., nn.Module],
+    load_data: Callable[[Config], Any],
     *,
     algorithm: Algorithm | None = None,
     loss: str | LossFunction | None = None,
     limit: int = records.LIMIT,
     share: str = "method",
+    columns: Columns | None = None,
 ) -> ClientApp:
     """A node's side: trains, answers and evaluates with its own data, which never leave it.
 
@@ -73,6 +76,8 @@ def client_app(
             also how the client fares, for a server with ``by_client=True``. An entry "share" in the
             node's config overrides this, because the app comes with the run and the config from the
             node's owner.
+        columns: as on the server, for a codebook of all nodes; ``model`` is then a function of it,
+            and ``load_data`` gives the node's table or the path of it.
 
     Limits on what the server may ask are in the file that the node's config names as "policy"; see
     :class:`evenhand.flower.policy.Policy`.
@@ -86,8 +91,11 @@ def client_app(
     if algorithm is not None:
         require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_whole("limit", limit, 1)
-    node = _NodeApp(model, load_data, algorithm, loss, limit, share)
+    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns)
     app = ClientApp()
+
+    def tell(message: Message, context: Context) -> Message:
+        return Message(_or_fault(node.tell, message.content, context), reply_to=message)
 
     def report(message: Message, context: Context) -> Message:
         return Message(_or_fault(node.report, message.content, context), reply_to=message)
@@ -95,6 +103,7 @@ def client_app(
     def work(message: Message, context: Context) -> Message:
         return Message(_or_fault(node.work, message.content, context), reply_to=message)
 
+    app.query("columns")(tell)
     app.query("census")(report)
     app.query("survey")(work)
     app.train()(work)
@@ -106,21 +115,38 @@ def client_app(
 class _NodeApp:
     """How a node answers messages."""
 
-    model: nn.Module | Callable[[], nn.Module]
-    load_data: Callable[[Config], Data]
+    model: nn.Module | Callable[..., nn.Module]
+    load_data: Callable[[Config], Any]
     algorithm: Algorithm | None
     loss: str | LossFunction | None
     limit: int
     share: str
+    columns: Columns | None = None
+
+    def tell(self, content: RecordDict, context: Context) -> RecordDict:
+        """Sums of the node's columns, for a codebook."""
+        from evenhand.flower.columns.agreeing import answer_about_columns
+
+        policy, wanted = Policy.of_node(context.node_config), self.columns
+        if wanted is None:
+            raise RunError("this app's client_app has no columns; give it those of the server")
+
+        def answer() -> RecordDict:
+            about = content.config_records["about"]
+            table = _by_owner("load_data", lambda: self.load_data(context.node_config))
+            found = answer_about_columns(wanted, table, about, policy, _name(context))
+            return records.reply_content(Reply(), found, self.limit)
+
+        return audited(policy, _folder(context), content, context, "columns", answer)
 
     def report(self, content: RecordDict, context: Context) -> RecordDict:
         """What the server may know of the node's data beforehand."""
-        config = context.node_config
-        policy = Policy.of_node(config)
+        policy = Policy.of_node(context.node_config)
 
         def answer() -> RecordDict:
-            name = str(config.get("name", config.get("partition-id", context.node_id)))
-            data, left_out = self._data(context, policy)
+            data, left_out = self._data(content, context, policy)
+            for why, count in () if data.encoding is None else data.encoding.dropped:
+                log.warning("%d rows are left out: they have %s", count, why)
             for part, count in left_out.items():
                 log.warning(
                     "%d %s samples are left out: they are of groups with fewer than %d samples here"
@@ -128,7 +154,7 @@ class _NodeApp:
                     *(count, part, policy.min_cell),
                 )
             policy.permits_samples(int(data.sizes("train")[0]))
-            found = report_data(data, name, self._share(context, policy))
+            found = report_data(data, _name(context), self._share(context, policy))
             return records.reply_content(*found, self.limit)
 
         return audited(policy, _folder(context), content, context, "census", answer)
@@ -149,8 +175,8 @@ class _NodeApp:
         evaluation = (
             read_work(records.text(about, "look"), self.algorithm) if "look" in about else None
         )
-        data = with_groups(self._data(context, policy)[0], tuple(about["groups"]))
-        module = _by_owner("model", lambda: build_module(self.model, seed))
+        data = with_groups(self._data(content, context, policy)[0], tuple(about["groups"]))
+        module = _by_owner("model", lambda: build_module(self._model(content), seed))
         parameters = sum(leaf.numel() for leaf in module.parameters())
         for asked in (work, evaluation):
             if asked is not None:
@@ -185,10 +211,28 @@ class _NodeApp:
         about = {"client": client, "round": round, "work": work.name}
         return records.reply_content(reply, about, self.limit)
 
-    def _data(self, context: Context, policy: Policy) -> tuple[Federation, dict[str, int]]:
+    def _model(self, content: RecordDict) -> nn.Module | Callable[[], nn.Module]:
+        if self.columns is None:
+            return self.model
+        from evenhand.flower.columns.agreeing import carried
+
+        return partial(self.model, carried(content))
+
+    def _data(
+        self, content: RecordDict, context: Context, policy: Policy
+    ) -> tuple[Federation, dict[str, int]]:
         """The node's data, without groups that are too small to be told of, and how many samples
         these had in each part."""
-        data = _by_owner("load_data", lambda: _as_federation(self.load_data(context.node_config)))
+
+        def load() -> Federation:
+            found = self.load_data(context.node_config)
+            if self.columns is None:
+                return as_federation(found)
+            from evenhand.flower.columns.agreeing import carried
+
+            return carried(content).federation(found, strict=False)
+
+        data = _by_owner("load_data", load)
         return without_small_cells(data, policy.min_cell)
 
     def _share(self, context: Context, policy: Policy) -> str:
@@ -199,47 +243,15 @@ class _NodeApp:
         return min(allowed, key=tuple(SHARES).index)
 
 
+def _name(context: Context) -> str:
+    """What the node is called."""
+    config = context.node_config
+    return str(config.get("name", config.get("partition-id", context.node_id)))
+
+
 def _folder(context: Context) -> Path:
     """Where the node keeps what outlives a message."""
     return Path(str(context.node_config.get("state-dir", ".evenhand")))
-
-
-def _as_federation(found: Data) -> Federation:
-    if isinstance(found, Federation):
-        return found
-    test = found.get("test")
-    train = {key: value for key, value in found.items() if key != "test"}
-    return Federation.from_arrays([train], test=None if test is None else [test])
-
-
-def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
-    """The same data with the groups of the whole federation, some of which may have no sample
-    here."""
-    if not names or federation.group_names == names:
-        return federation
-    unknown = set(federation.group_names) - set(names)
-    if unknown or not federation.group_names:
-        raise RunError(
-            "this node's data have other groups than it reported at the start; start a new run"
-        )
-    codes = torch.tensor([names.index(name) for name in federation.group_names])
-
-    def part(old: Part | None) -> Part | None:
-        return (
-            old
-            if old is None or old.group is None
-            else Part(old.x, old.y, old.offsets, codes[old.group])
-        )
-
-    train = part(federation.train)
-    assert train is not None
-    return replace(
-        federation,
-        train=train,
-        val=part(federation.val),
-        test=part(federation.test),
-        group_names=names,
-    )
 
 
 class _OwnersError(EvenhandError):

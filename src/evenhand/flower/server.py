@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -30,6 +30,9 @@ from evenhand.training.fit import train
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
 
+if TYPE_CHECKING:
+    from evenhand.flower.columns.wanted import Columns
+
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
@@ -40,7 +43,7 @@ FIXED = ("engine", "device", "checkpoint_every", "precision")
 @takes_settings(*FIXED)
 def server_app(
     algorithm: Algorithm,
-    model: nn.Module | Callable[[], nn.Module],
+    model: nn.Module | Callable[..., nn.Module],
     *,
     clients: int,
     out: str | Path,
@@ -50,6 +53,7 @@ def server_app(
     limit: int = records.LIMIT,
     by_client: bool = False,
     finished: Callable[[Result], None] | None = None,
+    columns: Columns | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -70,6 +74,8 @@ def server_app(
             clients' weights; their owners must allow it with ``share="client"``. Otherwise
             evaluation sends nothing but sums over clients and groups.
         finished: called with the result.
+        columns: make a codebook of all nodes' tables before the first round; ``model`` is then a
+            function of it.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, and track_weights, which needs ``by_client`` and one more
@@ -91,8 +97,13 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        module = build_module(model, settings.seed)
-        run = _Run(algorithm, module, settings, Link(grid, limits), Path(out), by_client)
+        reached, made = grid, model
+        if columns is not None:
+            from evenhand.flower.columns.agreeing import with_codebook
+
+            reached, made = with_codebook(grid, limits, clients, Path(out), columns, model)
+        module = build_module(made, settings.seed)
+        run = _Run(algorithm, module, settings, Link(reached, limits), Path(out), by_client)
         result = run.train(clients)
         if finished is not None:
             finished(result)
