@@ -38,6 +38,7 @@ from evenhand.flower.codebook_text import (
     toml_text,
     toml_texts,
 )
+from evenhand.flower.conditions import require_both_sides
 
 # of means and spreads taken from a table: enough to scale by, and they tell less about its rows
 DIGITS = 2
@@ -224,6 +225,9 @@ class Codebook:
                 f"label: {label!r} has {len(answer.names)} different values, a model tells at most"
                 f" {MOST_CLASSES} classes apart; give a condition, such as '{label} > ...'"
             )
+        require_both_sides(table, "label", label)
+        for name in group:
+            require_both_sides(table, "group", name)
         # raises where there is no such column
         groups_of(table, group, np.arange(len(table)), MOST_CATEGORIES)
         rows, offsets = np.arange(len(table)), np.array([0, len(table)])
@@ -281,7 +285,15 @@ def _hints(
         for column in columns
     ]
     told = Answer(answer.codes[kept], len(answer.names))
-    return hints_of(table, kept, features, {"classes": (label, answer)}, group, told)
+    hints = hints_of(table, kept, features, {"classes": (label, answer)}, group, told)
+    lacking = len(table) - len(kept)
+    if not lacking:
+        return hints
+    return (
+        f"{lacking} of {len(table)} rows have no value of {answer.column!r}; nodes leave such rows"
+        " out",
+        *hints,
+    )
 
 
 def _rounded(column: Column) -> Column:
