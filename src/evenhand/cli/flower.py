@@ -118,9 +118,9 @@ def new(
         from evenhand.flower.project.new import write_project
 
         about = label, groups, dropped, missing
-        if from_nodes and table is None and label is not None:
-            codebook, tables = None, dict[str, DataFrame]()
-        else:
+        codebook: Codebook | None = None
+        tables: dict[str, DataFrame] = {}
+        if not from_nodes or table is not None or label is None or encoding is not None:
             codebook, tables = _tables(table, *about, encoding, clients)
         source = codebook if codebook is not None and not from_nodes else _wanted(codebook, *about)
         write_project(directory, source, method, clients, tables)

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from flwr.app import RecordDict
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.local import LocalSGD, Schedule
@@ -51,18 +52,23 @@ class SecretOrder(LocalSGD):
         starts = np.arange(0, samples - (rest if rest < self.least else 0), self.batch_size)
         ends = np.append(starts[1:], samples)
         steps = self.steps or len(starts) * (self.epochs or 1)
-        generator = np.random.default_rng(self.key)
         positions = np.zeros((1, steps, int((ends - starts).max())), dtype=np.int64)
         valid = np.zeros(positions.shape, dtype=bool)
         for step in range(steps):
             batch = step % len(starts)
             if batch == 0:
-                order = generator.permutation(samples)
+                order = _shuffled(samples, f"{self.key} {step}")
             chosen = order[starts[batch] : ends[batch]]
             positions[0, step, : len(chosen)], valid[0, step, : len(chosen)] = chosen, True
         return Schedule(
             torch.from_numpy(positions), torch.from_numpy(valid), torch.full_like(sizes, steps)
         )
+
+
+def _shuffled(count: int, key: str) -> NDArray[np.int64]:
+    """A permutation that cannot be told without the key."""
+    numbers = hashlib.shake_256(key.encode()).digest(8 * count)
+    return np.frombuffer(numbers, dtype="<u8").argsort(kind="stable")
 
 
 def order_key(folder: Path, content: RecordDict) -> int:
