@@ -231,7 +231,7 @@ def test_a_node_says_once_how_many_rows_have_no_label(
 ) -> None:
     Nodes(tmp_path, tables()[:1]).run(clients=1)
     said = [line for line in caplog.messages if "left out" in line]
-    assert said == ["2 rows are left out: they have no value of 'ill'"]
+    assert said == ["rows left out: 2 with no value of 'ill'"]
 
 
 def test_an_owner_can_keep_columns_to_herself(

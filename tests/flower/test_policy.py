@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
+from benchmarks.torture import curious
 from evenhand.engines.work import Ask, Train
 from evenhand.errors import RunError, SpecError
 from evenhand.flower import client_app, records, server_app
@@ -29,6 +30,14 @@ from tests.support.flower_grid import InProcessGrid
 # what nodes allowed before there were policies
 OPEN = 'min-batch = 1\nmin-cell = 1\nrounds-per-day = 0\norder = "server"\n'
 ROWS = 100
+
+
+def test_the_harness_counts_rows_that_stay_with_the_node() -> None:
+    """Three attacks on one table, under three policies."""
+    found = curious.figures(seconds=0, seed=0)
+    assert [(figure.tried, figure.held) for figure in found] == [(100, 100)] * 3
+    assert "it got 32 of 100 with no limits, 0 of 100 with the least batch alone" in found[0].note
+    assert "100 of 100 with the least batch alone" in found[1].note
 
 
 # ---- the attack
@@ -48,17 +57,21 @@ def test_single_samples_gave_exact_rows_and_are_refused_now(tmp_path: Path) -> N
 def test_the_least_batch_alone_is_not_enough_but_a_secret_order_is(tmp_path: Path) -> None:
     """A server that knows which samples are in a batch solves for all of them."""
     data = patients(ROWS)
-    known = Curious(tmp_path, data, 'order = "server"')
+    known = Curious(tmp_path, data, 'order = "server"\nrounds-per-day = 0')
     assert matched(known.by_equations(90, batch=8), data["x"]) == 0
     assert matched(known.by_equations(110, batch=8), data["x"]) == ROWS
     (tmp_path / "default").mkdir()
-    unknown = Curious(tmp_path / "default", data)
+    unknown = Curious(tmp_path / "default", data, "rounds-per-day = 0")
     assert matched(unknown.by_equations(110, batch=8), data["x"], tolerance=0.1) == 0
 
 
 def test_all_but_one_and_then_all_of_them_show_nobody(tmp_path: Path) -> None:
     """A rest of one sample goes into the batch before it, so there is no difference to take."""
     server = Curious(tmp_path, patients(ROWS))
+    assert matched(server.by_differences(10), server.data["x"], tolerance=0.01) == 0
+    (tmp_path / "known").mkdir()
+    known = Curious(tmp_path / "known", server.data, 'order = "server"')
+    assert matched(known.by_differences(10), server.data["x"]) == 10
     nearly, _ = server.train(steps=1, batch_size=ROWS - 1)
     everyone, _ = server.train(batch_size=None)
     for key, value in everyone.total["delta"].items():
@@ -284,8 +297,8 @@ def test_the_owner_is_told_how_many_are_left_out(
     with caplog.at_level(logging.WARNING, logger="evenhand"):
         Curious(tmp_path, grouped("fffffmmmmmdd", "fffff")).census()
     assert caplog.messages == [
-        "2 train samples are left out: they are of groups with fewer than 5 samples here (min-cell"
-        " in the policy); merge groups in the table to use them"
+        "train data: 2 left out, of groups with fewer than 5 samples here (min-cell in the policy);"
+        " merge groups in the table to use them"
     ]
 
 

@@ -146,12 +146,12 @@ class _NodeApp:
         def answer() -> RecordDict:
             data, left_out = self._data(content, context, policy)
             for why, count in () if data.encoding is None else data.encoding.dropped:
-                log.warning("%d rows are left out: they have %s", count, why)
+                log.warning("rows left out: %d with %s", count, why)
             for part, count in left_out.items():
                 log.warning(
-                    "%d %s samples are left out: they are of groups with fewer than %d samples here"
-                    " (min-cell in the policy); merge groups in the table to use them",
-                    *(count, part, policy.min_cell),
+                    "%s data: %d left out, of groups with fewer than %d samples here (min-cell in"
+                    " the policy); merge groups in the table to use them",
+                    *(part, count, policy.min_cell),
                 )
             policy.permits_samples(int(data.sizes("train")[0]))
             found = report_data(data, _name(context), self._share(context, policy))
