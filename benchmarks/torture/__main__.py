@@ -10,7 +10,7 @@ import click
 from benchmarks.machine import describe
 from benchmarks.torture import Figure
 
-PARTS = ("kills", "damage", "fuzz", "lies", "faults")
+PARTS = ("kills", "damage", "fuzz", "lies", "curious", "faults")
 
 
 @click.command()

@@ -265,8 +265,9 @@ def test_a_codebook_of_a_table_has_hints_and_what_is_missing() -> None:
     made = Codebook.of_table(rows, "ill", ("sex",), missing=("<1",))
     assert made.missing == ("<1",)
     assert [column.name for column in made.columns] == ["record", "crp", "sex"]
-    assert [hint.split(" has ")[0] for hint in made.hints] == ["'record'", "'crp'", "'sex'"]
-    assert made.hints[2] == (
+    assert made.hints[0] == "10 of 60 rows have no value of 'ill'; nodes leave such rows out"
+    assert [hint.split(" has ")[0] for hint in made.hints[1:]] == ["'record'", "'crp'", "'sex'"]
+    assert made.hints[3] == (
         "'sex' has 'm' (20 rows) and 'M' (10 rows), which may mean the same but count as different"
         " groups; make them one in the file"
     )
@@ -274,3 +275,48 @@ def test_a_codebook_of_a_table_has_hints_and_what_is_missing() -> None:
         Codebook.of_table(rows, "ill", drop=("recrd",), missing=("<1",))
     with pytest.raises(DataError, match=r"column 'crp': '<1' in row 1 is not a number"):
         Codebook.of_table(rows, "ill")
+
+
+@pytest.mark.parametrize(
+    ("label", "group", "message"),
+    [
+        (
+            "stage > 9",
+            "ward",
+            "label: 'stage > 9' holds in none of the 20 rows; stage goes from 1 to 4; choose"
+            " another condition",
+        ),
+        (
+            "stage >= 1",
+            "ward",
+            "label: 'stage >= 1' holds in all of the 20 rows; stage goes from 1 to 4; choose"
+            " another condition",
+        ),
+        (
+            "stage > 2",
+            "age > 200",
+            "group: 'age > 200' holds in none of the 20 rows; age goes from 30 to 63.5; choose"
+            " another condition",
+        ),
+        (
+            "stage > 2",
+            "one == 7",
+            "group: 'one == 7' holds in all of the 20 rows; one has the values 7; choose another"
+            " condition",
+        ),
+    ],
+)
+def test_a_condition_that_never_or_always_holds_is_said_at_once(
+    label: str, group: str, message: str
+) -> None:
+    rows = pd.DataFrame(
+        {
+            "age": [41.2, 52.3, 63.5, 30.0] * 5,
+            "ward": ["B", "A", "C", "A"] * 5,
+            "one": [7] * 20,
+            "stage": [1, 2, 3, 4] * 5,
+        }
+    )
+    with pytest.raises(ValueError, match="holds in") as refused:
+        Codebook.of_table(rows, label, (group,))
+    assert str(refused.value) == message

@@ -54,7 +54,7 @@ def load(config):
 for name in sys.argv[2:]:
     message = Message()
     message.ParseFromString((place / name).read_bytes())
-    config = {"state-dir": str(place / "state"), "name": "3"}
+    config = {"state-dir": str(place / "state"), "name": "3", "policy": str(place / "policy.toml")}
     reply = client_app(module, load)(message_from_proto(message), Context(1, 1, config, RecordDict(), {}))
     (place / f"{name}.reply").write_bytes(message_to_proto(reply).SerializeToString())
 print(json.dumps(sorted(set(sys.modules) - there)))

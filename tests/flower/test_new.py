@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import importlib
 import subprocess
 import sys
@@ -19,9 +20,10 @@ import torch
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenhand[flower]'")
 
 import evenhand as eh
-from evenhand.cli.tryout import explained
+from evenhand.cli.tryout import explained, without_traceback
 from evenhand.data.tables.files import read_table
 from evenhand.files import read_tensors
+from evenhand.flower import Columns, Policy
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.project.new import code, example, package_name, write_project
 from tests.support.flower_grid import InProcessGrid
@@ -68,8 +70,15 @@ def test_a_project_trains_through_flowers_messages(
         for side in ("serverapp", "clientapp")
     )
     files = sorted((app / "data").glob("*.csv"))
+    policy = app / "owner.toml"
+    policy.write_text('order = "server"')
     configs = [
-        {"partition-id": i, "data": str(path), "state-dir": str(app / f"state{i}")}
+        {
+            "partition-id": i,
+            "data": str(path),
+            "state-dir": str(app / f"state{i}"),
+            "policy": str(policy),
+        }
         for i, path in enumerate(files)
     ]
     grid = InProcessGrid(client.app, configs)
@@ -101,6 +110,111 @@ def test_a_project_trains_through_flowers_messages(
     printed = capsys.readouterr().out
     assert "female" in printed
     assert "male" in printed
+
+
+def test_a_project_gets_its_columns_from_the_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any
+) -> None:
+    """With the policy that comes with it, as owners are told to start their nodes."""
+    assert call("flower", "new", "agreed-app", "--columns-from-nodes", "--method", "fedavg")[0] == 0
+    app = Path("agreed-app").absolute()
+    monkeypatch.syspath_prepend(str(app))
+    server, client = (
+        importlib.import_module(f"agreed_app.{side}") for side in ("server_app", "client_app")
+    )
+    configs: list[dict[str, Any]] = [
+        {
+            "name": path.stem,
+            "data": str(path),
+            "state-dir": str(app / path.stem),
+            "policy": str(app / "policy.toml"),
+        }
+        for path in sorted((app / "data").glob("*.csv"))
+    ]
+    grid = InProcessGrid(client.app, configs)
+    settings = tomllib.loads((app / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
+    grid.contexts[1].run_config = settings["config"] | {"num-rounds": 2}
+
+    server.app(grid, grid.contexts[1])
+
+    codebook = Codebook.load("runs/agreed-app/codebook.toml")
+    assert codebook.encoding.features == (
+        *("age", "pressure", "cholesterol", "smoker=yes", "sex=male"),
+    )
+    assert codebook.classes == ("no", "yes")
+    found, _ = read_tensors(Path("runs/agreed-app/fedavg/model.safetensors"))
+    assert sum(leaf.numel() for leaf in found.values()) == 12
+    assert "# agreed-app" in (app / "README.md").read_text()
+    assert "| `agreed_app/columns.toml` |" in (app / "README.md").read_text()
+    for name in [name for name in sys.modules if name.startswith("agreed_app")]:
+        del sys.modules[name]
+
+
+def test_the_policy_of_a_project_has_every_key_at_its_default(app: Path) -> None:
+    text = (app / "policy.toml").read_text()
+    assert Policy.parse(text) == Policy()
+    keys = {field.name.replace("_", "-") for field in dataclasses.fields(Policy)}
+    assert {
+        line.lstrip("# ").split(" = ")[0] for line in text.splitlines() if " = " in line
+    } >= keys
+    assert 'policy="policy.toml"' in (app / "README.md").read_text()
+
+
+def test_columns_from_nodes_need_no_table_and_are_checked_against_one_that_is_given(
+    call: Any,
+) -> None:
+    status, out, err = call(
+        *("flower", "new", "blind", "--columns-from-nodes", "--label", "stage > 2"),
+        *("--drop", "name", "--group", "sex"),
+    )
+    assert (status, err) == (0, "")
+    assert "evenhand flower up blind --data DIRECTORY-OF-CSV-FILES" in out
+    assert Columns.load("blind/blind/columns.toml") == Columns("stage > 2", ("sex",), ("name",))
+    pd.DataFrame(
+        {"name": [f"p{i}" for i in range(20)], "age": range(20), "ill": [0, 1, None, 1] * 5}
+    ).to_csv("site.csv", index=False)
+    options = ("flower", "new", "seen", "--columns-from-nodes", "--table", "site.csv", "--label")
+    status, _, err = call(*options, "ill", "--drop", "nme")
+    assert status == 1
+    assert err == "evenhand: drop: there is no column 'nme'; did you mean 'name'?\n"
+    status, _, err = call(*options, "age > 90")
+    assert err.startswith("evenhand: label: 'age > 90' holds in none of the 20 rows; age goes from")
+    status, _, err = call(*options, "ill", "--drop", "name")
+    assert status == 0
+    assert "hint: 5 of 20 rows have no value of 'ill'; nodes leave such rows out\n" in err
+    assert Columns.load("seen/seen/columns.toml") == Columns("ill", (), ("name",))
+
+
+ENDED = """\
+INFO :      round 1 of 2: 4 of 4 clients have answered
+ERROR :     ServerApp raised an exception
+Traceback (most recent call last):
+  File "/venv/flwr/run_serverapp.py", line 221, in run_serverapp
+    context = run_(
+  File "{file}", line 22, in main
+    raise {kind}("it cannot be done") from error
+{kind}: it cannot be done; do this
+ERROR :     Exit Code: 201
+
+An unhandled exception occurred in the ServerApp.
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "ours"),
+    [
+        ("evenhand.errors.RunError", "/home/me/app/server_app.py", True),
+        ("TimeoutError", "/venv/evenhand/flower/membership.py", True),
+        ("ValueError", "/home/me/app/server_app.py", False),
+    ],
+)
+def test_an_error_of_ours_is_one_line(kind: str, file: str, ours: bool) -> None:
+    log = ENDED.format(kind=kind, file=file)
+    first = log.splitlines(keepends=True)[0]
+    assert without_traceback(log, finished=False) == first
+    shown = without_traceback(log, finished=True)
+    assert shown == (f"{first}ERROR :     it cannot be done; do this" if ours else log)
+    assert without_traceback(first, finished=False) == first
 
 
 def test_made_up_hospitals_differ_and_are_always_the_same() -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import evenhand as eh
 from evenhand.data.earlier import earlier_fingerprint
 from evenhand.data.population import Census, Population
-from evenhand.flower.client import with_groups
+from evenhand.flower.node_data import with_groups
 from evenhand.flower.ordering import merge_orders, natural_order
 from evenhand.flower.registration import MOST_SAMPLES, Registration, read_report, report_data
 from evenhand.flower.roster import Roster

@@ -45,6 +45,15 @@ def one_client(federation: eh.Federation, client: int) -> eh.Federation:
     )
 
 
+def trusting(directory: Path) -> str:
+    """The policy of an owner who trusts the server: for tests of a few samples that compare with
+    the simulator."""
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "policy.toml"
+    path.write_text('min-batch = 1\nmin-cell = 1\nrounds-per-day = 0\norder = "server"\n')
+    return str(path)
+
+
 class Setting:
     """A federation of nodes in this process."""
 
@@ -65,8 +74,9 @@ class Setting:
             algorithm=algorithm,
             share="client",
         )
+        policy = trusting(directory)
         configs = [
-            {"partition-id": i, "state-dir": str(directory / f"state{i}")}
+            {"partition-id": i, "state-dir": str(directory / f"state{i}"), "policy": policy}
             for i in range(federation.clients)
         ]
         self.grid = InProcessGrid(app, configs, **changes)

@@ -18,6 +18,7 @@ from evenhand.flower.tryout.loopback import Loopback, Run
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_app import write_app
 from tests.support.flower_faults import Unheard
+from tests.support.flower_nodes import trusting
 
 CLIENT = """
 import numpy as np
@@ -139,7 +140,10 @@ class Trial:
         # a node starts anew for every message: it should neither compile modules each time nor use
         # several threads for tiny tensors
         env = {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "", "OMP_NUM_THREADS": "1"}
-        return Loopback(self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place)
+        policy = trusting(self.place)  # clients of seven samples
+        return Loopback(
+            self.place / name, len(SIZES), tls, self.files, env=env, cwd=self.place, policy=policy
+        )
 
     def start(self, federation: Loopback, out: Path, method: str = "fedavg", **changes: Any) -> Run:
         config = {"method": method, "rounds": ROUNDS, "out": str(out), "deadline": 300.0} | changes

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from evenhand.flower.codebook import Codebook
+    from evenhand.flower.columns.wanted import Columns
 
 
 @click.group()
@@ -84,6 +85,15 @@ def flower() -> None:
     help="Encoding of the table, where the guess is wrong; nodes guess that of theirs.",
 )
 @click.option(
+    "--columns-from-nodes",
+    "from_nodes",
+    is_flag=True,
+    help=(
+        "Means, spreads and categories come from all nodes together, as sums before the first"
+        " round, in place of a codebook made beforehand."
+    ),
+)
+@click.option(
     "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."
 )
 def new(
@@ -95,6 +105,7 @@ def new(
     dropped: tuple[str, ...],
     missing: tuple[str, ...],
     encoding: str | None,
+    from_nodes: bool,
     clients: int,
 ) -> None:
     """Write a Flower app into the new directory DIR.
@@ -102,14 +113,19 @@ def new(
     Without --table it comes with the tables of made-up hospitals and runs as it is. With --table, a
     codebook is made from that file: its column names and categories, and means and spreads with two
     digits. All nodes will see the codebook, so take made-up rows, or those of a node that agrees.
-    The table itself is not copied.
+    The table itself is not copied. With --columns-from-nodes no table is needed, only --label.
     """
     with stopping_cleanly():
         from evenhand.flower.project.new import write_project
 
-        codebook, tables = _tables(table, label, groups, dropped, missing, encoding, clients)
-        write_project(directory, codebook, method, clients, tables)
-        for hint in codebook.hints:
+        about = label, groups, dropped, missing
+        codebook: Codebook | None = None
+        tables: dict[str, DataFrame] = {}
+        if not from_nodes or table is not None or label is None or encoding is not None:
+            codebook, tables = _tables(table, *about, encoding, clients)
+        source = codebook if codebook is not None and not from_nodes else _wanted(codebook, *about)
+        write_project(directory, source, method, clients, tables)
+        for hint in () if codebook is None else codebook.hints:
             click.echo(f"hint: {hint}", err=True)
         place = shlex.quote(str(directory))
         data = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES"
@@ -119,12 +135,28 @@ def new(
             " on this machine:"
         )
         click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
-        if not codebook.group:
+        if not source.group:
             click.echo(
                 "no groups of people will be compared; name them with --group COLUMN, or in"
-                " codebook.toml",
+                f" {'columns' if from_nodes else 'codebook'}.toml",
                 err=True,
             )
+
+
+def _wanted(
+    checked: Codebook | None,
+    label: str | None,
+    groups: tuple[str, ...],
+    dropped: tuple[str, ...],
+    missing: tuple[str, ...],
+) -> Columns:
+    """What nodes are asked for, where the codebook is to come from them; ``checked``: a codebook
+    of a table like theirs, where there is one."""
+    from evenhand.flower.columns.wanted import Columns
+
+    if checked is not None:
+        return Columns(checked.label, checked.group, dropped, checked.test, checked.missing)
+    return Columns(str(label), groups, dropped, missing=missing)
 
 
 def _tables(

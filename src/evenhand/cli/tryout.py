@@ -79,7 +79,7 @@ def carry_out(federation: Loopback, app: Path, settings: str) -> None:
         while True:
             # asked before the log, so that the log is whole after it
             finished = run.status().startswith("finished")
-            log = run.log().rstrip("\n")
+            log = without_traceback(run.log(), finished).rstrip("\n")
             click.echo(explained(log[len(shown) :], federation), nl=False)
             shown = log
             if finished:
@@ -97,6 +97,25 @@ def carry_out(federation: Loopback, app: Path, settings: str) -> None:
         click.echo(f"evenhand: {words}", err=True)
     if status != "finished:completed":
         sys.exit(1)
+
+
+FAILED = "ERROR :     ServerApp raised an exception"
+
+
+def without_traceback(log: str, finished: bool) -> str:
+    """A server's log with one line in place of Flower's traceback, where the error is one of ours
+    and says all there is to know; a failure is held back until it is whole."""
+    before, mark, rest = log.partition(FAILED)
+    if not mark:
+        return log
+    if not finished:
+        return before
+    files = re.findall(r'^  File "(.+)", line', rest, re.MULTILINE)
+    errors = re.findall(r"^([\w.]+): (.+)$", rest.partition("ERROR :")[0], re.MULTILINE)
+    ours = bool(errors) and (
+        errors[-1][0].startswith("evenhand.") or (bool(files) and "/evenhand/" in files[-1])
+    )
+    return f"{before}ERROR :     {errors[-1][1]}" if ours else log
 
 
 def explained(text: str, federation: Loopback) -> str:

@@ -14,16 +14,28 @@ if find_spec("flwr") is None:
 if TYPE_CHECKING:
     from evenhand.flower.client import client_app
     from evenhand.flower.codebook import Codebook
+    from evenhand.flower.columns.wanted import Columns
+    from evenhand.flower.policy import Policy
     from evenhand.flower.server import server_app
     from evenhand.flower.tryout.certificates import write_certificates
     from evenhand.flower.tryout.loopback import Loopback
 
-__all__ = ["Codebook", "Loopback", "client_app", "server_app", "write_certificates"]
+__all__ = [
+    "Codebook",
+    "Columns",
+    "Loopback",
+    "Policy",
+    "client_app",
+    "server_app",
+    "write_certificates",
+]
 
 # A node starts anew for every message: it loads its own side and nothing else. Commands that start
 # processes do without torch.
 _HOME = {
     "Codebook": "codebook",
+    "Columns": "columns.wanted",
+    "Policy": "policy",
     "Loopback": "tryout.loopback",
     "client_app": "client",
     "server_app": "server",

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm
 from evenhand.data.federation import Federation
-from evenhand.data.samples import Part
 from evenhand.engines.client import SingleClient
+from evenhand.engines.work import Train
 from evenhand.errors import (
     EvenhandError,
     RunError,
@@ -27,34 +27,42 @@ from evenhand.errors import (
     require_whole,
 )
 from evenhand.flower import bundle, records
+from evenhand.flower.audit import audited, count_answer
+from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.logs import log_as_json
 from evenhand.flower.memory import NodeMemory
 from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.node_data import as_federation, with_groups
+from evenhand.flower.policy import Policy, Refused
 from evenhand.flower.registration import report_data
+from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.watchdog import Stopped, watched
 from evenhand.flower.wire import read_work
 from evenhand.losses import LossFunction
+from evenhand.messages import Reply
 from evenhand.model import Model
+
+if TYPE_CHECKING:
+    from evenhand.flower.columns.wanted import Columns
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# of one client: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
-Data = Federation | Mapping[str, Any]
 Config = Mapping[str, Any]  # a node's own settings, as it was started with
 
 
 def client_app(
-    model: nn.Module | Callable[[], nn.Module],
-    load_data: Callable[[Config], Data],
+    model: nn.Module | Callable[..., nn.Module],
+    load_data: Callable[[Config], Any],
     *,
     algorithm: Algorithm | None = None,
     loss: str | LossFunction | None = None,
     limit: int = records.LIMIT,
     share: str = "method",
+    columns: Columns | None = None,
 ) -> ClientApp:
     """A node's side: trains, answers and evaluates with its own data, which never leave it.
 
@@ -70,6 +78,11 @@ def client_app(
             also how the client fares, for a server with ``by_client=True``. An entry "share" in the
             node's config overrides this, because the app comes with the run and the config from the
             node's owner.
+        columns: as on the server, for a codebook of all nodes; ``model`` is then a function of it,
+            and ``load_data`` gives the node's table or the path of it.
+
+    Limits on what the server may ask are in the file that the node's config names as "policy"; see
+    :class:`evenhand.flower.policy.Policy`.
     """
     require_choice("share", share, tuple(SHARES))
     require_model(model)
@@ -80,10 +93,14 @@ def client_app(
     if algorithm is not None:
         require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_whole("limit", limit, 1)
-    node = _NodeApp(model, load_data, algorithm, loss, limit, share)
+    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns)
     app = ClientApp()
 
     log_as_json("node")
+
+    def tell(message: Message, context: Context) -> Message:
+        with watched(message.metadata.ttl):
+            return Message(_or_fault(node.tell, message.content, context), reply_to=message)
 
     def report(message: Message, context: Context) -> Message:
         with watched(message.metadata.ttl):
@@ -93,6 +110,7 @@ def client_app(
         with watched(message.metadata.ttl):
             return Message(_or_fault(node.work, message.content, context), reply_to=message)
 
+    app.query("columns")(tell)
     app.query("census")(report)
     app.query("survey")(work)
     app.train()(work)
@@ -104,22 +122,58 @@ def client_app(
 class _NodeApp:
     """How a node answers messages."""
 
-    model: nn.Module | Callable[[], nn.Module]
-    load_data: Callable[[Config], Data]
+    model: nn.Module | Callable[..., nn.Module]
+    load_data: Callable[[Config], Any]
     algorithm: Algorithm | None
     loss: str | LossFunction | None
     limit: int
     share: str
+    columns: Columns | None = None
+
+    def tell(self, content: RecordDict, context: Context) -> RecordDict:
+        """Sums of the node's columns, for a codebook."""
+        from evenhand.flower.columns.agreeing import answer_about_columns
+
+        policy, wanted = Policy.of_node(context.node_config), self.columns
+        if wanted is None:
+            raise RunError("this app's client_app has no columns; give it those of the server")
+
+        def answer() -> RecordDict:
+            about = content.config_records["about"]
+            table = _by_owner("load_data", lambda: self.load_data(context.node_config))
+            found = answer_about_columns(wanted, table, about, policy, _name(context))
+            return records.reply_content(Reply(), found, self.limit)
+
+        return audited(policy, _folder(context), content, context, "columns", answer)
 
     def report(self, content: RecordDict, context: Context) -> RecordDict:
         """What the server may know of the node's data beforehand."""
-        config = context.node_config
-        name = str(config.get("name", config.get("partition-id", context.node_id)))
-        found = report_data(self._data(context), name, self._share(context))
-        return records.reply_content(*found, self.limit)
+        policy = Policy.of_node(context.node_config)
+
+        def answer() -> RecordDict:
+            data, left_out = self._data(content, context, policy)
+            for why, count in () if data.encoding is None else data.encoding.dropped:
+                log.warning("rows left out: %d with %s", count, why)
+            for part, count in left_out.items():
+                log.warning(
+                    "%s data: %d left out, of groups with fewer than %d samples here (min-cell in"
+                    " the policy); merge groups in the table to use them",
+                    *(part, count, policy.min_cell),
+                )
+            policy.permits_samples(int(data.sizes("train")[0]))
+            found = report_data(data, _name(context), self._share(context, policy))
+            return records.reply_content(*found, self.limit)
+
+        return audited(policy, _folder(context), content, context, "census", answer)
 
     def work(self, content: RecordDict, context: Context) -> RecordDict:
         """The client's reply to a task."""
+        policy, folder = Policy.of_node(context.node_config), _folder(context)
+        return audited(
+            policy, folder, content, context, "task", lambda: self._work(content, context, policy)
+        )
+
+    def _work(self, content: RecordDict, context: Context, policy: Policy) -> RecordDict:
         task, about = records.read_task(content, self.limit)
         client, round, counted, seed, session = (
             records.whole(about, name) for name in ("client", "round", "counted", "seed", "session")
@@ -128,14 +182,24 @@ class _NodeApp:
         evaluation = (
             read_work(records.text(about, "look"), self.algorithm) if "look" in about else None
         )
-        data = with_groups(self._data(context), tuple(about["groups"]))
-        module = _by_owner("model", lambda: build_module(self.model, seed))
+        data = with_groups(self._data(content, context, policy)[0], tuple(about["groups"]))
+        module = _by_owner("model", lambda: build_module(self._model(content), seed))
+        parameters = sum(leaf.numel() for leaf in module.parameters())
+        for asked in (work, evaluation):
+            if asked is not None:
+                policy.permits(asked, data, parameters, records.text(about, "loss"))
         model = Model(module, self.loss or records.text(about, "loss"))
         model.check(data)
-        folder = Path(str(context.node_config.get("state-dir", ".evenhand")))
+        folder = _folder(context)
+        for asked in (work, evaluation):
+            if asked is not None:
+                count_answer(policy, folder, asked.name)
+        if policy.order == "node" and isinstance(work, Train):
+            key = order_key(folder, content)
+            work = replace(work, local=SecretOrder.of(work.local, key, policy.min_batch))
         memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
         node = SingleClient(model, data, seed, client)
-        share = self._share(context)
+        share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)
 
         task, evaluated = bundle.split_task(task)
@@ -154,52 +218,47 @@ class _NodeApp:
         about = {"client": client, "round": round, "work": work.name}
         return records.reply_content(reply, about, self.limit)
 
-    def _data(self, context: Context) -> Federation:
-        return _by_owner("load_data", lambda: _as_federation(self.load_data(context.node_config)))
+    def _model(self, content: RecordDict) -> nn.Module | Callable[[], nn.Module]:
+        if self.columns is None:
+            return self.model
+        from evenhand.flower.columns.agreeing import carried
 
-    def _share(self, context: Context) -> str:
-        found = str(context.node_config.get("share", self.share))
+        return partial(self.model, carried(content))
+
+    def _data(
+        self, content: RecordDict, context: Context, policy: Policy
+    ) -> tuple[Federation, dict[str, int]]:
+        """The node's data, without groups that are too small to be told of, and how many samples
+        these had in each part."""
+
+        def load() -> Federation:
+            found = self.load_data(context.node_config)
+            if self.columns is None:
+                return as_federation(found)
+            from evenhand.flower.columns.agreeing import carried
+
+            return carried(content).federation(found, strict=False)
+
+        data = _by_owner("load_data", load)
+        return without_small_cells(data, policy.min_cell)
+
+    def _share(self, context: Context, policy: Policy) -> str:
+        found = str(context.node_config.get("share", policy.share or self.share))
         if found not in SHARES:
             raise SpecError(f"share in its node config must be one of {', '.join(SHARES)}")
-        return found
+        allowed = (found, policy.share or found)  # the file and the config are both the owner's
+        return min(allowed, key=tuple(SHARES).index)
 
 
-def _as_federation(found: Data) -> Federation:
-    if isinstance(found, Federation):
-        return found
-    test = found.get("test")
-    train = {key: value for key, value in found.items() if key != "test"}
-    return Federation.from_arrays([train], test=None if test is None else [test])
+def _name(context: Context) -> str:
+    """What the node is called."""
+    config = context.node_config
+    return str(config.get("name", config.get("partition-id", context.node_id)))
 
 
-def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
-    """The same data with the groups of the whole federation, some of which may have no sample
-    here."""
-    if not names or federation.group_names == names:
-        return federation
-    unknown = set(federation.group_names) - set(names)
-    if unknown or not federation.group_names:
-        raise RunError(
-            "this node's data have other groups than it reported at the start; start a new run"
-        )
-    codes = torch.tensor([names.index(name) for name in federation.group_names])
-
-    def part(old: Part | None) -> Part | None:
-        return (
-            old
-            if old is None or old.group is None
-            else Part(old.x, old.y, old.offsets, codes[old.group])
-        )
-
-    train = part(federation.train)
-    assert train is not None
-    return replace(
-        federation,
-        train=train,
-        val=part(federation.val),
-        test=part(federation.test),
-        group_names=names,
-    )
+def _folder(context: Context) -> Path:
+    """Where the node keeps what outlives a message."""
+    return Path(str(context.node_config.get("state-dir", ".evenhand")))
 
 
 class _OwnersError(EvenhandError):
@@ -222,7 +281,7 @@ def _or_fault(
     reveal data or paths."""
     try:
         return answer(content, context)
-    except (NotFinite, NotShared) as error:
+    except (NotFinite, NotShared, Refused) as error:
         return records.fault_content(first_line(error))
     except Exception as error:
         log.exception("a task could not be done")

@@ -8,7 +8,7 @@ mean and spread a number has, which values a category can take.
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +27,7 @@ from evenhand.data.tables.hints import Feature, hints_of
 from evenhand.data.tables.levels import find_column, groups_of, levels_of
 from evenhand.data.tables.missing import missing_texts, without
 from evenhand.data.tables.roles import MOST_CLASSES
-from evenhand.data.tables.values import Values
+from evenhand.data.tables.values import Ints, Values
 from evenhand.errors import DataError, SpecError, first_line, require_known, require_number
 from evenhand.flower.codebook_text import (
     HEAD,
@@ -38,6 +38,7 @@ from evenhand.flower.codebook_text import (
     toml_text,
     toml_texts,
 )
+from evenhand.flower.conditions import require_both_sides
 
 # of means and spreads taken from a table: enough to scale by, and they tell less about its rows
 DIGITS = 2
@@ -92,34 +93,41 @@ class Codebook:
         """Classes."""
         return len(self.classes)
 
-    def federation(self, table: pd.DataFrame | str | Path) -> Federation:
+    def federation(self, table: pd.DataFrame | str | Path, strict: bool = True) -> Federation:
         """The data of one node, from its table or the path of it.
 
         Which rows are for testing depends on their number alone, so it is the same at every call.
         The encoding of a text file is guessed; read it with ``read_table`` to name it.
+
+        Rows without a label are left out; ``encoding.dropped`` of the result says how many.
+        ``strict``: whether a label that is none of the classes is an error; otherwise its rows are
+        left out, too.
         """
         if not isinstance(table, pd.DataFrame):
             table = read_table(table, missing=self.missing)
         table = without(table, self.missing)
         answer = levels_of(table, "label", self.label)
         unknown = [name for name in answer.names if name not in self.classes]
-        if unknown:
+        if unknown and strict:
             raise DataError(
                 f"label {self.label!r} is {unknown[0]!r} in some row; the codebook knows"
                 f" {', '.join(self.classes)}"
             )
-        place = np.array([*map(self.classes.index, answer.names), -1], dtype=np.int64)
+        position = {name: code for code, name in enumerate(self.classes)}
+        place = np.array([*(position.get(name, -1) for name in answer.names), -1], dtype=np.int64)
         kept = np.flatnonzero(~answer.missing)
-        if not len(kept):
+        usable = place[answer.codes[kept]] >= 0
+        dropped = _dropped(len(table) - len(kept), int((~usable).sum()), self.label)
+        if not usable.any():
             raise DataError(f"no row has a value of {self.label!r}; there is nothing to learn from")
         x = self.encoding.transform(table)[torch.from_numpy(kept)]
         y = torch.from_numpy(place[answer.codes[kept]])
         codes, group_names = groups_of(table, self.group, kept, MOST_CATEGORIES)
         group = None if codes is None else torch.from_numpy(codes)
-        order = torch.from_numpy(np.random.default_rng(len(kept)).permutation(len(kept)))
-        count = part_sizes(len(kept), 0, self.test)[0]
+        chosen = training_rows(len(kept), self.test)
 
-        def part(rows: torch.Tensor) -> Part:
+        def part(positions: Ints) -> Part:
+            rows = torch.from_numpy(positions[usable[positions]])
             return Part(
                 x[rows],
                 y[rows],
@@ -127,12 +135,13 @@ class Codebook:
                 None if group is None else group[rows],
             )
 
-        train, test = order[:count].sort().values, order[count:].sort().values
+        held_out = np.setdiff1d(np.arange(len(kept)), chosen)
         return Federation(
-            part(train),
-            part(test) if len(test) else None,
+            part(chosen),
+            part(held_out) if len(held_out) else None,
             group_names=group_names,
             label_names=self.classes,
+            encoding=replace(self.encoding, dropped=dropped),
         )
 
     def to_toml(self) -> str:
@@ -216,6 +225,9 @@ class Codebook:
                 f"label: {label!r} has {len(answer.names)} different values, a model tells at most"
                 f" {MOST_CLASSES} classes apart; give a condition, such as '{label} > ...'"
             )
+        require_both_sides(table, "label", label)
+        for name in group:
+            require_both_sides(table, "group", name)
         # raises where there is no such column
         groups_of(table, group, np.arange(len(table)), MOST_CATEGORIES)
         rows, offsets = np.arange(len(table)), np.array([0, len(table)])
@@ -247,6 +259,21 @@ class Codebook:
         )
 
 
+def training_rows(count: int, test: float) -> Ints:
+    """Positions of the rows for training among ``count`` rows with a label, ascending."""
+    order = np.random.default_rng(count).permutation(count)
+    return np.sort(order[: part_sizes(count, 0, test)[0]])
+
+
+def _dropped(unlabelled: int, unknown: int, label: str) -> tuple[tuple[str, int], ...]:
+    """Why rows are left out, and how many."""
+    reasons = (
+        (f"no value of {label!r}", unlabelled),
+        (f"a value of {label!r} that is no class of the codebook", unknown),
+    )
+    return tuple(reason for reason in reasons if reason[1])
+
+
 def _hints(
     table: pd.DataFrame, label: str, group: tuple[str, ...], columns: list[Column]
 ) -> tuple[str, ...]:
@@ -258,7 +285,15 @@ def _hints(
         for column in columns
     ]
     told = Answer(answer.codes[kept], len(answer.names))
-    return hints_of(table, kept, features, {"classes": (label, answer)}, group, told)
+    hints = hints_of(table, kept, features, {"classes": (label, answer)}, group, told)
+    lacking = len(table) - len(kept)
+    if not lacking:
+        return hints
+    return (
+        f"{lacking} of {len(table)} rows have no value of {answer.column!r}; nodes leave such rows"
+        " out",
+        *hints,
+    )
 
 
 def _rounded(column: Column) -> Column:

@@ -102,9 +102,7 @@ def metrics(now: Now, left_out: Mapping[str, int], at: float) -> str:
         if value is not None:
             lines.append(_head(name, words, "gauge") + f"evenhand_{name} {float(value)!r}")
     lines.append(
-        _head(
-            "left_out_total", "Times that a client was left out or bounded.", "counter"
-        )
+        _head("left_out_total", "Times that a client was left out or bounded.", "counter")
         + "\n".join(
             f'evenhand_left_out_total{{reason="{reason}"}} {float(count)!r}'
             for reason, count in sorted({"late": 0, "gone": 0, **left_out}.items())

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -35,6 +35,9 @@ from evenhand.training.fit import train
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
 
+if TYPE_CHECKING:
+    from evenhand.flower.columns.wanted import Columns
+
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
@@ -45,7 +48,7 @@ FIXED = ("engine", "device", "checkpoint_every", "precision")
 @takes_settings(*FIXED)
 def server_app(
     algorithm: Algorithm,
-    model: nn.Module | Callable[[], nn.Module],
+    model: nn.Module | Callable[..., nn.Module],
     *,
     clients: int,
     out: str | Path,
@@ -56,6 +59,7 @@ def server_app(
     by_client: bool = False,
     bound: float | None = BOUND,
     finished: Callable[[Result], None] | None = None,
+    columns: Columns | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -79,6 +83,8 @@ def server_app(
             be; longer updates are scaled down, larger losses count as the median, and the client is
             named in the log and in faults.jsonl. None takes them as they are.
         finished: called with the result.
+        columns: make a codebook of all nodes' tables before the first round; ``model`` is then a
+            function of it.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, and track_weights, which needs ``by_client`` and one more
@@ -103,8 +109,12 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         log_as_json("server", str(context.run_config.get("log-json", "")))
-        module = build_module(model, settings.seed)
-        link = Link(grid, limits)
+        reached, made = grid, model
+        if columns is not None:
+            from evenhand.flower.columns.agreeing import with_codebook
+
+            reached, made = with_codebook(grid, limits, clients, Path(out), columns, model)
+        module, link = build_module(made, settings.seed), Link(reached, limits)
         run = _Run(algorithm, module, settings, link, Path(out), by_client, bound)
         watch = Watch(run.out, run.directory.folder, settings.rounds, limits)
         with served(watch, address_in(context.run_config)):

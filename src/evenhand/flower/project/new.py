@@ -21,7 +21,9 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.tables.columns import Column
 from evenhand.errors import SpecError, require_whole
 from evenhand.flower.codebook import Codebook
+from evenhand.flower.columns.wanted import Columns
 from evenhand.flower.project import templates
+from evenhand.flower.project.policy import POLICY
 from evenhand.local import LocalSGD
 from evenhand.studies.specs.method import build_algorithm
 from evenhand.studies.specs.parsing import parse_method
@@ -36,7 +38,7 @@ SIZES, WOMEN = (800, 480, 240, 160), (0.05, 0.15, 0.4, 0.95)
 
 def write_project(
     directory: Path,
-    codebook: Codebook,
+    codebook: Codebook | Columns,
     method: str = "qffl:q=1",
     clients: int = 4,
     tables: Mapping[str, pd.DataFrame] | None = None,
@@ -44,12 +46,15 @@ def write_project(
     """Write a Flower app into a new or empty directory.
 
     Args:
+        codebook: how nodes read their tables, or, where that is to come from the nodes themselves,
+            which columns have a role of their own.
         method: NAME or NAME:key=value,..., as on the command line; local.lr=0.1 changes how nodes
             train.
         clients: nodes to wait for.
         tables: made-up ones, for a try-out; written into data/.
     """
     require_whole("clients", clients, 1)
+    from_nodes = isinstance(codebook, Columns)
     algorithm, local = _python(method)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise SpecError(f"{directory} is there already and not empty; choose another directory")
@@ -75,19 +80,26 @@ def write_project(
         "local": local,
         "up": f"evenhand flower up {place} --data {source}{nodes}",
         "about_data": about,
+        "columns_file": "columns.toml" if from_nodes else "codebook.toml",
+        "about_columns": templates.ABOUT_COLUMNS if from_nodes else templates.ABOUT_CODEBOOK,
+        "columns_import": "COLUMNS, make_model" if from_nodes else "make_model",
+        "columns": "        columns=COLUMNS,\n" if from_nodes else "",
     }
     files = {
         "pyproject.toml": templates.PYPROJECT,
         "README.md": templates.README,
-        f"{package}/model.py": templates.MODEL,
-        f"{package}/client_app.py": templates.CLIENT_APP,
+        f"{package}/model.py": templates.COLUMNS_MODEL if from_nodes else templates.MODEL,
+        f"{package}/client_app.py": (
+            templates.COLUMNS_CLIENT_APP if from_nodes else templates.CLIENT_APP
+        ),
         f"{package}/server_app.py": templates.SERVER_APP,
     }
     texts = {name: Template(text).substitute(values) for name, text in files.items()}
     texts |= {
         "LICENSE": templates.LICENSE,
         f"{package}/__init__.py": "",
-        f"{package}/codebook.toml": codebook.to_toml(),
+        f"{package}/{values['columns_file']}": codebook.to_toml(),
+        "policy.toml": POLICY,
     }
     texts |= {
         f"data/{name}.csv": table.to_csv(index=False, lineterminator="\n")

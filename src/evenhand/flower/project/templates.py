@@ -46,6 +46,29 @@ def make_model() -> Linear:
     return Linear(CODEBOOK.inputs, CODEBOOK.outputs, init="zero")
 '''
 
+COLUMNS_MODEL = '''\
+"""The model, and what nodes are asked about their columns; the same on the server and on every
+node."""
+
+from pathlib import Path
+
+from evenhand.flower import Codebook, Columns
+from evenhand.models import Linear
+
+COLUMNS = Columns.load(Path(__file__).with_name("columns.toml"))
+
+
+def make_model(codebook: Codebook) -> Linear:
+    """Logistic regression. Any torch module will do; the codebook is that of all nodes."""
+    return Linear(codebook.inputs, codebook.outputs, init="zero")
+'''
+
+ABOUT_CODEBOOK = "the label, the features and the groups to compare"
+ABOUT_COLUMNS = (
+    "the label, the groups to compare and what is no feature; means, spreads and categories come"
+    " from all nodes, as sums"
+)
+
 CLIENT_APP = '''\
 """What a node does: it trains with its own rows and sends what the method needs, never a row."""
 
@@ -69,6 +92,28 @@ def load_data(config: Mapping[str, Any]) -> Federation:
 app = client_app(make_model, load_data, share="method")
 '''
 
+COLUMNS_CLIENT_APP = '''\
+"""What a node does: it trains with its own rows and sends what the method needs, never a row."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from evenhand.flower import client_app
+
+from $package.model import COLUMNS, make_model
+
+
+def load_table(config: Mapping[str, Any]) -> str:
+    """The node's table; its owner names the file: --node-config 'data="/path/to/table.csv"'."""
+    return str(config["data"])
+
+
+# What the server may see of this node by itself: "sums" (nothing; methods that need more leave the
+# node out), "method" (what the method looks at) or "client" (also its scores). The owner of a node
+# decides for it with share="..." in its --node-config.
+app = client_app(make_model, load_table, columns=COLUMNS, share="method")
+'''
+
 SERVER_APP = '''\
 """What the server does: the rounds of a fair method. It never sees a row."""
 
@@ -77,7 +122,7 @@ from evenhand.flower import server_app
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from $package.model import make_model
+from $package.model import $columns_import
 
 METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
@@ -100,7 +145,7 @@ def main(grid: Grid, context: Context) -> None:
         deadline=float(settings["deadline"]),
         eval_every=5,  # an evaluation is one more message to every node
         local=LOCAL,
-        out=str(settings["out"]),
+$columns        out=str(settings["out"]),
         finished=finished,
     )
     run(grid, context)
@@ -114,11 +159,12 @@ they are.
 
 | file | |
 | --- | --- |
-| `$package/codebook.toml` | the label, the features and the groups to compare |
+| `$package/$columns_file` | $about_columns |
 | `$package/model.py` | the model |
 | `$package/client_app.py` | what a node does with its table |
 | `$package/server_app.py` | the method and its settings |
 | `pyproject.toml` | number of rounds and nodes, where results go |
+| `policy.toml` | for the owner of a node: what the server may ask of it |
 
 ## Try it on this machine
 
@@ -179,13 +225,14 @@ Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_
    flwr supernode register node-key.pub my-link
    ```
 
-4. Start each node, with a name that no other node has, a directory that only this node uses, and
-   the path of its table:
+4. At each node, copy `policy.toml` and change what its owner wants changed. Start the node with it,
+   with a name that no other node has, a directory that only this node uses, and the path of its
+   table; absolute paths are best:
 
    ```bash
    flower-supernode --superlink link.example.org:8000 --root-certificates ca.crt \\
        --auth-supernode-private-key node-key \\
-       --node-config 'name="north" state-dir="/var/lib/$project" data="/data/table.csv"'
+       --node-config 'name="north" state-dir="state" policy="policy.toml" data="table.csv"'
    ```
 
 5. Start the run on the server:
@@ -194,7 +241,7 @@ Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_
    flwr run . my-link --stream
    ```
 
-Tables have the columns that `codebook.toml` names. They are not sent with the app: Flower sends
+Tables have the columns that `$columns_file` names. They are not sent with the app: Flower sends
 .py, .toml, .md, .yaml and .json files, never .csv.
 """
 

@@ -1,0 +1,131 @@
+"""What a node was asked, written down for its owner, and how often it has answered.
+
+``audit.jsonl`` in the node's state-dir (or where the policy says) gets one line for each message:
+when, by which run, what it asked for, and whether it was answered. A node that cannot write it down
+does not answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from evenhand.errors import RunError, first_line
+from evenhand.flower.policy import Policy, Refused
+from evenhand.flower.sharing import NotShared
+
+FILE, COUNTS = "audit.jsonl", "answered.sqlite"
+LONGEST = 2000  # letters of a text in the audit file
+
+
+def audited(
+    policy: Policy,
+    folder: Path,
+    content: RecordDict,
+    context: Context,
+    kind: str,
+    answer: Callable[[], RecordDict],
+) -> RecordDict:
+    """An answer to a message, written down before it is sent."""
+    asked = _asked(content, context, kind)
+    try:
+        reply = answer()
+    except (Refused, NotShared) as error:
+        write_down(policy, folder, asked, "refused", first_line(error))
+        raise
+    except Exception as error:
+        write_down(policy, folder, asked, "failed", type(error).__name__)
+        raise
+    write_down(policy, folder, asked, "answered")
+    return reply
+
+
+def _asked(content: RecordDict, context: Context, kind: str) -> dict[str, Any]:
+    """What a message asks for, without tensors; long texts are cut, since a server wrote them."""
+    record = content.get("about")
+    about = record if isinstance(record, ConfigRecord) else ConfigRecord()
+    asked: dict[str, Any] = {"flower_run": str(context.run_id), "kind": kind}
+    for name in ("run", "round", "client", "seed", "loss"):
+        if name in about:
+            value = about[name]
+            asked[name] = value if isinstance(value, int) else str(value)[:LONGEST]
+    for name, shown in (("how", "work"), ("look", "evaluation")):
+        if name in about:
+            asked[shown] = _plain(str(about[name]))
+    return asked
+
+
+def _plain(text: str) -> Any:
+    if len(text) > LONGEST:
+        return text[:LONGEST]
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def write_down(
+    policy: Policy, folder: Path, asked: Mapping[str, Any], outcome: str, reason: str = ""
+) -> None:
+    """Add a line to the node's audit file."""
+    path = Path(policy.audit) if policy.audit else folder / FILE
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    found = {"time": now, **asked, "outcome": outcome} | ({"reason": reason} if reason else {})
+    line = json.dumps(found, ensure_ascii=False) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode(errors="replace"))
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise RunError(
+            f"its audit file cannot be written ({error.strerror}); nothing is answered without it"
+        ) from error
+
+
+def count_answer(policy: Policy, folder: Path, kind: str, today: str | None = None) -> None:
+    """Count one more answer to a task of a kind; raises :class:`Refused` where the owner's limit is
+    reached.
+
+    It is counted before the work is done: a node that is killed on the way has answered.
+    """
+    if not policy.rounds_per_day and not policy.rounds_in_total:
+        return
+    today = today or f"{datetime.now(UTC):%Y-%m-%d}"
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with closing(sqlite3.connect(folder / COUNTS, timeout=60)) as base, base:
+            base.execute(
+                "CREATE TABLE IF NOT EXISTS answered"
+                " (day TEXT, kind TEXT, times INTEGER, PRIMARY KEY (day, kind))"
+            )
+            base.execute(
+                "INSERT INTO answered VALUES (?, ?, 1)"
+                " ON CONFLICT (day, kind) DO UPDATE SET times = times + 1",
+                (today, kind),
+            )
+            one_day, in_total = base.execute(
+                "SELECT total(times) FILTER (WHERE day = ?), total(times) FROM answered"
+                " WHERE kind = ?",
+                (today, kind),
+            ).fetchone()
+            for rule, times, most in (
+                ("rounds-per-day", one_day, policy.rounds_per_day),
+                ("rounds-in-total", in_total, policy.rounds_in_total),
+            ):
+                if most and times > most:  # raising takes the count back
+                    raise Refused(f"{rule} = {most}", f"so many {kind} tasks have been answered")
+    except sqlite3.Error as error:
+        raise RunError(
+            f"its count of answers, {COUNTS}, is damaged: {error}; its owner can remove the file"
+        ) from error

@@ -1,0 +1,59 @@
+"""Groups of people that are too small to be told of.
+
+A node reports how many samples of each group it has, and evaluations give sums for each group. The
+sums of a group of one are that person's. So samples of a group with fewer than ``least`` samples
+in a part of the node's data are left out of that part, before anything is counted, trained or
+evaluated. The server never learns of them, and every method sees data that are whole in
+themselves: those of a client without these samples. (To rename such groups to "other" would make
+one more group for minimax methods to look after, and a mixture of people that nobody is in.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from evenhand.data.federation import Federation
+from evenhand.data.samples import Part
+
+
+def without_small_cells(data: Federation, least: int) -> tuple[Federation, dict[str, int]]:
+    """The data of one client without samples of groups that are too small, and how many were left
+    out of each part; names of groups that nobody is left of are gone as well."""
+    kept, left_out = dict(data.parts), dict[str, int]()
+    for name, part in data.parts.items():
+        counts = part.counts(len(data.group_names))[0]
+        fits = counts >= least
+        chosen = fits[part.group] if part.group is not None else fits.expand(len(part.x))
+        dropped = int((~chosen).sum())
+        if dropped:
+            left_out[name], kept[name] = dropped, part.select(chosen)
+    if not left_out:
+        return data, {}
+    return _with_parts(data, kept), left_out
+
+
+def _with_parts(data: Federation, parts: dict[str, Part]) -> Federation:
+    """The data with other parts, and the names of the groups in them."""
+    groups = len(data.group_names)
+    counts = sum((part.counts(groups)[0] for part in parts.values()), torch.zeros(max(1, groups)))
+    used = counts.nonzero().flatten().tolist() if groups else []
+    place = torch.zeros(max(1, groups), dtype=torch.int64)
+    place[used] = torch.arange(len(used))
+
+    def renamed(name: str) -> Part | None:
+        part = parts.get(name)
+        if part is None or (name != "train" and not len(part.x)):
+            return None
+        return part if part.group is None else replace(part, group=place[part.group])
+
+    train = renamed("train")
+    assert train is not None, "a node has training data"
+    return replace(
+        data,
+        train=train,
+        val=renamed("val"),
+        test=renamed("test"),
+        group_names=tuple(data.group_names[code] for code in used),
+    )

@@ -1,0 +1,1 @@
+"""A codebook from all nodes together: each sends sums of its columns, never a cell."""

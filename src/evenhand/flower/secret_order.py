@@ -1,0 +1,99 @@
+"""Batches that only the node knows.
+
+In a simulation a client visits its samples in an order that follows from the run's seed. A server
+could compute that order, too: it would know which samples are in every batch, and its steps would
+be equations for single rows. So a node draws batches with a secret of its own, unless its owner's
+policy says ``order = "server"``, which makes a federation equal to a simulation to the bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from numpy.typing import NDArray
+from torch import Tensor
+
+from evenhand.local import LocalSGD, Schedule
+
+FILE = "order-key"
+
+
+@dataclass(frozen=True)
+class SecretOrder(LocalSGD):
+    """Local SGD over batches drawn with ``key``; no batch, also not the last of an epoch, has fewer
+    than ``least`` samples: a small rest goes into the batch before it."""
+
+    key: int = 0
+    least: int = 1
+
+    @classmethod
+    def of(cls, local: LocalSGD, key: int, least: int) -> SecretOrder:
+        """The same solver with batches of the node's own."""
+        settings = {field.name: getattr(local, field.name) for field in fields(LocalSGD)}
+        return cls(**settings, key=key, least=least)
+
+    def schedule(
+        self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
+    ) -> Schedule:
+        """The samples that the one client visits."""
+        samples = int(sizes[0])
+        if self.batch_size is None or self.batch_size >= samples:
+            return super().schedule(ids, sizes, width, round, seed)
+        rest = samples % self.batch_size
+        starts = np.arange(0, samples - (rest if rest < self.least else 0), self.batch_size)
+        ends = np.append(starts[1:], samples)
+        steps = self.steps or len(starts) * (self.epochs or 1)
+        positions = np.zeros((1, steps, int((ends - starts).max())), dtype=np.int64)
+        valid = np.zeros(positions.shape, dtype=bool)
+        for step in range(steps):
+            batch = step % len(starts)
+            if batch == 0:
+                order = _shuffled(samples, f"{self.key} {step}")
+            chosen = order[starts[batch] : ends[batch]]
+            positions[0, step, : len(chosen)], valid[0, step, : len(chosen)] = chosen, True
+        return Schedule(
+            torch.from_numpy(positions), torch.from_numpy(valid), torch.full_like(sizes, steps)
+        )
+
+
+def _shuffled(count: int, key: str) -> NDArray[np.int64]:
+    """A permutation that cannot be told without the key."""
+    numbers = hashlib.shake_256(key.encode()).digest(8 * count)
+    return np.frombuffer(numbers, dtype="<u8").argsort(kind="stable")
+
+
+def order_key(folder: Path, content: RecordDict) -> int:
+    """A number that only this node can compute: the same for the same task, so that a task that is
+    carried out twice gives the same reply, and unrelated for any other."""
+    digest = hashlib.sha256(_secret(folder))
+    about = {
+        key: value for key, value in content.config_records["about"].items() if key != "session"
+    }
+    digest.update(repr(sorted(about.items())).encode())
+    for name, array in sorted(content.array_records["trees"].items()):
+        digest.update(f"{name} {array.dtype} {array.shape} {len(array.data)}".encode())
+        digest.update(array.data)
+    return int.from_bytes(digest.digest()[:16], "big")
+
+
+def _secret(folder: Path) -> bytes:
+    """Random bytes, made once; whole or not there, also when two messages come at once."""
+    path = folder / FILE
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor, made = tempfile.mkstemp(dir=folder, prefix=f".{FILE}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(32))
+        with suppress(FileExistsError):
+            os.link(made, path)
+        os.unlink(made)
+    return path.read_bytes()
