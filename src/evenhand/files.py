@@ -8,6 +8,7 @@ import io
 import json
 import math
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -22,6 +23,8 @@ from evenhand.errors import RunError, first_line, require_choice
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
+# what makes a spreadsheet calculate; after apostrophes, so that a text can be told from a marked one
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -59,7 +62,7 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     writer.writeheader()
     writer.writerows(
         {
-            key: "" if isinstance(value, float) and math.isnan(value) else value
+            key: "" if isinstance(value, float) and math.isnan(value) else as_cell(value)
             for key, value in row.items()
         }
         for row in rows
@@ -77,9 +80,24 @@ def read_rows(path: Path, text: Sequence[str] = ()) -> list[dict[str, Any]]:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     return [
-        {key: cell if key in text else _value(cell) for key, cell in row.items() if cell != ""}
+        {
+            key: from_cell(cell) if key in text else _value(cell)
+            for key, cell in row.items()
+            if cell != ""
+        }
         for row in rows
     ]
+
+
+def as_cell(value: Any) -> Any:
+    """A value for a cell of a CSV file; a text that a spreadsheet would take for a formula gets an
+    apostrophe in front, as spreadsheets write such texts themselves."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def from_cell(text: str) -> str:
+    """The inverse of :func:`as_cell`."""
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _value(text: str) -> Any:
@@ -90,7 +108,7 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return from_cell(text)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -12,17 +12,19 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
+    from evenhand.flower.admission import Admission
     from evenhand.flower.client import client_app
     from evenhand.flower.codebook import Codebook
     from evenhand.flower.server import server_app
     from evenhand.flower.tryout.certificates import write_certificates
     from evenhand.flower.tryout.loopback import Loopback
 
-__all__ = ["Codebook", "Loopback", "client_app", "server_app", "write_certificates"]
+__all__ = ["Admission", "Codebook", "Loopback", "client_app", "server_app", "write_certificates"]
 
 # A node starts anew for every message: it loads its own side and nothing else. Commands that start
 # processes do without torch.
 _HOME = {
+    "Admission": "admission",
     "Codebook": "codebook",
     "Loopback": "tryout.loopback",
     "client_app": "client",

@@ -9,8 +9,10 @@ Clients that miss the deadline, or send a reply with a fault, are left out of th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,13 +27,15 @@ from evenhand.data.samples import Part
 from evenhand.engines.base import Engine, Exchange, Look
 from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Evaluate, Train, Work
-from evenhand.flower import bundle, records
+from evenhand.flower import bundle, faults, records
 from evenhand.flower.checks import RollCall, check_reply, label
+from evenhand.flower.evaluation_checks import check_evaluation
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
 from evenhand.flower.packing import pack
 from evenhand.flower.sums import OrderedSum
+from evenhand.flower.weighing import weighed_reply
 from evenhand.flower.wire import describe_work
 from evenhand.messages import Replies, Reply, Task
 from evenhand.model import Model
@@ -39,8 +43,6 @@ from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 
-# codes of the errors with which Flower itself replies
-ERRORS = {3: "it has not answered in time", 5: "its node is gone"}
 # the type of message for each kind of work
 KINDS = {"train": MessageType.TRAIN, "survey": "query.survey", "evaluate": MessageType.EVALUATE}
 
@@ -54,6 +56,7 @@ class Remote(Engine):
         run: a name that stays when the run is resumed; nodes keep their clients' memories under it.
         loss: the name of the run's loss.
         by_client: whether the server sees how single clients fare, not only sums over them.
+        folder: where faults of clients are noted; None notes them in the log alone.
     """
 
     link: Link
@@ -62,6 +65,7 @@ class Remote(Engine):
     run: str
     loss: str
     by_client: bool = False
+    folder: Path | None = None
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         return GridExchange(self, model, population, seed)
@@ -73,6 +77,7 @@ class _Request:
 
     work: Work
     text: str  # the work as it travels
+    task: Task
     form: Reply  # a reply of the right names, shapes and types
     clients: set[int]
 
@@ -89,6 +94,7 @@ class GridExchange:
         self._begun = -1  # the last round of which some work has begun
         self._counted: dict[int, int] = {}  # each client's last round of training that counts
         self._forms: dict[str, Reply] = {}  # by work
+        self._expired: set[int] = set()  # clients for which Flower has said that it is too late
 
     @property
     def memories(self) -> dict[int, Tree]:
@@ -119,14 +125,16 @@ class GridExchange:
 
     def _request(self, work: Work, task: Task, ids: Tensor) -> _Request:
         text = describe_work(work, self.engine.method)
-        return _Request(work, text, self._form(work, text, task), set(ids.tolist()))
+        return _Request(work, text, task, self._form(work, text, task), set(ids.tolist()))
 
     def _exchange(
         self, requests: list[_Request], task: Task, shared: Array, ids: Tensor, round: int
     ) -> list[Replies]:
         """What the clients reply to the first request, and those of the second to both."""
         clients, work = ids.tolist(), requests[0].work
-        client_of = self._present(clients, work, round)
+        present = self._present(clients, work, round)
+        resting = self._resting(present, work, round)
+        client_of = {node: it for node, it in present.items() if it not in resting}
         place_of = {client: place for place, client in enumerate(clients)}
         contents = {
             node: self._content(requests, task, shared, place_of[client], client, round)
@@ -135,27 +143,24 @@ class GridExchange:
         roll = RollCall(list(client_of.values()), round, work.name, self.population.name)
         sums = [OrderedSum(sorted(request.clients)) for request in requests]
         link, membership = self.engine.link, self.engine.membership
+        for client in sorted(set(clients) - set(present.values())):
+            self._warn(client, round, "has no node any more and is left out of round %d", round + 1)
         for client in sorted(set(clients) - set(client_of.values())):
-            log.warning(
-                "%s has no node any more and is left out of round %d",
-                self._label(client),
-                round + 1,
-            )
             sums[0].add(client, None)
-        membership.unresponsive -= set(clients)
+        membership.unresponsive -= set(client_of.values())
+        begun, self._expired = time.monotonic(), set()
         for node, message in link.ask(contents, KINDS[work.name], f"{round}"):
             client = client_of[node]
             checked = self._checked(client, message, roll, requests)
             for one, reply in zip(sums, checked, strict=False):
                 one.add(client, reply)
+        waited = min(link.limits.deadline, time.monotonic() - begun)
         for client in roll.missing:
-            log.warning(
-                "%s has not answered within %g s and is left out of round %d",
-                self._label(client),
-                link.limits.deadline,
-                round + 1,
-            )
+            text = "has not answered within %.3g s and is left out of round %d"
+            self._warn(client, round, text, waited, round + 1)
         membership.unresponsive |= set(roll.missing)
+        late = self._expired.union(roll.missing)
+        membership.backoff.note(set(client_of.values()) - late, late, round, self._label)
         replies = [one.replies() for one in sums]
         if isinstance(work, Train):
             self._counted |= dict.fromkeys(replies[0].ids.tolist(), round)
@@ -172,6 +177,12 @@ class GridExchange:
             found = membership.nodes_of(clients)
         self._begun = max(self._begun, round)
         return found
+
+    def _resting(self, present: dict[int, int], work: Work, round: int) -> set[int]:
+        """Clients that have missed deadlines and are not asked now; at the end everyone is."""
+        if isinstance(work, Evaluate) and work.full:
+            return set()
+        return self.engine.membership.backoff.waiting(present.values(), round)
 
     def _content(
         self,
@@ -211,14 +222,22 @@ class GridExchange:
             replies, about = self._read(client, message, both=len(asked) > 1)
         except ValueError as error:
             roll.answer(client, {})
-            log.warning("%s is left out: %s", self._label(client), error)
+            self._warn(client, roll.round, "is left out: %s", error)
             return [None for _ in asked]
         reasons = roll.answer(client, about)
         for request, reply in zip(asked, replies, strict=True):
             reasons = reasons or self._faults(client, reply, request)
         for reason in reasons:
             log.warning("%s; left out", reason)
-        return [None if reasons else reply for reply in replies]
+            self._note(client, roll.round, reason)
+        if reasons:
+            return [None for _ in asked]
+        return [
+            weighed_reply(reply, self.population, request.work.part, client)
+            if isinstance(request.work, Evaluate)
+            else reply
+            for request, reply in zip(asked, replies, strict=True)
+        ]
 
     def _read(
         self, client: int, message: Message, both: bool
@@ -227,22 +246,25 @@ class GridExchange:
         be read."""
         if message.has_error():
             self.engine.membership.unresponsive.add(client)
-            code = message.error.code
-            reason = ERRORS.get(code, "its node has failed, see its log")
-            raise ValueError(f"{reason} (Flower's error {code})")
+            if message.error.code == faults.EXPIRED:
+                self._expired.add(client)
+            raise ValueError(faults.in_words(message.error.code))
         if fault := records.fault_in(message.content):
             raise ValueError(fault)
         reply, about = records.read_reply(message.content, self.engine.link.limits.message)
         return bundle.split_reply(reply) if both else (reply,), about
 
     def _faults(self, client: int, reply: Reply, request: _Request) -> list[str]:
-        return check_reply(
+        found = check_reply(
             reply,
             request.form,
             self._label(client),
             must_be_finite=request.work.must_be_finite,
             known=self._known(request.work, client),
         )
+        if found or not isinstance(request.work, Evaluate):
+            return found
+        return check_evaluation(reply, request.task, self.model, self._label(client))
 
     def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
         """What a reply must say: when it evaluates, as many samples of each group as its node has
@@ -263,6 +285,15 @@ class GridExchange:
 
     def _label(self, client: int) -> str:
         return label(client, self.population.name)
+
+    def _warn(self, client: int, round: int, text: str, *values: Any) -> None:
+        """Name a client that is left out."""
+        log.warning("%s " + text, self._label(client), *values)
+        self._note(client, round, text % values)
+
+    def _note(self, client: int, round: int, what: str) -> None:
+        name = self.population.name(client)
+        faults.note_fault(self.engine.folder, round + 1, client, name, what)
 
 
 def _zeros(population: Population) -> Federation:

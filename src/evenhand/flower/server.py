@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -15,16 +16,20 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm, visible
-from evenhand.errors import RunError, require_kind, require_number, require_whole
+from evenhand.errors import RunError, first_line, require_kind, require_number, require_whole
 from evenhand.files import write_atomic
 from evenhand.flower import records
+from evenhand.flower.admission import Admission
 from evenhand.flower.checks import label
 from evenhand.flower.directory import Directory, run_spec
 from evenhand.flower.exchange import Remote
+from evenhand.flower.gathering import Gathering
 from evenhand.flower.link import Limits, Link
-from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clients
+from evenhand.flower.membership import ClientsJoined, Membership
 from evenhand.flower.modules import build_module, require_model
+from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
+from evenhand.locks import hold
 from evenhand.model import Model
 from evenhand.training.fit import train
 from evenhand.training.result import Result
@@ -49,17 +54,20 @@ def server_app(
     patience: float = Limits.patience,
     limit: int = records.LIMIT,
     by_client: bool = False,
+    admission: Admission | None = None,
+    quorum: float = Limits.quorum,
+    grace: float = Limits.grace,
     finished: Callable[[Result], None] | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
 
     An interrupted run goes on from its last round when the app is started again with the same
-    ``out``.
+    ``out``; a finished one, where ``rounds`` is larger than before.
 
     Args:
-        clients: nodes to wait for before the first round; nodes that come later join from the next
-            round on.
+        clients: nodes to wait for before the first round, those that fit and are approved; nodes
+            that come later join from the next round on.
         out: the run directory, with the checkpoint of every round, the history, and at the end
             model and scores; ``evenhand report`` reads it.
         settings: how to train, as a value; its fields can be given as keywords of their own.
@@ -69,6 +77,10 @@ def server_app(
         by_client: ask how each client fares, for a row per client in the scores and for the
             clients' weights; their owners must allow it with ``share="client"``. Otherwise
             evaluation sends nothing but sums over clients and groups.
+        admission: what the operator approves: names, groups, and how much a client may weigh. By
+            default no client weighs more than five times the median.
+        quorum: share of the clients asked whose answers are enough; the others then have ``grace``
+            more seconds. 1 waits for everyone until the deadline.
         finished: called with the result.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
@@ -86,14 +98,19 @@ def server_app(
         raise TypeError(f"finished must be a function of the result, got {type(finished).__name__}")
     if not isinstance(out, str | Path):
         raise TypeError(f"out must be the path of a directory, got {type(out).__name__}")
-    limits = Limits(deadline=deadline, message=limit, patience=patience)
+    require_number("quorum", quorum, "(0, 1]", "it is a share of the clients that are asked")
+    require_number("grace", grace, "[0, inf)", "it is in seconds")
+    require_kind("admission", admission or Admission(), Admission, "Admission(cap=10)")
+    limits = Limits(deadline=deadline, message=limit, patience=patience, quorum=quorum, grace=grace)
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         module = build_module(model, settings.seed)
-        run = _Run(algorithm, module, settings, Link(grid, limits), Path(out), by_client)
-        result = run.train(clients)
+        approved = admission or Admission()
+        run = _Run(algorithm, module, settings, Link(grid, limits), Path(out), by_client, approved)
+        with in_one_line(Path(out)), hold(Path(out)):
+            result = run.train(clients)
         if finished is not None:
             finished(result)
 
@@ -130,13 +147,15 @@ class _Run:
     link: Link
     out: Path
     by_client: bool
+    admission: Admission
 
     def train(self, clients: int) -> Result:
         """The result, once ``clients`` nodes have come and all rounds are done."""
         spec = run_spec(self.out, self.algorithm, self.module, self.settings)
         directory = Directory(self.out, spec, self.algorithm, self.module)
         directory.check()
-        membership = wait_for_clients(self.link, clients, self.out, self._accepts)
+        found = (self.link, clients, self.out, self._accepts, self._suits, self.admission)
+        membership = Gathering(*found).wait()
         directory.begin(membership.roster.population, self.by_client)
         result = None
         while result is None:
@@ -149,12 +168,13 @@ class _Run:
                 "no client has answered in any round, for the reasons that are logged above;"
                 " nothing was learned"
             )
+        membership.check_newest()
         directory.finish(result, membership.roster.population, self.by_client)
         return result
 
     def _fit(self, membership: Membership, folder: Path) -> Result:
         name, loss = run_name(self.out), str(self.settings.loss)
-        engine = Remote(self.link, membership, self.algorithm, name, loss, self.by_client)
+        engine = Remote(self.link, membership, self.algorithm, name, loss, self.by_client, folder)
         return train(
             self.module,
             membership.roster.population,
@@ -163,12 +183,17 @@ class _Run:
             out=folder,
             resume=True,
             progress=self._log_round,
+            guard=membership.check_newest,
         )
 
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError where the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
         self.algorithm.init(Model(self.module, self.settings.loss).init(), census)
+
+    def _suits(self, client: Registration) -> None:
+        """Raise a ValueError where the model cannot take a client's samples."""
+        Model(self.module, self.settings.loss).check(Roster.of([client]).population)
 
     def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
         flowers_log.info(
@@ -208,6 +233,36 @@ def _check_sharing(
                 label(client, roster.population.name),
                 what,
             )
+
+
+@contextmanager
+def in_one_line(out: Path) -> Iterator[None]:
+    """Say in one line why a run ends, and how it goes on; Flower shows a traceback alone."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TimeoutError):  # nodes that have not come
+            log.error("%s", error)
+            raise
+        raise RunError(_logged(f"{disk_fault(error, out)}")) from error
+    except RunError as error:
+        log.error("%s", first_line(error))
+        raise
+
+
+def _logged(line: str) -> str:
+    log.error("%s", line)
+    return line
+
+
+def disk_fault(error: OSError, out: Path) -> str:
+    """A file that cannot be written, with a way out."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return (
+        f"{error.filename or out} cannot be written: {error.strerror or first_line(error)};"
+        f" {'make room on its disk' if full else 'see to it'} and start the run again, it goes on"
+        " from its last round"
+    )
 
 
 def run_name(out: Path) -> str:

@@ -88,7 +88,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     table = run_table(directory.resolve().name, module, settings, [method])
     path = directory / SPEC
     files.clear_partial(directory, (*RUN_FILES, *METHOD_FILES))
-    if path.exists() and _renamed(tomllib.loads(path.read_text())) != _renamed(table):
+    if path.exists() and not _goes_on(tomllib.loads(path.read_text()), table):
         raise RunError(f"{directory} holds another run; use another directory")
     text = tomli_w.dumps(table)
     files.write_atomic(path, text.encode())
@@ -149,8 +149,13 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
-def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {**table, "name": ""}  # the directory may have been moved
+def _goes_on(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether both tell of one run: its directory may have been moved, and it may have gone on for
+    more rounds."""
+    moved = {**then, "name": now["name"]}
+    return moved == now or (
+        then.get("rounds", 0) < now["rounds"] and {**moved, "rounds": now["rounds"]} == now
+    )
 
 
 def about_run(

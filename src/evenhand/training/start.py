@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,19 +67,24 @@ def open_store(
 ) -> tuple[Checkpoints, Start]:
     """The checkpoints of a run, and where it begins: at the last one where it is resumed.
 
-    ``data``: the population's fingerprint, where it is known.
+    ``data``: the population's fingerprint, where it is known. A run that is done may go on with
+    more rounds: no round depends on how many follow.
     """
     model, _, first = prepared
+    data = data or population.fingerprint()
     identity = identify(model, population, algorithm, settings, data)
     store = Checkpoints(Path(out), identity, population.extent)
     if not store.has_one_to_resume(resume):
         return store, Start(first, {}, [], {})
     earlier = population.first(store.extent_then())
     device = tree.leaves(first["model"])[0].device
+    finished = replace(settings, rounds=max(1, min(store.rounds_then(), settings.rounds)))
+    data = data if earlier is population else earlier.fingerprint()
+    start = store.load(
+        *(identify(model, earlier, algorithm, then, data) for then in (settings, finished))
+    )
     if earlier is population:
-        start = store.load()
         return store, start._replace(state=to_server(start.state, device))
-    start = store.load(identify(model, earlier, algorithm, settings))
     joining = range(earlier.clients, population.clients)
     names = ", ".join(population.name(client) for client in joining)
     log.warning("clients that join after round %d: %s", len(start.history), names)
