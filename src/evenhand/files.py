@@ -23,7 +23,7 @@ from evenhand.errors import RunError, first_line, require_choice
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
-# what makes a spreadsheet calculate; after apostrophes, so that a text can be told from a marked one
+# what makes a spreadsheet calculate, also after the marks that we have put before it
 _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 
 
