@@ -624,7 +624,9 @@ def test_a_node_with_other_data_than_at_first_costs_itself_alone(
 ) -> None:
     Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1, **FAST)
     changed = Setting(tmp_path, ragged((2, 12, 8)), network())
-    with pytest.raises(TimeoutError, match=r"only 2 of 3 nodes have registered within 0\.3 s; 1 can"):
+    with pytest.raises(
+        TimeoutError, match=r"only 2 of 3 nodes have registered within 0\.3 s; 1 can"
+    ):
         changed.run(METHODS["fedavg"], rounds=1, patience=0.3, **FAST)
     assert (
         "node 3 (2) cannot take part: it has other data than when this run began; give it those"

@@ -28,7 +28,7 @@ from evenhand.errors import (
 )
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import NotFinite, require_finite
-from evenhand.flower.memory import NodeMemory
+from evenhand.flower.memory import KEEP_RUNS, NodeMemory
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.registration import report_data
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
@@ -127,7 +127,10 @@ class _NodeApp:
         model = Model(module, self.loss or records.text(about, "loss"))
         model.check(data)
         folder = Path(str(context.node_config.get("state-dir", ".evenhand")))
-        memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
+        keep = int(context.node_config.get("keep-runs", KEEP_RUNS))
+        memory = NodeMemory(
+            folder, records.text(about, "run"), client, session=session, keep_runs=keep
+        )
         node = SingleClient(model, data, seed, client)
         share = self._share(context)
         remembered = memory.recall(work.first_memory(model.init()), counted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from evenhand.flower.ordering import natural_order
@@ -19,7 +20,8 @@ def fitting(
 
     ``reports`` are in the order in which nodes have registered: the first node with a name keeps
     it. What most nodes have, shape and classes of samples, is what all must have, if the model can
-    take it. Nodes with few groups come first where there are more groups than allowed.
+    take it. Where there are more groups than allowed, nodes that have most groups to themselves
+    have to go.
     """
     refused: dict[int, str] = {}
     kept: dict[int, Registration] = {}
@@ -60,9 +62,13 @@ def _most_common(reports: Mapping[int, Registration], suits: Suits) -> Registrat
 def _beyond(kept: dict[int, Registration], most: int) -> dict[int, str]:
     """Take out nodes with whom there would be more groups than allowed; why."""
     refused: dict[int, str] = {}
+    uses = Counter(group for report in kept.values() for group in report.groups)
+    alone = {
+        node: sum(uses[group] == 1 for group in report.groups) for node, report in kept.items()
+    }
     place = {name: i for i, name in enumerate(natural_order([it.name for it in kept.values()]))}
     groups: set[str] = set()
-    for node in sorted(kept, key=lambda it: (len(kept[it].groups), place[kept[it].name])):
+    for node in sorted(kept, key=lambda it: (alone[it], place[kept[it].name])):
         larger = groups.union(kept[node].groups)
         if len(larger) > most:
             refused[node] = (

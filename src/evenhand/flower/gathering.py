@@ -81,7 +81,9 @@ class Gathering:
         clients = sorted(kept.values(), key=lambda report: order[report.name])
         roster = Roster.of(clients, self.admission)
         nodes = {order[report.name]: node for node, report in kept.items()}
-        return Membership(self.link, roster, nodes, self.accepts, path)
+        found = Membership(self.link, roster, nodes, self.accepts, path, enquiry=enquiry)
+        found.turn_away({node: report for node, report in known.items() if node not in kept})
+        return found
 
     def _again(self, path: Path) -> Membership:
         roster, session = self._read(path)

@@ -42,6 +42,7 @@ class Membership:
         accepts: whether the run can have more clients.
         path: where the roster is kept; None keeps it nowhere.
         session: how often the server was started.
+        enquiry: asks nodes for their reports, and knows which have been asked already.
     """
 
     def __init__(
@@ -52,11 +53,12 @@ class Membership:
         accepts: Accepts = bool,
         path: Path | None = None,
         session: int = 1,
+        enquiry: Enquiry | None = None,
     ) -> None:
         self.roster, self.session = roster, session
         self.unresponsive: set[int] = set()  # clients that did not answer their last task
         self.backoff = BackOff()
-        self.enquiry = Enquiry(link, roster.admission)
+        self.enquiry = enquiry or Enquiry(link, roster.admission)
         self._link, self._node_of, self._accepts, self._path = link, dict(nodes), accepts, path
         self._unassigned: dict[int, Registration] = {}  # reports of nodes that have no client
         self._refused: set[int] = set()  # nodes whose reason for not joining has been logged
@@ -131,6 +133,11 @@ class Membership:
                     " on from its last round"
                 )
             time.sleep(self._link.limits.poll)
+
+    def turn_away(self, reports: Mapping[int, Registration]) -> None:
+        """Nodes that do not fit, and have been named."""
+        self._unassigned |= reports
+        self._refused |= reports.keys()
 
     def assign(self, reports: Mapping[int, Registration]) -> None:
         """When the server starts again: give nodes to the clients it knows, and admit new ones."""

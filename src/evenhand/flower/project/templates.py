@@ -25,6 +25,7 @@ clientapp = "$package.client_app:app"
 num-rounds = $rounds
 clients = $clients  # nodes to wait for before the first round
 deadline = 300.0  # seconds that nodes have to answer; nodes that miss it are left out of the round
+quorum = 1.0  # share of the nodes that is enough; below 1, the others then have 30 s more
 # below the directory where the SuperLink was started; a run that is started again with the same
 # directory goes on from its last round
 out = "runs/$project"
@@ -73,12 +74,20 @@ SERVER_APP = '''\
 """What the server does: the rounds of a fair method. It never sees a row."""
 
 import evenhand as eh
-from evenhand.flower import server_app
+from evenhand.flower import Admission, server_app
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from $package.model import make_model
 
+# What you approve: without it, any node with a registered key takes part, under the name that it
+# gives, and weighs no more than five times the median of all nodes.
+ADMISSION = Admission(
+    # names=("north", "south"),  # clients that may take part
+    # nodes={"north": "keys/north.pub"},  # whose key each name belongs to
+    # groups=("female", "male"),
+    # samples={"north": 200_000},  # what a client may weigh, whatever the median is
+)
 METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
 
@@ -98,6 +107,8 @@ def main(grid: Grid, context: Context) -> None:
         clients=int(settings["clients"]),
         rounds=int(settings["num-rounds"]),
         deadline=float(settings["deadline"]),
+        quorum=float(settings["quorum"]),
+        admission=ADMISSION,
         eval_every=5,  # an evaluation is one more message to every node
         local=LOCAL,
         out=str(settings["out"]),
