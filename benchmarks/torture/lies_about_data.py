@@ -120,6 +120,7 @@ LIES = (
         _claim(10**7),
         flipped=True,
         approved={"samples": 120},
+        near=0.1,
         methods=ALL,
     ),
     Lie("census: 2^28 samples", _claim(2**28)),

@@ -58,7 +58,10 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A CSV table; columns in the order of their first appearance, floats with all digits."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    # the writer forgets that readers take a lone \\r for the end of a row
+    ends = any("\r" in value for row in rows for value in row.values() if isinstance(value, str))
+    quoting = csv.QUOTE_NONNUMERIC if ends else csv.QUOTE_MINIMAL
+    writer = csv.DictWriter(buffer, columns, lineterminator="\n", quoting=quoting)
     writer.writeheader()
     writer.writerows(
         {
