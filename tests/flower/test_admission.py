@@ -21,7 +21,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 import evenhand as eh
 from evenhand.errors import RunError
-from evenhand.flower import Admission, records
+from evenhand.flower import Admission, gathering, records
 from evenhand.flower.registration import Registration, read_report
 from evenhand.flower.roster import Roster
 from evenhand.flower.weighing import WeighedPopulation, weighed_reply
@@ -238,14 +238,16 @@ def test_the_majority_decides_whoever_registers_first(tmp_path: Path) -> None:
 
 
 def test_waiting_says_who_has_come_and_counts_right(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="flwr")
+    monkeypatch.setattr(gathering, "SPEAK_EVERY", 0.1)
     with pytest.raises(
         TimeoutError,
-        match=r"only 3 of 4 nodes have registered within 0\.3 s; 1 cannot take part, see above",
+        match=r"only 3 of 4 nodes have registered within 2 s; 1 cannot take part, see above",
     ):
-        run(tmp_path, claiming(4, x_shape=[6]), clients=4, patience=0.3)
+        run(tmp_path, claiming(4, x_shape=[6]), clients=4, patience=2)
+    assert "waiting for 4 nodes to register, for 2 s at most" in caplog.text
     assert "waiting for 1 of 4 nodes: 0, 1, 2 have registered" in caplog.text
 
 

@@ -129,7 +129,9 @@ class _Clock:
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering, self._end = gathering, _now() + gathering.link.limits.patience
-        self._speak = _now()
+        self._speak = _now() + SPEAK_EVERY
+        text = "waiting for %d nodes to register, for %g s at most"
+        flowers_log.info(text, gathering.clients, gathering.link.limits.patience)
 
     def tick(self, names: list[str], refused: dict[int, str]) -> None:
         """Wait a moment; raises a TimeoutError when it was long enough."""
