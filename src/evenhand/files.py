@@ -60,8 +60,12 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     buffer = io.StringIO()
     # the writer forgets that readers take a lone \\r for the end of a row
     ends = any("\r" in value for row in rows for value in row.values() if isinstance(value, str))
-    quoting = csv.QUOTE_NONNUMERIC if ends else csv.QUOTE_MINIMAL
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n", quoting=quoting)
+    writer = csv.DictWriter(
+        buffer,
+        columns,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if ends else csv.QUOTE_MINIMAL,
+    )
     writer.writeheader()
     writer.writerows(
         {

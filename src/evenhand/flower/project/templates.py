@@ -74,20 +74,15 @@ SERVER_APP = '''\
 """What the server does: the rounds of a fair method. It never sees a row."""
 
 import evenhand as eh
-from evenhand.flower import Admission, server_app
+from evenhand.flower import server_app
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from $package.model import make_model
 
-# What you approve: without it, any node with a registered key takes part, under the name that it
-# gives, and weighs no more than five times the median of all nodes.
-ADMISSION = Admission(
-    # names=("north", "south"),  # clients that may take part
-    # nodes={"north": "keys/north.pub"},  # whose key each name belongs to
-    # groups=("female", "male"),
-    # samples={"north": 200_000},  # what a client may weigh, whatever the median is
-)
+# What you approve, besides that nobody weighs more than five times the median; docs/federation.md:
+# names=("north",), nodes={"north": "keys/north.pub"}, groups=("female",), samples={"north": 200_000}
+ADMISSION = eh.flower.Admission()
 METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
 
