@@ -20,7 +20,7 @@ from typing import Any
 
 from evenhand import tree
 from evenhand.errors import RunError, WriteError, first_line, require_choice
-from evenhand.reading import DIGEST, digest_of
+from evenhand.reading import DIGEST, FORMULA, digest_of
 from evenhand.reading import read_rows as read_rows
 from evenhand.reading import read_tensors as read_tensors
 from evenhand.tree import Tree
@@ -94,16 +94,29 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """A CSV table; columns in the order of their first appearance, floats with all digits."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, columns, lineterminator="\n")
+    # the writer forgets that readers take a lone \\r for the end of a row
+    ends = any("\r" in value for row in rows for value in row.values() if isinstance(value, str))
+    writer = csv.DictWriter(
+        buffer,
+        columns,
+        lineterminator="\n",
+        quoting=csv.QUOTE_NONNUMERIC if ends else csv.QUOTE_MINIMAL,
+    )
     writer.writeheader()
     writer.writerows(
         {
-            key: "" if isinstance(value, float) and math.isnan(value) else value
+            key: "" if isinstance(value, float) and math.isnan(value) else as_cell(value)
             for key, value in row.items()
         }
         for row in rows
     )
     write_atomic(path, buffer.getvalue().encode())
+
+
+def as_cell(value: Any) -> Any:
+    """A value for a cell of a CSV file; a text that a spreadsheet would take for a formula gets an
+    apostrophe in front, as spreadsheets write such texts themselves."""
+    return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -6,6 +6,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from torch import Tensor
 from evenhand.errors import RunError, first_line
 
 DIGEST = "digest"  # in the metadata of tensors: SHA-256 of tensors and metadata
+# what makes a spreadsheet calculate, also after the marks that we have put before it
+FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 RESTORE = "put a copy of it back, or make the run again in another directory"
 
 
@@ -58,7 +61,7 @@ def read_table(
     header, *lines = _cells(path, way_out)
     rows = [
         {
-            key: cell if key in text else _value(cell)
+            key: from_cell(cell) if key in text else _value(cell)
             for key, cell in zip(header, line, strict=True)
             if cell != ""
         }
@@ -94,7 +97,12 @@ def _value(text: str) -> Any:
             return kind(text)
         except ValueError:
             continue
-    return text
+    return from_cell(text)
+
+
+def from_cell(text: str) -> str:
+    """The inverse of :func:`evenhand.files.as_cell`."""
+    return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def read_json(path: Path, way_out: str = RESTORE) -> dict[str, Any]:

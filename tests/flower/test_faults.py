@@ -622,10 +622,20 @@ def test_another_setting_with_the_same_directory_is_refused(tmp_path: Path) -> N
     )
 
 
-def test_other_data_with_the_same_directory_are_refused(tmp_path: Path) -> None:
+def test_a_node_with_other_data_than_at_first_costs_itself_alone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1, **FAST)
-    with pytest.raises(RunError, match="2 has other data than when this run began"):
-        Setting(tmp_path, ragged((2, 12, 8)), network()).run(METHODS["fedavg"], rounds=1, **FAST)
+    changed = Setting(tmp_path, ragged((2, 12, 8)), network())
+    with pytest.raises(
+        TimeoutError, match=r"only 2 of 3 nodes have registered within 0\.3 s; 1 can"
+    ):
+        changed.run(METHODS["fedavg"], rounds=1, patience=0.3, **FAST)
+    assert (
+        "node 3 (2) cannot take part: it has other data than when this run began; give it those"
+        " back, or the run another directory"
+    ) in caplog.text
+    changed.run(METHODS["fedavg"], rounds=1, clients=2, **FAST)
 
 
 def test_a_run_of_another_directory_has_memories_of_its_own(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from flwr.app import Message
 import evenhand as eh
 from evenhand.errors import RunError
 from evenhand.files import read_tensors
-from evenhand.flower import client_app, server_app
+from evenhand.flower import Admission, client_app, server_app
 from evenhand.flower.memory import FIRST, NodeMemory
 from evenhand.flower.tryout.loopback import Loopback
 from evenhand.growth import Extent, first_clients
@@ -143,7 +143,9 @@ def test_two_who_come_together_have_numbers_in_the_order_of_their_names(tmp_path
     assert kept(setting) == ["0", "2", "3", "site 9", "site 10"]
 
 
-def test_a_newcomer_brings_a_group_and_a_team(tmp_path: Path) -> None:
+def test_a_newcomer_brings_a_group_that_was_approved_and_a_team(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     rng = np.random.default_rng(0)
 
     def rows(groups: str, team: str) -> dict[str, Any]:
@@ -160,7 +162,16 @@ def test_a_newcomer_brings_a_group_and_a_team(tmp_path: Path) -> None:
     setting.grid.app = client_app(
         network(), lambda config: own[int(config["partition-id"])], share="client"
     )
-    found = run(setting, eh.FedMinMax(lr_mu=0.1), clients=2)
+    refused = run(setting, eh.FedMinMax(lr_mu=0.1), clients=2, out=tmp_path / "not approved")
+    assert refused.state["rho"].tolist() == pytest.approx([1 / 2, 1 / 2])
+    assert (
+        "node 3 (2) cannot join: its group a was not there when the run began; approve it with"
+        " Admission(groups=...)"
+    ) in warned(caplog)
+    setting.grid.arrives = {3: 0}  # type: ignore[attr-defined]
+    setting.grid.sent.clear()
+    approved = Admission(groups=("a", "b", "c"))
+    found = run(setting, eh.FedMinMax(lr_mu=0.1), clients=2, admission=approved)
     assert found.state["rho"].tolist() == pytest.approx([1 / 3, 1 / 2, 1 / 6])  # b, c and then a
     assert ["group_weight_2" in row for row in found.history_rows] == [
         False,

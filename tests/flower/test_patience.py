@@ -243,6 +243,9 @@ def test_the_keywords_of_a_server_and_their_defaults_are_shown() -> None:
         "limit": 1 << 30,
         "by_client": False,
         "bound": 3.0,
+        "admission": None,
+        "quorum": 1.0,
+        "grace": 30.0,
         "finished": None,
     }
     assert {name: shown[name].default for name in defaults} == defaults

@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -312,6 +313,36 @@ def test_checkpoints_come_every_n_rounds_and_after_the_last(tmp_path: Path) -> N
 
     train(eh.FedAvg(), out=tmp_path, checkpoint_every=EVERY, progress=progress)
     assert saved == [0, 0, 3, 3, 3, 6, 6, 8]
+
+
+# ---- more rounds
+
+
+@pytest.mark.parametrize("method", [eh.Ditto(), eh.AFL(), eh.Averaged(eh.FedAvg())], ids=str)
+def test_a_finished_run_goes_on_with_more_rounds_as_if_it_had_been_asked_for_them(
+    method: eh.Algorithm, tmp_path: Path
+) -> None:
+    whole = train(method, rounds=ROUNDS + 3)
+    train(method, out=tmp_path)
+    rounds: list[int] = []
+    longer = train(
+        method,
+        out=tmp_path,
+        rounds=ROUNDS + 3,
+        resume=True,
+        progress=lambda done, row: rounds.append(done),
+    )
+    assert rounds == [ROUNDS + 1, ROUNDS + 2, ROUNDS + 3]
+    for found, expected in (
+        (longer.params, whole.params),
+        (eh.tree.flatten(longer.state), eh.tree.flatten(whole.state)),
+    ):
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    assert tomllib.loads((tmp_path / "spec.toml").read_text())["rounds"] == ROUNDS + 3
+    assert eh.load(tmp_path) is not None
+    with pytest.raises(eh.RunError, match="other settings or data; use another directory"):
+        train(method, out=tmp_path, rounds=ROUNDS, resume=True)
 
 
 # ---- another run's directory

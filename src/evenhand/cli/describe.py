@@ -78,6 +78,7 @@ def describe(
     """
     from rich.console import Console
 
+    from evenhand.files import as_cell
     from evenhand.studies.specs.spec import Spec
     from evenhand.studies.tables.data import show_encoding
 
@@ -86,7 +87,7 @@ def describe(
     federation = Spec(data=chosen, seed=seed).build_data()
     frame = federation.describe()
     if table_file is not None:
-        frame.to_csv(table_file, index=False)
+        frame.map(as_cell).rename(columns=as_cell).to_csv(table_file, index=False)
     if federation.encoding is not None:
         show_encoding(console, federation.encoding)
     console.print(_table(frame, most))

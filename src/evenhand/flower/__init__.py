@@ -12,6 +12,7 @@ if find_spec("flwr") is None:
     )
 
 if TYPE_CHECKING:
+    from evenhand.flower.admission import Admission
     from evenhand.flower.client import client_app
     from evenhand.flower.codebook import Codebook
     from evenhand.flower.columns.wanted import Columns
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from evenhand.flower.tryout.loopback import Loopback
 
 __all__ = [
+    "Admission",
     "Codebook",
     "Columns",
     "Loopback",
@@ -33,6 +35,7 @@ __all__ = [
 # A node starts anew for every message: it loads its own side and nothing else. Commands that start
 # processes do without torch.
 _HOME = {
+    "Admission": "admission",
     "Codebook": "codebook",
     "Columns": "columns.wanted",
     "Policy": "policy",

@@ -52,7 +52,7 @@ class RollCall:
         name: Callable[[int], str] | None = None,
     ) -> None:
         self._missing, self._replied = set(clients), set[int]()
-        self._round, self._work, self._name = round, work, name
+        self.round, self._work, self._name = round, work, name
 
     @property
     def missing(self) -> list[int]:
@@ -75,9 +75,9 @@ class RollCall:
         reasons = []
         if about.get("client") != client:
             reasons.append(f"{who} replies under another client's number")
-        if about.get("round") != self._round:
+        if about.get("round") != self.round:
             reasons.append(
-                f"{who} replies to another round than {self._round + 1}; the reply is late"
+                f"{who} replies to another round than {self.round + 1}; the reply is late"
             )
         if about.get("work") != self._work:
             reasons.append(f"{who} replies to other work than {self._work}")

@@ -31,7 +31,7 @@ from evenhand.flower.audit import audited, count_answer
 from evenhand.flower.cells import without_small_cells
 from evenhand.flower.checks import NotFinite, require_finite
 from evenhand.flower.logs import log_as_json
-from evenhand.flower.memory import NodeMemory
+from evenhand.flower.memory import KEEP_RUNS, NodeMemory
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.node_data import as_federation, with_groups
 from evenhand.flower.policy import Policy, Refused
@@ -197,7 +197,10 @@ class _NodeApp:
         if policy.order == "node" and isinstance(work, Train):
             key = order_key(folder, content)
             work = replace(work, local=SecretOrder.of(work.local, key, policy.min_batch))
-        memory = NodeMemory(folder, records.text(about, "run"), client, session=session)
+        keep = int(context.node_config.get("keep-runs", KEEP_RUNS))
+        memory = NodeMemory(
+            folder, records.text(about, "run"), client, session=session, keep_runs=keep
+        )
         node = SingleClient(model, data, seed, client)
         share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)

@@ -20,11 +20,13 @@ from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
+from evenhand.flower.weighing import WeighedPopulation
 from evenhand.local import LocalSGD
 from evenhand.studies.runs import directories
 from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
+from evenhand.training.checkpoints import CHECKPOINT
 from evenhand.training.provenance import PACKAGES, begun_at
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
@@ -56,6 +58,8 @@ class Directory:
             del now[
                 "evaluate"
             ]  # earlier versions did not write it; the checkpoint compares it, too
+        if then["rounds"] < now["rounds"] and self._rounds_done() == then["rounds"]:
+            del now["rounds"]  # a finished run may go on
         other = [name for name in now if then[name] != now[name]]
         if other:
             raise RunError(
@@ -63,22 +67,27 @@ class Directory:
                 " directory"
             )
 
-    def begin(self, population: Population, by_client: bool) -> None:
+    def _rounds_done(self) -> int:
+        path = self.folder / CHECKPOINT
+        return int(files.read_tensors(path)[1].get("rounds", 0)) if path.exists() else 0
+
+    def begin(self, population: WeighedPopulation, by_client: bool) -> None:
         """Write what the run is about; the directory of a resumed run stays as it is."""
         files.clear_partial(self.path)
-        if (self.path / "spec.toml").exists():
+        path = self.path / "spec.toml"
+        if path.exists() and directories.load_spec(self.path).rounds >= self.spec.rounds:
             return
         self._describe(population, by_client)
-        files.write_atomic(self.path / "spec.toml", self.spec.to_toml().encode())
+        files.write_atomic(path, self.spec.to_toml().encode())
         renew_run(self.path)
 
-    def finish(self, result: Result, population: Population, by_client: bool) -> None:
+    def finish(self, result: Result, population: WeighedPopulation, by_client: bool) -> None:
         """Write what came of it."""
         self._describe(population, by_client)
         renew_run(self.path)
         saved.write_method(result, self.folder, keep_checkpoint=True)
 
-    def _describe(self, population: Population, by_client: bool) -> None:
+    def _describe(self, population: WeighedPopulation, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}
         packages = (*PACKAGES, "flwr")
         spec, text = self.spec, self.spec.to_toml()
@@ -89,6 +98,8 @@ class Directory:
             "by_client": by_client,
             "clients": [_about_client(population, client) for client in range(population.clients)],
         }
+        if capped := population.capped():
+            about["federation"]["capped"] = capped
         files.write_json(self.path / saved.ABOUT, {**about, **begun_at(self.path)})
 
 

@@ -9,6 +9,7 @@ Clients that miss the deadline, or send a reply with a fault, are left out of th
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,22 +21,20 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm
-from evenhand.data.federation import Federation
 from evenhand.data.population import Population
-from evenhand.data.samples import Part
 from evenhand.engines.base import Engine, Exchange, Look
-from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Evaluate, Train, Work
 from evenhand.flower import bundle, records
 from evenhand.flower.checks import RollCall, check_reply, label
 from evenhand.flower.claims import check_claims, entries_of
+from evenhand.flower.evaluation_checks import check_evaluation
 from evenhand.flower.faults import EXPIRED, GONE, in_words, note_fault
 from evenhand.flower.link import Link
 from evenhand.flower.membership import Membership
 from evenhand.flower.memory import FIRST
 from evenhand.flower.packing import byte_count, pack, packed_size
 from evenhand.flower.proportion import BOUND, Medians
-from evenhand.flower.request import Request
+from evenhand.flower.request import Request, form_of
 from evenhand.flower.spool import Spool
 from evenhand.flower.sums import OrderedSum
 from evenhand.flower.wire import describe_work
@@ -97,6 +96,7 @@ class GridExchange:
         self._counted: dict[int, int] = {}  # each client's last round of training that counts
         self._forms: dict[str, Reply] = {}  # by work
         self._medians = Medians(engine.folder)
+        self._expired: set[int] = set()  # clients for which Flower has said that it is too late
 
     @property
     def memories(self) -> dict[int, Tree]:
@@ -134,14 +134,16 @@ class GridExchange:
         }
         sums = OrderedSum(sorted(clients), Spool(self.engine.folder))
         form = self._form(work, text, task)
-        return Request(work, text, form, entries, sums)
+        return Request(work, text, task, form, entries, sums)
 
     def _exchange(
         self, requests: list[Request], task: Task, shared: Array, ids: Tensor, round: int
     ) -> list[Replies]:
         """What the clients reply to the first request, and those of the second to both."""
         clients, work = ids.tolist(), requests[0].work
-        client_of = self._present(clients, work, round)
+        present = self._present(clients, work, round)
+        resting = self._resting(present, work, round)
+        client_of = {node: it for node, it in present.items() if it not in resting}
         place_of = {client: place for place, client in enumerate(clients)}
         contents = {
             node: self._content(requests, task, shared, place_of[client], client, round)
@@ -149,17 +151,21 @@ class GridExchange:
         }
         roll = RollCall(list(client_of.values()), round, work.name, self.population.name)
         link, membership = self.engine.link, self.engine.membership
-        for client in sorted(set(clients) - set(client_of.values())):
+        for client in sorted(set(clients) - set(present.values())):
             what = f"has no node any more and is left out of round {round + 1}"
             self._note(round, client, "gone", what)
-        membership.unresponsive -= set(clients)
+        membership.unresponsive -= set(client_of.values())
+        begun, self._expired = time.monotonic(), set()
         size = sum(packed_size(part) for request in requests for part in request.form) + ABOUT
         for node, message in link.ask(contents, KINDS[work.name], f"{round}", size):
             self._receive(client_of[node], message, roll, requests, round, size)
+        waited = min(link.limits.deadline, time.monotonic() - begun)
         for client in roll.missing:
-            what = f"has not answered within {link.limits.deadline:g} s"
+            what = f"has not answered within {waited:.3g} s"
             self._note(round, client, "late", f"{what} and is left out of round {round + 1}")
         membership.unresponsive |= set(roll.missing)
+        late = self._expired.union(roll.missing)
+        membership.backoff.note(set(client_of.values()) - late, late, round, self._label)
         replies = [
             request.summed(
                 self.engine.bound,
@@ -186,6 +192,12 @@ class GridExchange:
             found = membership.nodes_of(clients)
         self._begun = max(self._begun, round)
         return found
+
+    def _resting(self, present: dict[int, int], work: Work, round: int) -> set[int]:
+        """Clients that have missed deadlines and are not asked now; at the end everyone is."""
+        if isinstance(work, Evaluate) and work.full:
+            return set()
+        return self.engine.membership.backoff.waiting(present.values(), round)
 
     def _content(
         self,
@@ -261,6 +273,8 @@ class GridExchange:
         if message.has_error():
             self.engine.membership.unresponsive.add(client)
             code = message.error.code
+            if code == EXPIRED:
+                self._expired.add(client)
             raise _Failed(in_words(code), {EXPIRED: "late", GONE: "gone"}.get(code, "failed"))
         if fault := records.fault_in(message.content):
             raise _Failed(fault)
@@ -273,13 +287,18 @@ class GridExchange:
 
     def _faults_in(self, client: int, reply: Reply, request: Request) -> list[str]:
         who = self._label(client)
-        return check_reply(
+        found = check_reply(
             reply,
             request.form,
             who,
             must_be_finite=request.work.must_be_finite,
             known=self._known(request.work, client),
-        ) or check_claims(reply, request.entries[client], who, self.engine.loss)
+        )
+        if found:
+            return found
+        if isinstance(request.work, Evaluate):
+            return check_evaluation(reply, request.task, self.model, who)
+        return check_claims(reply, request.entries[client], who, self.engine.loss)
 
     def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
         """What a reply must say: when it evaluates, as many samples of each group as its node has
@@ -290,21 +309,9 @@ class GridExchange:
         return {("each" if work.by_client else "total", "count"): counts}
 
     def _form(self, work: Work, text: str, task: Task) -> Reply:
-        """A reply of the right names, shapes and types: that of a client with zeros for samples."""
         if text not in self._forms:
-            client = SingleClient(self.model, _zeros(self.population), self.seed, 0)
-            own = tree.map(lambda leaf: leaf[:1], task.own)
-            memory = work.first_memory(self.model.init())
-            self._forms[text], _ = client.answer(work, Task(task.shared, own), 0, memory)
+            self._forms[text] = form_of(work, task, self.model, self.population, self.seed)
         return self._forms[text]
 
     def _label(self, client: int) -> str:
         return label(client, self.population.name)
-
-
-def _zeros(population: Population) -> Federation:
-    """One client with two samples of each group in every part."""
-    groups = torch.arange(max(1, population.groups)).repeat_interleave(2)
-    x, y, _ = population.form.zeros(len(groups))
-    part = Part(x, y, torch.tensor([0, len(groups)]), groups if population.groups else None)
-    return Federation(part, part, part, group_names=population.group_names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,12 +28,16 @@ class Limits:
         poll: seconds between looking for replies.
         message: bytes of a message.
         patience: seconds to wait for nodes, at the start and when none is left.
+        quorum: share of those asked whose answers are enough.
+        grace: seconds that the others have then.
     """
 
     deadline: float = 600.0
     poll: float = 0.2
     message: int = records.LIMIT
     patience: float = 600.0
+    quorum: float = 1.0
+    grace: float = 30.0
 
 
 class Link:
@@ -44,7 +49,8 @@ class Link:
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, group: str, size: int = 1
     ) -> Iterator[tuple[int, Message]]:
-        """Pairs of a node and its reply, until all have answered or the deadline has passed.
+        """Pairs of a node and its reply, until all have answered, a quorum has and the others had
+        their grace, or the deadline has passed.
 
         ``size``: bytes of a reply; large ones are fetched a few at a time.
         """
@@ -63,6 +69,7 @@ class Link:
         asked = {name: node for name, node in zip(names, contents, strict=True) if name}
         known, end = dict(asked), time.monotonic() + ttl
         at_once = max(1, FETCHED // size)
+        enough = math.ceil(self.limits.quorum * len(known))
         while asked:
             for reply in self._fetched(list(asked), at_once):
                 # by the message it answers: where a node is gone, Flower itself replies, under
@@ -80,6 +87,8 @@ class Link:
                         " counted",
                         reply.metadata.src_node_id,
                     )
+            if len(known) - len(asked) >= enough:
+                end, enough = min(end, time.monotonic() + self.limits.grace), len(known) + 1
             if not asked or time.monotonic() > end:
                 return
             time.sleep(self.limits.poll)

@@ -13,20 +13,18 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from flwr.app import ConfigRecord, RecordDict
-
 from evenhand.errors import RunError, first_line
 from evenhand.files import write_json
-from evenhand.flower import records
+from evenhand.flower.backoff import BackOff
 from evenhand.flower.checks import label
+from evenhand.flower.enquiry import Enquiry
 from evenhand.flower.link import Link
 from evenhand.flower.ordering import natural_order
-from evenhand.flower.registration import Registration, read_report
+from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
 
 log = logging.getLogger(__name__)
 
-REPORT = "query.census"  # the type of the message that asks nodes for their reports
 FILE = "roster.json"
 
 Accepts = Callable[[Roster], object]  # raises a ValueError where the run cannot have these clients
@@ -44,6 +42,7 @@ class Membership:
         accepts: whether the run can have more clients.
         path: where the roster is kept; None keeps it nowhere.
         session: grows with each start of the server.
+        enquiry: asks nodes for their reports, and knows which have been asked already.
     """
 
     def __init__(
@@ -54,12 +53,14 @@ class Membership:
         accepts: Accepts = bool,
         path: Path | None = None,
         session: int = 1,
+        enquiry: Enquiry | None = None,
     ) -> None:
         self.roster, self.session = roster, session
         self.unresponsive: set[int] = set()  # clients that did not answer their last task
+        self.backoff = BackOff()
+        self.enquiry = enquiry or Enquiry(link, roster.admission)
         self._link, self._node_of, self._accepts, self._path = link, dict(nodes), accepts, path
         self._unassigned: dict[int, Registration] = {}  # reports of nodes that have no client
-        self._unanswered: set[int] = set()  # nodes that were asked for a report and sent none
         self._refused: set[int] = set()  # nodes whose reason for not joining has been logged
 
     @property
@@ -67,13 +68,19 @@ class Membership:
         """How many clients have a node."""
         return len(self._node_of)
 
+    @property
+    def names_present(self) -> list[str]:
+        """Names of the clients that have a node."""
+        return [self.roster.clients[client].name for client in sorted(self._node_of)]
+
     def nodes_of(self, clients: list[int], admit_new: bool = False) -> dict[int, int]:
         """The nodes that are connected now, and the client of each.
 
         A node that restarts without a key comes back under another number. So where a client's node
         is gone, or did not answer its last task (Flower takes a minute to notice that a node is
-        gone), nodes without a client are asked for their reports. With ``admit_new`` all new nodes
-        are asked, and :class:`ClientsJoined` is raised if there are new clients among them.
+        gone), nodes without a client are asked for their reports, and waited for a moment. With
+        ``admit_new`` all new nodes are asked, and :class:`ClientsJoined` is raised if there are new
+        clients among those that have answered; others join when they have.
         """
         present = set(self._link.grid.get_node_ids())
         lost = [
@@ -81,10 +88,10 @@ class Membership:
             for client in clients
             if client in self.unresponsive or self._node_of.get(client) not in present
         ]
-        self._unanswered &= present  # one that comes back is asked again
-        fresh = present - {*self._node_of.values(), *self._unassigned}
+        self.enquiry.keep_present(present)
         if lost or admit_new:
-            self._ask(fresh if lost else fresh - self._unanswered)
+            self.enquiry.ask(present - {*self._node_of.values(), *self._unassigned})
+            self._unassigned |= self.enquiry.wait() if lost else self.enquiry.collect()
         for client in lost:
             known = self.roster.clients[client]
             found = [
@@ -127,6 +134,11 @@ class Membership:
                 )
             time.sleep(self._link.limits.poll)
 
+    def turn_away(self, reports: Mapping[int, Registration]) -> None:
+        """Nodes that do not fit, and have been named."""
+        self._unassigned |= reports
+        self._refused |= reports.keys()
+
     def assign(self, reports: Mapping[int, Registration]) -> None:
         """When the server starts again: give nodes to the clients it knows, and admit new ones."""
         for node, report in reports.items():
@@ -137,9 +149,11 @@ class Membership:
                 self._node_of[number] = node
                 self.roster = self.roster.with_share(number, report.share)
             else:
-                raise RunError(
-                    f"{report.name} has other data than when this run began; give it those back, or"
-                    " the run another directory"
+                self.enquiry.refuse(
+                    node,
+                    "it has other data than when this run began; give it those back, or the run"
+                    " another directory",
+                    report.name,
                 )
         self._admit(set(reports))
 
@@ -172,6 +186,15 @@ class Membership:
         return len(self.roster.clients) > before
 
     def _reason_against(self, report: Registration) -> str:
+        admission = self.roster.admission
+        invented = [name for name in report.groups if name not in self.roster.groups]
+        if self.roster.groups and invented and admission.groups is None:
+            return (
+                f"its group {invented[0]} was not there when the run began; approve it with"
+                " Admission(groups=...)"
+            )
+        if len(self.roster.groups) + len(invented) > admission.most_groups:
+            return f"with its groups there would be more than {admission.most_groups}"
         try:
             self._accepts(self.roster.with_clients([report]))
         except ValueError as error:
@@ -181,111 +204,21 @@ class Membership:
     def save(self) -> None:
         """Keep the roster for the next start of the server."""
         if self._path is not None:
-            write_json(self._path, {"session": self.session, **self.roster.to_plain()})
+            self.check_newest()
+            capped = self.roster.population.capped()
+            plain = {"session": self.session, "capped": capped, **self.roster.to_plain()}
+            write_json(self._path, plain)
 
-    def _ask(self, nodes: set[int]) -> None:
-        reports = request_reports(self._link, sorted(nodes))
-        self._unanswered |= nodes - reports.keys()
-        self._unassigned |= reports
-
-
-def wait_for_clients(link: Link, clients: int, out: Path, accepts: Accepts) -> Membership:
-    """The clients of the run in ``out``, once ``clients`` of their nodes are connected."""
-    path = out / FILE
-    kept = _read(path) if path.exists() else None
-    membership = None
-    if kept is not None:
-        membership = Membership(link, kept[0], {}, accepts, path, next_session(kept[1]))
-    known: dict[int, Registration] = {}
-    end, refused = time.monotonic() + link.limits.patience, dict[int, str]()
-    while True:
-        fresh = [node for node in link.grid.get_node_ids() if node not in known]
-        reports = request_reports(link, fresh, refused)
-        known |= reports
-        if membership is not None:
-            membership.assign(reports)
-        present = len(known) if membership is None else membership.present
-        if present >= clients:
-            break
-        if time.monotonic() > end:
-            others = f"{len(refused)} cannot take part, see above and their logs; "
-            raise TimeoutError(
-                f"only {present} of {clients} nodes have registered within"
-                f" {link.limits.patience:g} s; {others if refused else ''}start the others, or wait"
-                " for fewer"
-            )
-        time.sleep(link.limits.poll)
-    if membership is None:
-        membership = _first(link, known, accepts, path)
-    membership.save()
-    return membership
-
-
-def next_session(last: int) -> int:
-    """A number for the next start of a server: later than any before, also where the roster is an
-    old copy that knows nothing of the last starts."""
-    return max(last + 1, time.time_ns() // 1_000_000)
-
-
-def _first(
-    link: Link, known: Mapping[int, Registration], accepts: Accepts, path: Path
-) -> Membership:
-    names = [report.name for report in known.values()]
-    doubled = next((name for name in names if names.count(name) > 1), None)
-    if doubled is not None:
-        raise ValueError(
-            f"two nodes are called {doubled}; give each its own name in its node config"
-        )
-    order = {name: number for number, name in enumerate(natural_order(names))}
-    roster = Roster.of(sorted(known.values(), key=lambda report: order[report.name]))
-    return Membership(
-        link, roster, {order[report.name]: node for node, report in known.items()}, accepts, path
-    )
-
-
-def _read(path: Path) -> tuple[Roster, int]:
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        return Roster.from_plain(kept), int(kept["session"])
-    except (
-        OSError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        IndexError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise RunError(
-            f"{path} is damaged: {first_line(error)}; put a copy of it back, or give the run"
-            " another directory"
-        ) from error
-
-
-def request_reports(
-    link: Link, nodes: list[int], refused: dict[int, str] | None = None
-) -> dict[int, Registration]:
-    """The reports of those nodes that send a valid one.
-
-    ``refused``: why others cannot take part, so that it is logged once for a node that is asked
-    again and again.
-    """
-    found: dict[int, Registration] = {}
-    refused = {} if refused is None else refused
-    if not nodes:
-        return found
-    question = RecordDict({"about": ConfigRecord({"format": records.FORMAT})})
-    for node, reply in link.ask(dict.fromkeys(nodes, question), REPORT, "census"):
+    def check_newest(self) -> None:
+        """Raise where the server was started again: then the run is no longer this one's."""
+        if self._path is None or not self._path.exists():
+            return
         try:
-            if reply.has_error():
-                raise ValueError(f"Flower's error {reply.error.code}")
-            if fault := records.fault_in(reply.content):
-                raise ValueError(fault)
-            found[node] = read_report(*records.read_reply(reply.content, link.limits.message))
-            refused.pop(node, None)
-        except ValueError as error:
-            if refused.get(node) != str(error):
-                log.warning("node %s cannot take part: %s", node, error)
-            refused[node] = str(error)
-    return found
+            newest = int(json.loads(self._path.read_text(encoding="utf-8"))["session"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return  # the next start names the damage
+        if newest > self.session:
+            raise RunError(
+                f"another server has taken over the run in {self._path.parent} (its start {newest},"
+                f" this one's {self.session}); this one stops and writes nothing more"
+            )

@@ -24,7 +24,10 @@ in the node's log does.
 from __future__ import annotations
 
 import errno
+import logging
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,14 +40,21 @@ from evenhand.files import clear_partial, read_tensors, write_atomic, write_tens
 from evenhand.reading import read_text
 from evenhand.tree import Tree
 
+log = logging.getLogger(__name__)
+
 FIRST = -1  # counted, where no reply of the client has been counted yet
 SPARE = 2  # memories kept on either side of the one that counts
 # seconds to wait for another process of this node; reading and writing take moments
 PATIENCE = 60.0
 
+KEEP_RUNS = 5  # other runs that a node remembers in any case, unless they are old
+DAY = 86400.0  # seconds
+IDLE_DAYS, OLD_DAYS = 7, 90
+
 # it names a folder, and comes from the server
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE = re.compile(r"after-(\d+)\.safetensors")
+_CLIENT = re.compile(r"client-\d+")
 
 
 class MemoryLost(RunError):
@@ -63,10 +73,17 @@ class NodeMemory:
         spare: how many memories are kept before, and after, the one that counts.
         session: counts how often the server was started; a task of an earlier session that comes
             after one of a later leaves no trace.
+        keep_runs: how many other runs are remembered, see :func:`forget_old_runs`.
     """
 
     def __init__(
-        self, directory: Path, run: str, client: int, spare: int = SPARE, session: int = 0
+        self,
+        directory: Path,
+        run: str,
+        client: int,
+        spare: int = SPARE,
+        session: int = 0,
+        keep_runs: int = KEEP_RUNS,
     ) -> None:
         if not _RUN.fullmatch(run):
             raise ValueError(
@@ -76,7 +93,8 @@ class NodeMemory:
         require_whole("client", client, 0)
         require_whole("spare", spare, 0)
         require_whole("session", session, 0)
-        self._folder = directory / run / f"client-{client}"
+        require_whole("keep-runs", keep_runs, 0)
+        self._folder, self._keep_runs = directory / run / f"client-{client}", keep_runs
         self._run, self._client, self._session, self._spare = run, client, session, spare
 
     def recall(self, first: Tree, counted: int) -> Tree:
@@ -113,6 +131,8 @@ class NodeMemory:
         require_whole("round", round, counted + 1)
         if not memory:
             return
+        if not self._folder.exists():  # the first time in this run
+            forget_old_runs(self._folder.parent.parent, self._run, self._keep_runs)
         with self._alone():
             self._be_newest()
             clear_partial(self._folder)
@@ -210,6 +230,40 @@ class NodeMemory:
                 f"client {self._client} cannot use the folder of its memory, nothing there is lost;"
                 f" {way_out}"
             ) from error
+
+
+def forget_old_runs(directory: Path, current: str, keep: int = KEEP_RUNS) -> list[str]:
+    """Remove the memories of old runs, and say which.
+
+    These are runs that nobody has used for OLD_DAYS, and those beyond the ``keep`` used last that
+    nobody has used for IDLE_DAYS. What is not a memory stays.
+    """
+    if not directory.is_dir():
+        return []
+    used = {
+        folder: max((path.stat().st_mtime for path in folder.rglob("*")), default=0.0)
+        for folder in directory.iterdir()
+        if folder.is_dir() and folder.name != current and _is_run(folder)
+    }
+    gone, now = [], time.time()
+    for place, folder in enumerate(sorted(used, key=lambda it: -used[it])):
+        days = (now - used[folder]) / DAY
+        if days > OLD_DAYS or (place >= keep and days > IDLE_DAYS):
+            shutil.rmtree(folder, ignore_errors=True)
+            gone.append(folder.name)
+    if gone:
+        log.info("memories of %d old runs were removed: %s", len(gone), ", ".join(gone))
+    return gone
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a folder holds memories of clients and nothing else."""
+    files = [path for path in folder.rglob("*") if not path.is_dir()]
+    return bool(files) and all(
+        _CLIENT.fullmatch(path.relative_to(folder).parts[0])
+        and (_FILE.fullmatch(path.name) or path.name in ("session", ".lock"))
+        for path in files
+    )
 
 
 def _kind(leaf: Tensor) -> str:

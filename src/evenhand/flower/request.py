@@ -5,12 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import torch
+
+from evenhand import tree
+from evenhand.data.federation import Federation
 from evenhand.data.population import Population
-from evenhand.engines.work import Work
+from evenhand.data.samples import Part
+from evenhand.engines.client import SingleClient
+from evenhand.engines.work import Evaluate, Work
 from evenhand.flower.claims import steps_of
 from evenhand.flower.proportion import Change, Measured, Medians, changed, judge, measure
 from evenhand.flower.sums import OrderedSum
-from evenhand.messages import Entries, Replies, Reply
+from evenhand.flower.weighing import weighed_reply
+from evenhand.messages import Entries, Replies, Reply, Task
+from evenhand.model import Model
 
 Note = Callable[[int, str], None]  # of a client, why it is bounded
 
@@ -27,6 +35,7 @@ class Request:
 
     work: Work
     text: str
+    task: Task
     form: Reply
     entries: dict[int, Entries]
     sums: OrderedSum
@@ -39,6 +48,8 @@ class Request:
             samples = int(population.sizes(self.work.part)[client])
             steps = steps_of(local, samples) if local else 1.0
             self._measured[client] = measure(reply, entries, steps, loss)
+        if isinstance(self.work, Evaluate):
+            reply = weighed_reply(reply, population, self.work.part, client)
         self.sums.add(client, reply)
 
     def summed(self, bound: float | None, medians: Medians, round: int, note: Note) -> Replies:
@@ -54,3 +65,19 @@ class Request:
             return changed(reply, changes[client]) if client in changes else reply
 
         return self.sums.replies(as_counted)
+
+
+def form_of(work: Work, task: Task, model: Model, population: Population, seed: int) -> Reply:
+    """A reply of the right names, shapes and types: that of a client with zeros for samples."""
+    client = SingleClient(model, _zeros(population), seed, 0)
+    own = tree.map(lambda leaf: leaf[:1], task.own)
+    form, _ = client.answer(work, Task(task.shared, own), 0, work.first_memory(model.init()))
+    return form
+
+
+def _zeros(population: Population) -> Federation:
+    """One client with two samples of each group in every part."""
+    groups = torch.arange(max(1, population.groups)).repeat_interleave(2)
+    x, y, _ = population.form.zeros(len(groups))
+    part = Part(x, y, torch.tensor([0, len(groups)]), groups if population.groups else None)
+    return Federation(part, part, part, group_names=population.group_names)

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
+from evenhand.flower.admission import ANYONE, Admission
 from evenhand.flower.ordering import merge_orders
 from evenhand.flower.registration import Registration, read_report
 from evenhand.flower.sharing import SHARES
+from evenhand.flower.weighing import WeighedPopulation
 from evenhand.messages import Reply
 
 
@@ -26,21 +28,25 @@ class Roster:
     clients: tuple[Registration, ...]
     groups: tuple[str, ...]
     teams: tuple[str, ...]
+    admission: Admission = ANYONE
 
     @classmethod
-    def of(cls, clients: Sequence[Registration]) -> Roster:
+    def of(cls, clients: Sequence[Registration], admission: Admission = ANYONE) -> Roster:
         """The first clients of a run; raises a ValueError where they do not fit together."""
         for client in clients[1:]:
-            _check_fits(clients[0], client)
-        return cls(tuple(clients), *_names_of(clients))
+            check_fits(clients[0], client)
+        return cls(tuple(clients), *_names_of(clients), admission)
 
     def with_clients(self, newcomers: Sequence[Registration]) -> Roster:
         """With more clients; raises a ValueError where one does not fit."""
         for client in newcomers:
-            _check_fits(self.clients[0], client)
+            check_fits(self.clients[0], client)
         groups, teams = _names_of(newcomers)
-        return Roster(
-            (*self.clients, *newcomers), _with(self.groups, groups), _with(self.teams, teams)
+        return replace(
+            self,
+            clients=(*self.clients, *newcomers),
+            groups=_with(self.groups, groups),
+            teams=_with(self.teams, teams),
         )
 
     def with_share(self, number: int, share: str) -> Roster:
@@ -62,10 +68,10 @@ class Roster:
         )
 
     @cached_property
-    def population(self) -> Population:
+    def population(self) -> WeighedPopulation:
         """What the server knows of the clients."""
         codes = [self.teams.index(client.team) for client in self.clients] if self.teams else None
-        return Population(
+        known = Population(
             {part: torch.stack([self._counts(it, part) for it in self.clients]) for part in PARTS},
             self.clients[0].form,
             teams=None if codes is None else torch.tensor(codes),
@@ -74,6 +80,7 @@ class Roster:
             names=tuple(client.name for client in self.clients),
             label_names=self.clients[0].labels,
         )
+        return WeighedPopulation(known, self.admission)
 
     def _counts(self, client: Registration, part: str) -> Tensor:
         """(A,) a client's samples of each of all groups; (1,) where there are no groups."""
@@ -92,12 +99,12 @@ class Roster:
         return {"groups": list(self.groups), "teams": list(self.teams), "clients": clients}
 
     @classmethod
-    def from_plain(cls, kept: Mapping[str, Any]) -> Roster:
+    def from_plain(cls, kept: Mapping[str, Any], admission: Admission = ANYONE) -> Roster:
         clients = [
             read_report(Reply(each={kind: torch.tensor(about[kind]) for kind in PARTS}), about)
             for about in kept["clients"]
         ]
-        return cls(tuple(clients), tuple(kept["groups"]), tuple(kept["teams"]))
+        return cls(tuple(clients), tuple(kept["groups"]), tuple(kept["teams"]), admission)
 
 
 def _names_of(
@@ -112,17 +119,19 @@ def _with(known: tuple[str, ...], names: tuple[str, ...]) -> tuple[str, ...]:
     return known + tuple(name for name in names if name not in known)
 
 
-def _check_fits(first: Registration, client: Registration) -> None:
+def kind_of(client: Registration) -> tuple[object, ...]:
+    """What all clients of a run have in common."""
+    return client.form, bool(client.groups), bool(client.team), client.labels
+
+
+def check_fits(first: Registration, client: Registration) -> None:
+    """Raise a ValueError where two clients cannot be in one run."""
     if client.form != first.form:
         raise ValueError(
             f"nodes {first.name} and {client.name} have samples of different shapes or types;"
             " prepare both in the same way"
         )
-    if (
-        bool(client.groups) != bool(first.groups)
-        or bool(client.team) != bool(first.team)
-        or client.labels != first.labels
-    ):
+    if kind_of(client) != kind_of(first):
         raise ValueError(
             f"nodes {first.name} and {client.name} differ in having groups or teams, or in their"
             " classes"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,20 +16,24 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm, visible
-from evenhand.errors import RunError, require_kind, require_number, require_whole
-from evenhand.files import write_atomic
+from evenhand.errors import RunError, first_line, require_kind, require_number, require_whole
+from evenhand.files import cannot_write, write_atomic
 from evenhand.flower import records
+from evenhand.flower.admission import Admission
 from evenhand.flower.checks import label
 from evenhand.flower.directory import Directory, run_spec
 from evenhand.flower.exchange import Remote
+from evenhand.flower.gathering import Gathering
 from evenhand.flower.link import Limits, Link
 from evenhand.flower.logs import log_as_json
-from evenhand.flower.membership import ClientsJoined, Membership, wait_for_clients
+from evenhand.flower.membership import ClientsJoined, Membership
 from evenhand.flower.metrics import address_in, served
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.proportion import BOUND
+from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
 from evenhand.flower.watch import Watch
+from evenhand.locks import hold
 from evenhand.model import Model
 from evenhand.training.fit import train
 from evenhand.training.result import Result
@@ -58,6 +62,9 @@ def server_app(
     limit: int = records.LIMIT,
     by_client: bool = False,
     bound: float | None = BOUND,
+    admission: Admission | None = None,
+    quorum: float = Limits.quorum,
+    grace: float = Limits.grace,
     finished: Callable[[Result], None] | None = None,
     columns: Columns | None = None,
     **options: Unpack[Options],
@@ -65,11 +72,11 @@ def server_app(
     """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
 
     An interrupted run goes on from its last round when the app is started again with the same
-    ``out``.
+    ``out``; a finished one, where ``rounds`` is larger than before.
 
     Args:
-        clients: nodes to wait for before the first round; nodes that come later join from the next
-            round on.
+        clients: nodes to wait for before the first round, those that fit and are approved; nodes
+            that come later join from the next round on.
         out: the run directory, with the checkpoint of every round, the history, and at the end
             model and scores; ``evenhand report`` reads it.
         settings: how to train, as a value; its fields can be given as keywords of their own.
@@ -82,6 +89,10 @@ def server_app(
         bound: how many times the round's median a client's update, or a loss that it reports, may
             be; longer updates are scaled down, larger losses count as the median, and the client is
             named in the log and in faults.jsonl. None takes them as they are.
+        admission: what the operator approves: names, groups, and how much a client may weigh. By
+            default no client weighs more than five times the median.
+        quorum: share of the clients asked whose answers are enough; the others then have ``grace``
+            more seconds. 1 waits for everyone until the deadline.
         finished: called with the result.
         columns: make a codebook of all nodes' tables before the first round; ``model`` is then a
             function of it.
@@ -103,22 +114,27 @@ def server_app(
         raise TypeError(f"finished must be a function of the result, got {type(finished).__name__}")
     if not isinstance(out, str | Path):
         raise TypeError(f"out must be the path of a directory, got {type(out).__name__}")
-    limits = Limits(deadline=deadline, message=limit, patience=patience)
+    require_number("quorum", quorum, "(0, 1]", "it is a share of the clients that are asked")
+    require_number("grace", grace, "[0, inf)", "it is in seconds")
+    require_kind("admission", admission or Admission(), Admission, "Admission(cap=10)")
+    limits = Limits(deadline=deadline, message=limit, patience=patience, quorum=quorum, grace=grace)
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         log_as_json("server", str(context.run_config.get("log-json", "")))
-        reached, made = grid, model
-        if columns is not None:
-            from evenhand.flower.columns.agreeing import with_codebook
+        place, approved = Path(out), admission or Admission()
+        with in_one_line(place), hold(place):
+            reached, made = grid, model
+            if columns is not None:
+                from evenhand.flower.columns.agreeing import with_codebook
 
-            reached, made = with_codebook(grid, limits, clients, Path(out), columns, model)
-        module, link = build_module(made, settings.seed), Link(reached, limits)
-        run = _Run(algorithm, module, settings, link, Path(out), by_client, bound)
-        watch = Watch(run.out, run.directory.folder, settings.rounds, limits)
-        with served(watch, address_in(context.run_config)):
-            result = run.train(clients, watch)
+                reached, made = with_codebook(grid, limits, clients, place, columns, model)
+            module, link = build_module(made, settings.seed), Link(reached, limits)
+            run = _Run(algorithm, module, settings, link, place, by_client, bound, approved)
+            watch = Watch(place, run.directory.folder, settings.rounds, limits)
+            with served(watch, address_in(context.run_config)):
+                result = run.train(clients, watch)
         if finished is not None:
             finished(result)
 
@@ -156,6 +172,7 @@ class _Run:
     out: Path
     by_client: bool
     bound: float | None
+    admission: Admission
 
     @cached_property
     def directory(self) -> Directory:
@@ -168,7 +185,8 @@ class _Run:
         directory = self.directory
         directory.check()
         watch.starts()
-        membership = wait_for_clients(self.link, clients, self.out, self._accepts)
+        found = (self.link, clients, self.out, self._accepts, self._suits, self.admission)
+        membership = Gathering(*found).wait()
         directory.begin(membership.roster.population, self.by_client)
         result = None
         while result is None:
@@ -182,6 +200,7 @@ class _Run:
                 "no client has answered in any round, for the reasons that are logged above;"
                 " nothing was learned"
             )
+        membership.check_newest()
         directory.finish(result, membership.roster.population, self.by_client)
         watch.ends()
         return result
@@ -205,12 +224,17 @@ class _Run:
             out=self.directory.folder,
             resume=True,
             progress=after,
+            guard=membership.check_newest,
         )
 
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError where the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
         self.algorithm.init(Model(self.module, self.settings.loss).init(), census)
+
+    def _suits(self, client: Registration) -> None:
+        """Raise a ValueError where the model cannot take a client's samples."""
+        Model(self.module, self.settings.loss).check(Roster.of([client]).population)
 
     def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
         flowers_log.info(
@@ -250,6 +274,23 @@ def _check_sharing(
                 label(client, roster.population.name),
                 what,
             )
+
+
+@contextmanager
+def in_one_line(out: Path) -> Iterator[None]:
+    """Say in one line why a run ends, and how it goes on; Flower shows a traceback alone."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, TimeoutError):  # nodes that have not come
+            log.error("%s", error)
+            raise
+        line = f"{cannot_write(error.filename or out, error)}; then start the run again, it goes on"
+        log.error("%s from its last round", line)
+        raise RunError(f"{line} from its last round") from error
+    except RunError as error:
+        log.error("%s", first_line(error))
+        raise
 
 
 def run_name(out: Path) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from evenhand.files import write_atomic
+from evenhand.files import as_cell, write_atomic
 from evenhand.page.comparison import FIRST, SHORT, TENTHS
 from evenhand.page.numbers import digits, written
 from evenhand.page.rates import rates
@@ -147,6 +147,7 @@ def _csv(rows: Sequence[Row]) -> str:
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        missing = {key: "" for key, value in row.items() if value != value}
-        writer.writerow(row | missing)
+        writer.writerow(
+            {key: "" if value != value else as_cell(value) for key, value in row.items()}
+        )
     return text.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,6 +53,8 @@ class Checkpoints:
     def __init__(self, directory: Path, identity: str, extent: Extent) -> None:
         self.directory, self.extent = directory, extent
         self.settings = _hashed(identity)
+        # called before anything is replaced; raises where another process has taken the run over
+        self.guard: Callable[[], None] = _nobody_else
         self._open()
 
     @processes.on_first
@@ -76,6 +79,7 @@ class Checkpoints:
     @processes.on_first
     def save(self, now: Start) -> None:
         """Replace the checkpoint."""
+        self.guard()
         state, memories, history, tracked = now
         # to look at; resuming reads the checkpoint alone
         files.write_rows(self.directory / HISTORY, history)
@@ -100,10 +104,17 @@ class Checkpoints:
         return Then(Extent(*about.get("extent", self.extent)), "format" in about)
 
     @processes.on_first
-    def load(self, identity: str | None = None) -> Start:
-        """The checkpoint, which must be of a run with this identity, by default the present one."""
+    def rounds_then(self) -> int:
+        """How many rounds were done when the checkpoint was written, as far as it tells."""
+        return int(self._read()[1].get("rounds", 0))
+
+    @processes.on_first
+    def load(self, *identities: str) -> Start:
+        """The checkpoint, which must be of a run with one of these identities, by default the
+        present one."""
         flat, about = self._read()
-        if about.get("settings") != (self.settings if identity is None else _hashed(identity)):
+        known = {_hashed(identity) for identity in identities} or {self.settings}
+        if about.get("settings") not in known:
             raise RunError(
                 f"{self.directory} holds a checkpoint of a run with other settings or data; use"
                 " another directory"
@@ -128,6 +139,10 @@ class Checkpoints:
         if not isinstance(extent, list | tuple) or len(extent) != len(self.extent):
             raise damaged(path, "it does not say how many clients it is of", FROM_THE_START)
         return flat, about
+
+
+def _nobody_else() -> None:
+    """A run on one machine, which its directory's lock guards."""
 
 
 def identify(

@@ -91,7 +91,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
     table = run_table(directory.resolve().name, module, settings, [method])
     path = directory / SPEC
     files.clear_partial(directory)
-    if path.exists() and _renamed(_table(path)) != _renamed(table):
+    if path.exists() and not _goes_on(_table(path), table):
         raise RunError(f"{directory} holds another run; use another directory")
     text = tomli_w.dumps(table)
     files.write_atomic(path, text.encode())
@@ -161,8 +161,13 @@ def _table(path: Path) -> dict[str, Any]:
         raise damaged(path, f"it is not valid TOML ({first_line(error)})") from error
 
 
-def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
-    return {**table, "name": ""}  # the directory may have been moved
+def _goes_on(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether both tell of one run: its directory may have been moved, and it may have gone on for
+    more rounds."""
+    moved = {**then, "name": now["name"]}
+    return moved == now or (
+        then.get("rounds", 0) < now["rounds"] and {**moved, "rounds": now["rounds"]} == now
+    )
 
 
 def about_run(

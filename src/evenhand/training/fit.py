@@ -58,7 +58,8 @@ def fit(
             run is done, with checkpoints until then; None keeps nothing on disk.
         resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
             those of the first call. But the federation may have more clients, with the next
-            numbers: they join the run (:meth:`evenhand.Algorithm.join`).
+            numbers: they join the run (:meth:`evenhand.Algorithm.join`). And a run that is done may
+            go on with more rounds, as if it had been asked for so many at first.
         progress: called after every round with the number of rounds done and the history row; of
             several processes, by the first.
 
@@ -106,10 +107,12 @@ def train(
     resume: bool = False,
     progress: Progress | None = None,
     begun: Callable[[Model, Engine], None] = lambda model, engine: None,
+    guard: Callable[[], None] | None = None,
 ) -> Result:
     """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone.
 
-    ``begun`` is called once ``out`` was found to be of this run.
+    ``begun`` is called once ``out`` was found to be of this run; ``guard`` before each checkpoint,
+    and raises where the run is no longer ours.
     """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
@@ -125,6 +128,7 @@ def train(
     store, start = None, Start(state, {}, [], {})
     if out is not None:
         store, start = open_store(out, prepared, federation, algorithm, settings, resume)
+        store.guard = guard or store.guard
         begun(model, engine)
     judge = Judge(algorithm, model, federation, census, exchange)
     server = SingleServer(algorithm, settings, exchange, judge, start, store)

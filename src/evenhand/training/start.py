@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,9 +68,11 @@ def open_store(
 ) -> tuple[Checkpoints, Start]:
     """The checkpoints of a run, and where it begins: at the last one where it is resumed.
 
-    ``data``: the population's fingerprint, where it is known.
+    ``data``: the population's fingerprint, where it is known. A run that is done may go on with
+    more rounds: no round depends on how many follow.
     """
     model, _, first = prepared
+    data = data or population.fingerprint()
     identity = identify(model, population, algorithm, settings, data)
     store = Checkpoints(Path(out), identity, population.extent)
     if not store.has_one_to_resume(resume):
@@ -84,6 +87,11 @@ def open_store(
     else:
         start = store.load(identify(model, earlier, algorithm, settings))
     device = tree.leaves(first["model"])[0].device
+    finished = replace(settings, rounds=max(1, min(store.rounds_then(), settings.rounds)))
+    data = data if earlier is population else earlier.fingerprint()
+    start = store.load(
+        *(identify(model, earlier, algorithm, then, data) for then in (settings, finished))
+    )
     if earlier is population:
         return store, start._replace(state=to_server(start.state, device))
     joining = range(earlier.clients, population.clients)

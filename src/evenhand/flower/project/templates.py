@@ -25,6 +25,7 @@ clientapp = "$package.client_app:app"
 num-rounds = $rounds
 clients = $clients  # nodes to wait for before the first round
 deadline = 300.0  # seconds that nodes have to answer; nodes that miss it are left out of the round
+quorum = 1.0  # share of the nodes that is enough; below 1, the others then have 30 s more
 # below the directory where the SuperLink was started; a run that is started again with the same
 # directory goes on from its last round
 out = "runs/$project"
@@ -124,6 +125,9 @@ from flwr.serverapp import Grid, ServerApp
 
 from $package.model import $columns_import
 
+# What you approve, besides that nobody weighs more than five times the median; docs/federation.md:
+# names=("north",), nodes={"north": "keys/north.pub"}, groups=("f", "m"), samples={"north": 200_000}
+ADMISSION = eh.flower.Admission()
 METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
 
@@ -143,6 +147,8 @@ def main(grid: Grid, context: Context) -> None:
         clients=int(settings["clients"]),
         rounds=int(settings["num-rounds"]),
         deadline=float(settings["deadline"]),
+        quorum=float(settings["quorum"]),
+        admission=ADMISSION,
         eval_every=5,  # an evaluation is one more message to every node
         local=LOCAL,
 $columns        out=str(settings["out"]),

@@ -1,0 +1,51 @@
+"""Clients that miss deadlines are asked less and less often, until they answer again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+
+log = logging.getLogger(__name__)
+
+Name = Callable[[int], str]
+
+PATIENT = 2  # deadlines in a row that a client may miss before rounds go on without it
+MOST = 64  # rounds without it, at most
+
+
+class BackOff:
+    """Which clients are not asked for now.
+
+    A client that has missed two deadlines in a row is not asked for one round, after the next miss
+    for two, then four, and so on.
+    """
+
+    def __init__(self) -> None:
+        self._missed: dict[int, int] = {}
+        self._until: dict[int, int] = {}  # the round in which each is asked again
+
+    def waiting(self, clients: Collection[int], round: int) -> set[int]:
+        """Those that are not asked in this round; nobody, where that would be everyone."""
+        found = {client for client in clients if self._until.get(client, round) > round}
+        return set() if len(found) == len(clients) else found
+
+    def note(
+        self, answered: Collection[int], missed: Collection[int], round: int, name: Name
+    ) -> None:
+        """Who has answered in an exchange, and who has missed its deadline."""
+        for client in answered:
+            self._missed.pop(client, None)
+            self._until.pop(client, None)
+        for client in missed:
+            times = self._missed[client] = self._missed.get(client, 0) + 1
+            if times < PATIENT:
+                continue
+            self._until[client] = round + 1 + min(2 ** (times - PATIENT), MOST)
+            if times == PATIENT:  # named once
+                log.warning(
+                    "%s has missed %d deadlines in a row; it is asked again in round %d, and less"
+                    " often until it answers",
+                    name(client),
+                    times,
+                    self._until[client] + 1,
+                )
