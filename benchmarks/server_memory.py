@@ -51,13 +51,20 @@ def nodes(pipe: Connection, folder: str) -> None:
         module,
         lambda config: {"x": x, "y": np.array([0, 1]), "test": {"x": x, "y": np.array([0, 1])}},
     )
+    # clients with the same data reply alike, but for their numbers
+    known: dict[tuple[Any, ...], RecordDict] = {}
     while data := pipe.recv_bytes():
         sent = MessageProto()
         sent.ParseFromString(data)
         message = message_from_proto(sent)
-        number = message.metadata.dst_node_id
-        config: dict[str, Any] = {"partition-id": number - 1, "state-dir": f"{folder}/{number}"}
-        reply = app(message, Context(1, number, config, RecordDict(), {}))
+        number, about = message.metadata.dst_node_id, message.content.get("about", {})
+        kind = (message.metadata.message_type, about.get("how"), about.get("look"))
+        if kind not in known or "client" not in about:
+            config: dict[str, Any] = {"partition-id": number - 1, "state-dir": f"{folder}/{number}"}
+            known[kind] = app(message, Context(1, number, config, RecordDict(), {})).content
+        if "client" in about:
+            known[kind]["about"]["client"] = about["client"]
+        reply = Message(known[kind], reply_to=message)
         pipe.send_bytes(message_to_proto(reply).SerializeToString())
 
 

@@ -92,6 +92,7 @@ def test_a_run_from_sums_leaves_what_the_simulator_leaves_but_nothing_of_samples
         "checkpoint.safetensors",
         "history.csv",
         "manifest.json",
+        "medians.jsonl",
         "model.safetensors",
         "over_clients.json",
         "scores.csv",
