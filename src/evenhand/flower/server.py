@@ -38,8 +38,13 @@ from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settin
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 # settings that a server does not choose
 FIXED = ("engine", "device", "checkpoint_every", "precision")
+
+
+# numbers of errors that a disk gives, not the network
+DISK = (*FULL, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
 
 
 @takes_settings(*FIXED)
@@ -240,24 +245,18 @@ def in_one_line(out: Path) -> Iterator[None]:
     """Say in one line why a run ends, and how it goes on; Flower shows a traceback alone."""
     try:
         yield
-    except OSError as error:
-        if isinstance(error, TimeoutError):  # nodes that have not come
-            log.error("%s", error)
-            raise
-        raise RunError(_logged(f"{disk_fault(error, out)}")) from error
-    except RunError as error:
+    except (OSError, RunError) as error:
+        if isinstance(error, OSError) and error.errno in DISK:
+            line = _disk_fault(error, out)
+            log.error("%s", line)
+            raise RunError(line) from error
         log.error("%s", first_line(error))
         raise
 
 
-def _logged(line: str) -> str:
-    log.error("%s", line)
-    return line
-
-
-def disk_fault(error: OSError, out: Path) -> str:
+def _disk_fault(error: OSError, out: Path) -> str:
     """A file that cannot be written, with a way out."""
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    full = error.errno in FULL
     return (
         f"{error.filename or out} cannot be written: {error.strerror or first_line(error)};"
         f" {'make room on its disk' if full else 'see to it'} and start the run again, it goes on"
