@@ -29,13 +29,17 @@ class BackOff:
         found = {client for client in clients if self._until.get(client, round) > round}
         return set() if len(found) == len(clients) else found
 
+    def forget(self, client: int) -> None:
+        """A client has answered, or may be another process now."""
+        self._missed.pop(client, None)
+        self._until.pop(client, None)
+
     def note(
         self, answered: Collection[int], missed: Collection[int], round: int, name: Name
     ) -> None:
         """Who has answered in an exchange, and who has missed its deadline."""
         for client in answered:
-            self._missed.pop(client, None)
-            self._until.pop(client, None)
+            self.forget(client)
         for client in missed:
             times = self._missed[client] = self._missed.get(client, 0) + 1
             if times < PATIENT:

@@ -89,6 +89,9 @@ class Membership:
             if client in self.unresponsive or self._node_of.get(client) not in present
         ]
         self.enquiry.keep_present(present)
+        for client in lost:
+            if self._node_of.get(client) not in present:  # when it is back it is asked at once
+                self.backoff.forget(client)
         if lost or admit_new:
             self.enquiry.ask(present - {*self._node_of.values(), *self._unassigned})
             self._unassigned |= self.enquiry.wait() if lost else self.enquiry.collect()
@@ -102,6 +105,7 @@ class Membership:
             if found:
                 log.warning("%s has a new node", label(client, self.roster.population.name))
                 self._node_of[client] = found[-1]
+                self.backoff.forget(client)
                 del self._unassigned[found[-1]]
         if admit_new and self._admit(present):
             self.save()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -47,6 +48,10 @@ log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
 # settings that a server does not choose
 FIXED = ("engine", "device", "checkpoint_every", "precision")
+
+
+# numbers of errors that a disk gives, not the network
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
 
 
 @takes_settings(*FIXED)
@@ -281,14 +286,11 @@ def in_one_line(out: Path) -> Iterator[None]:
     """Say in one line why a run ends, and how it goes on; Flower shows a traceback alone."""
     try:
         yield
-    except OSError as error:
-        if isinstance(error, TimeoutError):  # nodes that have not come
-            log.error("%s", error)
-            raise
-        line = f"{cannot_write(error.filename or out, error)}; then start the run again, it goes on"
-        log.error("%s from its last round", line)
-        raise RunError(f"{line} from its last round") from error
-    except RunError as error:
+    except (OSError, RunError) as error:
+        if isinstance(error, OSError) and error.errno in DISK:
+            line = f"{cannot_write(error.filename or out, error)}; then start the run again"
+            log.error("%s, it goes on from its last round", line)
+            raise RunError(f"{line}, it goes on from its last round") from error
         log.error("%s", first_line(error))
         raise
 

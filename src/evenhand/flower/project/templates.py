@@ -125,8 +125,8 @@ from flwr.serverapp import Grid, ServerApp
 
 from $package.model import $columns_import
 
-# What you approve, besides that nobody weighs more than five times the median; docs/federation.md:
-# names=("north",), nodes={"north": "keys/north.pub"}, groups=("f", "m"), samples={"north": 200_000}
+# What you approve; by default nobody weighs more than five times the median (docs/federation.md):
+# names=("north",), nodes={"north": "keys/north.pub"}, groups=("female",), samples={"north": 5000}
 ADMISSION = eh.flower.Admission()
 METHOD = $method  # `evenhand algorithms` describes this method and all others
 LOCAL = $local  # how nodes train in a round
