@@ -243,6 +243,7 @@ def test_the_keywords_of_a_server_and_their_defaults_are_shown() -> None:
         "limit": 1 << 30,
         "by_client": False,
         "finished": None,
+        "columns": None,
     }
     assert {name: shown[name].default for name in defaults} == defaults
     assert shown.keys() == {"algorithm", "model", "clients", "out", "settings", *defaults}
