@@ -15,8 +15,8 @@ ROWS = 100
 OPEN = 'min-batch = 1\nmin-cell = 1\nrounds-per-day = 0\norder = "server"\n'
 POLICIES = {
     "no limits": OPEN,
-    'the least batch alone, order = "server"': 'order = "server"\nrounds-per-day = 0\n',
-    "the default policy": "rounds-per-day = 0\n",
+    "no policy file": 'order = "server"\nrounds-per-day = 0\n',
+    "a policy file": "rounds-per-day = 0\n",
 }
 
 
@@ -36,14 +36,14 @@ def figures(seconds: float, seed: int) -> list[Figure]:
             break
     return [
         Figure(
-            f"{attack}; the default policy",
-            counts[attack, "the default policy"][1],
-            counts[attack, "the default policy"][1] - counts[attack, "the default policy"][0],
+            f"{attack}; a policy file",
+            counts[attack, "a policy file"][1],
+            counts[attack, "a policy file"][1] - counts[attack, "a policy file"][0],
             "rows that the server did not get; it got "
             + ", ".join(
                 f"{found} of {tried} with {policy}"
                 for (other, policy), (found, tried) in counts.items()
-                if other == attack and policy != "the default policy"
+                if other == attack and policy != "a policy file"
             ),
         )
         for attack in ATTACKS

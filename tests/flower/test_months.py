@@ -242,8 +242,8 @@ def test_a_full_disk_is_one_line_and_a_restart_goes_on(
         save(store, now)
 
     line = (
-        "/out/checkpoint.safetensors cannot be written: No space left on device; make room on its"
-        " disk and start the run again, it goes on from its last round"
+        "cannot write /out/checkpoint.safetensors: No space left on device; make room; then start"
+        " the run again, it goes on from its last round"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", full)

@@ -36,8 +36,8 @@ def test_the_harness_counts_rows_that_stay_with_the_node() -> None:
     """Three attacks on one table, under three policies."""
     found = curious.figures(seconds=0, seed=0)
     assert [(figure.tried, figure.held) for figure in found] == [(100, 100)] * 3
-    assert "it got 32 of 100 with no limits, 0 of 100 with the least batch alone" in found[0].note
-    assert "100 of 100 with the least batch alone" in found[1].note
+    assert "it got 32 of 100 with no limits, 0 of 100 with no policy file" in found[0].note
+    assert "100 of 100 with no policy file" in found[1].note
 
 
 # ---- the attack
@@ -51,7 +51,7 @@ def test_single_samples_gave_exact_rows_and_are_refused_now(tmp_path: Path) -> N
     assert matched(before, data["x"]) == 32  # 40 draws from 100 rows, some of them twice
     now, refusals = Curious(tmp_path, data).one_by_one(40)
     assert now == []
-    assert refusals == {"its owner's policy refuses it: it asks for batches of 1 (min-batch = 8)"}
+    assert refusals == {"its owner's policy refuses it: it asks for batches of 1 (min-batch = 5)"}
 
 
 def test_the_least_batch_alone_is_not_enough_but_a_secret_order_is(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_least_batch_alone_is_not_enough_but_a_secret_order_is(tmp_path: Pat
 
 def test_all_but_one_and_then_all_of_them_show_nobody(tmp_path: Path) -> None:
     """A rest of one sample goes into the batch before it, so there is no difference to take."""
-    server = Curious(tmp_path, patients(ROWS))
+    server = Curious(tmp_path, patients(ROWS), policy="")
     assert matched(server.by_differences(10), server.data["x"], tolerance=0.01) == 0
     (tmp_path / "known").mkdir()
     known = Curious(tmp_path / "known", server.data, 'order = "server"')
@@ -89,7 +89,7 @@ def test_all_but_one_and_then_all_of_them_show_nobody(tmp_path: Path) -> None:
         ({"steps": 51}, "it asks for 51 local steps (max-steps = 50)"),
         ({"steps": 1, "batch_size": 16}, "it asks for 1 local steps (min-steps = 2)"),
         ({"batch_size": None}, "it asks for 1 local steps (min-steps = 2)"),
-        ({"steps": 2, "batch_size": 7}, "it asks for batches of 7 (min-batch = 8)"),
+        ({"steps": 2, "batch_size": 4}, "it asks for batches of 4 (min-batch = 5)"),
         ({"epochs": 3, "batch_size": 8}, ""),
         ({"steps": 50, "batch_size": 8}, ""),
         ({"epochs": 2}, ""),
@@ -305,7 +305,7 @@ def test_the_owner_is_told_how_many_are_left_out(
 def test_a_node_with_too_few_samples_does_not_take_part(tmp_path: Path) -> None:
     assert records.fault_in(Curious(tmp_path, grouped("fffffff", "fffff")).census()) == (
         "its owner's policy refuses it: the node has fewer samples than a batch must have"
-        " (min-batch = 8)"
+        " (min-batch = 5)"
     )
 
 
@@ -378,7 +378,7 @@ def test_secret_batches_visit_every_sample_once_an_epoch_and_are_never_small() -
 
 
 def test_the_same_task_gets_the_same_batches_and_any_other_task_others(tmp_path: Path) -> None:
-    server = Curious(tmp_path, patients(ROWS))
+    server = Curious(tmp_path, patients(ROWS), policy="")
     local: dict[str, Any] = {"steps": 2, "batch_size": 8}
     first, again, other = (server.train(round, **local)[0].total["delta"] for round in (0, 0, 1))
     more = server.train(0, steps=2, batch_size=9)[0].total["delta"]
@@ -387,7 +387,9 @@ def test_the_same_task_gets_the_same_batches_and_any_other_task_others(tmp_path:
     assert not torch.equal(first[key], other[key])
     assert not torch.equal(first[key], more[key])
     (tmp_path / "elsewhere").mkdir()
-    node = Curious(tmp_path / "elsewhere", patients(ROWS))  # the same data, another secret
+    node = Curious(
+        tmp_path / "elsewhere", patients(ROWS), policy=""
+    )  # the same data, another secret
     assert not torch.equal(node.train(0, **local)[0].total["delta"][key], first[key])
     secret = tmp_path / "state" / "order-key"
     assert (len(secret.read_bytes()), secret.stat().st_mode & 0o77) == (32, 0)
@@ -413,7 +415,7 @@ def test_the_owner_can_read_what_was_asked(tmp_path: Path) -> None:
         ("task", "refused"),
         ("task", "failed"),
     ]
-    assert found[2]["reason"].endswith("it asks for batches of 1 (min-batch = 8)")
+    assert found[2]["reason"].endswith("it asks for batches of 1 (min-batch = 5)")
     assert (found[2]["round"], found[2]["seed"], found[2]["loss"]) == (4, 9, "cross_entropy")
     assert found[1]["work"]["local"]["batch_size"] == 16
     assert found[1]["work"]["method"] == {"name": "fedavg"}

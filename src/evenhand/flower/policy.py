@@ -42,7 +42,7 @@ class Refused(EvenhandError):
 
 @dataclass(frozen=True)
 class Policy:
-    """An owner's limits; the defaults hold where there is no file.
+    """An owner's limits; the defaults hold where a file does not say otherwise.
 
     Args:
         share: what the server may see of this client by itself; None leaves it to the node's config
@@ -65,7 +65,7 @@ class Policy:
     """
 
     share: str | None = None
-    min_batch: int = 8
+    min_batch: int = 5
     min_steps: int = 1
     max_steps: int = 100_000
     max_parameters: int = 100_000_000
@@ -118,10 +118,14 @@ class Policy:
 
     @classmethod
     def of_node(cls, config: Mapping[str, Any]) -> Policy:
-        """The policy that a node's config names."""
+        """The policy that a node's config names.
+
+        Without one the limits are the same, and batches follow from the run's seed: nobody speaks
+        for the owner, and a federation equals a simulation to the bit.
+        """
         path = config.get("policy")
         if path is None:
-            return cls()
+            return cls(order="server")
         try:
             return cls.parse(Path(str(path)).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:  # also where it is no UTF-8, or no TOML

@@ -7,13 +7,13 @@ POLICY = """\
 # change what you like, and start the node with
 #   flower-supernode ... --node-config 'policy="/etc/evenhand/policy.toml" ...'
 # A task that asks for more is refused on the node, and the server's log names the rule. Without a
-# file the values below hold.
+# file the values below hold, but for order, which is then "server".
 
 # What the server may see of this node by itself: "sums" (nothing), "method" (what the method looks
 # at) or "client" (also its scores). Whoever runs the server sees each node's message all the same.
 # share = "sums"
 
-min-batch = 8  # least samples in a local step; the step of a single sample is that sample
+min-batch = 5  # least samples in a local step; the step of a single sample is that sample
 min-steps = 1  # least local steps in a round
 max-steps = 100000  # most local steps in a round, epochs counted in steps
 max-parameters = 100000000  # of a model

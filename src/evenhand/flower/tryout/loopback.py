@@ -45,9 +45,6 @@ from evenhand.flower.tryout.ports import HOST, free_ports, listens
 from evenhand.flower.tryout.processes import Processes
 from evenhand.flower.tryout.run import Run, kill_server_apps
 
-# of a try-out, where one person is the owner of all nodes and runs the server
-POLICY = 'order = "server"  # batches are those of the simulator, so a run can be repeated\n'
-
 
 class Loopback:
     """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1; entering it as a context starts them,
@@ -62,8 +59,7 @@ class Loopback:
         env: more environment variables for all processes.
         port: the SuperLink's; 0 for a free one.
         cwd: working directory of the SuperLink, thus of server apps; the present one by default.
-        policy: a file with the owner's limits, for every node; without one nodes have the default
-            limits, and batches in the simulator's order.
+        policy: a file with the owner's limits, for every node.
     """
 
     def __init__(
@@ -88,8 +84,7 @@ class Loopback:
         self.directory, self.tls = Path(directory).absolute(), tls
         self.data = _one_file_each(data, nodes) if data is not None else None
         self._nodes, self._port = nodes, port
-        self._policy = Path(policy or self.directory / "policy.toml").absolute()
-        self._own_policy = policy is not None
+        self._policy = policy and Path(policy).absolute()
         self._lock = FileLock(self.directory / "lock")
         self.processes = Processes(self.directory, Path(cwd or "."), env or {})
         self._commands = Commands(self.processes)
@@ -238,8 +233,6 @@ class Loopback:
         for path in self.directory.glob("link.db*"):
             path.unlink()
         (self.directory / "logs").mkdir()
-        if not self._own_policy:
-            self._policy.write_text(POLICY, encoding="utf-8")
         ports = free_ports(self._port, 1 + self._nodes)
         self._port = ports[0]
         if self.tls:
@@ -265,7 +258,8 @@ class Loopback:
         }
         if self.data is not None and i < len(self.data):
             config["data"] = str(self.data[i])
-        config["policy"] = str(self._policy)
+        if self._policy:
+            config["policy"] = str(self._policy)
         trust = None if self.certificates is None else self.certificates.authority
         key = self.keys[i] if self.tls else None
         command = node_command(self.address, port, config, trust, key)
