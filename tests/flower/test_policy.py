@@ -303,9 +303,11 @@ def test_the_owner_is_told_how_many_are_left_out(
 
 
 def test_a_node_with_too_few_samples_does_not_take_part(tmp_path: Path) -> None:
-    assert records.fault_in(Curious(tmp_path, grouped("fffffff", "fffff")).census()) == (
+    assert records.fault_in(
+        Curious(tmp_path, grouped("fffffff", "fffff"), "min-batch = 8").census()
+    ) == (
         "its owner's policy refuses it: the node has fewer samples than a batch must have"
-        " (min-batch = 5)"
+        " (min-batch = 8)"
     )
 
 
@@ -446,5 +448,5 @@ def test_the_server_logs_the_rule(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         server(grid, grid.contexts[1])
     assert (
         "client 0 is left out: its owner's policy refuses it: it asks for batches of 4 (min-batch ="
-        " 8)" in caplog.text
+        " 5)" in caplog.text
     )

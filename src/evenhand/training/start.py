@@ -79,19 +79,15 @@ def open_store(
         return store, Start(first, {}, [], {})
     extent, exact = store.then()
     earlier = population.first(extent)
-    if not exact:
-        log.warning("%s %s", out, WEAKER)
-        start = store.load(identify_as_before(model, earlier, algorithm, settings))
-    elif earlier is population:
-        start = store.load()
-    else:
-        start = store.load(identify(model, earlier, algorithm, settings))
-    device = tree.leaves(first["model"])[0].device
     finished = replace(settings, rounds=max(1, min(store.rounds_then(), settings.rounds)))
-    data = data if earlier is population else earlier.fingerprint()
-    start = store.load(
-        *(identify(model, earlier, algorithm, then, data) for then in (settings, finished))
-    )
+    if exact:
+        data = data if earlier is population else earlier.fingerprint()
+        known = [identify(model, earlier, algorithm, it, data) for it in (settings, finished)]
+    else:
+        log.warning("%s %s", out, WEAKER)
+        known = [identify_as_before(model, earlier, algorithm, it) for it in (settings, finished)]
+    start = store.load(*known)
+    device = tree.leaves(first["model"])[0].device
     if earlier is population:
         return store, start._replace(state=to_server(start.state, device))
     joining = range(earlier.clients, population.clients)
