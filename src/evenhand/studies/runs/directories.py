@@ -30,6 +30,7 @@ from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.places import is_free, new_place
+from evenhand.training.provenance import begun_at
 
 TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
 TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
@@ -87,8 +88,7 @@ def claim_run(
             " their own"
         )
     files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
-    if not begun:
-        files.write_json(path, about)
+    files.write_json(path, {**about, **begun_at(directory)})
     if not (directory / saved.SAMPLES).exists():
         saved.write_samples(federation, directory)
 
