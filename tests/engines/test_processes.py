@@ -194,7 +194,7 @@ def test_the_first_process_alone_writes(out: Path, found: list[dict[str, Any]]) 
         ("progress", ["RunError: process 0: Stop: enough"] * 2),
         (
             "no place for checkpoints",
-            ["RunError: process 0: (FileExists|NotADirectory)Error.*"] * 2,
+            ["RunError: process 0: cannot write .*file/below: (File exists|Not a directory)"] * 2,
         ),
     ],
 )

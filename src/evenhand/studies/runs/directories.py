@@ -44,6 +44,7 @@ from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.manifest import MANIFEST, Owner, Sealed, renew
 from evenhand.training.places import is_free, new_place
+from evenhand.training.provenance import begun_at
 
 TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
 IN_PYTHON = "go on with it in Python, by the same call with resume=True"
@@ -102,8 +103,7 @@ def claim_run(
             " their own"
         )
     files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
-    if not begun:
-        files.write_json(path, about)
+    files.write_json(path, {**about, **begun_at(directory)})
     keep_samples(directory, federation)
     renew_run(directory)
 
