@@ -188,7 +188,11 @@ def test_a_method_without_a_manifest_is_not_finished(run: Path) -> None:
 def test_a_methods_manifest_in_place_of_the_runs_is_noticed_and_written_anew(run: Path) -> None:
     shutil.copy(run / "fedavg" / MANIFEST, run)
     assert "run/manifest.json is damaged: it does not list spec.toml" in invoke("report", "run")[2]
-    assert invoke("verify", "run")[0] == 1
+    assert invoke("verify", "run")[::2] == (
+        1,
+        "run/manifest.json is damaged: it does not list spec.toml; make it again with: evenhand"
+        " resume run\n",
+    )
     assert invoke("resume", "run")[::2] == (
         0,
         "run/manifest.json is missing or damaged; it is written anew\n",

@@ -169,6 +169,10 @@ def _manifest(folder: Path, again: str, found: Verification) -> Manifest | None:
         return None
     if known is None:
         return None
+    if (folder / saved.SPEC).exists() and saved.SPEC not in known.entries:
+        reason = f"it does not list {saved.SPEC}"  # a method's, in place of the run's
+        found.damages.append(str(damaged(folder / MANIFEST, reason, again)))
+        return None
     faults = dict(known.faults())
     found.files += len(known.entries) - len(faults)
     for name, reason in faults.items():
