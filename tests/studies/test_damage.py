@@ -185,6 +185,34 @@ def test_a_method_without_a_manifest_is_not_finished(run: Path) -> None:
     assert "run/qffl/manifest.json is damaged: it is missing" in invoke("verify", "run")[2]
 
 
+def test_a_methods_manifest_in_place_of_the_runs_is_noticed_and_written_anew(run: Path) -> None:
+    shutil.copy(run / "fedavg" / MANIFEST, run)
+    assert "run/manifest.json is damaged: it does not list spec.toml" in invoke("report", "run")[2]
+    assert invoke("verify", "run")[::2] == (
+        1,
+        "run/manifest.json is damaged: it does not list spec.toml; make it again with: evenhand"
+        " resume run\n",
+    )
+    assert invoke("resume", "run")[::2] == (
+        0,
+        "run/manifest.json is missing or damaged; it is written anew\n",
+    )
+    assert invoke("verify", "run")[0] == 0
+
+
+def test_seeds_that_changed_places_are_noticed(runs: list[damage.Made]) -> None:
+    comparison = fresh("comparison")
+    (comparison / "seed-0").rename(comparison / "aside")
+    (comparison / "seed-1").rename(comparison / "seed-0")
+    (comparison / "aside").rename(comparison / "seed-1")
+    told = (
+        "comparison/seed-0/spec.toml is damaged: it is of seed 1; give directories their names back"
+    )
+    assert told in invoke("report", "comparison")[2]
+    assert told in invoke("verify", "comparison")[2]
+    assert "seed-0 was begun with other settings" in invoke("resume", "comparison")[2]
+
+
 def test_samples_and_encoding_are_written_again(run: Path) -> None:
     flip(run / "samples.safetensors")
     (run / "encoding.json").unlink()

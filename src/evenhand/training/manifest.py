@@ -125,6 +125,8 @@ def renew(folder: Path, names: Iterable[str], owner: Owner | None = None) -> Non
         known = Manifest.read(folder) or Manifest(folder, Owner())
     except RunError:  # it is about to be whole again
         known = Manifest(folder, Owner())
+    if owner is not None and known.owner.method != owner.method:  # another's, in its place
+        known = Manifest(folder, owner)
     found = {name: Entry.read(folder / name) for name in names if (folder / name).is_file()}
     Manifest(folder, owner or known.owner, {**known.entries, **found}).write()
 
@@ -152,7 +154,8 @@ class Sealed:
     def path(self, name: str) -> Path:
         """A file that is as it was written; raises where it is not."""
         if self.manifest is not None:
-            fault = self.manifest.fault(name) if self.has(name) else "its manifest does not list it"
-            if fault:
+            if not self.has(name):
+                raise damaged(self.folder / MANIFEST, f"it does not list {name}", self.way_out)
+            if fault := self.manifest.fault(name):
                 raise damaged(self.folder / name, fault, self.way_out)
         return self.folder / name

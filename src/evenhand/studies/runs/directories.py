@@ -129,8 +129,11 @@ def claim_comparison(spec: Spec, directory: Path) -> None:
 def run_directories(path: Path) -> list[Path]:
     """The run directories that a directory stands for: itself, or one for each seed of a
     comparison."""
-    held = Sealed(path, f"put a copy of it back, or: evenhand resume {shlex.quote(str(path))}")
-    if held.has(saved.SPEC):
+    changed = (
+        "" if (path / saved.ABOUT).exists() else f", or: evenhand resume {shlex.quote(str(path))}"
+    )
+    held = Sealed(path, f"put a copy of it back{changed}")  # seeds may be added to a comparison's
+    if held.manifest is not None:
         held.path(saved.SPEC)
     spec = load_spec(path)
     return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
@@ -155,9 +158,11 @@ class SavedRun:
         if begun != directory and not (directory / saved.SPEC).exists():
             raise RunError(f"{begun} is not finished: there is no {directory.name} yet; {resume}")
         run = Sealed(directory, resume)
-        if run.has(saved.SPEC):
+        if run.manifest is not None:
             run.path(saved.SPEC)
         spec = load_spec(directory)
+        if begun != directory:
+            check_seed(directory, spec)
         again = (
             f"train it again with: evenhand resume {shlex.quote(str(begun))}"
             if spec.data.get("name") not in (saved.PYTHON, NODES)
@@ -268,6 +273,16 @@ def _folder(directory: Path, method: Method) -> Path:
     """Where a method's files are: in a folder of its own, or in the directory of its one run."""
     folder = directory / method.label
     return folder if folder.is_dir() else directory
+
+
+def check_seed(directory: Path, spec: Spec) -> None:
+    """Raise where the directory of a comparison's seed holds the run of another."""
+    if directory.name != f"seed-{spec.seed}":
+        raise damaged(
+            directory / saved.SPEC,
+            f"it is of seed {spec.seed}",
+            "give directories their names back",
+        )
 
 
 def _unfinished(directory: Path, method: Method, sealed: bool) -> str | None:

@@ -58,10 +58,12 @@ def _rewritten(path: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(directory: Path) -> Manifest | None:
+    """The manifest of a run, if it is whole and no method's."""
     try:
-        return Manifest.read(directory)
+        found = Manifest.read(directory)
     except RunError:
         return None
+    return None if found is None or found.owner.method else found
 
 
 def _adopt(directory: Path, about: dict[str, Any]) -> None:

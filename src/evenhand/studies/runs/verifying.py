@@ -10,7 +10,7 @@ from pathlib import Path
 from evenhand.errors import RunError
 from evenhand.reading import damaged, read_tensors
 from evenhand.studies.runs.contents import read_about
-from evenhand.studies.runs.directories import TUNING, load_spec, read_spec
+from evenhand.studies.runs.directories import TUNING, check_seed, load_spec, read_spec
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, FROM_THE_START
@@ -68,11 +68,13 @@ def verify(directory: str | Path) -> Verification:
     return found
 
 
-def _look(directory: Path, root: Path, found: Verification) -> None:
-    """Look at a run, or at a comparison and its runs."""
+def _look(directory: Path, root: Path, found: Verification, seed: bool = False) -> None:
+    """Look at a run, or at a comparison and its runs. ``seed``: it is that of one of these."""
     try:
         path = directory / saved.SPEC
         spec = read_spec(path) if path.exists() else load_spec(directory)
+        if seed:
+            check_seed(directory, spec)
     except RunError as error:
         if (directory / saved.SPEC).exists() or (directory / MANIFEST).exists():
             found.damages.append(str(error))
@@ -92,7 +94,7 @@ def _look(directory: Path, root: Path, found: Verification) -> None:
             found.damages.append(str(damaged(directory / MANIFEST, "it is missing", again)))
         for run in runs:
             if run.is_dir():
-                _look(run, root, found)
+                _look(run, root, found, seed=run.name != TUNING)
             else:
                 found.unfinished.append(run)
     else:
@@ -166,6 +168,10 @@ def _manifest(folder: Path, again: str, found: Verification) -> Manifest | None:
         found.damages.append(str(error))
         return None
     if known is None:
+        return None
+    if (folder / saved.SPEC).exists() and saved.SPEC not in known.entries:
+        reason = f"it does not list {saved.SPEC}"  # a method's, in place of the run's
+        found.damages.append(str(damaged(folder / MANIFEST, reason, again)))
         return None
     faults = dict(known.faults())
     found.files += len(known.entries) - len(faults)
