@@ -37,14 +37,14 @@ def test_counts_and_audits_with_carriage_returns(tmp_path: Path) -> None:
 def test_counts_of_hundreds_of_digits_are_refused() -> None:
     for count in ("9" * 400, "1e400", "2.5", "-1", "x"):
         table = pd.DataFrame({"label": ["a"], "prediction": ["a"], "count": [count]})
-        with pytest.raises(DataError, match="row 1: count is .* not a whole number from 0"):
+        with pytest.raises(DataError, match=r"row 1: count is .* not a whole number from 0"):
             read_counts(table)
 
 
 def test_counts_of_a_continuous_label_ask_whether_it_is_a_number() -> None:
-    values = [f"{value:.3f}" for value in np.linspace(0, 1, 5000)]
+    values = [f"{value}.5" for value in range(5000)]
     table = pd.DataFrame({"label": values, "prediction": values, "count": 1})
-    with pytest.raises(DataError, match="the label has 5,000 different values .* is it a number"):
+    with pytest.raises(DataError, match=r"the label has 5,000 different values .* is it a number"):
         read_counts(table)
 
 
