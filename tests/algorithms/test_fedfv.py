@@ -7,8 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
 import evenhand as eh
+from evenhand.algorithms.fedfv import mean_without_conflicts, without_conflict
 from tests.support.by_hand import clients_of, move, near
 
 
@@ -116,3 +118,26 @@ def test_fedfv_remembers_those_absent_for_tau_rounds(engine: str, tau: int) -> N
         local=eh.LocalSGD(lr=0.1, steps=1),
     )
     assert found == near(w.tolist())
+
+
+def test_fedfv_through_products_is_the_plain_form_written_out() -> None:
+    for clients, size, kept_ones in (
+        (2, 5, 0),
+        (7, 3, 2),
+        (40, 12, 4),
+        (130, 20, 13),
+        (150, 400, 1),
+    ):
+        rng = torch.Generator().manual_seed(clients)
+        updates = torch.randn(clients, size, generator=rng, dtype=torch.float64)
+        updates[clients // 2] = 0.0  # a client at its optimum
+        order = torch.randperm(clients, generator=rng).tolist()
+        kept = torch.zeros(clients, dtype=torch.bool)
+        kept[order[clients - kept_ones :]] = True
+        cleared = updates.clone()
+        for i in range(clients):
+            for j in order:
+                if i != j and not kept[i]:
+                    cleared[i] = without_conflict(cleared[i], updates[j])
+        found = mean_without_conflicts(updates @ updates.T, order, kept) @ updates
+        assert torch.allclose(found, cleared.mean(0), rtol=1e-10, atol=1e-12)

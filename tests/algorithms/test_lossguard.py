@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 import evenhand as eh
+from evenhand.messages import Replies
 from tests.support import limits
 from tests.support.by_hand import P_A, P_B, THREE, G, P, at, dot, near, project_two, run, value
 
@@ -100,3 +102,13 @@ def test_a_guard_that_cuts_nothing_is_the_inner_method_under_sampling(
         eh.LossGuard(mads=1e30, cap=1.0, inner=limits.INNER[name]), cohort=cohort
     )
     limits.assert_same(guarded.params, limits.train(limits.INNER[name], cohort=cohort).params)
+
+
+def test_losses_of_half_precision_are_clipped() -> None:
+    guard = eh.LossGuard(mads=1.0)
+    losses = torch.tensor([1.0, 2.0, 3.0, 100.0], dtype=torch.float16)
+    replies = Replies(torch.arange(4), {}, {"loss": losses})
+    # median 2.5, deviations 1.5, 0.5, 0.5, 97.5: their median is 1
+    clipped = guard._clipped(replies).each["loss"]
+    assert clipped.dtype == torch.float16
+    assert clipped.tolist() == [1.0, 2.0, 3.0, 3.5]

@@ -421,3 +421,32 @@ def test_wrong_quantiles_are_refused() -> None:
         weighted_quantile(tensor([1.0]), tensor([0.0]), 0.5)
     with pytest.raises(ValueError, match="do not match"):
         weighted_quantile(tensor([1.0]), tensor([0.5, 0.5]), 0.5)
+
+
+def plain_gradient(G: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
+    """Accelerated projected gradient steps, each projection exact."""
+    lam = ahead = project_box(torch.full_like(low, 1 / len(G)), low, high)
+    rate = 1 / G.abs().sum(1).max()
+    for k in range(1, steps + 1):
+        after = project_box(ahead - rate * (G @ ahead), low, high)
+        ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
+    return lam
+
+
+@pytest.mark.parametrize(("count", "size"), [(30, 60), (60, 12), (120, 200)])
+@pytest.mark.parametrize("epsilon", [0.02, 0.1, 1.0])
+def test_the_shortest_combination_is_that_of_plain_gradient_steps(
+    count: int, size: int, epsilon: float
+) -> None:
+    rng = torch.Generator().manual_seed(count)
+    u = torch.randn(count, size, generator=rng, dtype=torch.float64)
+    u = u / u.norm(dim=1, keepdim=True)
+    prior = torch.full((count,), 1 / count, dtype=torch.float64)
+    low, high = (prior - epsilon).clamp(min=0), (prior + epsilon).clamp(max=1)
+    found = min_norm_weights(u @ u.T, low, high)
+    plain = plain_gradient(u @ u.T, low, high, 2000)
+    length, other = ((weights @ u).norm() ** 2 for weights in (found, plain))
+    assert length <= other + 1e-10
+    assert torch.allclose(found @ u, plain @ u, atol=1e-4)
+    assert float(found.sum()) == pytest.approx(1, abs=1e-12)
+    assert bool(((found >= low) & (found <= high)).all())

@@ -152,7 +152,8 @@ def least_on_simplex(quadratic: Tensor, linear: Tensor) -> Tensor:
     positive semidefinite.
     """
     ones = torch.ones_like(linear)
-    constant = linear @ torch.linalg.solve(quadratic, linear)
+    factor = torch.linalg.cholesky(quadratic)
+    constant = linear @ torch.cholesky_solve(linear[:, None], factor)[:, 0]
     return min_norm_weights(
         quadratic + torch.outer(linear, ones) + torch.outer(ones, linear) + constant
     )

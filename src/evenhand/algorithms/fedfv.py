@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from evenhand.errors import require_number, require_whole
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
+
+BLOCK = 64  # updates that the others are cleared of together
 
 
 @dataclass(frozen=True)
@@ -68,15 +71,12 @@ class FedFV(Algorithm, Reporting):
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         updates = as_rows(replies.each["delta"])  # (K, P)
         order = replies.each["loss_at_start"].argsort(stable=True).tolist()
-        keeps = (
-            set(order[math.ceil((len(order) - 1) * (1 - self.alpha)) :]) if self.alpha else set()
+        keeps = order[math.ceil((len(order) - 1) * (1 - self.alpha)) :] if self.alpha else []
+        products = updates @ updates.T
+        kept = torch.zeros(len(order), dtype=torch.bool).index_fill(
+            0, torch.tensor(keeps, dtype=torch.int64), True
         )
-        cleared = updates.clone()
-        for i in range(len(updates)):
-            for j in order:
-                if i != j and i not in keeps:
-                    cleared[i] = without_conflict(cleared[i], updates[j])
-        direction = cleared.mean(0)
+        direction = mean_without_conflicts(products.cpu(), order, kept).to(updates) @ updates
         memory = self._remembered(state, replies.ids, updates) if self.tau else {}
         # the oldest first
         ages = range(self.tau, 0, -1) if self.tau and state["rounds"] >= self.tau else ()
@@ -87,7 +87,7 @@ class FedFV(Algorithm, Reporting):
                 direction = without_conflict(direction, against.sum(0))
         length, wanted = direction.norm(), updates.mean(0).norm()
         direction = torch.where(length > 0, direction * (wanted / length.clamp(min=1e-300)), 0.0)
-        info = {"conflicts": (updates @ updates.T < 0).sum() // 2}
+        info = {"conflicts": (products < 0).sum() // 2}
         return {**state, **memory, "model": descend(state["model"], direction)}, info
 
     def _remembered(self, state: State, ids: Tensor, updates: Tensor) -> State:
@@ -105,6 +105,36 @@ class FedFV(Algorithm, Reporting):
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")
+
+
+def mean_without_conflicts(products: Tensor, order: Sequence[int], kept: Tensor) -> Tensor:
+    """(K,) the coefficients of the received updates in the mean of the cleared ones.
+
+    A cleared update is a combination of received ones, and conflicts are told by its products with
+    them: of vectors of length P, nothing but their ``products`` (K, K) is needed. The updates are
+    cleared of a block of others at a time, all of them at once; then their products with the rest
+    follow by one product of matrices.
+
+    Args:
+        order: in which the updates are cleared of the others.
+        kept: (K,) whose update stays as it is.
+    """
+    place = torch.as_tensor(order, dtype=torch.int64)
+    G, rank = products[place][:, place], torch.arange(len(place))
+    cleared, moving = G.clone(), ~kept[place]  # (K, K) products of the cleared with the received
+    weight = torch.ones(len(place), dtype=G.dtype)
+    for start in range(0, len(place), BLOCK):
+        block = slice(start, start + BLOCK)
+        here, among = cleared[:, block].T.contiguous(), G[block, block]  # (B, K), (B, B)
+        taken = torch.zeros_like(here)
+        for j, own in enumerate(among):
+            against = (here[j] < 0) & moving & (rank != start + j)
+            taken[j] = torch.where(against, -here[j] / own[j].clamp(min=1e-300), 0.0)
+            here[j + 1 :].addr_(own[j + 1 :], taken[j])
+        weight[block] += taken.sum(1)
+        rest = slice(start + BLOCK, None)
+        cleared[:, rest] += taken.T @ G[block, rest]
+    return torch.zeros_like(weight).index_put((place,), weight) / len(place)
 
 
 def without_conflict(vector: Tensor, other: Tensor) -> Tensor:

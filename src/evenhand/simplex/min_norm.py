@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,6 +16,9 @@ EPS = 2.0**-52
 # of a Newton step: above rounding, so that it does not wander along flat directions; small, so that
 # few are needed
 DAMPING = 2.0**-34
+# on the way to a start: steps of the gradient, of the power iteration for their length, for the
+# level of a projection, and of the active-set method
+GRADIENT_STEPS, POWER_STEPS, THETA_STEPS, SET_STEPS = 60, 12, 12, 12
 
 
 def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tensor = 1.0) -> Tensor:
@@ -26,8 +30,9 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     A primal active-set method: Newton steps over the entries strictly inside their bounds, each
     stopped by the first bound it meets, or bent along the bounds where that is better; at the best
     point of a face, mass moves between the pair of entries that violates optimality most, a step
-    that never has length zero. So every step descends, and no face comes twice. G may be singular,
-    or indefinite by rounding; its scale does not matter.
+    that never has length zero. So every step descends, and no face comes twice. It starts close to
+    the minimum, so that a few steps do. G may be singular, or indefinite by rounding; its scale
+    does not matter.
 
     The combination sum lam_i u_i is unique, lam need not be. Vectors with equal products and equal
     bounds get equal weights; between other optimal weights the choice is arbitrary, but always the
@@ -50,7 +55,7 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     if top <= 0:
         return lam.to(gram.dtype)
     G = gram.double() / top
-    lam = _towards_minimum(G, lam, low, high, steps=len(gram))
+    lam = _towards_minimum(G, lam, low, high)
     best, least, since = lam, math.inf, 0
     # rounding may keep the violation above the tolerance for good: stop when it no longer halves
     while since < len(gram) + 20:
@@ -65,13 +70,65 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     return _shared_by_twins(G, best, low, high).to(gram.dtype)
 
 
-def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
-    """Accelerated projected gradient steps: cheap, and they find most entries on a bound."""
-    rate, ahead = 1 / G.abs().sum(1).max(), lam
-    for k in range(1, steps + 1):
-        after = project_box(ahead - rate * (G @ ahead), low, high)
+def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """A point close to the minimum: gradient steps find most entries on a bound, changes of many
+    at once the others. It need not be more than a good start."""
+    start = lam
+    rate, ahead, theta = 1 / _curvature(G), lam, torch.zeros((), dtype=G.dtype, device=G.device)
+    for k in range(1, GRADIENT_STEPS + 1):
+        after, theta = _nearly_projected(ahead - rate * (G @ ahead), low, high, theta)
         ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
-    return lam
+    candidates = [start, *(project_box(x, low, high) for x in (lam, *_by_sets(G, lam, low, high)))]
+    best = min(candidates, key=lambda x: float(x @ (G @ x)))
+    for bound in (low, high):  # a projection may miss it in the last bits
+        best = torch.where((best - bound).abs() <= 4 * EPS * bound.abs(), bound, best)
+    return best
+
+
+def _curvature(G: Tensor) -> Tensor:
+    """The largest curvature along directions of sum zero, nearly: power iterations, a fifth more
+    for safety, and no more than the bound by sums of rows."""
+    bound = G.abs().sum(1)
+    v = bound - bound.mean() + torch.linspace(-1, 1, len(G), dtype=G.dtype, device=G.device)
+    found = torch.zeros((), dtype=G.dtype, device=G.device)
+    for _ in range(POWER_STEPS):
+        v = v / v.norm().clamp(min=1e-300)
+        w = G @ v
+        found, v = v @ w, w - w.mean()
+    return (1.2 * found).minimum(bound.max()).clamp(min=1e-300)
+
+
+def _nearly_projected(v: Tensor, low: Tensor, high: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest point of sum 1 between the bounds, by a few of Newton's steps for theta, halving
+    its range where they leave it."""
+    least, most = (v - high).min(), (v - low).max()
+    for _ in range(THETA_STEPS):
+        x = v - theta
+        excess = x.clamp(low, high).sum() - 1
+        least, most = torch.where(excess > 0, theta, least), torch.where(excess > 0, most, theta)
+        after = theta + excess / ((x > low) & (x < high)).sum()
+        theta = torch.where((least <= after) & (after <= most), after, (least + most) / 2)
+    return (v - theta).clamp(low, high), theta
+
+
+def _by_sets(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Iterator[Tensor]:
+    """Points of a primal-dual active-set method, which moves many entries from and to their bounds
+    at once; close to the minimum it finds it in a few steps."""
+    before: Tensor | None = None
+    for _ in range(SET_STEPS):
+        slope = G @ lam
+        inside = (low < lam) & (lam < high)
+        level = slope[inside].mean() if bool(inside.any()) else slope.mean()
+        # entries between their bounds stay free, those on one by where their slope drives them
+        wanted = lam - EPS * (slope - level)
+        sets = torch.where(wanted <= low, -1, torch.where(wanted >= high, 1, 0))
+        free = (sets == 0).nonzero()[:, 0]
+        if len(free) < 2 or (before is not None and bool((sets == before).all())):
+            return
+        before, lam = sets, torch.where(sets < 0, low, torch.where(sets > 0, high, lam))
+        lam = lam.index_add(0, free, ((1 - lam.sum()) / len(free)).expand(len(free)))
+        lam = lam.index_add(0, free, _newton(G[free][:, free], (G @ lam)[free]))
+        yield lam
 
 
 def _face_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -114,13 +114,8 @@ class Study:
     @cached_property
     def sums_only(self) -> tuple[str, ...]:
         """Methods of which single clients did not share how they fare."""
-        return tuple(
-            dict.fromkeys(
-                label
-                for (label, _), trial in self.trials.items()
-                if not trial.by_client and label in self.labels
-            )
-        )
+        hidden = {label for (label, _), trial in self.trials.items() if not trial.by_client}
+        return tuple(label for label in self.labels if label in hidden)
 
     @property
     def sampled(self) -> bool:
