@@ -35,7 +35,7 @@ def test_no_cell_begins_like_a_formula_and_reading_gives_the_name_back(
     path = tmp_path / "scores.csv"
     write_rows(path, [{"name": name, "other": name, "value": -1.5, "count": -2}])
     with path.open(newline="", encoding="utf-8") as file:
-        cells = list(csv.DictReader(file))[0]
+        cells = next(csv.DictReader(file))
     assert cells["name"].startswith("'")
     assert (cells["value"], cells["count"]) == ("-1.5", "-2")  # numbers stay numbers
     expected = {"name": name, "other": name, "value": -1.5, "count": -2}

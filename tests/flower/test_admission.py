@@ -221,7 +221,7 @@ def test_many_claimed_test_samples_count_as_few_with_the_same_rates() -> None:
 def test_a_misfit_is_named_and_the_run_goes_on_without_it(
     told: dict[str, Any], reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    setting, result = run(tmp_path, claiming(4, **told))
+    _, result = run(tmp_path, claiming(4, **told))
     assert [row["answered"] for row in result.history_rows] == [3, 3]
     about = [line.getMessage() for line in caplog.records if "cannot take part" in line.message]
     assert len(about) == 1

@@ -220,7 +220,7 @@ def test_a_server_that_wakes_after_another_took_over_writes_nothing(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", halted)
-        with pytest.raises(RunError, match="another server has taken over the run in .*run"):
+        with pytest.raises(RunError, match=r"another server has taken over the run in .*run"):
             setting.run(eh.FedAvg(), rounds=4, **FAST)
     del files[tmp_path]
     assert {path: path.read_bytes() for path in everything()} == files
