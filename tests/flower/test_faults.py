@@ -626,7 +626,8 @@ def test_a_node_with_other_data_than_at_first_costs_itself_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1, **FAST)
-    changed = Setting(tmp_path, ragged((2, 12, 8)), network())
+    data = [one_client(ragged(SIZES), client) for client in (0, 1, 1)]  # the third has another's
+    changed = Setting(tmp_path, ragged(SIZES), network(), data)
     with pytest.raises(
         TimeoutError, match=r"only 2 of 3 nodes have registered within 0\.3 s; 1 can"
     ):

@@ -134,9 +134,9 @@ def test_a_refused_run_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     sent = len(setting.grid.sent)
     with pytest.raises(
-        RunError, match=r"was begun with other settings \(rounds\); use another directory"
+        RunError, match=r"was begun with other settings \(seed\); use another directory"
     ):
-        setting.run(METHODS["fedavg"], rounds=2)
+        setting.run(METHODS["fedavg"], rounds=1, seed=9)
     assert {
         path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()
     } == before
