@@ -29,7 +29,7 @@ from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_app import write_app
 from tests.support.flower_faults import Dying, Killed
 from tests.support.flower_grid import InProcessGrid
-from tests.support.flower_nodes import Setting, flat, one_client
+from tests.support.flower_nodes import Setting, flat, one_client, trusting
 from tests.support.joining import JOINED, SETTINGS, SIZES, enlarged
 
 ROUNDS = 5
@@ -453,9 +453,12 @@ def test_what_is_not_shared_is_not_remembered(tmp_path: Path) -> None:
     a round that it took no part in."""
     data = [{"x": np.ones((4, 5)), "y": [0, 1, 2, 0]} for _ in range(3)]
     app = client_app(network(), lambda config: data[int(config["partition-id"])])
-    grid = InProcessGrid(
-        app, [{"partition-id": i, "state-dir": str(tmp_path / f"state{i}")} for i in range(3)]
-    )
+    policy = trusting(tmp_path)
+    configs: list[dict[str, Any]] = [
+        {"partition-id": i, "state-dir": str(tmp_path / f"state{i}"), "policy": policy}
+        for i in range(3)
+    ]
+    grid = InProcessGrid(app, configs)
     grid.contexts[2].node_config["share"] = "sums"
     server = server_app(
         eh.GIFAIR(personal=True), network(), clients=3, out=tmp_path / "run", rounds=1

@@ -32,6 +32,7 @@ OPEN = 'min-batch = 1\nmin-cell = 1\nrounds-per-day = 0\norder = "server"\n'
 ROWS = 100
 
 
+@pytest.mark.slow
 def test_the_harness_counts_rows_that_stay_with_the_node() -> None:
     """Three attacks on one table, under three policies."""
     found = curious.figures(seconds=0, seed=0)

@@ -22,7 +22,7 @@ from evenhand.flower import client_app, server_app
 from evenhand.flower.wire import describe_work, read_work
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_grid import InProcessGrid
-from tests.support.flower_nodes import SETTINGS, one_client
+from tests.support.flower_nodes import SETTINGS, one_client, trusting
 from tests.support.own_method import PowerLoss
 
 LOCALS = {
@@ -110,10 +110,11 @@ def test_a_method_of_ones_own_runs_where_nodes_have_it(
         app = client_app(
             module, lambda config: one_client(federation, int(config["partition-id"])), **given
         )
-        grid = InProcessGrid(
-            app,
-            [{"partition-id": client, "state-dir": str(tmp_path / name)} for client in range(3)],
-        )
+        configs: list[dict[str, Any]] = [
+            {"partition-id": i, "state-dir": str(tmp_path / name), "policy": trusting(tmp_path)}
+            for i in range(3)
+        ]
+        grid = InProcessGrid(app, configs)
         settings = {
             **SETTINGS,
             "clients": 3,
