@@ -36,6 +36,18 @@ def test_another_process_is_named_and_a_killed_one_gives_way(tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_a_lock_that_somebody_has_removed_is_left_to_the_next_holder(tmp_path: Path) -> None:
+    with hold(tmp_path):
+        (tmp_path / ".lock").rename(tmp_path / "moved")  # as a file that is removed, with its inode
+        with hold(tmp_path):
+            pass
+        second = hold(tmp_path)
+        second.__enter__()
+    with pytest.raises(Held):
+        hold(tmp_path).__enter__()
+    second.__exit__(None, None, None)
+
+
 def test_threads_exclude_each_other(tmp_path: Path) -> None:
     inside, most = 0, 0
     count = threading.Lock()

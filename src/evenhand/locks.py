@@ -40,7 +40,7 @@ def hold(directory: Path) -> Iterator[None]:
         raise Held(
             f"{directory} is in use by {_holder(directory)}; wait for it, or stop it"
         ) from error
-    holder = directory / HOLDER
+    holder, inode = directory / HOLDER, (directory / LOCK).stat().st_ino
     try:
         about = {
             "pid": os.getpid(),
@@ -52,10 +52,12 @@ def hold(directory: Path) -> Iterator[None]:
             holder.write_text(text, encoding="utf-8")
         yield
     finally:
-        # while the lock is still ours: whoever waits for it finds the file gone and makes a new one
-        for name in (HOLDER, LOCK):
-            with suppress(OSError):
-                (directory / name).unlink()
+        # while the lock is still ours: whoever waits for it finds the file gone and makes a new one.
+        # Where somebody has removed ours, the file that is there now is another's.
+        with suppress(OSError):
+            if (directory / LOCK).stat().st_ino == inode:
+                (directory / HOLDER).unlink()
+                (directory / LOCK).unlink()
         lock.release()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -31,7 +32,8 @@ class Gathering:
     """How the clients of a run are found.
 
     Args:
-        clients: nodes to wait for. Those that do not fit, or are not approved, do not count.
+        clients: nodes to wait for. Those that do not fit, or are not approved, have the grace of
+            ``link`` to be mended; then the run begins without them, if most of the clients fit.
         accepts: raises a ValueError where the run cannot have these clients.
         suits: raises a ValueError where the model cannot take a client's samples.
     """
@@ -74,7 +76,7 @@ class Gathering:
                 kept, refused = fitting(known, self.suits, self.admission.most_groups)
                 for node, reason in refused.items():
                     enquiry.refuse(node, reason, known[node].name)
-            if len(kept) >= self.clients:
+            if len(kept) >= self.clients or clock.begins_without(len(kept), enquiry.refused):
                 break
             clock.tick([report.name for report in kept.values()], enquiry.refused)
         names = natural_order([report.name for report in kept.values()])
@@ -98,7 +100,8 @@ class Gathering:
             reports = dict(sorted(membership.enquiry.wait().items()))
             known |= reports.keys()
             membership.assign(reports)
-            if membership.present >= self.clients:
+            # a run that began without nodes that did not fit goes on without them
+            if membership.present >= min(self.clients, len(membership.roster.clients)):
                 return membership
             clock.tick(membership.names_present, membership.enquiry.refused)
 
@@ -138,9 +141,22 @@ class _Clock:
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering, self._end = gathering, _now() + gathering.link.limits.patience
-        self._speak = _now() + SPEAK_EVERY
+        self._speak, self._told = _now() + SPEAK_EVERY, math.inf  # when all had answered
         text = "waiting for %d nodes to register, for %g s at most"
         flowers_log.info(text, gathering.clients, gathering.link.limits.patience)
+
+    def begins_without(self, fit: int, refused: dict[int, str]) -> bool:
+        """Whether all have answered, most of them fit, and the others had their time to mend it."""
+        clients, limits = self._gathering.clients, self._gathering.link.limits
+        if fit + len(refused) < clients or 2 * fit <= clients:
+            self._told = math.inf
+            return False
+        self._told = min(self._told, _now())
+        if _now() < self._told + limits.grace:
+            return False
+        text = "the run begins with %d of %d clients: the others cannot take part, see above"
+        log.warning(text, fit, clients)
+        return True
 
     def tick(self, names: list[str], refused: dict[int, str]) -> None:
         """Wait a moment; raises a TimeoutError when it was long enough."""
