@@ -52,7 +52,7 @@ def hold(directory: Path) -> Iterator[None]:
             holder.write_text(text, encoding="utf-8")
         yield
     finally:
-        # while the lock is still ours: whoever waits for it finds the file gone and makes a new one.
+        # while the lock is ours: whoever waits for it finds the file gone and makes a new one.
         # Where somebody has removed ours, the file that is there now is another's.
         with suppress(OSError):
             if (directory / LOCK).stat().st_ino == inode:
