@@ -66,7 +66,8 @@ def _losses(trial: Trial) -> Floats:
     by = "client" if trial.by_client else "everyone"
     counts = trial.column("count", by)
     columns = trial.score_columns
-    found = [trial.column("loss", by)]
+    # without a loss, a classifier that says nothing has diverged
+    found = [trial.column("loss", by) if "loss" in columns else 0 * trial.column("accuracy", by)]
     if "rmse" in columns:
         with np.errstate(over="ignore"):
             found.append(trial.column("rmse", by) ** 2)
