@@ -10,7 +10,7 @@ import click
 from benchmarks.machine import describe
 from benchmarks.torture import Figure
 
-PARTS = ("kills", "damage", "fuzz", "lies", "curious", "faults")
+PARTS = ("kills", "damage", "fuzz", "lies", "lies_about_data", "curious", "faults")
 
 
 @click.command()
