@@ -10,7 +10,8 @@ import pandas as pd
 import pytest
 
 import evenhand as eh
-from evenhand.files import as_cell, from_cell, read_rows, write_rows, write_tables
+from evenhand.files import as_cell, read_rows, write_rows, write_tables
+from evenhand.reading import from_cell
 from tests.support.commands import invoke
 
 NAMES = (

@@ -97,7 +97,7 @@ def _as_float(value: Any) -> float:
 
 
 def brief(value: object, most: int = 60) -> str:
-    """What somebody gave, in one line that is not long.
+    r"""What somebody gave, in one line that is not long.
 
     >>> brief("a\nb"), brief(10**400, 12)
     ("'a\\nb'", '100000000000…')

@@ -11,7 +11,7 @@ import json
 import math
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -26,7 +26,7 @@ from evenhand.reading import read_tensors as read_tensors
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
-# what a file is called until it is whole: a dot, its name, a dot, and the letters of mkstemp
+# what a file is called until it is whole: a dot, its name, a dot, and eight letters or digits
 _PARTIAL = re.compile(r"\.(.+\.(?:csv|html|json|parquet|safetensors|toml))\.[a-z0-9_]{8}")
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
@@ -49,20 +49,19 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    # named before it is made, so that whatever interrupts us here also removes it
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as file:
+        with temporary.open("xb") as file:
             with suppress(OSError):  # some network file systems have no locks
                 # given back when this process dies, however it dies
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-            # mkstemp makes files that only the owner can read
-            os.chmod(temporary, 0o666 & ~_umask())
             os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     directory = os.open(path.parent, os.O_RDONLY)
     try:
@@ -82,12 +81,6 @@ def cannot_write(path: str | Path, error: OSError) -> WriteError:
     )
     found.errno = error.errno
     return found
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:

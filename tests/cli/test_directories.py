@@ -382,6 +382,7 @@ def test_the_engine_that_auto_chose_at_the_first_start_is_taken_again(
                 continue
             about = json.loads(path.read_text())
             path.write_text(json.dumps({**about, "engine": "loop"}))
+            (run / "manifest.json").unlink()  # which would tell that it was changed
             (run / "afl" / "scores.csv").unlink()
         loop = ("--engine", "loop")
         assert call(*command, "s.toml", *loop, "--out", f"{name}-loop", "-q")[0] == 0

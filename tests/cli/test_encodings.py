@@ -107,7 +107,7 @@ def _as_text(call: ast.Call) -> bool:
     whose = getattr(getattr(call.func, "value", None), "id", "")
     words = {word.arg: getattr(word.value, "value", None) for word in call.keywords}
     if name in ("read_text", "write_text"):
-        return True
+        return method  # reading.read_text is ours
     if name in ("run", "Popen"):
         return words.get("text") is True
     if name == "fdopen" or (name == "open" and whose not in OTHERS):

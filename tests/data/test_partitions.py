@@ -700,7 +700,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
             "least must be a whole number >= 0, got 0.5",
         ),
         ({"name": "iid", "clients": 0}, "clients must be a whole number >= 1, got 0"),
-        ({"name": "iid", "clients": 101}, "no samples; ask for fewer clients"),
+        ({"name": "iid", "clients": 101}, "101 clients cannot share 100 samples"),
         ({"name": "iid", "clients": 3, "seed": -1}, "seed must be a whole number >= 0, got -1"),
         (
             {"name": "classes_per_client", "clients": 5, "k": 11},

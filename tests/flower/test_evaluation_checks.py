@@ -113,7 +113,7 @@ def test_a_node_that_lies_is_left_out_and_named_and_so_after_a_restart(
     assert all(line.endswith("; left out") for line in about)
     faults = (tmp_path / "run/fedavg/faults.jsonl").read_text().splitlines()
     assert json.loads(faults[0])["client"] == 1
-    assert json.loads(faults[0]).keys() == {"round", "client", "name", "what"}
+    assert json.loads(faults[0]).keys() == {"round", "client", "name", "kind", "what"}
     again = setting.run(eh.FedAvg(), **options)
     assert again.score_columns["count"][0] == 2 * 9
 

@@ -79,10 +79,10 @@ def test_a_silent_client_is_asked_less_and_less_often_and_named_once(
     assert time.monotonic() - before < 12 * 0.2 + 10
     assert [row["left_out"] for row in result.history_rows] == ["1"] * 12
     line = (
-        "client 1 has missed 2 deadlines in a row; it is asked again in round 4, and less often"
+        "client 1 has missed 2 rounds in a row; it is asked again in round 4, and less often"
         " until it answers"
     )
-    assert caplog.text.count("deadlines in a row") == 1
+    assert caplog.text.count("rounds in a row") == 1
     assert line in caplog.text
 
 

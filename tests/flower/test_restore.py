@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'evenha
 import torch
 from flwr.app import Message
 
-from evenhand.flower.membership import next_session
+from evenhand.flower.gathering import next_session
 from tests.support.federations import METHODS, network, ragged
 from tests.support.flower_nodes import FAST, Setting, flat
 

@@ -117,7 +117,7 @@ def _key(known: str | Path) -> bytes:
     text = str(known)
     try:
         if isinstance(known, Path) or not text.startswith(("ssh-", "ecdsa-", "-----")):
-            text = Path(known).read_text()
+            text = Path(known).read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"public key {known} cannot be read: {error.strerror}") from error
     found = _same_key(text.encode())

@@ -9,19 +9,20 @@ log = logging.getLogger(__name__)
 
 Name = Callable[[int], str]
 
-PATIENT = 2  # deadlines in a row that a client may miss before rounds go on without it
+PATIENT = 2  # rounds in a row that a client may miss before the next go on without it
 MOST = 64  # rounds without it, at most
 
 
 class BackOff:
     """Which clients are not asked for now.
 
-    A client that has missed two deadlines in a row is not asked for one round, after the next miss
-    for two, then four, and so on.
+    A client that has missed deadlines in two rounds in a row is not asked for one round, after the
+    next miss for two, then four, and so on.
     """
 
     def __init__(self) -> None:
-        self._missed: dict[int, int] = {}
+        self._missed: dict[int, int] = {}  # rounds in a row
+        self._last: dict[int, int] = {}  # the last of them
         self._until: dict[int, int] = {}  # the round in which each is asked again
 
     def waiting(self, clients: Collection[int], round: int) -> set[int]:
@@ -41,13 +42,16 @@ class BackOff:
         for client in answered:
             self.forget(client)
         for client in missed:
+            if self._last.get(client) == round and client in self._missed:
+                continue  # training and evaluation of one round
+            self._last[client] = round
             times = self._missed[client] = self._missed.get(client, 0) + 1
             if times < PATIENT:
                 continue
             self._until[client] = round + 1 + min(2 ** (times - PATIENT), MOST)
             if times == PATIENT:  # named once
                 log.warning(
-                    "%s has missed %d deadlines in a row; it is asked again in round %d, and less"
+                    "%s has missed %d rounds in a row; it is asked again in round %d, and less"
                     " often until it answers",
                     name(client),
                     times,

@@ -23,9 +23,10 @@ def without_small_cells(data: Federation, least: int) -> tuple[Federation, dict[
     out of each part; names of groups that nobody is left of are gone as well."""
     kept, left_out = dict(data.parts), dict[str, int]()
     for name, part in data.parts.items():
-        counts = part.counts(len(data.group_names))[0]
-        fits = counts >= least
-        chosen = fits[part.group] if part.group is not None else fits.expand(len(part.x))
+        counts, size = part.counts(len(data.group_names))[0], len(part.x)
+        chosen = torch.full((size,), size >= least)
+        if part.group is not None:
+            chosen = (counts >= least)[part.group]
         dropped = int((~chosen).sum())
         if dropped:
             left_out[name], kept[name] = dropped, part.select(chosen)

@@ -122,7 +122,7 @@ def _about(pid: int) -> _About | None:
             return None
         address = words[words.index(ADDRESS) + 1]
         # after the name, which is in brackets and may have spaces: state, parent, ... , start
-        fields = (place / "stat").read_text().rpartition(")")[2].split()
+        fields = (place / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return _About((int(fields[1]), address), int(fields[19]))
     except (OSError, ValueError, IndexError):
         return None

@@ -174,8 +174,8 @@ class Judge:
             return None
         found = reporting.certificate(state, losses, self.census)
         # weights that sum to nothing say nothing of who counts for how much
-        certifies = found is not None and bool(0 < found.weights.sum() < math.inf)
-        return found if certifies else None
+        total = 0.0 if found is None else float(found.weights.sum())
+        return found if total and math.isfinite(total) else None
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
         """A row per client: its training loss, base weight and effective weight."""

@@ -16,7 +16,7 @@ from typing import Any
 from evenhand import files
 from evenhand.engines import processes
 from evenhand.reading import read_json
-from evenhand.training.manifest import MANIFEST, renew
+from evenhand.training.manifest import Sealed, renew
 
 ABOUT = "about.json"
 PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
@@ -42,9 +42,16 @@ def place_of(device: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
 
 def begun_at(directory: Path) -> dict[str, Any]:
     """What about.json says of where a run was begun and went on; nothing where there is none."""
-    path = directory / ABOUT
-    about = read_json(path) if path.exists() else {}
+    about = _about(directory)
     return {key: about[key] for key in (*PLACE, RESUMED) if key in about}
+
+
+def _about(directory: Path) -> dict[str, Any]:
+    """What a run says about itself, which must be what was written; nothing where it is begun."""
+    sealed = Sealed(directory)
+    known = sealed.manifest is not None and sealed.has(ABOUT)
+    path = sealed.path(ABOUT) if known else directory / ABOUT
+    return read_json(path) if path.exists() else {}
 
 
 @processes.on_first
@@ -57,11 +64,11 @@ def begun_engine(directory: Path) -> str | None:
 @processes.on_first
 def note_place(directory: Path, now: Mapping[str, Any]) -> None:
     """Write where a run begins; of one that goes on, where it goes on, if that is elsewhere."""
-    path = directory / ABOUT
-    about = read_json(path) if path.exists() else {}
+    path, about = directory / ABOUT, _about(directory)
     here = {key: now[key] for key in PLACE if key in now}
     if not about:
         files.write_json(path, here)
+        renew(directory, [ABOUT])
         return
     before = {**about, **(about.get(RESUMED) or [{}])[-1]}
     changed = [change for key in here if key in before for change in _changes(key, before, here)]
@@ -73,8 +80,7 @@ def note_place(directory: Path, now: Mapping[str, Any]) -> None:
             stacklevel=2,
         )
         files.write_json(path, {**about, RESUMED: [*about.get(RESUMED, []), here]})
-        if (directory / MANIFEST).exists():
-            renew(directory, [ABOUT])
+        renew(directory, [ABOUT])
 
 
 def _changes(key: str, before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:

@@ -53,7 +53,7 @@ def verify(directory: str | Path) -> Verification:
     what to do about it.
 
     >>> import evenhand as eh, tempfile
-    >>> fed, module = eh.datasets.digits(clients=4), eh.models.mlp(64, 10)
+    >>> fed, module = eh.datasets.digits(clients=4), eh.models.Linear(64, 10)
     >>> with tempfile.TemporaryDirectory() as out:
     ...     _ = eh.fit(module, fed, eh.FedAvg(), rounds=1, out=out)
     ...     eh.verify(out).whole
