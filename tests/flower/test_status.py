@@ -212,7 +212,7 @@ def test_a_run_of_an_earlier_version_has_no_times(run: Path, call: Call) -> None
     code, out, _ = call("flower", "status", str(run))
     assert code == 0
     assert "a round takes" not in out
-    assert out.splitlines()[-3].split()[:3] == ["0", "client", "unknown"]
+    assert ["0", "client", "unknown"] in [line.split()[:3] for line in out.splitlines()]
 
 
 def test_before_the_first_round(tmp_path: Path) -> None:
