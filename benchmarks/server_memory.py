@@ -46,10 +46,10 @@ def nodes(pipe: Connection, folder: str) -> None:
     from tests.support.flower_grid import InProcessGrid  # noqa: F401 (messages need its set-up)
 
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, FEATURES)).astype(np.float32)
+    x, y = rng.normal(size=(8, FEATURES)).astype(np.float32), np.arange(8) % 2
     app = client_app(
         module,
-        lambda config: {"x": x, "y": np.array([0, 1]), "test": {"x": x, "y": np.array([0, 1])}},
+        lambda config: {"x": x, "y": y, "test": {"x": x, "y": y}},
     )
     # clients with the same data reply alike, but for their numbers
     known: dict[tuple[Any, ...], RecordDict] = {}

@@ -71,7 +71,7 @@ class Policy:
     max_parameters: int = 100_000_000
     max_groups: int = 50
     min_cell: int = 5
-    rounds_per_day: int = 1000
+    rounds_per_day: int = 0
     rounds_in_total: int = 0
     train: tuple[str, ...] = ("train",)
     survey: tuple[str, ...] = ("train",)

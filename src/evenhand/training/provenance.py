@@ -48,10 +48,10 @@ def begun_at(directory: Path) -> dict[str, Any]:
 
 def _about(directory: Path) -> dict[str, Any]:
     """What a run says about itself, which must be what was written; nothing where it is begun."""
-    sealed = Sealed(directory)
-    known = sealed.manifest is not None and sealed.has(ABOUT)
-    path = sealed.path(ABOUT) if known else directory / ABOUT
-    return read_json(path) if path.exists() else {}
+    path, sealed = directory / ABOUT, Sealed(directory)
+    if not path.exists():
+        return {}
+    return read_json(sealed.path(ABOUT) if sealed.has(ABOUT) else path)
 
 
 @processes.on_first

@@ -7,7 +7,7 @@ POLICY = """\
 # change what you like, and start the node with
 #   flower-supernode ... --node-config 'policy="/etc/evenhand/policy.toml" ...'
 # A task that asks for more is refused on the node, and the server's log names the rule. Without a
-# file the values below hold, but for order, which is then "server".
+# file the values below hold, but for rounds-per-day (no limit) and order, which is "server".
 
 # What the server may see of this node by itself: "sums" (nothing), "method" (what the method looks
 # at) or "client" (also its scores). Whoever runs the server sees each node's message all the same.

@@ -133,7 +133,8 @@ def run_directories(path: Path) -> list[Path]:
         "" if (path / saved.ABOUT).exists() else f", or: evenhand resume {shlex.quote(str(path))}"
     )
     held = Sealed(path, f"put a copy of it back{changed}")  # seeds may be added to a comparison's
-    if held.manifest is not None:
+    begun = not (path / saved.SPEC).exists() and (path / CHECKPOINT).exists()  # by eh.fit
+    if held.manifest is not None and not begun:
         held.path(saved.SPEC)
     spec = load_spec(path)
     return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
