@@ -118,3 +118,19 @@ def test_odd_arrays_are_refused_in_one_line(clients: Any, words: str) -> None:
 def test_odd_test_data_are_refused() -> None:
     with pytest.raises(TypeError, match="client 0: test data must be a mapping"):
         eh.Federation.from_arrays([{"x": X, "y": Y}], test=[3])  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("kind", ["uint16", "uint32", "uint64"])
+def test_unsigned_whole_numbers_can_be_mixed(kind: str) -> None:
+    rows = [
+        {"x": np.full((2, 3), 250, "uint8"), "y": np.array([0, 1])},
+        {"x": np.full((2, 3), 60_000, kind), "y": np.array([0, 1])},
+    ]
+    fed = eh.Federation.from_arrays(rows)
+    assert fed.train.x[:].double().sum() == 6 * 250 + 6 * 60_000
+
+
+def test_whole_numbers_beyond_63_bits_are_refused() -> None:
+    rows = [{"x": np.full((2, 3), 2**63, "uint64"), "y": np.array([0, 1])}]
+    with pytest.raises(TypeError, match=r"2\*\*63 or more cannot be used"):
+        eh.Federation.from_arrays(rows)

@@ -85,6 +85,18 @@ def test_whole_counts_are_compared_by_fishers_test_and_others_by_the_score_test(
     assert math.isnan(difference_p(0, 0, 1, 2))
 
 
+def test_very_large_counts_take_the_score_test_which_is_the_same_there():
+    # below the limit both are at hand
+    n = 4_000_000
+    k1, k2 = 2_000_000, 2_002_500
+    z = abs(k1 - k2) / n / np.sqrt(2 * (p := (k1 + k2) / 2 / n) * (1 - p) / n)
+    assert difference_p(k1, n, k2, n) == pytest.approx(2 * stats.norm.sf(z), rel=2e-3)
+    z = 1e6 / 1e12 / np.sqrt(2 * 0.25 / 1e12)
+    assert difference_p(5e11, 1e12, 5e11 + 1e6, 1e12) == pytest.approx(
+        2 * stats.norm.sf(z), rel=1e-3
+    )
+
+
 def test_no_p_value_is_zero_or_more_than_one() -> None:
     assert difference_p(100_000, 100_000, 0, 100_000) == SMALLEST_P
     assert difference_p(1e5 + 0.5, 1e5 + 0.5, 0, 1e5) == SMALLEST_P

@@ -16,6 +16,14 @@ from evenhand.errors import brief, first_line
 
 ALLOWED = {"x", "y", "group", "team", "name"}
 
+# kinds that torch can hardly compute with, and what they are kept as
+STORED = {
+    torch.bool: torch.uint8,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+    torch.uint64: torch.int64,
+}
+
 
 def from_arrays(
     clients: Sequence[Mapping[str, Any]],
@@ -85,7 +93,10 @@ def _tensor(values: Any) -> Tensor:
         array = np.ascontiguousarray(values)
         # torch warns of read-only arrays
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
-    return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
+    found = tensor.to(STORED.get(tensor.dtype, tensor.dtype))
+    if tensor.dtype == torch.uint64 and bool((found < 0).any()):
+        raise ValueError("whole numbers of 2**63 or more cannot be used; scale them down")
+    return found
 
 
 def _name(value: object, index: int) -> str:

@@ -46,6 +46,8 @@ def read_idx(path: Path, file: File, axes: int, kind: str = "uint8") -> Array:
             f"{path} {fault}: {len(content) - start} bytes follow a header that promises {sizes}"
             f" {kind}; fetch it again"
         )
+    if not promised:
+        raise DataError(f"{path} holds nothing: it has {' x '.join(map(str, shape))} {kind}")
     return np.frombuffer(content, value, offset=start).reshape(shape)
 
 

@@ -19,6 +19,7 @@ Floats = NDArray[np.float64]
 
 SMALLEST_P = 1e-300  # what is smaller is written so: a p-value is never 0
 NOTHING = Interval(math.nan, math.nan, math.nan)
+MOST_EXACT = 10**7  # samples; beyond, the exact test takes its time
 
 
 def kish(weights: ArrayLike, squares: ArrayLike) -> Floats:
@@ -69,7 +70,8 @@ def ratio(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) -> In
 
 
 def difference_p(k1: float, n1: float, k2: float, n2: float) -> float:
-    """Whether two shares differ: Fisher's exact test of whole counts, else the score test.
+    """Whether two shares differ: Fisher's exact test of whole counts, else the score test, from
+    which it does not differ any more where counts are very large.
 
     >>> print(f"{difference_p(8, 10, 1, 10):.5f}")
     0.00548
@@ -78,7 +80,8 @@ def difference_p(k1: float, n1: float, k2: float, n2: float) -> float:
 
     if not (n1 > 0 and n2 > 0):
         return math.nan
-    if all(float(number).is_integer() for number in (k1, n1, k2, n2)):
+    whole = all(float(number).is_integer() for number in (k1, n1, k2, n2))
+    if whole and n1 + n2 <= MOST_EXACT:
         table = np.array([[k1, n1 - k1], [k2, n2 - k2]]).astype(np.int64)
         return max(SMALLEST_P, min(1.0, float(stats.fisher_exact(table)[1])))
     pooled = (k1 + k2) / (n1 + n2)

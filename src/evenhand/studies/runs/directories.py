@@ -133,8 +133,8 @@ def run_directories(path: Path) -> list[Path]:
         "" if (path / saved.ABOUT).exists() else f", or: evenhand resume {shlex.quote(str(path))}"
     )
     held = Sealed(path, f"put a copy of it back{changed}")  # seeds may be added to a comparison's
-    begun = not (path / saved.SPEC).exists() and (path / CHECKPOINT).exists()  # by eh.fit
-    if held.manifest is not None and not begun:
+    # where eh.fit has not come to its end there is none yet
+    if held.manifest is not None and (held.has(saved.SPEC) or not (path / CHECKPOINT).exists()):
         held.path(saved.SPEC)
     spec = load_spec(path)
     return [path / f"seed-{seed}" for seed in spec.seeds] if spec.seeds else [path]
