@@ -109,6 +109,10 @@ def test_idx_files_are_read_with_their_shape_and_type(tmp_path: Path) -> None:
         ),
         (lambda whole: whole[:10], "is cut short: 10 bytes, fewer than the 16 of its header"),
         (lambda whole: b"", "is cut short: 0 bytes, fewer than the 16 of its header"),
+        (
+            lambda whole: whole[:4] + b"\xff" * 8 + b"\0" * 4,
+            "holds nothing: it has 4294967295 x 4294967295 x 0 uint8",
+        ),
         (lambda whole: whole[:3] + b"\1" + whole[4:], "has magic number 2049, not 2051"),
         (lambda whole: b"<htm" + whole[4:], "has magic number 1013478509, not 2051"),
     ],

@@ -175,6 +175,15 @@ def test_a_run_without_its_notes_keeps_to_the_settings_and_data_of_its_manifest(
     assert invoke("verify", "run")[0] == 0
 
 
+def test_a_deleted_spec_is_named_also_where_there_is_a_checkpoint(tmp_path: Path) -> None:
+    fed, module = eh.datasets.digits(clients=4), eh.models.Linear(64, 10)
+    eh.fit(module, fed, eh.FedAvg(), rounds=1, out=tmp_path, checkpoint_every=1)
+    assert (tmp_path / "checkpoint.safetensors").exists()
+    (tmp_path / "spec.toml").unlink()
+    with pytest.raises(eh.RunError, match=r"spec\.toml is damaged: it is missing"):
+        eh.load(tmp_path)
+
+
 def test_a_method_without_a_manifest_is_not_finished(run: Path) -> None:
     (run / "qffl" / MANIFEST).unlink()
     assert invoke("report", "run")[::2] == (

@@ -47,7 +47,8 @@ def read_idx(path: Path, file: File, axes: int, kind: str = "uint8") -> Array:
             f" {kind}; fetch it again"
         )
     if not promised:
-        raise DataError(f"{path} holds nothing: it has {' x '.join(map(str, shape))} {kind}")
+        sizes = " x ".join(map(str, shape))
+        raise DataError(f"{path} holds nothing: it has {sizes} {kind}; fetch it again")
     return np.frombuffer(content, value, offset=start).reshape(shape)
 
 
