@@ -150,7 +150,9 @@ def test_a_project_gets_its_columns_from_the_nodes(
         del sys.modules[name]
 
 
-def test_the_policy_of_a_project_has_every_key_at_its_default_but_the_rounds_of_a_day(app: Path) -> None:
+def test_the_policy_of_a_project_has_every_key_at_its_default_but_the_rounds_of_a_day(
+    app: Path,
+) -> None:
     text = (app / "policy.toml").read_text()
     assert Policy.parse(text) == Policy(rounds_per_day=1000)
     keys = {field.name.replace("_", "-") for field in dataclasses.fields(Policy)}
