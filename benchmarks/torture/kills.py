@@ -30,33 +30,11 @@ from typing import Any
 import torch
 
 from benchmarks.torture import Figure
+from tests.support import processes
 
 # calls that change a directory or make a change last
 OPERATIONS = ("mkdir", "rmdir", "open", "chmod", "fsync", "replace", "unlink")
-SPEC = """
-name = "small"
-rounds = 4
-checkpoint_every = 2
-eval_every = 2
-
-[data]
-name = "digits"
-clients = 3
-
-[model]
-name = "linear"
-
-[local]
-lr = 0.3
-steps = 1
-batch_size = 8
-
-[[methods]]
-name = "fedavg"
-
-[[methods]]
-name = "ditto"
-"""
+SPEC = processes.SPEC.format(rounds=4).replace("afl", "ditto")  # whose clients remember
 COMMANDS = {
     "run": ("run", "s.toml"),
     "compare": ("compare", "s.toml", "--seeds", "2", "--no-reference"),

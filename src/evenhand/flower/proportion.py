@@ -13,8 +13,8 @@ against the last round in which there were, and losses are as they are. Medians 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
+from evenhand.flower import journal
 from evenhand.flower.claims import declared, divisor, losses_in
 from evenhand.losses import LOSSES, SUMMED
 from evenhand.messages import Entries, Reply
@@ -85,25 +86,15 @@ class Medians:
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / MEDIANS
         self._found: dict[str, dict[int, float]] = defaultdict(dict)
-        if self._path is not None and self._path.exists():
-            for line in self._path.read_text(encoding="utf-8").splitlines():
-                self._read(line)
-
-    def _read(self, line: str) -> None:
-        try:
-            row = json.loads(line)
-            self._found[row["entry"]][int(row["round"])] = float(row["median"])
-        except (ValueError, TypeError, KeyError):
-            return  # the server ended while it wrote the line; the round is done again
+        for row in [] if self._path is None else journal.read(self._path).records:
+            with suppress(ValueError, TypeError, KeyError):  # a damaged line says nothing
+                self._found[row["entry"]][int(row["round"])] = float(row["median"])
 
     def note(self, entry: str, round: int, median: float) -> None:
         """Keep the median of a round."""
         self._found[entry][round] = median
         if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            row = json.dumps({"round": round, "entry": entry, "median": median})
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(row + "\n")
+            journal.append(self._path, {"round": round, "entry": entry, "median": median})
 
     def last(self, entry: str, round: int) -> float | None:
         """The median of the last round up to this one that had one."""
