@@ -41,6 +41,7 @@ ORDER = (
     "studies",
     "testing",
     "page",
+    "papers",
     "flower",
     "evenhand",  # the public names, in evenhand/__init__.py
     "cli",

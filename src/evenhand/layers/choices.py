@@ -89,11 +89,13 @@ def _read(path: Path) -> dict[str, dict[str, str]]:
 
 @cache
 def _machine(device: torch.device) -> str:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
-    return f"torch {torch.__version__}, {name}"
+    return f"torch {torch.__version__}, {processor(device)}"
 
 
-def _processor() -> str:
+def processor(device: torch.device) -> str:
+    """The name of the processor, or graphics processor, that computes."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
         for line in lines:
             if line.startswith("model name"):

@@ -78,6 +78,7 @@ def synthetic_minimax(
     exact: bool = True,
     seed: int = 0,
     test: int = 0,
+    step: bool = False,
 ) -> Federation:
     """Two groups that want different predictors of one label; FedMinMax's first experiment.
 
@@ -96,12 +97,15 @@ def synthetic_minimax(
         exact: every (group, sign of x, label) comes as often as expected, not at random.
         test: number of test samples, drawn at random and dealt in the same way; with exact data,
             training risks are those of the population already.
+        step: give 1 for x > 0 and 0 otherwise in place of x; a linear model then represents the
+            best predictors exactly.
     """
     require_choice("scenario", scenario, tuple(SCENARIOS))
     require_whole("clients", clients, 1)
     require_whole("samples", samples, 1, optional=True)
     require_whole("seed", seed, 0)
     require_whole("test", test, 0)
+    require(isinstance(step, bool), "step must be true or false, got {!r}", step)
     require(
         scenario == "esg" or clients % 2 == 0,
         'clients must be even, half for each group, got {}; or use scenario="esg"',
@@ -122,6 +126,8 @@ def synthetic_minimax(
     )
 
     def dealt(sample: Sample) -> list[dict[str, Array]]:
+        if step:
+            sample = sample._replace(x=(sample.x > 0).astype(np.float64))
         return [sample.rows(index) for index in SCENARIOS[scenario](sample, clients)]
 
     train = dealt(expected(count, seed) if exact else drawn(count, seed))

@@ -1,0 +1,96 @@
+"""Settings that a paper does not state are chosen on validation data, never on test numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from evenhand.papers.experiment import Row
+from evenhand.studies.runs.study import Study
+from evenhand.studies.specs.method import Method, flat_settings
+from evenhand.studies.specs.selection import NUMBERS
+
+# what is to be the best on validation data, on average over the seeds
+RULES = {
+    "mean": "the best mean accuracy over clients",
+    "worst10": "the best accuracy of the worst 10 % of clients",
+    "min": "the best accuracy of the worst client",
+    "std": "the smallest standard deviation of accuracy over clients",
+    "loss": "the smallest mean loss over clients",
+    "group": "the smallest loss of the group with the largest",
+    "qffl": "the smallest variance over clients with a mean not below FedAvg's",
+}
+DEFAULT = "mean"
+
+
+class Choice(NamedTuple):
+    """A point of a row's grid."""
+
+    label: str  # of the method that was trained; "" where all diverged
+    settings: Mapping[str, object]  # what was tried, and chosen
+    edges: tuple[str, ...]  # settings that are the smallest or largest value tried
+
+
+def choose(study: Study, rows: Sequence[tuple[Row, Sequence[Method]]]) -> dict[str, Choice]:
+    """One of the points of each row."""
+    found: dict[str, Choice] = {}
+    reference = -np.inf  # FedAvg's mean on validation data, for the rule "qffl"
+    for row, points in rows:
+        labels = [point.label for point in points if point.label in study.labels]
+        if len(points) == 1:
+            found[row.label] = Choice(labels[0] if labels else "", {}, ())
+            continue
+        numbers = {label: _numbers(study, label) for label in labels}
+        sound = {label: one for label, one in numbers.items() if np.isfinite(one["mean"])}
+        if not sound:
+            found[row.label] = Choice("", {}, ())
+            continue
+        rule = row.rule or DEFAULT
+        if rule == "qffl":
+            fair = {k: v for k, v in sound.items() if v["mean"] >= reference - 1e-12}
+            ranks = fair or {max(sound, key=lambda label: sound[label]["mean"]): {}}
+            best = min(ranks, key=lambda label: sound[label]["variance"])
+        else:
+            smaller = rule in ("std", "loss", "group")
+            side = -1.0 if smaller else 1.0
+            # where points are equal, by the mean, then by the loss
+            best = max(
+                sound,
+                key=lambda label: (
+                    round(side * sound[label][rule], 12),
+                    round(sound[label]["mean"], 12),
+                    -sound[label]["loss"],
+                ),
+            )
+        if row.method["name"] == "fedavg":
+            reference = sound[best]["mean"]
+        found[row.label] = _choice(row, points, best)
+    return found
+
+
+def _numbers(study: Study, label: str) -> dict[str, float]:
+    """Of a point on validation data: numbers over clients, means over seeds."""
+    rows = []
+    for seed in study.seeds:
+        trial = study.trials[label, seed]
+        accuracy = trial.column("accuracy", "client", "validation")
+        losses = trial.column("loss", "client", "validation")
+        groups = trial.column("loss", "group", "validation")
+        rows.append(
+            {name: float(of(accuracy)) for name, of in NUMBERS.items()}
+            | {"loss": float(np.nanmean(losses)), "group": float(np.max(groups, initial=-np.inf))}
+        )
+    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+
+
+def _choice(row: Row, points: Sequence[Method], best: str) -> Choice:
+    settings = {point.label: flat_settings(point) for point in points}
+    chosen = {key: settings[best].get(key) for key in row.grid}
+    edges = []
+    for key, values in row.grid.items():
+        numbers = [value for value in values if isinstance(value, int | float)]
+        if len(numbers) == len(values) > 1 and chosen[key] in (min(numbers), max(numbers)):
+            edges.append(key)
+    return Choice(best, chosen, tuple(edges))

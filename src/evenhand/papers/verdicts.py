@@ -1,0 +1,109 @@
+"""Whether a published number was reproduced, by a rule that is stated beforehand.
+
+For each number, the first of these that holds:
+
+same digits      our mean over seeds, rounded as the paper rounds, is the published number
+within spreads   the two means differ by no more than the two standard deviations over runs together
+same ordering    in the same column, every row that the paper sets apart from this one (by more than
+                 the two published standard deviations together) is on the same side of it here,
+                 and there is such a row
+not reproduced   none of these
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from evenhand.papers.published import Published
+
+SAME_DIGITS, WITHIN, ORDERING, NOT = (
+    "same digits",
+    "within spreads",
+    "same ordering",
+    "not reproduced",
+)
+VERDICTS = (SAME_DIGITS, WITHIN, ORDERING, NOT)
+# row, then metric: one value for each seed
+Values = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A published number beside ours."""
+
+    published: Published
+    mean: float  # ours, over seeds
+    std: float  # over seeds, of the population as in the papers' scripts; 0 for one seed
+    low: float  # Student's 95 % interval of the mean over seeds; NaN for one seed
+    high: float
+    verdict: str  # "" where there is none: the row was not run, or diverged
+
+    @property
+    def difference(self) -> float:
+        """Ours minus theirs."""
+        return self.mean - self.published.mean
+
+
+def compare(published: Sequence[Published], values: Values) -> list[Line]:
+    """Every published number beside ours, with its verdict."""
+    means = {
+        (row, metric): float(np.mean(seeds))
+        for row, found in values.items()
+        for metric, seeds in found.items()
+    }
+    lines = []
+    for number in published:
+        seeds = np.asarray(values.get(number.row, {}).get(number.metric, ()), np.float64)
+        if not len(seeds) or not np.isfinite(seeds).all():
+            lines.append(Line(number, math.nan, math.nan, math.nan, math.nan, ""))
+            continue
+        mean, std = float(seeds.mean()), float(seeds.std())
+        half = math.nan
+        if len(seeds) > 1:
+            error = float(seeds.std(ddof=1)) / math.sqrt(len(seeds))
+            half = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
+        lines.append(
+            Line(
+                number,
+                mean,
+                std,
+                mean - half,
+                mean + half,
+                _verdict(number, mean, std, published, means),
+            )
+        )
+    return lines
+
+
+def _verdict(
+    number: Published,
+    mean: float,
+    std: float,
+    published: Sequence[Published],
+    means: Mapping[tuple[str, str], float],
+) -> str:
+    if f"{mean:.{number.digits}f}" == f"{number.mean:.{number.digits}f}":
+        return SAME_DIGITS
+    if abs(mean - number.mean) <= std + (number.std or 0.0):
+        return WITHIN
+    others = [one for one in published if one.metric == number.metric and one.row != number.row]
+    apart = [
+        one
+        for one in others
+        if abs(one.mean - number.mean) > (one.std or 0.0) + (number.std or 0.0)
+        and math.isfinite(means.get((one.row, one.metric), math.nan))
+    ]
+    ordered = all(
+        (means[one.row, one.metric] - mean) * (one.mean - number.mean) > 0 for one in apart
+    )
+    return ORDERING if apart and ordered else NOT
+
+
+def counted(lines: Sequence[Line]) -> dict[str, int]:
+    """How many numbers have each verdict; "" counts those without one."""
+    return {verdict: sum(line.verdict == verdict for line in lines) for verdict in (*VERDICTS, "")}
