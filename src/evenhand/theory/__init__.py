@@ -28,6 +28,7 @@ from evenhand.theory.checks import (
     pareto_residual,
     proportionally_fairer,
 )
+from evenhand.theory.constants import Constants, estimate
 from evenhand.theory.hcvar import HCVaR, cvar, superquantile
 from evenhand.theory.rademacher import (
     finite_class,
@@ -40,6 +41,7 @@ from evenhand.theory.rank_spread import RankSpread
 
 __all__ = [
     "Aggregate",
+    "Constants",
     "HCVaR",
     "LogMean",
     "Maximum",
@@ -49,6 +51,7 @@ __all__ = [
     "TiltedMean",
     "client_fairness_is_group_fairness",
     "cvar",
+    "estimate",
     "fafl_bound",
     "fafl_generalisation",
     "fafl_mu",
