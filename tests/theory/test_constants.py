@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import evenhand as eh
 from evenhand.theory import estimate
 from tests.support import federations
 
+PAGE = (Path(__file__).parents[2] / "docs" / "bounds.md").read_text(encoding="utf-8")
 SIZES = (7, 5, 9)
 THETA = np.array([0.5, -1.0, 2.0])
 
@@ -208,6 +211,21 @@ def test_constants_go_into_the_bounds() -> None:
         step.value, 50, 3, smoothness, found.base, found.objective[0], found.gradient_spread
     )
     assert later.sqgradient[0] < bound.total
+
+
+def test_the_page_goes_from_a_federation_to_a_bound(capsys: pytest.CaptureFixture[str]) -> None:
+    """And its numbers are those of the page."""
+    section = PAGE.split("## From a federation to a bound")[1].split("\n## ")[0]
+    (block,) = re.findall(r"```python\n(.*?)```", section, re.S)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert "FedAvgBound(total=" in capsys.readouterr().out
+    seen, bound = names["seen"], names["bound"]
+    assert names["step"].value == pytest.approx(0.041, rel=0.02)
+    assert [seen.sqgradient[0], seen.sqgradient[-1]] == pytest.approx([0.228, 0.101], rel=0.02)
+    assert seen.smoothness == pytest.approx(2.02, rel=0.02)
+    assert seen.gradient_spread**2 == pytest.approx(7.5, rel=0.02)
+    assert tuple(bound) == pytest.approx((64.4, 3.4, 61.0, 0), rel=0.02)
 
 
 @pytest.mark.parametrize(
