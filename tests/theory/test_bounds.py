@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import evenhand as eh
 from evenhand import theory
 from evenhand.theory import bounds, rademacher
-from evenhand.theory.bounds.propfair import largest_concentration
+from evenhand.theory.bounds.fedavg import largest_concentration
 
 E2 = math.e - 2
 

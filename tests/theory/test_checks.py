@@ -284,7 +284,8 @@ def test_result_params_are_accepted_and_the_module_is_left_alone() -> None:
 def test_pieces_do_not_change_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, module = federations.ragged(), federations.network()
     whole = pareto_residual(module, federation, by="team")
-    monkeypatch.setattr("evenhand.theory.checks.pareto.PIECE", 17)
+    monkeypatch.setattr("evenhand.theory.gradients.PIECE", 17)
+    monkeypatch.setattr("evenhand.theory.gradients.COLUMNS", 10)
     monkeypatch.setattr("evenhand.theory.checks.pareto.COLUMNS", 10)
     pieces = pareto_residual(module, federation, by="team")
     for one, other in zip(whole, pieces, strict=True):

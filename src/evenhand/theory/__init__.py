@@ -16,6 +16,8 @@ from evenhand.theory.bounds import (
     fafl_mu,
     fafl_smoothness,
     fafl_step_size,
+    fedavg_bound,
+    fedavg_step_size,
     gifair_limit,
     propfair_bound,
     propfair_smoothness,
@@ -26,6 +28,7 @@ from evenhand.theory.checks import (
     pareto_residual,
     proportionally_fairer,
 )
+from evenhand.theory.constants import Constants, estimate
 from evenhand.theory.hcvar import HCVaR, cvar, superquantile
 from evenhand.theory.rademacher import (
     finite_class,
@@ -38,6 +41,7 @@ from evenhand.theory.rank_spread import RankSpread
 
 __all__ = [
     "Aggregate",
+    "Constants",
     "HCVaR",
     "LogMean",
     "Maximum",
@@ -47,11 +51,14 @@ __all__ = [
     "TiltedMean",
     "client_fairness_is_group_fairness",
     "cvar",
+    "estimate",
     "fafl_bound",
     "fafl_generalisation",
     "fafl_mu",
     "fafl_smoothness",
     "fafl_step_size",
+    "fedavg_bound",
+    "fedavg_step_size",
     "finite_class",
     "gifair_limit",
     "linear_class",

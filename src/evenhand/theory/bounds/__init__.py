@@ -11,6 +11,7 @@ from evenhand.theory.bounds.fafl import (
     fafl_smoothness,
     fafl_step_size,
 )
+from evenhand.theory.bounds.fedavg import FedAvgBound, fedavg_bound, fedavg_step_size
 from evenhand.theory.bounds.generalisation import Generalisation, fafl_generalisation
 from evenhand.theory.bounds.gifair import GIFAIRLimit, gifair_limit
 from evenhand.theory.bounds.propfair import (
@@ -23,6 +24,7 @@ from evenhand.theory.bounds.step_size import StepSize
 
 __all__ = [
     "FAFLBound",
+    "FedAvgBound",
     "GIFAIRLimit",
     "Generalisation",
     "PropFairBound",
@@ -32,6 +34,8 @@ __all__ = [
     "fafl_mu",
     "fafl_smoothness",
     "fafl_step_size",
+    "fedavg_bound",
+    "fedavg_step_size",
     "gifair_limit",
     "propfair_bound",
     "propfair_smoothness",

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
-
-from evenhand.errors import require, require_number, require_whole
-from evenhand.theory.bounds.step_size import StepSize, refuse_beyond, tightest
-from evenhand.theory.inputs import Vector, read_vector, read_weights
+from evenhand.errors import require, require_number
+from evenhand.theory.bounds.fedavg import Participants, gradient_limits, gradient_terms
+from evenhand.theory.bounds.step_size import StepSize, tightest
+from evenhand.theory.inputs import Vector, read_vector
 
 
 def propfair_smoothness(
@@ -68,11 +65,12 @@ def propfair_step_size(
         "smoothness and lipschitz are both 0: the losses are constant and there is nothing to"
         " descend",
     )
-    return tightest(_propfair_limits(curvature, _Clients.of(base, local_steps, cohort)), curvature)
+    participants = Participants.of(base, local_steps, cohort)
+    return tightest(gradient_limits("L~", curvature, participants), curvature)
 
 
 class PropFairBound(NamedTuple):
-    """How large PropFair's smallest squared gradient norm can still be, and what contributes."""
+    """How large PropFair's mean squared gradient norm can still be, and what contributes."""
 
     total: float
     optimisation: float  # falls with rounds
@@ -96,7 +94,7 @@ def propfair_bound(
     cohort: int | None = None,
     sharp: bool = False,
 ) -> PropFairBound:
-    """How large the smallest squared gradient over the rounds can be at most, in expectation.
+    """How large the squared gradient can be at most, on average over rounds and in expectation.
 
     12 / ((11 k - 9) lr) (gap / rounds + Psi),   k = sum_i w_i K_i, or min_i K_i with cohorts
     Psi = lr/2 sum_i w_i^2 [ sum_i K_i^2 (s_i^2 + 2 g^2)
@@ -104,7 +102,8 @@ def propfair_bound(
     s_i^2 = 8 / M^4 (9 M^2 gradient_noise_i^2 + 4 L0^2 loss_noise_i^2)
     g = 4 / M (3/2 gradient_spread + L0 / M loss_spread)     (Zhang et al., 2022, Theorem 3.3)
 
-    The gradient is that of PropFair's objective. All batch losses lie in [0, M/2]; no convexity.
+    This is :func:`~evenhand.theory.fedavg_bound` for the client objectives -log(M - f_i). The
+    gradient is that of PropFair's objective. All batch losses lie in [0, M/2]; no convexity.
     The objective may weigh clients in any way (the paper: 1/n), because the spreads bound how far a
     client is from any mean. What differs from the paper:
 
@@ -113,8 +112,7 @@ def propfair_bound(
     clients have a larger sum of squares, and Psi can rise (weights .4, .4, .2, cohort of the first
     and last: 2 * .556 > 3 * .36). Here the sums are the largest that a cohort can have. With
     mini-batches (noise > 0) take the value as a guide: the proof treats the gradient of -log(M -
-    batch loss) as unbiased for that of -log(M - f_i), which it is not, and drops products of noise
-    and later local steps.
+    batch loss) as unbiased for that of -log(M - f_i), which it is not.
 
     Args:
         step_size: lr; a ValueError names the condition it violates.
@@ -126,87 +124,15 @@ def propfair_bound(
         gradient_noise, loss_noise: root mean squared error of a batch's gradient and loss, one
             number or one per client.
     """
-    require_number("step_size", step_size, "(0, inf)")
-    require_whole("rounds", rounds, 1)
-    for name, value in {
-        "gap": gap,
-        "gradient_spread": gradient_spread,
-        "loss_spread": loss_spread,
-    }.items():
-        require_number(name, value, "[0, inf)")
+    require_number("gradient_spread", gradient_spread, "[0, inf)")
+    require_number("loss_spread", loss_spread, "[0, inf)")
     curvature = propfair_smoothness(smoothness, lipschitz, M, sharp)
-    clients = _Clients.of(base, local_steps, cohort)
-    refuse_beyond(_propfair_limits(curvature, clients), step_size)
-    n, steps = len(clients.steps), clients.steps
+    participants = Participants.of(base, local_steps, cohort)
+    n = len(participants.steps)
     gradient_rms = read_vector("gradient_noise", gradient_noise, "[0, inf)", length=n, repeat=True)
     loss_rms = read_vector("loss_noise", loss_noise, "[0, inf)", length=n, repeat=True)
     local = 8 / M**4 * (9 * M**2 * gradient_rms**2 + 4 * lipschitz**2 * loss_rms**2)  # (n,) s_i^2
     between = (4 / M * (1.5 * gradient_spread + lipschitz / M * loss_spread)) ** 2  # g^2
-    late = 2 * (math.e - 2) * (step_size * curvature) ** 2
-    scale = 12 / ((11 * clients.progress - 9) * step_size)
-    half = scale * step_size / 2 * clients.concentration
-    heterogeneity = (
-        half
-        * between
-        * (2 * clients.largest_sum(steps**2) + late * 6 * clients.largest_sum(steps**4))
+    return PropFairBound(
+        *gradient_terms(step_size, rounds, "L~", curvature, participants, gap, between, local)
     )
-    noise = half * (
-        clients.largest_sum(steps**2 * local) + late * clients.largest_sum(steps**3 * local)
-    )
-    optimisation = scale * gap / rounds
-    terms = [float(term) for term in (optimisation, heterogeneity, noise)]
-    return PropFairBound(sum(terms), *terms)
-
-
-class _Clients(NamedTuple):
-    """What PropFair's theorem needs to know about who takes part."""
-
-    steps: Tensor  # (n,) K_i
-    cohort: int  # clients per round
-    concentration: float  # largest sum of squared weights in a cohort
-    progress: float  # k: mean number of local steps, or the smallest with cohorts
-
-    @staticmethod
-    def of(base: Vector, local_steps: int | Sequence[int], cohort: int | None) -> _Clients:
-        weight = read_weights("base", base)
-        n = len(weight)
-        steps = read_vector("local_steps", local_steps, "[1, inf)", length=n, repeat=True)
-        require(
-            bool((steps == steps.round()).all()),
-            "local_steps must be whole numbers, got {}",
-            local_steps,
-        )
-        require_whole("cohort", cohort, 1, optional=True)
-        if cohort is None:
-            return _Clients(steps, n, float((weight**2).sum()), float((weight * steps).sum()))
-        require(cohort <= n, "cohort must be at most the number of clients, {}, got {}", n, cohort)
-        return _Clients(steps, cohort, largest_concentration(weight, cohort), float(steps.min()))
-
-    def largest_sum(self, values: Tensor) -> float:
-        """The largest sum of these (n,) values in a cohort."""
-        return float(values.sort(descending=True).values[: self.cohort].sum())
-
-
-def largest_concentration(weight: Tensor, cohort: int) -> float:
-    """The largest sum of squares that weights normalised over ``cohort`` clients can have.
-
-    (A + w^2) / (B + w)^2 falls and then rises in w, so a cohort that attains it has the j heaviest
-    clients and the lightest.
-    """
-    ordered = weight.sort(descending=True).values
-    choices = (
-        torch.cat([ordered[:j], ordered[len(ordered) - (cohort - j) :]]) for j in range(cohort + 1)
-    )
-    return max(float((chosen**2).sum() / chosen.sum() ** 2) for chosen in choices)
-
-
-def _propfair_limits(curvature: float, clients: _Clients) -> dict[str, float]:
-    """Largest step size under each condition of Theorem 3.3."""
-    longest = float(clients.steps.max())
-    spread = math.sqrt(
-        24 * (math.e - 2) * clients.concentration * clients.largest_sum(clients.steps**4)
-    )
-    return {
-        "lr <= 1 / (6 L~ max K_i)": 1 / (6 * curvature * longest),
-        "lr <= 1 / (L~ sqrt(24 (e - 2) sum w_i^2 sum K_i^4))": 1 / (curvature * spread),
-    }

@@ -10,15 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from evenhand.data.federation import Federation
-from evenhand.data.samples import Batch, Samples
 from evenhand.errors import require, require_kind
 from evenhand.losses import LossFunction
 from evenhand.model import Model
 from evenhand.simplex import min_norm_weights
-from evenhand.tree import Tree
-
-PIECE = 2048  # samples of one backward pass; the sums do not depend on it
-COLUMNS = 2**16  # gradient entries converted to float64 at once
+from evenhand.theory.gradients import COLUMNS, Unit, chosen, gram, loss_and_gradient, split
 
 
 class Stationarity(NamedTuple):
@@ -62,12 +58,12 @@ def pareto_residual(
     require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
     model = Model(module, loss)
     model.check(federation)
-    units, chosen = _units(federation, by), _chosen(model, params)
+    units, place = _units(federation, by), chosen(model, params)
     samples = federation.train.samples(model.dtype, model.device)
     present = [k for k, unit in enumerate(units) if len(unit.rows)]
     losses, rows = torch.full((len(units),), math.nan, dtype=torch.float64), []
     for k in present:
-        losses[k], gradient = _loss_and_gradient(model, chosen, samples, units[k])
+        losses[k], gradient = loss_and_gradient(model, place, samples, units[k])
         require(
             bool(torch.isfinite(gradient).all()),
             "the gradient of {} {} is not finite; the model has diverged",
@@ -88,83 +84,30 @@ def pareto_residual(
 def _shortest(gradients: Tensor) -> tuple[Tensor, float]:
     """(U,) weights of the shortest convex combination of the rows, and its norm."""
     pieces = torch.split(gradients, COLUMNS, 1)
-    gram = torch.zeros(len(gradients), len(gradients), dtype=torch.float64, device=gradients.device)
-    for piece in pieces:
-        gram += piece.double() @ piece.double().T
-    lam = min_norm_weights(gram.cpu())
+    lam = min_norm_weights(gram(gradients))
     combined = torch.cat([lam.to(piece.device) @ piece.double() for piece in pieces])
     # not from the Gram matrix: a square root would turn its rounding of 1e-16 into 1e-8
     return lam, float(combined.norm())
 
 
-class _Unit(NamedTuple):
-    """Samples whose weighted sum of losses is one of the losses to lower."""
-
-    rows: Tensor  # (B,) of the training data
-    weight: Tensor  # (B,) float64, sum 1
-
-
-def _units(federation: Federation, by: str) -> list[_Unit]:
+def _units(federation: Federation, by: str) -> list[Unit]:
     train = federation.train
     owner = torch.repeat_interleave(torch.arange(federation.clients), train.sizes)  # (N,)
     if by == "client":
-        return _split(owner, federation.clients, torch.ones(len(owner)))
+        return split(owner, federation.clients, torch.ones(len(owner)))
     if by == "group":
         if train.group is None:
             raise ValueError(
                 'by="group" needs a group for every sample, the federation has none; use'
                 ' by="client"'
             )
-        return _split(train.group, federation.groups, torch.ones(len(owner)))
+        return split(train.group, federation.groups, torch.ones(len(owner)))
     if by == "team":
         if federation.teams is None:
             raise ValueError(
                 'by="team" needs a team for every client, the federation has none; use by="client"'
             )
-        return _split(
+        return split(
             federation.teams[owner], len(federation.team_names), 1 / train.sizes[owner].double()
         )
     raise ValueError(f'by must be "client", "group" or "team", got {by!r}')
-
-
-def _split(label: Tensor, labels: int, weight: Tensor) -> list[_Unit]:
-    """A unit for every label, its weights scaled to sum 1; empty where nobody has the label."""
-    order = label.argsort(stable=True)
-    parts = torch.split(order, torch.bincount(label, minlength=labels).tolist())
-    return [_Unit(rows, weight[rows].double() / weight[rows].double().sum()) for rows in parts]
-
-
-def _chosen(model: Model, params: Mapping[str, Tensor] | None) -> Tree:
-    """The trained parameters out of ``params``, or the module's own."""
-    own = model.init()
-    if params is None:
-        return own
-    for name, value in own.items():
-        require(
-            name in params,
-            "params lacks {!r}; give a state_dict of this module, such as result.params",
-            name,
-        )
-        got, wanted = list(params[name].shape), list(value.shape)
-        require(got == wanted, "{!r} in params has shape {}, in the module {}", name, got, wanted)
-    return {name: params[name].to(model.device, model.dtype) for name in own}
-
-
-def _loss_and_gradient(
-    model: Model, params: Tree, samples: Samples, unit: _Unit
-) -> tuple[Tensor, Tensor]:
-    """() the unit's loss, and (P,) its gradient."""
-    variables = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
-    total = torch.zeros((), dtype=torch.float64)
-    gradient = torch.zeros((), dtype=model.dtype, device=model.device)
-    for rows, share in zip(
-        torch.split(unit.rows, PIECE), torch.split(unit.weight, PIECE), strict=True
-    ):
-        weight = share.to(model.device, model.dtype)
-        value = (
-            model.losses(variables, Batch(samples, rows.to(model.device), weight)) * weight
-        ).sum()
-        pieces = torch.autograd.grad(value, list(variables.values()), materialize_grads=True)
-        gradient = gradient + torch.cat([piece.flatten() for piece in pieces])
-        total = total + value.detach().double().cpu()
-    return total, gradient
