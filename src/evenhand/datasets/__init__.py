@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.adult import adult
     from evenhand.datasets.loaders.airline_sentiment import airline_sentiment
     from evenhand.datasets.loaders.cifar import cifar10, cifar100
+    from evenhand.datasets.loaders.cinic10 import cinic10
     from evenhand.datasets.loaders.compas import compas
     from evenhand.datasets.loaders.digits import digits
     from evenhand.datasets.loaders.emnist import emnist
@@ -44,6 +45,7 @@ DATASETS = (
     "airline_sentiment",
     "cifar10",
     "cifar100",
+    "cinic10",
     "compas",
     "digits",
     "emnist",
@@ -71,6 +73,7 @@ __all__ = [
     "airline_sentiment",
     "cifar10",
     "cifar100",
+    "cinic10",
     "compas",
     "digits",
     "emnist",

@@ -19,15 +19,17 @@ def _own(
     instead: str = "",
     also: tuple[str, ...] = (),
     megabytes: float = 0,
+    pattern: str = "",
 ) -> Callable[[], tuple[Need, ...]]:
     """The files that a data set's module declares, in ``constant``, and those it takes in their
-    place, in ``instead``."""
+    place, in ``instead`` or by the names that ``pattern`` describes."""
 
     def needs() -> tuple[Need, ...]:
         home = importlib.import_module(f"evenhand.datasets.loaders.{module or name}")
         other = getattr(home, instead) if instead else ()
         others = () if not other else ((other,),) if isinstance(other, File) else (other,)
-        return (Need(name, getattr(home, constant), also, others, megabytes=megabytes),)
+        names = getattr(home, pattern) if pattern else ""
+        return (Need(name, getattr(home, constant), also, others, names, megabytes),)
 
     return needs
 
@@ -134,6 +136,14 @@ _ENTRIES = (
         "50,000 + 10,000",
         "Krizhevsky, 2009; no licence stated",
         needs=_own("cifar100", "cifar", "CIFAR100_FILES", megabytes=169),
+    ),
+    Entry(
+        "cinic10",
+        "CIFAR-10 enlarged from ImageNet, 32 x 32",
+        "by partition",
+        "90,000 + 90,000 + 90,000",
+        "Darlow et al., 2018, from CIFAR-10 and ImageNet; CC BY 4.0",
+        needs=_own("cinic10", pattern="UNPACKED", megabytes=688),
     ),
     Entry(
         "vehicle",
