@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.population import population
     from evenhand.datasets.loaders.sent140 import sent140
     from evenhand.datasets.loaders.shakespeare import shakespeare
+    from evenhand.datasets.loaders.stackoverflow import stackoverflow
     from evenhand.datasets.loaders.synthetic import synthetic
     from evenhand.datasets.loaders.synthetic_minimax import synthetic_minimax
     from evenhand.datasets.loaders.table import table
@@ -59,6 +60,7 @@ DATASETS = (
     "population",
     "sent140",
     "shakespeare",
+    "stackoverflow",
     "synthetic",
     "synthetic_minimax",
     "vehicle",
@@ -89,6 +91,7 @@ __all__ = [
     "population",
     "sent140",
     "shakespeare",
+    "stackoverflow",
     "synthetic",
     "synthetic_minimax",
     "table",

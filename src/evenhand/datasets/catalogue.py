@@ -194,6 +194,14 @@ _ENTRIES = (
         needs=lambda: (_leaf("sent140", "-s niid --sf 0.4 -k 30 -t sample"), _glove()),
     ),
     Entry(
+        "stackoverflow",
+        "next word of a question or answer, by user",
+        "20 of 342,477 users",
+        "by user",
+        "TensorFlow Federated, from Stack Overflow's data dump; CC BY-SA 3.0",
+        needs=_own("stackoverflow"),
+    ),
+    Entry(
         "airline_sentiment",
         "tweets to airlines: negative, neutral or positive",
         "6 airlines",

@@ -57,7 +57,7 @@ def cinic10(
     training, validation and testing.
 
     PropFair pools all and tests on half of each client's: ``partition={"name": "dirichlet",
-    "alpha": 0.5}, split={"test": 0.5}, clients=50``. Reading the PNG files takes about a minute and
+    "alpha": 0.5}, split={"test": 0.5}, clients=50``. Reading the PNG files takes half a minute and
     needs Pillow.
 
     Args:
