@@ -350,6 +350,120 @@ def test_samples_for_each_client_are_spread_over_its_classes() -> None:
         classes_per_client(pool, seed=0, clients=3, k=2)
 
 
+# GIFAIR's numbers of images, from the counts that by-class EMNIST has of a to j
+LETTERS = 7 * np.array([1644, 853, 432, 1683, 4092, 400, 589, 1479, 427, 317])
+
+
+def letters(counts: Any) -> Pool:
+    return pool_of(np.repeat(np.arange(len(counts)), counts), label_names=tuple("abcdefghij"))
+
+
+@pytest.mark.parametrize("share", ["level", "available"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_gifairs_skewed_devices_have_500_images_of_five_letters(share: str, seed: int) -> None:
+    pool = letters(LETTERS)
+    dealt = classes_per_client(pool, seed=seed, clients=100, k=5, samples=500, share=share)
+    held = counts(dealt, pool.y)
+    assert (held.sum(1) == 500).all()
+    assert ((held > 0).sum(1) == 5).all()
+    assert ((held > 0).sum(0) == 50).all()
+    if share == "level":  # scarce letters are used up but for rounding and a few odd devices
+        assert (held.sum(0)[[1, 6, 9]] >= 0.99 * LETTERS[[1, 6, 9]]).all()
+    else:  # a device's letters are in the proportion of all, which each is on 50 devices
+        for row in held:
+            mine = row > 0
+            assert np.abs(row[mine] - 500 * LETTERS[mine] / LETTERS[mine].sum()).max() < 1
+
+
+def test_even_shares_of_scarce_letters_name_the_ways_out() -> None:
+    with pytest.raises(
+        ValueError,
+        match=(
+            "500 samples for each client take 5000 of 'c', there are 3024; lower samples or"
+            ' clients, or set fit = true for 222, or share = "available" to take more of other'
+            " classes"
+        ),
+    ):
+        classes_per_client(letters(LETTERS), seed=0, clients=100, k=5, samples=500)
+
+
+@pytest.mark.parametrize(("share", "size"), [("even", 31), ("level", 119), ("available", 119)])
+def test_sizes_can_be_lowered_to_what_is_there(share: str, size: int) -> None:
+    pool = letters(LETTERS // 7)
+    how = {"seed": 0, "clients": 100, "k": 5, "samples": 500, "share": share}
+    with pytest.raises(ValueError, match=f"set fit = true for {size}"):
+        classes_per_client(pool, **how)
+    with pytest.warns(UserWarning, match=f"samples are lowered from 500 to {size} for each client"):
+        held = counts(classes_per_client(pool, **how, fit=True), pool.y)
+    assert (held.sum(1) == size).all()
+    assert ((held > 0).sum(1) == 5).all()
+    small = {**how, "samples": size}
+    assert torch.equal(  # no warning where nothing is lowered, and the same deal
+        classes_per_client(pool, **small, fit=True).owner, classes_per_client(pool, **small).owner
+    )
+
+
+def test_gifairs_three_groups_of_devices_have_their_sizes_exactly() -> None:
+    rare = [2200, 2500, 3000, 4100]  # as EMNIST has letters, fewer of them
+    pool = pool_of(np.repeat(np.arange(18), [40_000] * 10 + [9000, 8000, 7000, 3000] + rare))
+    digits, capitals, small = list(range(10)), list(range(10, 14)), list(range(14, 18))
+    teams = {
+        "capitals": {"clients": 60, "classes": digits + capitals, "samples": 800},
+        "lower": {"clients": 100, "classes": digits + small, "samples": 1000},
+        "both": {"clients": 40, "classes": digits + capitals + small, "samples": 600},
+    }
+    for share in ("level", "available"):
+        dealt = PARTITIONS["class_teams"](pool, seed=0, teams=teams, share=share)
+        assert isinstance(dealt, Deal)
+        held = counts(dealt, pool.y)
+        assert held.sum(1).tolist() == [800] * 60 + [1000] * 100 + [600] * 40
+        assert not held[:60, small].any()
+        assert not held[60:160, capitals].any()
+        assert (held[160:] > 0).all()
+    # evenly: 60 * 800 / 14 and 40 * 600 / 18
+    with pytest.raises(ValueError, match="take 4762 of '13', there are 3000"):
+        PARTITIONS["class_teams"](pool, seed=0, teams=teams)
+
+
+def test_teams_keep_their_proportions_where_sizes_are_lowered() -> None:
+    pool = pool_of(np.repeat(np.arange(3), [50, 10, 50]))
+    teams = {
+        "a": {"clients": 2, "classes": [0, 1], "samples": 80},
+        "b": {"clients": 2, "classes": [1, 2], "samples": 40},
+    }
+    how = {"name": "class_teams", "teams": teams, "share": "available"}
+    with pytest.raises(
+        ValueError,
+        match=(
+            r"80, 40 samples for each client \(240 in all\) cannot be had: their classes have 110,"
+            " and a client reaches only its own; lower samples or clients, or set fit = true for"
+            " 30, 15"
+        ),
+    ):
+        deal(pool, how)
+    with pytest.warns(UserWarning, match="samples are lowered from 80, 40 to 30, 15"):
+        federation = deal(pool, {**how, "fit": True}, {"test": 0.0})
+    assert federation.train.sizes.tolist() == [30, 30, 15, 15]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"share": "all", "samples": 2}, 'share must be "even", "level" or "available"'),
+        ({"fit": 1, "samples": 2}, "fit must be true or false, got 1"),
+        ({"fit": True}, "share and fit say how samples are dealt; give samples, or leave them out"),
+        ({"share": "level"}, "give samples, or leave them out"),
+    ],
+)
+def test_shares_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        classes_per_client(balanced(100), seed=0, clients=5, **settings)
+    if "samples" not in settings:
+        teams = {"a": {"clients": 1, "classes": [0]}}
+        with pytest.raises(ValueError, match=message):
+            PARTITIONS["class_teams"](balanced(100), seed=0, teams=teams, **settings)
+
+
 # Dirichlet
 
 

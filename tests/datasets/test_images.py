@@ -261,6 +261,50 @@ def test_an_emnist_subset_is_upright_and_has_no_official_split(tmp_path: Path) -
     assert pool.held_out is None
 
 
+def letter_files(root: Path, train: tuple[int, ...], test: tuple[int, ...]) -> np.ndarray:
+    """EMNIST's letters as officially written: transposed, labels from 1; returns upright images."""
+    images = pixels(len(train) + len(test))
+    turned = images.transpose(0, 2, 1)
+    arrays = turned[: len(train)], bytes_of(*train), turned[len(train) :], bytes_of(*test)
+    for file, array in zip(emnist.LETTER_FILES, arrays, strict=True):
+        put(root / "emnist" / file.name, idx_bytes(array))
+    return images
+
+
+def test_emnist_letters_are_numbered_from_one_in_their_files(tmp_path: Path) -> None:
+    images = letter_files(tmp_path, (1, 26, 10, 2), (26, 11))
+    assert emnist.LETTER_FILES[3].name == "emnist-letters-test-labels-idx1-ubyte.gz"
+    pool = emnist.read(tmp_path, "letters")
+    assert pool.y.tolist() == [0, 25, 9, 1, 25, 10]
+    assert pool.label_names == tuple("abcdefghijklmnopqrstuvwxyz")
+    assert pool.held_out is not None
+    assert pool.held_out.tolist() == [False] * 4 + [True] * 2
+    assert shown(pool)[:, 0] == pytest.approx(images / 255, abs=1e-7)
+    for label in (0, 27):
+        letter_files(tmp_path, (1, label), (2,))
+        with pytest.raises(DataError, match=f"row 1 .* has label {label}, classes are 1 to 26"):
+            emnist.read(tmp_path, "letters")
+
+
+def test_ranges_of_emnist_classes(tmp_path: Path) -> None:
+    letter_files(tmp_path, (1, 26, 10, 2, 11), (3,))
+    fed = emnist.emnist("iid", {"test": 0.25}, 0, 1, tmp_path, kind="letters", classes="a-j")
+    assert fed.label_names == tuple("abcdefghij")
+    labels = torch.cat([part.y for part in (fed.train, fed.test) if part is not None])
+    assert sorted(labels.tolist()) == [0, 1, 2, 9]
+    assert emnist._chosen("B-D", "byclass") == ["B", "C", "D"]
+    assert emnist._chosen("a-j", "byclass") == list("abcdefghij")
+    assert emnist._chosen("b-b", "letters") == ["b"]
+    for classes, kind, message in (
+        ("j-a", "letters", "'j-a' is an empty range"),
+        ("A-J", "letters", 'classes must be "all", a range such as "a-j" or a list, got'),
+        ("digits", "letters", "got 'digits'"),
+        ("a-j", "balanced", 'kind must be "byclass" or "letters"'),
+    ):
+        with pytest.raises(ValueError, match=message):
+            emnist.emnist(root=tmp_path, kind=kind, classes=classes)
+
+
 def test_emnist_classes_have_names() -> None:
     assert [len(chosen) for chosen in emnist.CHOICES.values() if chosen is not None] == [
         10,
@@ -271,8 +315,8 @@ def test_emnist_classes_have_names() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            'classes must be "all", "digits", "uppercase", "lowercase" or "lowercase a-j", got'
-            " 'letters'"
+            'classes must be "all", "digits", "uppercase", "lowercase", "lowercase a-j", a range'
+            ' such as "a-j" or a list, got \'letters\'; both cases as one class: kind = "letters"'
         ),
     ):
         emnist.emnist(classes="letters")

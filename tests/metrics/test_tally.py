@@ -495,6 +495,19 @@ def test_a_plain_tally_has_three_numbers_for_each_client_and_group() -> None:
     assert judge(model, model.init(), batch).keys() == plain.keys()
 
 
+def test_ten_thousand_classes_have_no_confusion_table() -> None:
+    words, offsets = 10_004, torch.tensor([0, 3, 5])
+    part = eh.Part(torch.randn(5, 2), torch.tensor([0, 9, words - 1, 1, 2]), offsets)
+    federation = eh.Federation(part, part)
+    model = check(Model(linear(2, words)), federation)
+    found = exchanged(eh.Loop(), eh.FedAvg(), federation, model)
+    assert set(found) == {"count", "correct", "loss", "brier", "scored", "score"}
+    columns = eh.metrics.score_columns(found, federation)
+    assert not {"balanced_accuracy", "precision", "recall"} & set(columns)
+    assert np.isfinite(columns["brier"]).all()
+    assert eh.metrics.counts_of(found, federation) is None
+
+
 @pytest.mark.parametrize("algorithm", [eh.FedAvg(), Owned()], ids=["one model", "a model each"])
 @pytest.mark.parametrize("engine", [eh.Loop(), eh.Vmap(chunk=3)], ids=["loop", "vmap"])
 def test_a_table_that_is_too_large_by_client_is_kept_by_group(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import evenhand as eh
 from evenhand.engines import choose
 from evenhand.engines.auto import _try_stacking
-from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM
+from evenhand.models import CNN, LSTM, MLP, MODELS, CharLSTM, Linear, ResNet18, TextLSTM, WordLSTM
 from evenhand.models.cnn import VARIANTS
 from evenhand.models.lstm import _in_one_piece, _Recurrence
 from evenhand.studies.specs.spec import Spec
@@ -62,6 +62,24 @@ SMALL: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], int, int | None
         2,
         12,
     ),
+    "char_lstm, one layer": (
+        lambda: MODELS["char_lstm"]((6,), 11, 0, symbols=11, units=10, layers=1),
+        (6,),
+        11,
+        11,
+    ),
+    "text_lstm, one dense layer": (
+        lambda: MODELS["text_lstm"]((5,), 2, 0, vectors=vectors(), units=7, dense=0),
+        (5,),
+        2,
+        12,
+    ),
+    "word_lstm": (
+        lambda: MODELS["word_lstm"]((6,), 11, 0, embedding=5, units=9, dense=[4]),
+        (6,),
+        11,
+        11,
+    ),
     "resnet18 cifar": (lambda: MODELS["resnet18"]((3, 8, 8), 3, 0), (3, 8, 8), 3, None),
     "resnet18 imagenet": (
         lambda: MODELS["resnet18"]((1, 16, 16), 3, 0, stem="imagenet"),
@@ -106,7 +124,7 @@ def test_engines_agree(name: str, dtype: torch.dtype) -> None:
         assert one["loss"] == pytest.approx(other["loss"], abs=PRECISION[dtype])
 
 
-@pytest.mark.parametrize("name", ["cnn pfl", "char_lstm", "text_lstm"])
+@pytest.mark.parametrize("name", ["cnn pfl", "char_lstm", "text_lstm", "word_lstm"])
 @pytest.mark.parametrize(
     "engines",
     [(eh.Loop(1), eh.Loop(3)), (eh.Vmap(1), eh.Vmap(2), eh.Vmap(5))],
@@ -268,6 +286,15 @@ def test_an_lstm_in_evaluation_mode_has_gradients() -> None:
         ),
         (lambda: LSTM(8, 256), 4 * 256 * (8 + 256 + 2)),
         (lambda: CharLSTM(), 80 * 8 + 1024 * (266 + 514) + 257 * 80),
+        (
+            lambda: CNN((3, 32, 32), 10, **VARIANTS["propfair"]),
+            76 * 64 + (25 * 64 + 1) * 64 + (64 * 64 + 1) * 384 + 385 * 192 + 193 * 10,
+        ),
+        (lambda: CharLSTM(layers=1), 80 * 8 + 1024 * 266 + 257 * 80),
+        # Reddi et al. have 4 050 748, with one bias in the LSTM
+        (lambda: WordLSTM(), 4_050_748 + 4 * 670),
+        (lambda: WordLSTM(dense=()), 10_004 * 96 + 2680 * 768 + 671 * 10_004),
+        (lambda: TextLSTM(torch.zeros(3, 300), dense=0), 400 * (402 + 202) + 101 * 2),
         (lambda: TextLSTM(torch.zeros(3, 300)), 400 * (402 + 202) + 101 * 30 + 31 * 2),
         # torchvision's resnet18: affine parameters as many as BatchNorm's
         (lambda: ResNet18(outputs=1000, stem="imagenet"), 11_689_512),
@@ -415,6 +442,19 @@ def test_padding_adds_what_its_vector_says() -> None:
     torch.testing.assert_close(module(x), module.last(module.dense(state)))
 
 
+def test_words_are_predicted_from_what_comes_after_the_padding() -> None:
+    torch.manual_seed(0)
+    module = WordLSTM(9, 4, 5, 2, (3,)).double()
+    x = torch.tensor([[0, 0, 7, 3], [7, 1, 0, 4], [0, 0, 0, 7], [0, 0, 0, 0]])
+    scores = module(x)
+    for row, tokens in enumerate(([7, 3], [7, 1, 0, 4], [7])):  # a 0 later on is a word
+        state = module.lstm(module.embedding(torch.tensor([tokens])))[:, -1]
+        torch.testing.assert_close(scores[row], module.dense[1](module.dense[0](state))[0])
+    assert scores.isfinite().all()
+    stacked = torch.func.vmap(module)(x[:, None])[:, 0]
+    torch.testing.assert_close(stacked, scores)
+
+
 # ---- errors and specs
 
 
@@ -437,7 +477,7 @@ def test_padding_adds_what_its_vector_says() -> None:
             "cnn",
             (1, 8, 8),
             {"variant": "lenet"},
-            "variant must be one of femnist, ditto, leaf, pfl, got 'lenet'",
+            "variant must be one of femnist, ditto, leaf, pfl, propfair, got 'lenet'",
         ),
         ("cnn", (1, 8, 8), {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ("cnn", (1, 8, 8), {"kernel": 4}, "kernel must be odd where padded, got 4"),
@@ -455,6 +495,9 @@ def test_padding_adds_what_its_vector_says() -> None:
             "symbols must be at least 3, the number of labels, got 2",
         ),
         ("text_lstm", (1, 8, 8), {}, "needs samples that are sequences of words"),
+        ("word_lstm", (1, 8, 8), {}, "word_lstm needs samples that are sequences of words"),
+        ("word_lstm", (8,), {"dense": 96}, "dense must be a list of widths, got 96"),
+        ("word_lstm", (8,), {"dense": [0]}, "every entry of dense must be a whole number >= 1"),
         (
             "text_lstm",
             (8,),

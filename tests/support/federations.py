@@ -21,6 +21,7 @@ METHODS: dict[str, eh.Algorithm] = {
     "afl_average": eh.Averaged(eh.AFL(lr_lambda=0.1)),
     "afl_before": eh.AFL(lr_lambda=0.1, order="before"),
     "fafl": eh.FAFL(alpha=0.5, mu=0.1, lr_eta=0.05),
+    "fafl_random": eh.FAFL(alpha={"random": 123, "low": 0.6, "some": 2, "1": 0.8}, mu=0.1),
     "fafl_local": eh.Averaged(
         eh.FAFL(
             alpha=0.5,

@@ -20,6 +20,7 @@ from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
 from evenhand.algorithms.finetuned import FineTuned
 from evenhand.algorithms.gifair import GIFAIR
+from evenhand.algorithms.levels import random_levels
 from evenhand.algorithms.localonly import LocalOnly
 from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.propfair import PropFair
@@ -53,6 +54,7 @@ __all__ = [
     "LocalOnly",
     "LossGuard",
     "PropFair",
+    "random_levels",
 ]
 
 ALGORITHMS: dict[str, type[Algorithm]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -23,10 +23,9 @@ from evenhand.algorithm import (
     step,
     weighted,
 )
+from evenhand.algorithms.levels import by_client, checked_levels
 from evenhand.algorithms.threshold import (
     FirstThreshold,
-    by_client,
-    checked_levels,
     one_step_first,
     positive_part,
     risk_of,
@@ -65,7 +64,10 @@ class FAFL(Algorithm, Reporting):
     Args:
         alpha: level in (0, 1], one number or one per client. 1 gives FedAvg, small values the worst
             client. The step on a client above the threshold grows by 1 / alpha: lower lr with
-            alpha. Below w_i the exact objective no longer changes.
+            alpha. Below w_i the exact objective no longer changes. Or a table by client numbers,
+            counted from 0: ``{"others": 1.0, "5": 0.01}``; with ``{"random": 123, "low": 0.05,
+            "high": 1.0}`` levels are drawn uniformly with seed 123, and with ``"some": 8`` only
+            those of eight clients that are drawn, too (:func:`evenhand.algorithms.random_levels`).
         mu: smoothing width. 0 is the exact positive part: a client above eta has weight 1 /
             alpha_i, below it none. Take mu well below the spread of client losses.
         lr_eta: step size of eta; None uses the round's lr.
@@ -74,7 +76,7 @@ class FAFL(Algorithm, Reporting):
             eta rises quickly. From above it falls slowly: where all losses drop below it in the
             first steps, clients wait until it has come down by lr_eta a step.
         floor: a_i in [0, 1], one number or one per client: the least a client counts for, as a
-            multiple of its weight.
+            multiple of its weight. Or a table as for alpha; others have 0.
         sigma: what a client compares with eta: the loss of its "batch", or its whole "local" loss
             at every step. The first is cheaper and biased where batch noise is not small against
             mu.
@@ -82,11 +84,11 @@ class FAFL(Algorithm, Reporting):
             read to the letter.
     """
 
-    alpha: float | Sequence[float] = 0.3
+    alpha: float | Sequence[float] | Mapping[str, float] = 0.3
     mu: float = 0.05
     lr_eta: float | None = None
     eta0: float | str = 0.0
-    floor: float | Sequence[float] = 0.0
+    floor: float | Sequence[float] | Mapping[str, float] = 0.0
     sigma: str = "batch"
     short_first_round: bool = False
 
@@ -114,7 +116,8 @@ class FAFL(Algorithm, Reporting):
 
     def init(self, params: Tree, census: Census) -> State:
         alpha, floor = (
-            by_client(name, getattr(self, name), census.clients) for name in ("alpha", "floor")
+            by_client(name, getattr(self, name), census.clients, others)
+            for name, others in (("alpha", 1.0), ("floor", 0.0))
         )
         warn_of_idle_caps(alpha, census)
         asks = isinstance(self.eta0, str)

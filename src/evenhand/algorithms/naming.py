@@ -46,6 +46,8 @@ def algorithm_table(algorithm: Algorithm, own: bool = False) -> Table:
             if entry.name == "inner"
             else list(value)
             if isinstance(value, tuple)
+            else dict(value)
+            if isinstance(value, Mapping)
             else value
         )
     return table

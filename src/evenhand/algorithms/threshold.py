@@ -1,12 +1,10 @@
-"""What FAFL's options are made of: levels of clients, a first threshold, a smooth positive part."""
+"""What FAFL's options are made of: a first threshold, a smooth positive part."""
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,33 +13,10 @@ from torch import Tensor
 from evenhand.algorithm import Memory, Question, State, Survey, mean_step
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.errors import require, require_number
 from evenhand.local import LocalSGD
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.theory.hcvar import HCVaR
-
-Levels = float | tuple[float, ...]  # one for all clients, or one for each
-
-
-def checked_levels(name: str, value: Any, interval: str, hint: str) -> Levels:
-    """A number, or several as a tuple, each in an interval."""
-    if isinstance(value, Iterable) and not isinstance(value, str):
-        # hashable, and as from a spec
-        value = tuple(value.tolist() if hasattr(value, "tolist") else value)
-    for level in value if isinstance(value, tuple) else (value,):
-        require_number(name, level, interval, hint)
-    levels: Levels = value
-    return levels
-
-
-def by_client(name: str, value: Levels, clients: int) -> Tensor:
-    """(n,) the level of each client."""
-    if not isinstance(value, tuple):
-        return torch.full((clients,), value, dtype=torch.float64)
-    fits = len(value) == clients
-    require(fits, "{} has {} entries for {} clients", name, len(value), clients)
-    return torch.tensor(value, dtype=torch.float64)
 
 
 def warn_of_idle_caps(alpha: Tensor, census: Census) -> None:

@@ -6,6 +6,7 @@ everything.
 
 from __future__ import annotations
 
+import warnings
 from math import inf, isinf
 
 import numpy as np
@@ -14,11 +15,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.data.pool import Deal, Rows
+from evenhand.data.transport import feasible, lowered, transport
 from evenhand.errors import require, require_choice, require_whole
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+
+SHARES = ("even", "level", "available")  # how a client's samples are spread over its cells
 
 
 def one_cell(pool: Rows) -> Ints:
@@ -167,25 +171,90 @@ def deal_evenly(pool: Rows, cell: Ints, members: Bools, seed: int) -> Deal:
 
 
 def deal_sizes(
-    pool: Rows, cell: Ints, names: tuple[str, ...], members: Bools, samples: Ints, seed: int
+    pool: Rows,
+    cell: Ints,
+    names: tuple[str, ...],
+    members: Bools,
+    samples: Ints,
+    seed: int,
+    share: str = "even",
+    fit: bool = False,
 ) -> Deal:
-    """Deal ``samples`` (clients,) to every client, as evenly as possible over the cells it holds;
-    the rest is left out."""
+    """Deal ``samples`` (clients,) to every client from the cells it holds; the rest is left out.
+
+    Args:
+        share: "even" takes as many from each of a client's cells; "level" is as even as scarce
+            cells allow; "available" is in proportion to what a cell has for each of its clients.
+        fit: lower all sizes in proportion where the cells have too few, with a warning.
+    """
+    require_choice("share", share, SHARES)
+    require(isinstance(fit, bool), "fit must be true or false, got {!r}", fit)
+    there = np.bincount(cell, minlength=len(names))
+
+    def possible(sizes: Ints) -> bool:
+        if share == "even":
+            return bool((_even_shares(members, sizes).sum(0) <= there).all())
+        return feasible(sizes, there, members)
+
+    if not possible(samples):
+        had = lowered(samples, possible)
+        if not fit or had is None:
+            raise ValueError(_too_many(names, members, samples, there, share, had))
+        warnings.warn(
+            f"samples are lowered from {_listed(samples)} to {_listed(had)} for each client: the"
+            " data have no more in these proportions",
+            stacklevel=2,
+        )
+        samples = had
+    if share == "even":
+        return deal_counts(pool, cell, _even_shares(members, samples), seed)
+    holders = np.maximum(members.sum(0), 1)
+    leaning = members * (there / holders if share == "available" else 1.0)
+    counts = transport(samples, there, leaning, generator(seed, 3))
+    assert counts is not None
+    return deal_counts(pool, cell, counts, seed)
+
+
+def _even_shares(members: Bools, samples: Ints) -> Ints:
+    """(clients, cells) a client's samples, as evenly as possible over the cells it holds."""
     held = members.sum(1)
     # counts a client's cells, from somewhere else for each client
     place = np.cumsum(members, 1) + np.arange(len(members))[:, None]
-    counts = members * (
+    counts: Ints = members * (
         (samples // held)[:, None] + (place % held[:, None] < (samples % held)[:, None])
     )
-    there = np.bincount(cell, minlength=len(names))
-    short = np.flatnonzero(counts.sum(0) > there)
-    if len(short):
-        name, wanted = names[short[0]], counts[:, short[0]].sum()
-        raise ValueError(
-            f"{samples.max()} samples for each client take {wanted} of {name!r}, there are"
-            f" {there[short[0]]}; lower samples or clients"
+    return counts
+
+
+def _too_many(
+    names: tuple[str, ...],
+    members: Bools,
+    samples: Ints,
+    there: Ints,
+    share: str,
+    had: Ints | None,
+) -> str:
+    way_out = "lower samples or clients"
+    if had is not None:
+        way_out += f", or set fit = true for {_listed(had)}"
+    if share != "even":
+        return (
+            f"{_listed(samples)} samples for each client ({samples.sum()} in all) cannot be had:"
+            f" their classes have {there[members.any(0)].sum()}, and a client reaches only its own;"
+            f" {way_out}"
         )
-    return deal_counts(pool, cell, counts, seed)
+    counts = _even_shares(members, samples).sum(0)
+    short = int(np.flatnonzero(counts > there)[0])
+    if feasible(samples, there, members):
+        way_out += ', or share = "available" to take more of other classes'
+    return (
+        f"{samples.max()} samples for each client take {counts[short]} of {names[short]!r}, there"
+        f" are {there[short]}; {way_out}"
+    )
+
+
+def _listed(samples: Ints) -> str:
+    return ", ".join(map(str, dict.fromkeys(samples.tolist())))
 
 
 def deal_counts(pool: Rows, cell: Ints, counts: Ints, seed: int) -> Deal:

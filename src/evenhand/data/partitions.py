@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from evenhand.data.cells import (
+    SHARES,
     balanced_subsets,
     cells_by,
     classes_of,
@@ -25,7 +26,7 @@ from evenhand.data.cells import (
 )
 from evenhand.data.pool import Deal, Partition, Rows
 from evenhand.data.skews import dirichlet, dirichlet_groups, log_normal, power_law, skew
-from evenhand.errors import require, require_known, require_whole
+from evenhand.errors import require, require_choice, require_known, require_whole
 
 __all__ = [
     "PARTITIONS",
@@ -124,6 +125,8 @@ def classes_per_client(
     samples: int | None = None,
     consecutive: bool = False,
     by: str = "label",
+    share: str = "even",
+    fit: bool = False,
 ) -> Deal:
     """Every client holds ``k`` classes, and the samples of a class are dealt evenly to those who
     hold it.
@@ -131,11 +134,14 @@ def classes_per_client(
     Args:
         k: classes on each client. They are drawn at random so that every class is on equally many
             clients (or as near as whole numbers allow).
-        samples: so many for each client, as evenly as possible over its classes; the rest is left
-            out. None deals all.
+        samples: so many for each client; the rest is left out. None deals all.
         consecutive: client i holds classes i, i + 1, ..., i + k - 1, counted round, as in the
             FedProx code.
         by: "label", or "group" to take groups in place of classes.
+        share: how ``samples`` are spread over a client's classes. "even": as evenly as whole
+            numbers allow. "level": as evenly as classes with few samples allow, others make up for
+            them. "available": in proportion to what a class has for each client that holds it.
+        fit: lower ``samples`` to what the data have, with a warning.
     """
     cell, names = cells_by(pool, by)
     what = "classes" if by == "label" else "groups"
@@ -154,19 +160,29 @@ def classes_per_client(
             " clients or k, or select samples first"
         )
     if samples is None:
+        _need_no_samples(share, fit)
         return deal_evenly(pool, cell, members, seed)
     require_whole("samples", samples, 1)
-    return deal_sizes(pool, cell, names, members, np.full(clients, samples), seed)
+    return deal_sizes(pool, cell, names, members, np.full(clients, samples), seed, share, fit)
 
 
-def class_teams(pool: Rows, *, seed: int, teams: Mapping[str, Mapping[str, Any]]) -> Deal:
+def class_teams(
+    pool: Rows,
+    *,
+    seed: int,
+    teams: Mapping[str, Mapping[str, Any]],
+    share: str = "even",
+    fit: bool = False,
+) -> Deal:
     """Teams of clients that hold different classes: GIFAIR's FEMNIST with three groups of writers.
 
     Args:
         teams: for each team its number of "clients", its "classes" (numbers or names) and
-            optionally "samples" for each of its clients, taken as evenly as possible from its
-            classes. Without samples, each class is dealt evenly to all who hold it; give them for
-            all teams or for none. Samples of classes that no team holds are left out.
+            optionally "samples" for each of its clients. Without samples, each class is dealt
+            evenly to all who hold it; give them for all teams or for none. Samples of classes that
+            no team holds are left out.
+        share, fit: as for :func:`classes_per_client`; ``fit`` keeps the proportions of the teams'
+            sizes.
     """
     label, names = classes_of(pool)
     require(
@@ -199,11 +215,11 @@ def class_teams(pool: Rows, *, seed: int, teams: Mapping[str, Mapping[str, Any]]
         codes += [code] * team["clients"]
     holders, counts = np.array(members), np.array(samples)
     require(bool(counts.all()) or not counts.any(), "give samples for every team, or for none")
-    deal = (
-        deal_sizes(pool, label, names, holders, counts, seed)
-        if counts.all()
-        else deal_evenly(pool, label, holders, seed)
-    )
+    if counts.all():
+        deal = deal_sizes(pool, label, names, holders, counts, seed, share, fit)
+    else:
+        _need_no_samples(share, fit)
+        deal = deal_evenly(pool, label, holders, seed)
     return deal._replace(teams=torch.tensor(codes), team_names=tuple(map(str, teams)))
 
 
@@ -266,6 +282,15 @@ PARTITIONS: dict[str, Partition] = {
     "ssg": ssg,
     "psg": psg,
 }
+
+
+def _need_no_samples(share: str, fit: bool) -> None:
+    """Raise a ValueError where settings are given that say how ``samples`` are dealt."""
+    require_choice("share", share, SHARES)
+    require(
+        share == "even" and fit is False,
+        "share and fit say how samples are dealt; give samples, or leave them out",
+    )
 
 
 def _class_code(entry: int | str, names: tuple[str, ...]) -> int:

@@ -102,6 +102,31 @@ def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
     return size[TRAIN], size[VAL], size[TEST]
 
 
+def shares_in_order(
+    split: Mapping[str, Any] | None, order: str, of: str, otherwise: str = ""
+) -> tuple[float, float]:
+    """val and test of a split in which they come last, {"test": 0.2} by default.
+
+    ``of`` says what they are shares of, "each role's windows"; ``otherwise`` is another way out.
+    """
+    split = {"test": 0.2} if split is None else split
+    if not isinstance(split, Mapping) or set(split) - {"val", "test"}:
+        raise ValueError(
+            f"split in {order} order has only val and test, got {split!r}; give shares such as"
+            f' {{"val": 0.1, "test": 0.2}}{otherwise}'
+        )
+    val, test = (split.get(key, 0.0) for key in ("val", "test"))
+    for name, share in (("val", val), ("test", test)):
+        require_number(f"{name} of split", share, "[0, 1)", f"it is a share of {of}")
+    require(
+        val + test < 1,
+        "val and test of split must leave {} for training; they add up to {:g}",
+        of.split()[-1],
+        val + test,
+    )
+    return float(val), float(test)
+
+
 def _settings(
     pool: Rows, split: str | Mapping[str, Any] | None, seed: int
 ) -> tuple[float, float, bool, bool, tuple[int, int] | None, int]:

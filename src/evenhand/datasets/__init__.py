@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.adult import adult
     from evenhand.datasets.loaders.airline_sentiment import airline_sentiment
     from evenhand.datasets.loaders.cifar import cifar10, cifar100
+    from evenhand.datasets.loaders.cinic10 import cinic10
     from evenhand.datasets.loaders.compas import compas
     from evenhand.datasets.loaders.digits import digits
     from evenhand.datasets.loaders.emnist import emnist
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.population import population
     from evenhand.datasets.loaders.sent140 import sent140
     from evenhand.datasets.loaders.shakespeare import shakespeare
+    from evenhand.datasets.loaders.stackoverflow import stackoverflow
     from evenhand.datasets.loaders.synthetic import synthetic
     from evenhand.datasets.loaders.synthetic_minimax import synthetic_minimax
     from evenhand.datasets.loaders.table import table
@@ -44,6 +46,7 @@ DATASETS = (
     "airline_sentiment",
     "cifar10",
     "cifar100",
+    "cinic10",
     "compas",
     "digits",
     "emnist",
@@ -57,6 +60,7 @@ DATASETS = (
     "population",
     "sent140",
     "shakespeare",
+    "stackoverflow",
     "synthetic",
     "synthetic_minimax",
     "vehicle",
@@ -71,6 +75,7 @@ __all__ = [
     "airline_sentiment",
     "cifar10",
     "cifar100",
+    "cinic10",
     "compas",
     "digits",
     "emnist",
@@ -86,6 +91,7 @@ __all__ = [
     "population",
     "sent140",
     "shakespeare",
+    "stackoverflow",
     "synthetic",
     "synthetic_minimax",
     "table",

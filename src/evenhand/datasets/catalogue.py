@@ -19,15 +19,17 @@ def _own(
     instead: str = "",
     also: tuple[str, ...] = (),
     megabytes: float = 0,
+    pattern: str = "",
 ) -> Callable[[], tuple[Need, ...]]:
     """The files that a data set's module declares, in ``constant``, and those it takes in their
-    place, in ``instead``."""
+    place, in ``instead`` or by the names that ``pattern`` describes."""
 
     def needs() -> tuple[Need, ...]:
         home = importlib.import_module(f"evenhand.datasets.loaders.{module or name}")
         other = getattr(home, instead) if instead else ()
         others = () if not other else ((other,),) if isinstance(other, File) else (other,)
-        return (Need(name, getattr(home, constant), also, others, megabytes=megabytes),)
+        names = getattr(home, pattern) if pattern else ""
+        return (Need(name, getattr(home, constant), also, others, names, megabytes),)
 
     return needs
 
@@ -136,6 +138,14 @@ _ENTRIES = (
         needs=_own("cifar100", "cifar", "CIFAR100_FILES", megabytes=169),
     ),
     Entry(
+        "cinic10",
+        "CIFAR-10 enlarged from ImageNet, 32 x 32",
+        "by partition",
+        "90,000 + 90,000 + 90,000",
+        "Darlow et al., 2018, from CIFAR-10 and ImageNet; CC BY 4.0",
+        needs=_own("cinic10", pattern="UNPACKED", megabytes=688),
+    ),
+    Entry(
         "vehicle",
         "kinds of vehicles from sensors along a road",
         "23 sensors",
@@ -182,6 +192,14 @@ _ENTRIES = (
         "by LEAF's settings",
         "Go, Bhayani and Huang, 2009; word vectors: GloVe (Pennington et al., 2014), PDDL 1.0",
         needs=lambda: (_leaf("sent140", "-s niid --sf 0.4 -k 30 -t sample"), _glove()),
+    ),
+    Entry(
+        "stackoverflow",
+        "next word of a question or answer, by user",
+        "20 of 342,477 users",
+        "by user",
+        "TensorFlow Federated, from Stack Overflow's data dump; CC BY-SA 3.0",
+        needs=_own("stackoverflow"),
     ),
     Entry(
         "airline_sentiment",

@@ -57,6 +57,7 @@ def read_images(
     files: Sequence[File],
     label_names: tuple[str, ...],
     transposed: bool = False,
+    first: int = 0,
 ) -> Pool:
     """Images of 28 x 28 bytes with their labels.
 
@@ -64,6 +65,7 @@ def read_images(
         paths, files: images and labels of the training samples, then, where there are such, of the
             official test samples.
         transposed: the files hold columns where others hold rows.
+        first: the label that stands for the first class.
     """
     sizes, images, labels = [], [], []
     for pair in range(0, len(files), 2):
@@ -80,8 +82,8 @@ def read_images(
                 " take both from one source"
             )
         images.append(pixels.transpose(0, 2, 1) if transposed else pixels)
-        labels.append(torch.tensor(codes))
-        check_labels(paths[pair + 1], labels[-1], len(label_names))
+        labels.append(torch.tensor(codes).long() - first)
+        check_labels(paths[pair + 1], labels[-1], len(label_names), first)
         sizes.append(len(codes))
     held_out = None if len(sizes) == 1 else torch.arange(sum(sizes)) >= sizes[0]
     return image_pool(

@@ -29,14 +29,15 @@ def image_pool(
     return Pool(view, labels.long(), label_names, held_out=held_out)
 
 
-def check_labels(path: Path, labels: Tensor, classes: int) -> None:
-    """Raise a DataError unless all labels are below ``classes``."""
-    unknown = (labels >= classes).nonzero()
+def check_labels(path: Path, labels: Tensor, classes: int, first: int = 0) -> None:
+    """Raise a DataError unless all labels are below ``classes`` and not negative; in the file they
+    are counted from ``first``."""
+    unknown = ((labels < 0) | (labels >= classes)).nonzero()
     if len(unknown):
         row = int(unknown[0])
         raise DataError(
-            f"{path}: row {row} (from 0) has label {int(labels[row])}, classes are 0 to"
-            f" {classes - 1}; fetch the file again"
+            f"{path}: row {row} (from 0) has label {int(labels[row]) + first}, classes are"
+            f" {first} to {classes - 1 + first}; fetch the file again"
         )
 
 

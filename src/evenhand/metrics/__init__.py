@@ -8,6 +8,7 @@ from evenhand.metrics import (
     parity,
     rates,
     spread,
+    teams,
     trials,
     uncertainty,
 )
@@ -15,10 +16,12 @@ from evenhand.metrics.counts import Counts
 from evenhand.metrics.outcomes import sample_outcomes, sample_values
 from evenhand.metrics.scores import counts_of, score_columns, summary
 from evenhand.metrics.tallies import tally
+from evenhand.metrics.teams import between_teams, team_means
 
 __all__ = [
     "Counts",
     "across",
+    "between_teams",
     "calibration",
     "counts_of",
     "group_rates",
@@ -31,6 +34,8 @@ __all__ = [
     "spread",
     "summary",
     "tally",
+    "team_means",
+    "teams",
     "trials",
     "uncertainty",
 ]

@@ -75,6 +75,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         if tally["confusion"].shape[-2] == 2:
             columns["specificity"] = score(lambda table: rates.recall(table)[..., 0], "confusion")
             columns["auc"] = score(calibration.auc, "scored")
+    if "scored" in tally:
         columns["brier"] = score(_mean, "brier", "count")
         # scores of a model without a Brier score are no probabilities
         needed = ("scored", "score", "brier")

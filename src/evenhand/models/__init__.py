@@ -8,7 +8,7 @@ from evenhand.models.cnn import CNN
 from evenhand.models.factories import MODELS
 from evenhand.models.linear import MLP, Linear
 from evenhand.models.lstm import LSTM
-from evenhand.models.recurrent import CharLSTM, TextLSTM
+from evenhand.models.recurrent import CharLSTM, TextLSTM, WordLSTM
 from evenhand.models.resnet import ResNet18
 
-__all__ = ["CNN", "LSTM", "MLP", "MODELS", "CharLSTM", "Linear", "ResNet18", "TextLSTM"]
+__all__ = ["CNN", "LSTM", "MLP", "MODELS", "CharLSTM", "Linear", "ResNet18", "TextLSTM", "WordLSTM"]

@@ -16,6 +16,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ditto": {"channels": (16, 32), "dropout": (0.25, 0.5), "init": "glorot"},
     "leaf": {"hidden": (2048,), "init": "glorot"},
     "pfl": {"kernel": 3, "padded": False, "pool": "last", "dropout": (0.25, 0.5), "init": "glorot"},
+    "propfair": {"channels": (64, 64), "hidden": (384, 192)},
 }
 
 
@@ -34,8 +35,12 @@ class CNN(nn.Sequential):
         pfl       3x3 conv 32, 3x3 conv 64, both without padding, pool, dropout 0.25, dense 128,
                   dropout 0.5: CIFAR-10 and FEMNIST in the benchmarks of pfl-research (Granqvist et
                   al., 2024). 1 626 442 for CIFAR-10
+        propfair  5x5 conv 64, pool, 5x5 conv 64, pool, dense 384, dense 192: CINIC-10 in PropFair
+                  (Zhang et al., 2022). The paper states "2 conv + 3 FC" and nothing else; 64
+                  filters of 5x5 and 192 are in its published code, in a network of two dense layers
+                  that also normalises over channels; 384 and the rest are our choice. 1 756 426
 
-    All but the first come from code that starts as TensorFlow does, init="glorot".
+    ditto, leaf and pfl come from code that starts as TensorFlow does, init="glorot".
 
     Args:
         shape: channels, height and width of an image; without channels, height and width.

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from evenhand.errors import require
 from evenhand.models.cnn import CNN, VARIANTS
 from evenhand.models.linear import MLP, Linear
-from evenhand.models.recurrent import CharLSTM, TextLSTM
+from evenhand.models.recurrent import CharLSTM, TextLSTM, WordLSTM
 from evenhand.models.resnet import ResNet18
 
 Shape = Sequence[int]
@@ -105,6 +105,21 @@ def char_lstm(
         return CharLSTM(symbols, embedding, units, layers)
 
 
+def word_lstm(
+    shape: Shape,
+    outputs: int,
+    seed: int,
+    embedding: int = 96,
+    units: int = 670,
+    layers: int = 1,
+    dense: Sequence[int] = (96,),
+) -> nn.Module:
+    """The next of ``outputs`` words; see :class:`WordLSTM`."""
+    _require_tokens("word_lstm", shape, "words")
+    with seeded(seed):
+        return WordLSTM(outputs, embedding, units, layers, dense)
+
+
 def text_lstm(
     shape: Shape,
     outputs: int,
@@ -160,6 +175,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp,
     "cnn": cnn,
     "char_lstm": char_lstm,
+    "word_lstm": word_lstm,
     "text_lstm": text_lstm,
     "resnet18": resnet18,
 }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -16,8 +19,8 @@ class CharLSTM(nn.Module):
     the last state.
 
     The network for Shakespeare in LEAF (Caldas et al., 2018), q-FFL, GIFAIR-FL and PropFair: 80
-    symbols, embedding 8, two layers of 256: 819 920 parameters. Starts as PyTorch's layers do (LEAF
-    and q-FFL: TensorFlow's, with a forget bias of 1).
+    symbols, embedding 8, two layers of 256: 819 920 parameters. PropFair's paper has one layer:
+    293 584. Starts as PyTorch's layers do (LEAF and q-FFL: TensorFlow's, with a forget bias of 1).
     """
 
     def __init__(
@@ -35,21 +38,71 @@ class CharLSTM(nn.Module):
         return scores
 
 
+class WordLSTM(nn.Module):
+    """The next word from the words before it: embedding, LSTM layers, dense layers without
+    activation on the last state.
+
+    The network for Stack Overflow in Reddi et al. (ICLR 2021) and PropFair ("1 LSTM + 2 FC"):
+    10 004 words, embedding 96, one layer of 670, dense 96, dense to the words: 4 053 428
+    parameters. (Keras has one bias where PyTorch has two: 4 050 748.) Starts as PyTorch's layers
+    do.
+
+    Codes 0 before the first word are padding: they are passed over, as with a mask.
+
+    Args:
+        words: codes of words, and outputs.
+        embedding: length of a word's vector.
+        units, layers: of the LSTM.
+        dense: widths of the dense layers before the last one; () for none.
+    """
+
+    def __init__(
+        self,
+        words: int = 10_004,
+        embedding: int = 96,
+        units: int = 670,
+        layers: int = 1,
+        dense: Sequence[int] = (96,),
+    ) -> None:
+        super().__init__()
+        require_whole("words", words, 2)
+        require_whole("embedding", embedding, 1)
+        require(isinstance(dense, list | tuple), "dense must be a list of widths, got {}", dense)
+        for width in dense:
+            require_whole("every entry of dense", width, 1)
+        self.embedding = nn.Embedding(words, embedding)
+        self.lstm = LSTM(embedding, units, layers)
+        self.dense = nn.Sequential(
+            *(nn.Linear(*pair) for pair in itertools.pairwise((units, *dense, words)))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        length = x.shape[1]
+        padding = (x == 0).cumprod(1).sum(1, keepdim=True)  # in front
+        # words first, and the state after the last of them: padding comes too late to count
+        words = x.gather(1, (torch.arange(length, device=x.device) + padding) % length)
+        states = self.lstm(self.embedding(words))
+        last = (length - 1 - padding).clamp(min=0)[..., None].expand(-1, -1, states.shape[2])
+        scores: Tensor = self.dense(states.gather(1, last).squeeze(1))
+        return scores
+
+
 class TextLSTM(nn.Module):
-    """A class from a text's word codes: frozen word vectors, LSTM layers, two dense layers on the
-    last state.
+    """A class from a text's word codes: frozen word vectors, LSTM layers, one or two dense layers
+    on the last state.
 
     The network for Sent140 in q-FFL's code (Li et al., ICLR 2020): two layers of 100 units, a dense
-    layer of 30 without activation, one of 2. Like there, the last state is that after the last
-    position, padding included. Trained parameters: 164 692 for vectors of length 100, 244 692 for
-    300. Starts as PyTorch's layers do.
+    layer of 30 without activation, one of 2. FAFL's paper says "two LSTM layers and one dense
+    layer": ``dense=0``. Like there, the last state is that after the last position, padding
+    included. Trained parameters: 164 692 for vectors of length 100, 244 692 for 300. Starts as
+    PyTorch's layers do.
 
     Args:
         vectors: (V, d), row = code of a word. They are not trained, do not travel, and are not in
             the state_dict.
         outputs: classes.
         units, layers: of the LSTM.
-        dense: width of the first dense layer.
+        dense: width of the first dense layer; 0 leaves it out.
     """
 
     def __init__(
@@ -61,11 +114,12 @@ class TextLSTM(nn.Module):
             "vectors must be a tensor (words, dimensions), got {}",
             _kind(vectors),
         )
-        for name, value in (("outputs", outputs), ("dense", dense)):
-            require_whole(name, value, 1)
+        require_whole("outputs", outputs, 1)
+        require_whole("dense", dense, 0)
         self.words = FrozenVectors(vectors)
         self.lstm = LSTM(vectors.shape[1], units, layers)
-        self.dense, self.last = nn.Linear(units, dense), nn.Linear(dense, outputs)
+        self.dense = nn.Linear(units, dense) if dense else nn.Identity()
+        self.last = nn.Linear(dense or units, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.last(self.dense(self.lstm(self.words(x))[:, -1]))

@@ -7,6 +7,7 @@ import dataclasses
 import math
 import pickle
 import tomllib
+from collections.abc import Mapping
 from typing import Any
 
 from evenhand.algorithm import Algorithm
@@ -30,14 +31,10 @@ def it_is_a_frozen_dataclass(subject: Subject) -> None:
 
 
 def its_settings_are_plain_values(subject: Subject) -> None:
-    """Settings are numbers, text, true or false, None, tuples of these, or methods: they can be
-    saved and sent."""
+    """Settings are numbers, text, true or false, None, tuples or unchangeable tables of these, or
+    methods: they can be saved and sent."""
     for name, value in settings(subject.algorithm).items():
-        odd = [
-            entry
-            for entry in (value if isinstance(value, tuple) else (value,))
-            if not isinstance(entry, PLAIN)
-        ]
+        odd = [entry for entry in _entries(value) if not isinstance(entry, PLAIN)]
         expect(
             not odd,
             f"{name} holds {type(odd[0] if odd else None).__name__}; a plain value could be saved"
@@ -142,6 +139,12 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
 def settings(algorithm: Any) -> dict[str, Any]:
     """The values of a method's fields."""
     return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}
+
+
+def _entries(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, Mapping) and not isinstance(value, dict):  # a dict can be changed
+        return (*value, *value.values())
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _flags(algorithm: Algorithm) -> dict[str, Any]:

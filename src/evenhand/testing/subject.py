@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -225,7 +225,10 @@ class Subject:
         few at random."""
         fields = dataclasses.fields(self.algorithm)  # type: ignore[arg-type]
         values = [getattr(self.algorithm, entry.name) for entry in fields]
-        if any(isinstance(value, tuple) and len(value) == self.clients for value in values):
+        if any(
+            isinstance(value, Mapping) or (isinstance(value, tuple) and len(value) == self.clients)
+            for value in values
+        ):
             skip("a setting has one value for each client")
         if any(
             survey is not None and isinstance(survey.who, int)

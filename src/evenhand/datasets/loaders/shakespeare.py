@@ -18,12 +18,12 @@ from evenhand.data.federation import Federation
 from evenhand.data.partitions import natural
 from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
 from evenhand.data.samples import View
-from evenhand.data.splits import part_sizes
+from evenhand.data.splits import part_sizes, shares_in_order
 from evenhand.data.storage.file import File
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
 from evenhand.data.text import LETTER_NAMES, letter_codes
-from evenhand.errors import DataError, require, require_choice, require_number, require_whole
+from evenhand.errors import DataError, require, require_choice, require_whole
 
 FILES = (
     File(
@@ -80,7 +80,9 @@ def shakespeare(
     require_whole("least", least, 1)
     if order == "random":
         return deal(read(root, least, roles, teams, seed), partition, split, seed, clients)
-    val, test = _shares(split)
+    val, test = shares_in_order(
+        split, "time", "each role's windows", ', or order = "random" for other ways to split'
+    )
     way_out = 'leave out val or partition, or use order = "random"'
     require(val == 0 or partition is None, "val in time order needs roles as clients; {}", way_out)
     margin = WINDOW if gap else 0
@@ -236,24 +238,6 @@ def _choose(
         return np.sort([number[name] for name in roles])
     require_whole("roles", roles, 1)
     return np.sort(draw(int(roles), enough, "roles"))
-
-
-def _shares(split: Mapping[str, Any] | None) -> tuple[float, float]:
-    split = {"test": 0.2} if split is None else split
-    way_out = (
-        'give shares such as {"val": 0.1, "test": 0.2}, or order = "random" for other ways to split'
-    )
-    if not isinstance(split, Mapping) or set(split) - {"val", "test"}:
-        raise ValueError(f"split in time order has only val and test, got {split!r}; {way_out}")
-    val, test = (split.get(key, 0.0) for key in ("val", "test"))
-    for name, share in (("val", val), ("test", test)):
-        require_number(f"{name} of split", share, "[0, 1)", "it is a share of each role's windows")
-    require(
-        val + test < 1,
-        "val and test of split must leave windows for training; they add up to {:g}",
-        val + test,
-    )
-    return float(val), float(test)
 
 
 def parts_in_time(pool: Pool, val: float, test: float, margin: int) -> Tensor:
