@@ -1,7 +1,7 @@
 """How teams of clients fare when every client counts once.
 
-GIFAIR-FL reports the accuracy of a group of devices as the mean over its devices. Rows of teams in
-scores pool samples instead: there a client counts for its test samples.
+This is how we read the group accuracies of GIFAIR-FL's paper, which does not say how they are
+pooled. Rows of teams in scores pool samples instead: there a client counts for its test samples.
 """
 
 from __future__ import annotations
