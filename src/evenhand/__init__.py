@@ -83,6 +83,7 @@ if TYPE_CHECKING:
     from evenhand.page import figures
     from evenhand.page.audit import audit_page
     from evenhand.page.report import report
+    from evenhand.papers.reproduction import Reproduction, reproduce
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
@@ -153,6 +154,7 @@ _HOME = {
     "model": ["Model"],
     "page.audit": ["audit_page"],
     "page.report": ["report"],
+    "papers.reproduction": ["Reproduction", "reproduce"],
     "studies.audits.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
     "studies.findings": ["Findings", "analyse"],
@@ -235,6 +237,7 @@ __all__ = [
     "Replies",
     "Reply",
     "Reporting",
+    "Reproduction",
     "Result",
     "Run",
     "RunError",
@@ -268,6 +271,7 @@ __all__ = [
     "plots",
     "read_table",
     "report",
+    "reproduce",
     "shifts",
     "simplex",
     "sweep",

@@ -14,6 +14,7 @@ from evenhand.cli.data import data
 from evenhand.cli.describe import describe
 from evenhand.cli.flower import flower
 from evenhand.cli.report import report
+from evenhand.cli.reproduce import reproduce
 from evenhand.cli.run import resume, run
 from evenhand.cli.sweep import sweep
 from evenhand.cli.terminal import Commands
@@ -67,6 +68,7 @@ main.add_command(compare)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(report)
+main.add_command(reproduce)
 main.add_command(verify)
 main.add_command(audit)
 main.add_command(data)

@@ -44,6 +44,10 @@ class Result:
         """Of its file."""
         return file_name(self.part, self.budget)
 
+    def note_of_data(self, part: Part) -> bool:
+        """Whether it was made on data in place of the paper's."""
+        return bool(part.other) and str(part.other.get("about", "")) in self.note
+
     def write(self, folder: Path) -> Path:
         """Keep it in a folder; what was there before is replaced."""
         path = folder / self.name

@@ -1,0 +1,211 @@
+"""Run experiments of papers and look at what came out: ``eh.reproduce`` and the command behind
+it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from evenhand.errors import DataError, SpecError
+from evenhand.papers.availability import MISSING, data_for, variant
+from evenhand.papers.experiment import Experiment, Part, experiments, find_parts
+from evenhand.papers.published import published
+from evenhand.papers.results import Result, committed, file_name, identity_of, read_result
+from evenhand.papers.running import Watch, prepare, run
+from evenhand.papers.verdicts import Line, compare
+from evenhand.studies.specs.spec import Spec
+from evenhand.training.fit import Progress
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUT = Path("runs") / "reproduce"
+RESULTS = "results"  # in OUT
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A part of an experiment, and what our runs of it gave."""
+
+    experiment: Experiment
+    part: Part  # as it was run, or would be
+    result: Result | None = None  # None where it was not run
+    missing: str = ""  # why
+
+    @property
+    def lines(self) -> list[Line]:
+        """Every published number beside ours."""
+        return compare(published(self.part), self.result.values) if self.result else []
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """Experiments beside what we got; prints itself."""
+
+    outcomes: tuple[Outcome, ...]
+
+    def table(self) -> pd.DataFrame:
+        """A row per published number."""
+        import pandas as pd
+
+        return pd.DataFrame(self.rows())
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row per published number: published, ours, difference, interval, verdict."""
+        return [
+            {
+                "experiment": outcome.part.title,
+                "budget": outcome.part.budget,
+                "row": line.published.row,
+                "metric": line.published.metric,
+                "unit": line.published.unit,
+                "published": line.published.mean,
+                "published_std": line.published.std,
+                "ours": line.mean,
+                "std": line.std,
+                "difference": line.difference,
+                "low": line.low,
+                "high": line.high,
+                "verdict": line.verdict,
+            }
+            for outcome in self.outcomes
+            for line in outcome.lines
+        ]
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        from evenhand.papers.tables import show
+
+        console = Console(width=110)
+        with console.capture() as captured:
+            for outcome in self.outcomes:
+                show(console, outcome)
+        return captured.get()
+
+
+def reproduce(
+    *names: str,
+    quick: bool = False,
+    out: str | Path = OUT,
+    device: str = "auto",
+    again: bool = False,
+) -> Reproduction:
+    """Run experiments of papers, and compare their published numbers with what comes out.
+
+    Args:
+        names: "fafl-table1", "propfair-table6:shakespeare", a paper ("gifair"), or "all".
+        quick: with a smaller budget, which two CPU cores finish in minutes.
+        out: a directory for runs and results; what is there already is not run again.
+        again: run also what is there.
+    """
+    parts = find_parts(names)
+    if not parts:
+        raise SpecError('name an experiment, such as "fedminmax-table1"')
+    return Reproduction(tuple(outcomes(parts, Path(out), quick=quick, device=device, again=again)))
+
+
+@contextmanager
+def _silent(spec: Spec) -> Iterator[Callable[..., Progress]]:
+    yield lambda *given, **named: lambda done, row: None
+
+
+def outcomes(
+    parts: Iterable[Part],
+    out: Path = OUT,
+    *,
+    results: Path | None = None,
+    quick: bool = False,
+    device: str = "auto",
+    again: bool = False,
+    watch: Watch = _silent,
+    before: Callable[[Part], None] = lambda part: None,
+) -> Iterator[Outcome]:
+    """Run parts one after another; what each gave, as it comes.
+
+    Args:
+        results: the folder of result files; by default one in ``out``.
+        before: called with each part that is about to be run.
+    """
+    folder = results or out / RESULTS
+    for part in parts:
+        experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
+        data = data_for(home)
+        if data.kind == MISSING:
+            yield Outcome(
+                experiment, part, missing=f"data {home.spec['data']['name']} {data.about}"
+            )
+            continue
+        job = variant(home, quick)
+        path = folder / file_name(job.title, job.budget)
+        known = read_result(path) if path.exists() and not again else None
+        if known is None or known.identity != identity_of(job):
+            before(job)
+            place = out / f"{path.stem}.{identity_of(job)[:8]}"
+            known = run(_prepared(job, device), place, watch, _command(job, device))
+            known.write(folder)
+        yield Outcome(experiment, _seen_as(part, job), known)
+
+
+def found(
+    parts: Iterable[Part], folders: Sequence[Path] = (), quick: bool | None = None
+) -> list[Outcome]:
+    """What is known of parts without running anything: from folders of results, then from those
+    that come with the package; the paper's budget before a smaller one.
+
+    Args:
+        quick: results with a smaller budget alone, or those with the paper's; None takes either.
+    """
+    shipped = committed()
+    budgets = ("paper", "quick") if quick is None else ("quick",) if quick else ("paper",)
+    return [_known(part, folders, shipped, budgets) for part in parts]
+
+
+def _known(
+    part: Part, folders: Sequence[Path], shipped: Mapping[str, Result], budgets: Sequence[str]
+) -> Outcome:
+    experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
+    for budget in budgets:
+        name = file_name(home.title, budget)
+        paths = [folder / name for folder in folders if (folder / name).exists()]
+        result = read_result(paths[0]) if paths else shipped.get(name)
+        if result is None:
+            continue
+        run_as = home.substituted() if result.note_of_data(home) else home
+        run_as = run_as.quick() if budget == "quick" else run_as
+        return Outcome(experiment, _seen_as(part, run_as), result)
+    data = data_for(home)
+    why = (
+        f"data {home.spec['data']['name']} {data.about}" if data.kind == MISSING else "not run yet"
+    )
+    return Outcome(experiment, part, missing=why)
+
+
+def _seen_as(part: Part, job: Part) -> Part:
+    """The part that was asked for, with how it was run."""
+    from dataclasses import replace
+
+    if part.title == job.title:
+        return job
+    return replace(
+        part, rows=job.rows, spec=job.spec, note=job.note, budget=job.budget, seeds=job.seeds
+    )
+
+
+def _prepared(part: Part, device: str) -> Any:
+    try:
+        return prepare(part, device)
+    except DataError:
+        raise
+    except SpecError as error:
+        raise SpecError(f"{part.title}: {error}") from error
+
+
+def _command(part: Part, device: str) -> str:
+    quick = ["--quick"] if part.budget == "quick" else []
+    where = [] if device == "auto" else ["--device", device]
+    return shlex.join(["evenhand", "reproduce", part.title, *quick, *where])
