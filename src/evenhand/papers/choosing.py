@@ -9,8 +9,9 @@ import numpy as np
 
 from evenhand.papers.experiment import Row
 from evenhand.studies.runs.study import Study
+from evenhand.studies.runs.trial import Floats
 from evenhand.studies.specs.method import Method, flat_settings
-from evenhand.studies.specs.selection import NUMBERS
+from evenhand.studies.specs.selection import Numbers, numbers
 
 # what is to be the best on validation data, on average over the seeds
 RULES = {
@@ -42,8 +43,8 @@ def choose(study: Study, rows: Sequence[tuple[Row, Sequence[Method]]]) -> dict[s
         if len(points) == 1:
             found[row.label] = Choice(labels[0] if labels else "", {}, ())
             continue
-        numbers = {label: _numbers(study, label) for label in labels}
-        sound = {label: one for label, one in numbers.items() if np.isfinite(one["mean"])}
+        judged = _numbers(study, labels)
+        sound = {label: one for label, one in judged.items() if np.isfinite(one["mean"])}
         if not sound:
             found[row.label] = Choice("", {}, ())
             continue
@@ -70,19 +71,18 @@ def choose(study: Study, rows: Sequence[tuple[Row, Sequence[Method]]]) -> dict[s
     return found
 
 
-def _numbers(study: Study, label: str) -> dict[str, float]:
-    """Of a point on validation data: numbers over clients, means over seeds."""
-    rows = []
-    for seed in study.seeds:
-        trial = study.trials[label, seed]
-        accuracy = trial.column("accuracy", "client", "validation")
-        losses = trial.column("loss", "client", "validation")
-        groups = trial.column("loss", "group", "validation")
-        rows.append(
-            {name: float(of(accuracy)) for name, of in NUMBERS.items()}
-            | {"loss": float(np.nanmean(losses)), "group": float(np.max(groups, initial=-np.inf))}
-        )
-    return {name: float(np.mean([row[name] for row in rows])) for name in rows[0]}
+def _numbers(study: Study, labels: Sequence[str]) -> dict[str, Numbers]:
+    """Of each point on validation data: numbers over clients and groups, means over seeds."""
+
+    def column(label: str, name: str, by: str) -> list[Floats]:
+        return [study.trials[label, seed].column(name, by, "validation") for seed in study.seeds]
+
+    found = numbers({label: column(label, "accuracy", "client") for label in labels})
+    for label in labels:
+        losses, groups = (column(label, "loss", by) for by in ("client", "group"))
+        found[label]["loss"] = float(np.mean([np.nanmean(one) for one in losses]))
+        found[label]["group"] = float(np.mean([np.max(one, initial=-np.inf) for one in groups]))
+    return found
 
 
 def _choice(row: Row, points: Sequence[Method], best: str) -> Choice:

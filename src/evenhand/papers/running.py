@@ -40,7 +40,7 @@ class Job(NamedTuple):
 
 def prepare(part: Part, device: str = "auto") -> Job:
     """Read data, build everything, and check it; raises before anything is trained."""
-    rows = [(row, _points(row)) for row in part.rows]
+    rows = [(row, points_of(row)) for row in part.rows]
     if not rows:
         raise SpecError(f"{part.title} has no rows")
     for row, _ in rows:
@@ -96,7 +96,8 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
     )
 
 
-def _points(row: Row) -> list[Method]:
+def points_of(row: Row) -> list[Method]:
+    """The points of a row's grid, each a method."""
     axes = [Axis.of(key, values, key) for key, values in row.grid.items()]
     method = Method.from_table(row.method)
     return grid_points([method], axes) if axes else [method]
