@@ -17,10 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import numpy as np
-
 from evenhand.errors import SpecError
 from evenhand.metrics import spread
+from evenhand.metrics.teams import between_teams, team_means
 from evenhand.studies.runs.trial import Floats, Trial
 
 OVER_CLIENTS = {
@@ -92,25 +91,21 @@ def _number(trial: Trial, metric: str) -> Floats | float:
         if name in ("worst", "best"):
             return float(risks.max() if name == "worst" else risks.min())
         return _named(trial, "group", name, risks)
-    teams = team_means(trial)
-    if kind == "team" and name in teams:
-        return teams[name]
-    if metric == "team gap":
-        return max(teams.values()) - min(teams.values())
-    if metric == "team variance":
-        return float(np.var(list(teams.values())))
-    raise SpecError(f"unknown metric {metric!r}; the teams are {', '.join(teams) or 'none'}")
+    names, codes = _teams(trial)
+    if kind == "team" and name in names:
+        return float(team_means(accuracy, codes)[names.index(name)])
+    if metric in ("team gap", "team variance"):
+        apart = between_teams(accuracy, codes)
+        return apart.gap if metric == "team gap" else apart.variance
+    raise SpecError(f"unknown metric {metric!r}; the teams are {', '.join(names) or 'none'}")
 
 
-def team_means(trial: Trial) -> dict[str, float]:
-    """The mean accuracy of each team's clients, each of which counts once."""
+def _teams(trial: Trial) -> tuple[list[str], list[int]]:
+    """The names of the teams, and the number of each client's among them."""
     columns = trial.score_columns
-    rows = [index for index, by in enumerate(columns["by"]) if by == "client"]
-    teams = np.array([columns["team"][index] for index in rows])
-    accuracy = trial.column("accuracy", "client")
-    return {
-        str(team): float(np.nanmean(accuracy[teams == team])) for team in np.unique(teams) if team
-    }
+    of = [team for team, by in zip(columns["team"], columns["by"], strict=True) if by == "client"]
+    names = sorted(set(filter(None, of)))
+    return names, [names.index(team) if team else -1 for team in of]
 
 
 def _named(trial: Trial, by: str, name: str, values: Floats) -> float:
