@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from evenhand.page.markup import Cell, hidden, table, text
-from evenhand.papers.page.entry import DIVERGED, NAMES, RUN, Entry, once, total
+from evenhand.page.markup import Cell, table, text
+from evenhand.papers.page.entry import DIVERGED, NAMES, RUN, Entry, cited, once, total
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, VERDICTS, WITHIN
 
 MEANING = {
@@ -54,7 +54,7 @@ def _answer(found: Sequence[Entry]) -> list[str]:
     smaller = sum(entry.smaller for entry in run)
     other = sum(entry.substituted for entry in run)
     ways = [
-        f"{plain} as the paper has them",
+        f"{plain} with the paper's budget and data",
         f"{smaller} with a smaller budget" if smaller else "",
         f"{other} on substitute data" if other else "",
     ]
@@ -70,29 +70,29 @@ def _answer(found: Sequence[Entry]) -> list[str]:
 
 def _by_paper(found: Sequence[Entry]) -> str:
     names = list(dict.fromkeys(entry.experiment.paper for entry in found))
-    diverged = bool(total(once(found)).get(DIVERGED))
+    diverged = total(once(found))[DIVERGED] > 0
     shown = COUNTED if diverged else VERDICTS
     rows: list[list[Cell | str]] = []
     for paper in names:
         own = [entry for entry in once(found) if entry.experiment.paper == paper]
         sums = total(own)
-        about = ". ".join(filter(None, [paper.title, paper.authors, paper.venue]))
         name = NAMES.get(paper.name, paper.name)
         rows.append(
             [
-                Cell(f'{text(name)}<span class="role">{text(about)}</span>', name),
-                f"{sums.get('published', 0):,}",
-                f"{sums.get(RUN, 0):,}",
-                *(f"{sums.get(verdict, 0):,}" for verdict in shown),
+                Cell(f'{text(name)}<span class="role">{text(cited(paper))}</span>', name),
+                f"{sums['published']:,}",
+                f"{sums[RUN]:,}",
+                *(_count(sums[verdict], verdict, sums[RUN]) for verdict in shown),
             ]
         )
-    return table(
+    made = table(
         ["paper", "published numbers", "run", *shown],
         rows,
         "How many numbers have which verdict. A figure with the runs of a table is not counted"
         " again.",
         identity="papers-table",
     )
+    return f'<div class="counts papers">{made}</div>'
 
 
 def _rule() -> str:
@@ -127,14 +127,17 @@ def overview(found: Sequence[Entry]) -> str:
         " are not printed has no verdicts.",
         identity="experiments-table",
     )
-    return f'<div class="overview">{made}</div>'
+    return f'<div class="counts overview">{made}</div>'
 
 
 def _count(count: int, verdict: str, run: int) -> Cell:
     if not run:
-        return Cell(f"{NONE}{hidden(' not run')}", 0)
-    dot = f'<span class="mark {MARKS[verdict]}"></span>' if count else ""
-    return Cell(f"{dot}{count}", count)
+        return Cell(f'<span class="zero">{NONE}</span>', 0)
+    if not count:
+        return Cell('<span class="zero">0</span>', 0)
+    kind = MARKS.get(verdict, "none")
+    words = f'<span class="word"> {text(verdict)}</span>'  # where the heading is not seen
+    return Cell(f'<span class="mark {kind}"></span>{count:,}{words}', count)
 
 
 def _listed(words: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from evenhand.papers.availability import MISSING, data_for
-from evenhand.papers.experiment import Experiment, Part
+from evenhand.papers.experiment import Experiment, Paper, Part
 from evenhand.papers.published import published
 from evenhand.papers.results import QUICK, Result
 from evenhand.papers.verdicts import VERDICTS, Line, compare, counted
@@ -76,7 +76,7 @@ class Entry:
             return f"not run: {self.why_not}"
         ways = ["smaller budget"] * self.smaller + ["substitute data"] * self.substituted
         told = " and ".join(ways) or ("differs from the paper" if self.note else "")
-        return ": ".join(filter(None, [told, self.note])) or "as in the paper"
+        return ": ".join(filter(None, [told, self.note])) or "the paper's budget and data"
 
     @property
     def why_not(self) -> str:
@@ -131,13 +131,20 @@ def _rank(entry: Entry) -> tuple[int, bool]:
 
 def total(found: Sequence[Entry]) -> Mapping[str, int]:
     """Counts of several entries together."""
-    sums: dict[str, int] = {}
+    sums = dict.fromkeys((*VERDICTS, DIVERGED, RUN, "published"), 0)
     for entry in found:
         for name, count in entry.counts().items():
-            sums[name] = sums.get(name, 0) + count
+            sums[name] += count
     return sums
 
 
 def heading(experiment: Experiment) -> str:
     """``PropFair Table 6``."""
     return f"{NAMES.get(experiment.paper.name, experiment.paper.name)} {experiment.number}"
+
+
+def cited(paper: Paper) -> str:
+    """Title, authors and venue."""
+    return ". ".join(
+        filter(None, [paper.title, ", ".join(filter(None, [paper.authors, paper.venue]))])
+    )

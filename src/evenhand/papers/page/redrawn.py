@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from evenhand.data.plots import HATCHES, shortened
+from evenhand.data.plots import HATCHES, looks, shortened
 from evenhand.page.figures.drawing import Json, beside, plain, row_axis, safe
 from evenhand.papers.numbers import heading, unit_of
 from evenhand.papers.page.drawing import (
@@ -95,7 +95,7 @@ def _plane(entry: Entry, across: str, up: str) -> Drawing:
 def _bars_of_clients(entry: Entry, metrics: Sequence[str]) -> Drawing:
     rows, known = rows_of([entry]), theirs(entry)
     labels = [row for row in rows if any(ours(entry, row, metric) for metric in metrics)]
-    seen = looks_for(rows.values())
+    seen = looks(list(dict.fromkeys(rows.values())))  # numbers on black bars are not seen
     data: list[Json] = []
     hollow: Json = {**hollow_key(), "x": [], "y": [], "text": []}
     for place, row in enumerate(labels):
@@ -165,7 +165,8 @@ def _against(run: Sequence[Entry], metrics: Sequence[str]) -> list[Drawing]:
 def _over_rows(entry: Entry, metrics: Sequence[str]) -> list[Drawing]:
     known = theirs(entry)
     lines: dict[str, dict[str, list[Point]]] = {}
-    levels: dict[str, dict[str, Number]] = {}  # rows that have no place on the axis
+    # rows that have no place on the axis, each with the line whose look it has
+    levels: dict[str, dict[str, tuple[Number, str]]] = {}
     swept = [row for row in entry.part.rows if row.x is not None]
     one = len({row.series for row in swept}) == 1 and len(set(map(unit_of, metrics))) == 1
     for metric in metrics:
@@ -177,8 +178,8 @@ def _over_rows(entry: Entry, metrics: Sequence[str]) -> list[Drawing]:
                 point = Point(row.x, own, known.get((row.label, metric)))
                 lines.setdefault(panel, {}).setdefault(name, []).append(point)
             elif own:
-                name = f"{row.label}, {name}" if one and len(metrics) > 1 else name
-                levels.setdefault(panel, {})[name] = own
+                label = f"{row.label}, {name}" if one and len(metrics) > 1 else name
+                levels.setdefault(panel, {})[label] = (own, name)
     return [
         _lines(panel, found, levels.get(panel, {}), [entry], entry.part.name)
         for panel, found in lines.items()
@@ -188,11 +189,11 @@ def _over_rows(entry: Entry, metrics: Sequence[str]) -> list[Drawing]:
 def _lines(
     up: str,
     lines: Mapping[str, Sequence[Point]],
-    levels: Mapping[str, Number],
+    levels: Mapping[str, tuple[Number, str]],
     run: Sequence[Entry],
     title: str,
 ) -> Drawing:
-    seen = looks_for([*lines, *levels])
+    seen = looks_for([*lines, *(like for _, like in levels.values())])
     at = sorted({point.x for line in lines.values() for point in line})
     data: list[Json] = []
     for name, line in lines.items():
@@ -226,8 +227,8 @@ def _lines(
             )
     if any(point.paper for line in lines.values() for point in line):
         data.append(hollow_key())
-    for name, own in levels.items():
-        look = seen[name]
+    for name, (own, like) in levels.items():
+        look = seen[like]
         data.append(
             {
                 "type": "scatter",

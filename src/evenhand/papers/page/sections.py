@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from evenhand.page.markup import hidden, text
 from evenhand.papers.page.drawing import Drawing
-from evenhand.papers.page.entry import Entry, heading
+from evenhand.papers.page.entry import Entry, cited, heading
 from evenhand.papers.page.figures import against_published
 from evenhand.papers.page.redrawn import figure_metrics, redrawn
 from evenhand.papers.page.tables import chosen, compared, drawn_numbers, duration, source
@@ -22,7 +22,7 @@ REDRAWN = {
     "bars": "Bars are ours, circles are published.",
     "against": (
         "Lines are ours, with one standard deviation over seeds; hollow markers are published."
-        " The values below are evenly spaced."
+        " Horizontal lines are methods without this setting, whose values are evenly spaced."
     ),
 }
 
@@ -44,10 +44,10 @@ def section(found: Sequence[Entry], homes: dict[str, str]) -> Section:
     """
     experiment = found[0].experiment
     key = experiment.name if any(entry.part.name for entry in found) else found[0].key
-    paper = experiment.paper
-    told = ". ".join(filter(None, [paper.title, paper.authors, paper.venue]))
-    body = f'<p class="role">{text(told)}.</p><p>{text(experiment.about)}</p>'
-    body += _common(found)
+    body = f'<p class="role">{text(cited(experiment.paper))}.</p><p>{text(experiment.about)}</p>'
+    settings = _settings(found)
+    common = {words for words, values in settings.items() if len(set(values)) == 1}
+    body += "".join(_stated(words, settings[words][0]) for words in settings if words in common)
     drawings: dict[str, Drawing] = {}
     own = [entry for entry in found if not _elsewhere(entry, homes)]
     for name, drawn, caption in (
@@ -61,7 +61,7 @@ def section(found: Sequence[Entry], homes: dict[str, str]) -> Section:
             if name == "redrawn":
                 body += drawn_numbers(found, figure_metrics(found))
     for entry in found:
-        body += _part(entry, key, homes, len(found) > 1)
+        body += _part(entry, key, homes, common)
     return Section(key, heading(experiment), body, drawings)
 
 
@@ -71,19 +71,10 @@ def _elsewhere(entry: Entry, homes: dict[str, str]) -> str:
     return "" if home == entry.key else home
 
 
-def _common(found: Sequence[Entry]) -> str:
-    """What all parts have in common, of what the paper states and does not."""
-    return "".join(
-        _stated(words, next(iter(values)))
-        for words, values in _settings(found).items()
-        if len(values) == 1
-    )
-
-
-def _settings(found: Sequence[Entry]) -> dict[str, set[str]]:
+def _settings(found: Sequence[Entry]) -> dict[str, list[str]]:
     return {
-        "The paper states": {entry.part.stated for entry in found},
-        "It does not state": {entry.part.unknown for entry in found},
+        "The paper states": [entry.part.stated for entry in found],
+        "It does not state": [entry.part.unknown for entry in found],
     }
 
 
@@ -104,15 +95,16 @@ def _figures(drawings: dict[str, Drawing], caption: str) -> str:
     return f'<div class="panels{alone}">{made}</div><p class="below">{text(caption)}</p>'
 
 
-def _part(entry: Entry, key: str, homes: dict[str, str], several: bool) -> str:
+def _part(entry: Entry, key: str, homes: dict[str, str], common: Collection[str]) -> str:
     part, result = entry.part, entry.result
     body = ""
     if part.about:
         body += f"<p>{text(part.about[:1].upper() + part.about[1:])}.</p>"
-    if several:
-        for words, values in _settings([entry]).items():
-            if _stated(words, next(iter(values))):
-                body += _stated(words, next(iter(values)))
+    body += "".join(
+        _stated(words, values[0])
+        for words, values in _settings([entry]).items()
+        if words not in common
+    )
     if result is None:
         why = entry.why_not
         body += f'<p class="note"><b>Not run:</b> {text(why)}.</p>'

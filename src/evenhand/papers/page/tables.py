@@ -27,23 +27,25 @@ def compared(entry: Entry) -> str:
     by_row: dict[str, dict[str, Line]] = {}
     for line in entry.lines:
         by_row.setdefault(line.published.row, {})[line.published.metric] = line
+    many = len(entry.result.seeds) > 1
+    captions = "<br>".join(
+        ["published", "ours", *(["interval"] if many else []), "difference", "verdict"]
+    )
     rows = [
         [
             Cell(
                 f'<span class="named"><span>{text(row)}</span><span class="lines"'
-                ' aria-hidden="true">published<br>ours<br><br>verdict</span></span>',
+                f' aria-hidden="true">{captions}</span></span>',
                 row,
             ),
             *(_cell(entry, found[metric]) if metric in found else Cell(NONE) for metric in metrics),
         ]
         for row, found in by_row.items()
     ]
-    many = len(entry.result.seeds) > 1
     caption = (
-        f"{text(entry.heading)}. Published means, with standard deviations over runs where the"
-        " paper has them, above ours"
-        f"{' with the 95 % interval of the mean over seeds' if many else ' of one seed'}; then the"
-        " verdict and ours minus published."
+        f"{text(entry.heading)}. Means, with standard deviations over"
+        f" {'runs; the 95 % interval of our mean over seeds' if many else 'runs; ours is one seed'}"
+        "; ours minus published; and the verdict."
     )
     made = table([_unit(metrics), *map(heading, metrics)], rows, caption)
     notes = dict.fromkeys(
@@ -76,13 +78,13 @@ def _cell(entry: Entry, line: Line) -> Cell:
     digits = number.digits
     one = math.isnan(line.low)
     own = f"{line.mean:.{digits}f}" + ("" if one else f" ± {line.std:.{digits}f}")
-    interval = "" if one else f"<small>[{line.low:.{digits}f}, {line.high:.{digits}f}]</small>"
-    told = f"{mark(line.verdict)} <small>{signed(line.difference, digits)}</small>"
+    interval = f"[{line.low:.{digits}f}, {line.high:.{digits}f}]"
     return Cell(
         first
         + _line("ours", "own", own)
-        + _line("", "interval", interval or "<small>one seed</small>")
-        + f'<span class="told">{told}</span>',
+        + ("" if one else _line("", "interval", interval))
+        + _line("difference", "gap", signed(line.difference, digits))
+        + _line("", "told", mark(line.verdict)),
         line.mean,
     )
 
