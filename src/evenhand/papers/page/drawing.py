@@ -15,6 +15,7 @@ from evenhand.papers.page.entry import Entry
 from evenhand.papers.published import Published, published
 
 NEUTRAL, NEUTRAL_DARK = "#767676", "#9AA0A8"
+PUBLISHED = "published"  # in legends
 AXES = {
     "mean": "mean accuracy over clients, %",
     "pooled": "accuracy over all samples, %",
@@ -114,7 +115,7 @@ def hollow_key() -> Json:
     return {
         "type": "scatter",
         "mode": "markers",
-        "name": "published",
+        "name": PUBLISHED,
         "x": [],
         "y": [],
         "text": [],

@@ -54,7 +54,8 @@ def _diagonal(
     seen: Mapping[str, Look],
 ) -> Drawing:
     points = [point for found in by_method.values() for point in found]
-    values = [value for _, number, own in points for value in (number.mean, own.mean)]
+    ours_and_theirs = [one for _, number, own in points for one in (own, number)]
+    values = [one.mean + side * (one.std or 0.0) for one in ours_and_theirs for side in (-1.0, 1.0)]
     room = 0.08 * (max(values) - min(values)) or 0.05 * abs(values[0]) or 1.0
     ends = [min(values) - room, max(values) + room]
     data: list[Json] = [

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from evenhand.page.markup import hidden, text
-from evenhand.papers.page.drawing import Drawing
+from evenhand.papers.experiment import Experiment
+from evenhand.papers.page.drawing import PUBLISHED, Drawing
 from evenhand.papers.page.entry import Entry, cited, heading
 from evenhand.papers.page.figures import against_published
 from evenhand.papers.page.redrawn import figure_metrics, redrawn
@@ -18,13 +19,15 @@ POINTS = (
     " larger. Bars reach one standard deviation over runs."
 )
 REDRAWN = {
-    "plane": "Filled markers are ours, hollow ones are published.",
-    "bars": "Bars are ours, circles are published.",
+    "plane": ("Filled markers are ours.", "Hollow markers are published."),
+    "bars": ("Bars are ours.", "Circles are published."),
     "against": (
-        "Lines are ours, with one standard deviation over seeds; hollow markers are published."
-        " Horizontal lines are methods without this setting, whose values are evenly spaced."
+        "Lines are ours, with one standard deviation over seeds. The values below are evenly"
+        " spaced.",
+        "Hollow markers are published.",
     ),
 }
+LEVELS = "Dotted horizontal lines are methods without this setting."
 
 
 class Section(NamedTuple):
@@ -50,19 +53,29 @@ def section(found: Sequence[Entry], homes: dict[str, str]) -> Section:
     body += "".join(_stated(words, settings[words][0]) for words in settings if words in common)
     drawings: dict[str, Drawing] = {}
     own = [entry for entry in found if not _elsewhere(entry, homes)]
-    for name, drawn, caption in (
-        ("redrawn", redrawn(found), REDRAWN.get(experiment.figure.get("kind", ""), "")),
-        ("published", against_published(own), POINTS),
-    ):
-        if drawn:
-            keys = {f"{key}-{name}-{place}": one for place, one in enumerate(drawn, start=1)}
-            drawings |= keys
-            body += _figures(keys, caption)
-            if name == "redrawn":
-                body += drawn_numbers(found, figure_metrics(found))
+    again = redrawn(found)
+    if again:
+        keys = {f"{key}-redrawn-{place}": one for place, one in enumerate(again, start=1)}
+        body += _figures(keys, _caption(experiment, again))
+        body += drawn_numbers(found, figure_metrics(found))
+        drawings |= keys
+    points = against_published(own)
+    if points:
+        keys = {f"{key}-published-{place}": one for place, one in enumerate(points, start=1)}
+        body += _figures(keys, POINTS)
+        drawings |= keys
     for entry in found:
         body += _part(entry, key, homes, common)
     return Section(key, heading(experiment), body, drawings)
+
+
+def _caption(experiment: Experiment, drawn: Sequence[Drawing]) -> str:
+    """What markers and lines of a redrawn figure are, of those that are there."""
+    traces = [trace for one in drawn for trace in one.figure["data"]]
+    ours, theirs = REDRAWN[experiment.figure["kind"]]
+    hollow = any(trace["name"] == PUBLISHED for trace in traces)
+    levels = any(trace.get("mode") == "lines" for trace in traces)
+    return " ".join([ours, *[theirs] * hollow, *[LEVELS] * levels])
 
 
 def _elsewhere(entry: Entry, homes: dict[str, str]) -> str:

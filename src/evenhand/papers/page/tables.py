@@ -179,7 +179,7 @@ def source(result: Result) -> str:
         "versions": ", ".join(f"{name} {version}" for name, version in versions.items())
         if isinstance(versions, Mapping)
         else versions,
-        "settings": result.identity,
+        "fingerprint of settings": result.identity,
     }
     rows = [[name, str(value)] for name, value in told.items() if value]
     made = table(["what", "value"], rows, "How the runs were made.")
