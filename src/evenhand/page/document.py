@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from typing import Any, NamedTuple
 
 from evenhand.data.plots import looks
 from evenhand.page import panels
 from evenhand.page.figures.methods import STANDINGS, VERDICTS
 from evenhand.page.figures.rounds import EVEN, distinct
+from evenhand.page.frame import framed
 from evenhand.page.ledger import ledger_data
 from evenhand.page.markup import script_json, text
 from evenhand.page.panels.panel import Panel
 from evenhand.page.sections import chooser, opening, overview_of_studies, sections
 from evenhand.studies.findings import Findings
+
+CHOOSER = (
+    '<form class="chooser" aria-label="Methods to show">'
+    "<fieldset><legend>Methods shown</legend><ul>{}</ul></fieldset>"
+    '<p class="buttons"><button type="button" id="show-all">All methods</button>'
+    '<button type="button" id="theme">Dark colours</button></p></form>'
+)
 
 
 class Chapter(NamedTuple):
@@ -73,20 +79,15 @@ def page(parts: Findings | Sequence[Chapter], title: str | None = None) -> str:
                 f'<section class="study" id="{key}" aria-labelledby="{key}-h"><h2'
                 f' id="{key}-h">{text(name)}</h2>{_opening(chapter)}{body}</section>'
             )
-    filled = {
-        "title": text(title),
-        "links": "".join(
-            f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading in entries
-        ),
-        "methods": chooser([chapter.findings.study for chapter in told]),
-        "body": whole,
-        "style": _asset("style.css"),
-        "data": _data(told),
-        "draw": _asset("draw.js"),
-        "script": _asset("script.js"),
-    }
-    # one pass, so that nothing inside a part is taken for a place
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _asset("page.html"))
+    return framed(
+        "evenhand report",
+        title,
+        [(f"#{key}", heading) for key, heading in entries],
+        whole,
+        _data(told),
+        CHOOSER.format(chooser([chapter.findings.study for chapter in told])),
+        "Sections and methods",
+    )
 
 
 def _opening(chapter: Chapter) -> str:
@@ -106,10 +107,6 @@ def _parts(chapter: Chapter, level: str) -> tuple[str, list[tuple[str, str]]]:
             f"{body}</section>"
         )
     return whole, entries
-
-
-def _asset(name: str) -> str:
-    return (resources.files("evenhand.page") / name).read_text(encoding="utf-8")
 
 
 def _data(told: Sequence[Chapter]) -> str:

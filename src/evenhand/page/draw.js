@@ -112,7 +112,7 @@ const drawFigure = (() => {
     const line = size * 1.3, verticals = Object.values(axes).filter((axis) => !axis.across);
     const named = (axis) => (axis.tickvals ? axis.tickvals.map((value, i) => [value, decoded(axis.ticktext[i])]) : null);
     const most = 0.42 * width;
-    const tickWidth = Math.min(most, Math.max(0, ...verticals.flatMap((axis) => (named(axis) ?? ticks(Math.min(...axis.ends), Math.max(...axis.ends), 6, axis.tickformat)).map(([, words]) => widthOf(words, size)))));
+    const tickWidth = Math.min(most, Math.max(0, ...verticals.flatMap((axis) => (named(axis) ?? [6, height / 45].flatMap((count) => ticks(Math.min(...axis.ends), Math.max(...axis.ends), count, axis.tickformat))).map(([, words]) => widthOf(words, size)))));
     const domains = verticals.map((axis) => axis.domain ?? [0, 1]), tallest = Math.max(...domains.map(([low, high]) => high - low));
     const titleLines = Math.max(0, ...titles.map((axis) => wrapped(decoded(axis.title.text), size, 0.9 * tallest * (height - top - 50)).length));
     const left = tickWidth + 10 + titleLines * line + (titleLines ? 6 : 0), right = width - 14;

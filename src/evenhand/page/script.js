@@ -111,7 +111,7 @@
     for (const ledger of ledgers) ledger.show(true);
   }
   for (const box of boxes) box.addEventListener("change", showMethods);
-  document.getElementById("show-all").addEventListener("click", () => {
+  document.getElementById("show-all")?.addEventListener("click", () => {
     for (const box of boxes) box.checked = true;
     showMethods();
   });

@@ -34,6 +34,7 @@ class Paper:
     """A paper."""
 
     name: str  # in the names of its experiments
+    short: str  # the method, by which people know it
     code: str  # another name, by which our notes know it
     title: str
     authors: str

@@ -15,7 +15,7 @@ import torch
 from evenhand.errors import SpecError
 from evenhand.layers.choices import processor
 from evenhand.papers.choosing import RULES, choose
-from evenhand.papers.experiment import Part, Row
+from evenhand.papers.experiment import Part, Row, experiments
 from evenhand.papers.numbers import ALWAYS, numbers_of
 from evenhand.papers.published import published
 from evenhand.papers.results import Result, identity_of
@@ -72,7 +72,8 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
     seconds = time.perf_counter() - began
     study = Study.load([directory])
     choices = choose(study, job.rows)
-    metrics = dict.fromkeys((*ALWAYS, *(number.metric for number in published(part))))
+    drawn = experiments()[part.experiment].figure.get("metrics", ())
+    metrics = dict.fromkeys((*ALWAYS, *drawn, *(number.metric for number in published(part))))
     values: dict[str, dict[str, tuple[float, ...]]] = {}
     for row, choice in choices.items():
         if choice.label:
