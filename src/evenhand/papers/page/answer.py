@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from evenhand.page.markup import Cell, table, text
-from evenhand.papers.page.entry import DIVERGED, NAMES, RUN, Entry, cited, once, total
+from evenhand.papers.page.entry import DIVERGED, RUN, Entry, cited, once, total
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, VERDICTS, WITHIN
 
 MEANING = {
@@ -76,7 +76,7 @@ def _by_paper(found: Sequence[Entry]) -> str:
     for paper in names:
         own = [entry for entry in once(found) if entry.experiment.paper == paper]
         sums = total(own)
-        name = NAMES.get(paper.name, paper.name)
+        name = paper.short
         rows.append(
             [
                 Cell(f'{text(name)}<span class="role">{text(cited(paper))}</span>', name),

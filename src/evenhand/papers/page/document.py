@@ -11,7 +11,7 @@ from evenhand.page.markup import script_json, text
 from evenhand.papers.experiment import Experiment, Part
 from evenhand.papers.page.answer import opening, overview
 from evenhand.papers.page.drawing import themes
-from evenhand.papers.page.entry import NAMES, Entry, entries
+from evenhand.papers.page.entry import Entry, entries
 from evenhand.papers.page.sections import Section, section
 from evenhand.papers.results import Result
 
@@ -72,7 +72,7 @@ def _links(grouped: Sequence[Sequence[Entry]], made: Sequence[Section]) -> str:
     by_paper: dict[str, list[str]] = {}
     for group, one in zip(grouped, made, strict=True):
         paper = group[0].experiment.paper
-        name = NAMES.get(paper.name, paper.name)
+        name = paper.short
         by_paper.setdefault(name, []).append(
             f'<li><a href="#{one.key}">{text(one.heading)}</a></li>'
         )

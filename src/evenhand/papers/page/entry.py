@@ -14,13 +14,6 @@ from evenhand.papers.results import QUICK, Result
 from evenhand.papers.verdicts import VERDICTS, Line, compare, counted
 
 # as the papers call themselves; others by the name that experiments have
-NAMES = {
-    "fafl": "FAFL",
-    "rcfl": "RC-FL",
-    "gifair": "GIFAIR-FL",
-    "fedminmax": "FedMinMax",
-    "propfair": "PropFair",
-}
 DIVERGED = "diverged"
 RUN = "run"
 
@@ -140,7 +133,7 @@ def total(found: Sequence[Entry]) -> Mapping[str, int]:
 
 def heading(experiment: Experiment) -> str:
     """``PropFair Table 6``."""
-    return f"{NAMES.get(experiment.paper.name, experiment.paper.name)} {experiment.number}"
+    return f"{experiment.paper.short} {experiment.number}"
 
 
 def cited(paper: Paper) -> str:
