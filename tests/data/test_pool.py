@@ -232,3 +232,18 @@ def test_rows_are_dealt_without_features(split: dict[str, Any] | None) -> None:
             assert part.group is not None
             assert torch.equal(share.group, part.group)
         assert found.team_names == fed.team_names
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_scaling_small_samples_at_once_changes_no_bit(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = torch.arange(60, dtype=torch.uint8).reshape(10, 6)
+    view = View(source, torch.tensor([7, 0, 3]), torch.rand(6) / 255, torch.rand(6))
+    cpu, index = torch.device("cpu"), torch.tensor([2, 0, 0, 1])
+    at_once = view.to(cpu, dtype)
+    monkeypatch.setattr("evenhand.data.samples.SCALED_AT_ONCE", 0)
+    by_batch = view.to(cpu, dtype)
+    assert (at_once.source.dtype, by_batch.source.dtype) == (dtype, torch.uint8)
+    assert at_once.shape == by_batch.shape == view.shape
+    assert torch.equal(at_once.gather(index), by_batch.gather(index))

@@ -16,6 +16,8 @@ from torch import Tensor
 from evenhand.errors import require_kind
 
 PARTS = ("train", "val", "test")
+# bytes of features that are kept scaled in place of being scaled in every batch
+SCALED_AT_ONCE = 128 * 2**20
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class View:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> View:
         """The same view on ``device``, features as ``dtype``; overlapping rows go on
-        overlapping."""
+        overlapping. A small one is scaled here, not batch by batch, with the same result."""
         span = 1 + sum(
             (length - 1) * stride
             for length, stride in zip(self.source.shape, self.source.stride(), strict=True)
@@ -94,7 +96,9 @@ class View:
         scale, shift = (
             None if value is None else value.to(device, dtype) for value in (self.scale, self.shift)
         )
-        return View(source.to(dtype) if source.is_floating_point() else source, rows, scale, shift)
+        view = View(source.to(dtype) if source.is_floating_point() else source, rows, scale, shift)
+        room = view.shape.numel() * view.element_size()
+        return View(view[:]) if scale is not None and room <= SCALED_AT_ONCE else view
 
 
 class Samples(NamedTuple):
