@@ -38,10 +38,14 @@ def choose(study: Study, rows: Sequence[tuple[Row, Sequence[Method]]]) -> dict[s
     """One of the points of each row."""
     found: dict[str, Choice] = {}
     reference = -np.inf  # FedAvg's mean on validation data, for the rule "qffl"
+    needed = any(row.rule == "qffl" and len(points) > 1 for row, points in rows)
     for row, points in rows:
         labels = [point.label for point in points if point.label in study.labels]
+        is_reference = row.method["name"] == "fedavg"
         if len(points) == 1:
             found[row.label] = Choice(labels[0] if labels else "", {}, ())
+            if is_reference and labels and needed:
+                reference = _numbers(study, labels)[labels[0]]["mean"]
             continue
         judged = _numbers(study, labels)
         sound = {label: one for label, one in judged.items() if np.isfinite(one["mean"])}
@@ -65,7 +69,7 @@ def choose(study: Study, rows: Sequence[tuple[Row, Sequence[Method]]]) -> dict[s
                     -sound[label]["loss"],
                 ),
             )
-        if row.method["name"] == "fedavg":
+        if is_reference:
             reference = sound[best]["mean"]
         found[row.label] = _choice(row, points, best)
     return found

@@ -26,6 +26,8 @@ OF_PARTS = (
     *("spec", "rows", "quick", "substitute"),
 )
 OF_EXPERIMENTS = ("paper", "number", "seeds", "same_as", "figure", "parts", *OF_PARTS)
+# of a [quick] or [substitute] table; `grids = false` takes the first point of every grid
+OF_CHANGES = ("about", "reason", "seeds", "spec", "rows", "grids")
 OF_ROWS = ("row", "rule", "grid", "sweep", "series", "x")
 
 
@@ -122,6 +124,8 @@ def experiments() -> dict[str, Experiment]:
         for path in folder.iterdir()
         if path.name.endswith(".toml")
     ]
+    named = {one.name: one for one in found}
+    found = [_with_runs_of(one, named) for one in found]
     order = list(papers())
     found.sort(
         key=lambda one: (order.index(one.paper.name), one.number.split()[0] != "Table", one.name)
@@ -129,10 +133,23 @@ def experiments() -> dict[str, Experiment]:
     return {one.name: one for one in found}
 
 
+def _with_runs_of(experiment: Experiment, named: Mapping[str, Experiment]) -> Experiment:
+    """A figure that shows another experiment's runs has its parts, settings and rows."""
+    (first, *others) = experiment.parts
+    if not first.same_as or others or first.rows:
+        return experiment
+    require_known(f"experiment in same_as of {experiment.name}.toml:", first.same_as, named)
+    parts = tuple(
+        dataclasses.replace(one, experiment=experiment.name, same_as=one.title)
+        for one in named[first.same_as].parts
+    )
+    return dataclasses.replace(experiment, parts=parts)
+
+
 def find_parts(names: Iterable[str]) -> list[Part]:
     """The parts that names ask for: ``all``, ``gifair`` (a paper), ``fafl-table2``,
     ``fafl-table2:vehicle``, or with a paper's code, ``003-table1``."""
-    known = experiments()
+    known = {name.lower(): one for name, one in experiments().items()}
     codes = {paper.code: paper.name for paper in papers().values()}
     found: dict[str, Part] = {}
     for given in names:
@@ -205,7 +222,7 @@ def _part(experiment: str, name: str, table: Table, entry: Table) -> Part:
         entry.get("reason", ""),
         entry.get("time", ""),
         table.get("seeds", 1),
-        entry["spec"],
+        entry.get("spec", {}),
         _rows(entry.get("rows", [])),
         entry.get("needs", ""),
         f"{same_as}:{name}" if same_as and name else same_as,
@@ -219,11 +236,14 @@ def _changed(part: Part, changes: Mapping[str, Any]) -> Part:
     if not changes:
         return part
     for key in changes:
-        require_known(f"key of {part.title}:", key, ("about", "reason", "seeds", "spec", "rows"))
+        require_known(f"key of {part.title}:", key, OF_CHANGES)
+    rows = _rows(changes["rows"]) if "rows" in changes else part.rows
+    if not changes.get("grids", True):
+        rows = tuple(map(_first_point, rows))
     return dataclasses.replace(
         part,
         spec=merged(part.spec, changes.get("spec", {})),
-        rows=_rows(changes["rows"]) if "rows" in changes else part.rows,
+        rows=rows,
         seeds=changes.get("seeds", part.seeds),
         reason=changes.get("reason", part.reason),
         note="; ".join(filter(None, [part.note, changes.get("about", "")])),
@@ -231,6 +251,12 @@ def _changed(part: Part, changes: Mapping[str, Any]) -> Part:
         smaller={} if changes is part.smaller else part.smaller,
         other={} if changes is part.other else part.other,
     )
+
+
+def _first_point(row: Row) -> Row:
+    """The row with the first of all values that are tried."""
+    point = nested({key: values[0] for key, values in row.grid.items()})
+    return dataclasses.replace(row, method=merged(row.method, point), grid={})
 
 
 def _rows(entries: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
