@@ -3,9 +3,9 @@
 For each number, the first of these that holds:
 
 same digits      our mean over seeds, rounded as the paper rounds, is the published number
-within spreads   the two means differ by no more than the two standard deviations over runs together,
-                 and ours is at most three times theirs (or three units of the last digit): runs that
-                 scatter more can tell nothing
+within spreads   the two means differ by no more than the two standard deviations over runs
+                 together, and ours is at most three times theirs (or three units of the last digit):
+                 runs that scatter more can tell nothing
 same ordering    in the same column, every row that the paper sets apart from this one (by more than
                  the two published standard deviations together) is on the same side of it here,
                  and there is such a row
