@@ -88,3 +88,8 @@ def test_published_numbers_are_read_as_printed() -> None:
     found = numbers["FedMinMax", "risk:worst"]
     assert (found.mean, found.std, found.unit, found.text) == (0.451, 0.0, "Brier", "0.451 ± 0.000")
     assert numbers["q-FedAvg q=0.2", "risk:best"].text == "0.220 ± 0.002"
+
+
+def test_runs_that_are_too_small_are_not_judged() -> None:
+    (line,) = compare([number("a", 87.3)], {"a": {"mean": [87.3]}}, judged=False)
+    assert (line.mean, line.verdict) == (87.3, "")

@@ -39,7 +39,9 @@ class Outcome:
     @property
     def lines(self) -> list[Line]:
         """Every published number beside ours."""
-        return compare(published(self.part), self.result.values) if self.result else []
+        if self.result is None:
+            return []
+        return compare(published(self.part), self.result.values, self.part.judged)
 
 
 @dataclass(frozen=True)
@@ -162,11 +164,15 @@ def found(
     """
     shipped = committed()
     budgets = ("paper", "quick") if quick is None else ("quick",) if quick else ("paper",)
-    return [_known(part, folders, shipped, budgets) for part in parts]
+    return [_known(part, folders, shipped, budgets, quick) for part in parts]
 
 
 def _known(
-    part: Part, folders: Sequence[Path], shipped: Mapping[str, Result], budgets: Sequence[str]
+    part: Part,
+    folders: Sequence[Path],
+    shipped: Mapping[str, Result],
+    budgets: Sequence[str],
+    quick: bool | None,
 ) -> Outcome:
     experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
     for budget in budgets:
@@ -177,10 +183,14 @@ def _known(
             continue
         run_as = home.substituted() if result.note_of_data(home) else home
         run_as = run_as.quick() if budget == "quick" else run_as
+        if not run_as.judged and quick is None:
+            continue  # it shows that the command works, no more
         return Outcome(experiment, _seen_as(part, run_as), result)
     data = data_for(home)
     why = (
-        f"data {home.spec['data']['name']} {data.about}" if data.kind == MISSING else "not run yet"
+        f"data {home.spec['data']['name']} {data.about}"
+        if data.kind == MISSING
+        else f"not run yet; it takes {home.time}"
     )
     return Outcome(experiment, part, missing=why)
 
@@ -191,9 +201,8 @@ def _seen_as(part: Part, job: Part) -> Part:
 
     if part.title == job.title:
         return job
-    return replace(
-        part, rows=job.rows, spec=job.spec, note=job.note, budget=job.budget, seeds=job.seeds
-    )
+    taken = ("rows", "spec", "note", "budget", "seeds", "judged")
+    return replace(part, **{name: getattr(job, name) for name in taken})
 
 
 def _prepared(part: Part, device: str) -> Any:

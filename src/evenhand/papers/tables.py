@@ -54,7 +54,9 @@ def sentences(outcome: Outcome) -> list[str]:
     result, part = outcome.result, outcome.part
     if result is None:
         return [f"Not run: {outcome.missing}."]
-    said = [verdict_sentence(outcome.lines)] if outcome.lines else []
+    said = [verdict_sentence(outcome.lines)] if outcome.lines and part.judged else []
+    if not part.judged:
+        said.append("These runs are too small to be compared with the published numbers.")
     if not outcome.lines:
         said.append("The paper prints no values of this figure; these are ours.")
     if any(line.verdict == NOT for line in outcome.lines) and part.reason:
@@ -122,12 +124,14 @@ def numbers_table(lines: Sequence[Line]) -> Table:
             "" if number.row == before else escape(number.row),
             f"{heading(number.metric)}{', ' + number.unit if number.unit != '%' else ''}",
             number.text,
-            ours(line) if line.verdict else TO,
+            ours(line) if math.isfinite(line.mean) else TO,
             interval,
-            f"{line.difference:+.{digits}f}" if line.verdict else "",
+            f"{line.difference:+.{digits}f}" if math.isfinite(line.mean) else "",
             f"[{COLOURS[line.verdict]}]{MARKS[line.verdict]} {line.verdict}[/]"
             if line.verdict
-            else "not run",
+            else "not run"
+            if math.isnan(line.mean)
+            else "not judged",
         )
         before = number.row
     return table

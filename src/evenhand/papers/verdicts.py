@@ -4,7 +4,7 @@ For each number, the first of these that holds:
 
 same digits      our mean over seeds, rounded as the paper rounds, is the published number
 within spreads   the two means differ by no more than the two standard deviations over runs
-                 together, and ours is at most three times theirs (or three units of the last digit):
+                 together, and ours is at most three times theirs, or three units of the last digit:
                  runs that scatter more can tell nothing
 same ordering    in the same column, every row that the paper sets apart from this one (by more than
                  the two published standard deviations together) is on the same side of it here,
@@ -43,7 +43,7 @@ class Line:
     std: float  # over seeds, of the population as in the papers' scripts; 0 for one seed
     low: float  # Student's 95 % interval of the mean over seeds; NaN for one seed
     high: float
-    verdict: str  # "" where there is none: the row was not run, or diverged
+    verdict: str  # "" where there is none: not run, diverged, or too small to be judged
 
     @property
     def difference(self) -> float:
@@ -51,8 +51,9 @@ class Line:
         return self.mean - self.published.mean
 
 
-def compare(published: Sequence[Published], values: Values) -> list[Line]:
-    """Every published number beside ours, with its verdict."""
+def compare(published: Sequence[Published], values: Values, judged: bool = True) -> list[Line]:
+    """Every published number beside ours, with its verdict unless the runs are too small to be
+    ``judged``."""
     means = {
         (row, metric): float(np.mean(seeds))
         for row, found in values.items()
@@ -69,16 +70,8 @@ def compare(published: Sequence[Published], values: Values) -> list[Line]:
         if len(seeds) > 1:
             error = float(seeds.std(ddof=1)) / math.sqrt(len(seeds))
             half = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
-        lines.append(
-            Line(
-                number,
-                mean,
-                std,
-                mean - half,
-                mean + half,
-                _verdict(number, mean, std, published, means),
-            )
-        )
+        verdict = _verdict(number, mean, std, published, means) if judged else ""
+        lines.append(Line(number, mean, std, mean - half, mean + half, verdict))
     return lines
 
 

@@ -30,7 +30,9 @@ class Entry:
     @cached_property
     def lines(self) -> list[Line]:
         """Every published number beside ours."""
-        return compare(published(self.part), self.result.values if self.result else {})
+        return compare(
+            published(self.part), self.result.values if self.result else {}, self.part.judged
+        )
 
     @property
     def heading(self) -> str:
