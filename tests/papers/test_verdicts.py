@@ -39,6 +39,15 @@ def test_within_spreads_adds_both_standard_deviations() -> None:
     assert verdicts([number("a", 89.1, None)], ours) == [WITHIN]
 
 
+def test_runs_that_scatter_more_than_three_times_as_much_tell_nothing() -> None:
+    # ours: mean 90, standard deviation 1.5 or 1.6; the paper's is 0.5
+    assert verdicts([number("a", 89.0)], {"a": [88.5, 91.5]}) == [WITHIN]
+    assert verdicts([number("a", 89.0)], {"a": [88.4, 91.6]}) == [NOT]
+    # a published spread of 0 is one that the digits do not show: three units of the last one
+    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.7, 90.2]}) == [WITHIN]
+    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.6, 90.3]}) == [NOT]
+
+
 def test_ordering_counts_rows_that_the_paper_sets_apart() -> None:
     numbers = [number("fedavg", 60.0), number("fair", 70.0), number("near", 70.5)]
     # 10 points lower, but fair is still above FedAvg; near is not set apart from fair

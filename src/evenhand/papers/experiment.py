@@ -183,7 +183,8 @@ def read_experiment(name: str, text: str) -> Experiment:
         for key in changes:
             require_known(f"key of part {part} of {name}.toml:", key, OF_PARTS)
         spec = merged(common.get("spec", {}), changes.get("spec", {}))
-        parts.append(_part(name, part, table, {**common, **changes, "spec": spec}))
+        own = {"about": "", **changes, "spec": spec}  # the experiment's about is not repeated
+        parts.append(_part(name, part, table, {**common, **own}))
     return Experiment(
         name,
         papers()[table["paper"]],

@@ -170,21 +170,24 @@ def list_table(known: Sequence[tuple[Experiment, Sequence[Outcome]]]) -> Table:
     """Every experiment: what it is, its data, the time it takes, and what came out here."""
     table = Table(box=box.SIMPLE, title="Experiments of papers", title_justify="left")
     table.add_column("name", no_wrap=True)
-    for name in ("what it is", "not stated", "data", "time", "result that comes with evenhand"):
+    for name in ("what it is", "stated", "not stated", "data", "time", "result"):
         table.add_column(name, overflow="fold")
     for experiment, outcomes in known:
         several = len(outcomes) > 1
+        settings = {(one.part.stated, one.part.unknown) for one in outcomes}
+        # said once where it is the same for all parts
+        common = settings.pop() if len(settings) == 1 else ("", "")
         if several:
-            table.add_row(experiment.name, escape(experiment.about), "", "", "", "")
+            table.add_row(experiment.name, escape(experiment.about), *map(escape, common))
         for outcome in outcomes:
             part = outcome.part
-            home = part
+            own = (part.stated, part.unknown) if not several or not any(common) else ("", "")
             table.add_row(
                 f"  :{part.name}" if several else experiment.name,
                 escape(part.about if several else experiment.about),
-                escape(part.unknown),
+                *map(escape, own),
                 escape(_data(outcome)),
-                escape(home.time),
+                escape(part.time),
                 escape(brief(outcome)),
             )
     return table

@@ -11,7 +11,8 @@ from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, VERDICTS, WITHI
 MEANING = {
     SAME_DIGITS: "our mean over seeds, rounded as the paper rounds, is the published number.",
     WITHIN: (
-        "the two means differ by no more than the two standard deviations over runs together."
+        "the two means differ by no more than the two standard deviations over runs together, and"
+        " ours is at most three times theirs: runs that scatter more can tell nothing."
     ),
     ORDERING: (
         "our number is neither, but every row that the paper sets clearly apart from this one, by"
@@ -99,10 +100,7 @@ def _rule() -> str:
     items = "".join(
         f"<dt>{mark(verdict)}</dt><dd>{text(meaning)}</dd>" for verdict, meaning in MEANING.items()
     )
-    return (
-        "<p>Each number has the first verdict that holds, by a rule that was fixed before the"
-        f' runs:</p><dl class="rule">{items}</dl>'
-    )
+    return f'<p>Each number has the first verdict that holds:</p><dl class="rule">{items}</dl>'
 
 
 def overview(found: Sequence[Entry]) -> str:
