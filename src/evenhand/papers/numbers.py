@@ -8,6 +8,8 @@ client:NAME               the accuracy of a client
 team:NAME                 the mean accuracy of the clients in a team (not pooled)
 team gap                  the largest of these minus the smallest
 team variance             their variance (of the population)
+clients:NAME              how many clients a team has
+images:NAME               the mean number of images of its clients, for whatever they are used
 risk:NAME                 the mean loss of a group's samples
 risk:worst, risk:best     the largest and the smallest of these
 ========================  =========================================================
@@ -16,6 +18,8 @@ risk:worst, risk:best     the largest and the smallest of these
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+import numpy as np
 
 from evenhand.errors import SpecError
 from evenhand.metrics import spread
@@ -46,13 +50,16 @@ HEADINGS = {
     "risk:worst": "worst group's risk",
     "risk:best": "best group's risk",
 }
-SCALES = {"%": 100.0, "%²": 1e4, "Brier": 1.0}
+SCALES = {"%": 100.0, "%²": 1e4, "Brier": 1.0, "count": 1.0}
+COUNTS = ("clients", "images")
 
 
 def unit_of(metric: str) -> str:
     """The unit that a number is printed in."""
     if metric.startswith("risk:"):
         return "Brier"
+    if metric.partition(":")[0] in COUNTS:
+        return "count"
     return "%²" if metric.endswith("variance") else "%"
 
 
@@ -65,7 +72,7 @@ def heading(metric: str) -> str:
     kind, _, name = metric.partition(":")
     if metric in HEADINGS:
         return HEADINGS[metric]
-    return f"risk of {name}" if kind == "risk" else name or kind
+    return f"{kind} of {name}" if kind in ("risk", *COUNTS) else name or kind
 
 
 def numbers_of(trial: Trial, metrics: Iterable[str]) -> dict[str, float]:
@@ -94,6 +101,9 @@ def _number(trial: Trial, metric: str) -> Floats | float:
     names, codes = _teams(trial)
     if kind == "team" and name in names:
         return float(team_means(accuracy, codes)[names.index(name)])
+    if kind in COUNTS and name in names:
+        members = np.array(codes) == names.index(name)
+        return float(members.sum() if kind == "clients" else _images(trial)[members].mean())
     if metric in ("team gap", "team variance"):
         apart = between_teams(accuracy, codes)
         return apart.gap if metric == "team gap" else apart.variance
@@ -106,6 +116,14 @@ def _teams(trial: Trial) -> tuple[list[str], list[int]]:
     of = [team for team, by in zip(columns["team"], columns["by"], strict=True) if by == "client"]
     names = sorted(set(filter(None, of)))
     return names, [names.index(team) if team else -1 for team in of]
+
+
+def _images(trial: Trial) -> Floats:
+    """Of each client, in all parts."""
+    of_parts = [trial.column(name, "client") for name in ("train_count", "count")]
+    if trial.validation is not None:
+        of_parts.append(trial.column("count", "client", "validation"))
+    return np.sum(of_parts, axis=0, dtype=np.float64)
 
 
 def _named(trial: Trial, by: str, name: str, values: Floats) -> float:

@@ -45,6 +45,8 @@ def _kind(metric: str) -> str:
         return "risk"
     if unit == "%²":
         return "variance, %²"
+    if unit == "count":
+        return "clients and images"
     return "spread, %" if metric in SPREADS else "accuracy, %"
 
 

@@ -16,7 +16,7 @@ from evenhand.papers.results import Result
 from evenhand.papers.verdicts import Line
 
 MINUS = "\u2212"
-DIGITS = {"%": 2, "%²": 0, "Brier": 3}
+DIGITS = {"%": 2, "%²": 0, "Brier": 3, "count": 0}
 
 
 def compared(entry: Entry) -> str:
