@@ -41,6 +41,7 @@ ORDER = (
     "studies",
     "testing",
     "page",
+    "benchmarking",
     "flower",
     "evenhand",  # the public names, in evenhand/__init__.py
     "cli",

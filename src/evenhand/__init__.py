@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         PropFair,
     )
     from evenhand.algorithms.wrapper import Wrapper
+    from evenhand.benchmarking.entry import Benchmark, benchmark
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
     from evenhand.data.deal import deal
@@ -136,6 +137,7 @@ _HOME = {
         "PropFair",
     ],
     "algorithms.wrapper": ["Wrapper"],
+    "benchmarking.entry": ["Benchmark", "benchmark"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
     "data.deal": ["deal"],
     "data.federation": ["Federation"],
@@ -197,6 +199,7 @@ __all__ = [
     "Algorithm",
     "Averaged",
     "Batch",
+    "Benchmark",
     "Census",
     "Certificate",
     "ClientError",
@@ -254,6 +257,7 @@ __all__ = [
     "analyse",
     "audit",
     "audit_page",
+    "benchmark",
     "compare",
     "datasets",
     "deal",
