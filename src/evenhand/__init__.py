@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.benchmarking.entry import Benchmark, benchmark
+    from evenhand.benchmarking.page import benchmark_page
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
     from evenhand.data.deal import deal
@@ -138,6 +139,7 @@ _HOME = {
     ],
     "algorithms.wrapper": ["Wrapper"],
     "benchmarking.entry": ["Benchmark", "benchmark"],
+    "benchmarking.page": ["benchmark_page"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
     "data.deal": ["deal"],
     "data.federation": ["Federation"],
@@ -258,6 +260,7 @@ __all__ = [
     "audit",
     "audit_page",
     "benchmark",
+    "benchmark_page",
     "compare",
     "datasets",
     "deal",

@@ -10,7 +10,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand import files
 from evenhand.benchmarking import store, tables
 from evenhand.benchmarking.record import Record
 from evenhand.benchmarking.running import read_data, run_unit
@@ -85,13 +84,6 @@ class Benchmark:
         console.print(
             tables.Shown(self.standings, self.scores, self.sentences, self.titles), highlight=False
         )
-
-    def page(self, out: str | Path = "benchmark.html") -> Path:
-        """Write a page; the path."""
-        from evenhand.benchmarking.page import page
-
-        files.write_atomic(Path(out), page(self).encode())
-        return Path(out)
 
     def __str__(self) -> str:
         from rich.console import Console

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+from evenhand.benchmarking.entry import Benchmark
 from evenhand.benchmarking.standing import GROUP, HEADINGS, Standing
 from evenhand.benchmarking.summary import COUNTED
 from evenhand.benchmarking.tables import counted, shown_numbers, times
+from evenhand.files import write_atomic
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.markup import Cell, hidden, table, text
 from evenhand.page.plain import plain_page
-
-if TYPE_CHECKING:
-    from evenhand.benchmarking.entry import Benchmark
 
 FULL = 0.2  # a gain, as a share, that is coloured as strongly as colours go
 WIDE, HIGH, LEFT, FOOT = 340, 250, 34, 30  # of a figure and its margins
@@ -24,6 +23,12 @@ KINDS = {
     "worse": "significantly worse",
     "same": "not shown to differ",
 }
+
+
+def benchmark_page(found: Benchmark, out: str | Path = "benchmark.html") -> Path:
+    """Write a page about the benchmark; the path."""
+    write_atomic(Path(out), page(found).encode())
+    return Path(out)
 
 
 def page(found: Benchmark) -> str:

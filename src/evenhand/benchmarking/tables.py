@@ -127,8 +127,9 @@ class Shown:
             yield _summary(self.found)
             yield (
                 "↑ ↓: significantly better or worse than FedAvg. Rank: by the worst 10 %, 1 + the"
-                " number of methods that are significantly better. Wins, ties, losses: federations where a method is"
-                " significantly better than FedAvg, not shown to differ, significantly worse."
+                " number of methods that are significantly better. Wins, ties, losses: federations"
+                " where a method is significantly better than FedAvg, not shown to differ,"
+                " significantly worse."
             )
 
 

@@ -103,6 +103,7 @@ def benchmark(
     with stopping_cleanly(quiet):
         from evenhand import files
         from evenhand.benchmarking.entry import benchmark as run
+        from evenhand.benchmarking.page import benchmark_page
         from evenhand.benchmarking.store import write_lines
 
         console = results_console(quiet, WITH_INTERVALS)
@@ -133,7 +134,7 @@ def benchmark(
         if table is not None:
             files.write_rows(table, found.rows("results"))
         if page is not None:
-            found.page(page)
+            benchmark_page(found, page)
         if lines is not None:
             write_lines(lines, (one for records in found.records.values() for one in records))
         if found.failed:
