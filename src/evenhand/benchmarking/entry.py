@@ -141,10 +141,10 @@ def benchmark(
     work = _Work(suite, place, device, progress)
     for other in merge:
         work.merge(Path(other))
-    asked = [*({suite.entries[name] for name in REFERENCES} - {*entries})] if texts else []
-    asked = sorted(asked, key=lambda entry: REFERENCES.index(entry.label))
+    # nothing is a gain without them
+    references = [suite.entries[name] for name in REFERENCES if name in suite.entries]
     if run:
-        work.run(benches, [*asked, *entries])
+        work.run(benches, [*references, *(one for one in entries if one not in references)])
     return work.benchmark(benches, entries)
 
 

@@ -138,7 +138,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
     if not best:
         return (
             f"With {what}, no method is shown to lift the worst 10 % of clients above a tuned"
-            f" FedAvg on any of {count} federation{'s' * (count != 1)}."
+            f" FedAvg on any of {count} federations."
         )
     first = [score for score in found if score.wins == best]
     losses = [
@@ -151,7 +151,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
     lift = "lifts" if len(first) == 1 else "lift"
     return (
         f"With {what}, {names} {lift} the worst 10 % of clients above a tuned FedAvg most often: on"
-        f" {best} of {count} federations{also}."
+        f" {best} of {count} federation{'s' * (count != 1)}{also}."
     )
 
 
