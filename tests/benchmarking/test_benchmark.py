@@ -17,7 +17,7 @@ from evenhand.benchmarking.suite import Suite, Unit
 from evenhand.studies.runs.executing import check
 from evenhand.studies.specs.method import Method
 from evenhand.training.fit import train
-from tests.support.benchmarks import tiny
+from tests.support.benchmarks import METHODS, TINY, tiny
 from tests.support.commands import invoke
 
 OWN = "tests.support.own_method:PowerLoss"
@@ -156,11 +156,23 @@ def test_lines_as_they_are_committed_are_read_again(done: Path, tmp_path: Path) 
     assert len(store.merge(tmp_path / "b", tmp_path / "lines").taken) == len(records)
 
 
+def test_large_federations_wait_for_a_gpu_unless_they_are_named(
+    tmp_path: Path, trained: list[str]
+) -> None:
+    large = Suite.of({"tiny": {**TINY, "quick": False}}, METHODS)
+    found = eh.benchmark(suite=large, out=tmp_path, device="cpu")
+    assert trained == []
+    assert found.notes == (
+        "tiny: left out, since they take hours without a GPU; name them as federations to run them"
+        " here",
+    )
+    eh.benchmark("fedavg", federations="tiny", suite=large, out=tmp_path, device="cpu")
+    assert trained == ["fedavg", "localonly"]
+
+
 def test_missing_data_are_skipped_with_what_to_fetch(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("EVENHAND_DATA", str(tmp_path / "none"))
-    monkeypatch.setenv("EVENHAND_OFFLINE", "1")
     table = {"data": {"name": "vehicle"}, "rounds": 1}
     suite = Suite.of({"sensors": table}, {"settings": 3, "seeds": 2, "methods": {"fedavg": {}}})
     monkeypatch.setattr(entry_module, "read_data", _missing)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import evenhand as eh
@@ -15,6 +16,7 @@ from evenhand.studies.runs.executing import check
 from evenhand.studies.specs.building import built
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.tuning import Tuning, tuning_points
+from evenhand.training.fit import train
 from tests.support.benchmarks import TINY, tiny
 
 SUITE = Suite.standard()
@@ -61,6 +63,23 @@ def test_a_federation_has_what_its_file_says(bench: Bench) -> None:
     assert 100 <= len(federation.test.x) <= 6000
     assert bench.why
     assert bench.why.endswith(".")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bench", SUITE.benches.values(), ids=lambda bench: bench.name)
+def test_every_federation_can_be_trained_on(bench: Bench) -> None:
+    """One round with two steps, on all clients; test data are looked at once."""
+    if data_entry(bench.table["data"]["name"]).state(data_root()).missing:
+        pytest.skip(f"{bench.name} needs files")
+    spec = bench.spec(SUITE.budget, "cpu")
+    local = {**spec.local, "steps": 2, "batch_size": 8}
+    local.pop("epochs", None)
+    methods = (Method("fedavg", "fedavg"),)
+    ready = check(replace(spec, rounds=1, local=local, methods=methods).for_seed(0))
+    result = train(
+        ready.module, ready.federation, eh.FedAvg(), ready.settings(ready.spec.methods[0])
+    )
+    assert np.isfinite(result.scores["loss"].to_numpy(float)).all()
 
 
 def test_quick_federations_come_first_and_are_chosen_alone() -> None:

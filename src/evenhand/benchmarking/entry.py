@@ -17,7 +17,9 @@ from evenhand.benchmarking.standing import Standing, standing
 from evenhand.benchmarking.suite import Bench, Entry, Suite, Unit
 from evenhand.benchmarking.summary import Score, answer, scores
 from evenhand.data.federation import Federation
-from evenhand.errors import DataError, RunError, SpecError, first_line, require_known
+from evenhand.errors import DataError, first_line, is_expected, require_known
+from evenhand.studies.analysis.writing import listed
+from evenhand.studies.specs.building import build_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,7 +146,9 @@ def benchmark(
     # nothing is a gain without them
     references = [suite.entries[name] for name in REFERENCES if name in suite.entries]
     if run:
-        work.run(benches, [*references, *(one for one in entries if one not in references)])
+        at_hand = [bench for bench in benches if bench.quick or bench.name in names or work.fast]
+        work.leave([bench for bench in benches if bench not in at_hand])
+        work.run(at_hand, [*references, *(one for one in entries if one not in references)])
     return work.benchmark(benches, entries)
 
 
@@ -156,6 +160,28 @@ class _Work:
         self.progress = progress or (lambda done, total, text: None)
         self.notes: list[str] = []
         self.failed: list[str] = []
+
+    @property
+    def fast(self) -> bool:
+        """Whether there is a GPU."""
+        return build_device(self.device) != "cpu"
+
+    def leave(self, benches: Sequence[Bench]) -> None:
+        """Say what is not run, unless it was run elsewhere."""
+        units = {
+            one.name: [self.suite.unit(one, entry) for entry in self.suite.entries.values()]
+            for one in benches
+        }
+        names = [
+            name
+            for name, found in units.items()
+            if any(unit and store.known(self.place, unit) is None for unit in found)
+        ]
+        if names:
+            self.notes.append(
+                f"{listed(names, 99)}: left out, since they take hours without a GPU; name them as"
+                " federations to run them here"
+            )
 
     def merge(self, other: Path) -> None:
         merged = store.merge(self.place, other)
@@ -193,6 +219,8 @@ class _Work:
         return left
 
     def _run(self, unit: Unit, federation: Federation, done: int, total: int) -> None:
+        if store.known(self.place, unit) is not None:  # another process was faster
+            return
         directory = self.place / unit.bench.name / unit.entry.label
         text = f"{unit.bench.name}: {unit.entry.label}"
         self.progress(done, total, text)
@@ -204,7 +232,9 @@ class _Work:
                 self.device,
                 lambda share: self.progress(done + share, total, text),
             )
-        except (RunError, SpecError) as error:
+        except Exception as error:
+            if isinstance(error, OSError) or not is_expected(error):
+                raise  # a full disk would fail the next one, too
             self.failed.append(f"{unit.bench.name}, {unit.entry.label}: {first_line(error)}")
             return
         store.keep(self.place, record)

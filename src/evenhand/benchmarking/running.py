@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from evenhand import tree
+from evenhand import files, tree
 from evenhand.benchmarking.record import Record, record_of
 from evenhand.benchmarking.suite import Bench, Budget, Unit
 from evenhand.data.federation import Federation
+from evenhand.reading import read_text
 from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
 from evenhand.studies.runs.executing import Given
 from evenhand.studies.runs.tuning import plan_tuning, tune
@@ -37,8 +38,11 @@ def run_unit(
     unit: Unit, federation: Federation, directory: Path, device: str, tell: Tell
 ) -> Record:
     """Run a unit, or go on with it, in ``directory``, which goes when the record is made."""
-    if _is_of_another(unit, directory, device):
-        shutil.rmtree(directory)
+    note, asked = directory / "unit.txt", f"{unit.identity} {device}"
+    if directory.exists() and not (note.exists() and read_text(note) == asked):
+        shutil.rmtree(directory)  # begun with another spec, or on another device
+    directory.mkdir(parents=True, exist_ok=True)
+    files.write_atomic(note, asked.encode())
     planned = check_comparison(unit.spec(device), given=lambda seed: Given(federation=federation))
     tuning = plan_tuning(planned)
     tried, seeds = len(tuning.spec.methods), len(planned.spec.seeds)
@@ -64,18 +68,6 @@ def _quietly() -> Iterator[None]:
             yield
     finally:
         log.setLevel(level)
-
-
-def _is_of_another(unit: Unit, directory: Path, device: str) -> bool:
-    """Whether runs were begun in the directory with another spec; its name is in a small file."""
-    note = directory / "unit.txt"
-    if note.exists() and note.read_text() == unit.identity:
-        return False
-    if directory.exists() and any(directory.iterdir()):
-        return True
-    directory.mkdir(parents=True, exist_ok=True)
-    note.write_text(unit.identity)
-    return False
 
 
 def _watch(spec: Spec, tell: Tell, before: int, runs: int) -> Callable[..., Progress]:
