@@ -17,6 +17,7 @@ from evenhand.page.plain import plain_page
 
 FULL = 0.2  # a gain, as a share, that is coloured as strongly as colours go
 WIDE, HIGH, LEFT, FOOT = 340, 250, 34, 30  # of a figure and its margins
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 KINDS = {
     "reference": "FedAvg",
     "better": "significantly better for the worst 10 %",
@@ -102,7 +103,7 @@ def _gain(one: Standing, label: str, name: str) -> Cell:
 
 def _figures(found: Benchmark) -> str:
     keys = "".join(
-        f'<li><svg viewBox="0 0 12 12" aria-hidden="true" class="key"><circle class="{kind}" cx="6"'
+        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><circle class="{kind}" cx="6"'
         f' cy="6" r="5"/></svg>{text(words)}</li>'
         for kind, words in KINDS.items()
     )
@@ -111,8 +112,8 @@ def _figures(found: Benchmark) -> str:
     )
     return (
         "<p>Each dot is a method, a mean over seeds. Up is fairer, right is better on average;"
-        " methods that differ significantly from FedAvg are named.</p>"
-        f'<div class="dots"><ul class="keys">{keys}</ul></div><div class="dots">{drawn}</div>'
+        " methods that differ significantly from FedAvg are named, as far as there is room.</p>"
+        f'<ul class="keys">{keys}</ul><div class="dots">{drawn}</div>'
     )
 
 
@@ -140,7 +141,7 @@ def plane(one: Standing, title: str) -> str:
             f'<text x="{across:.1f}" y="{HIGH - FOOT + 14}" text-anchor="middle">{x:.0f}</text>'
         )
     dots, names = [], []
-    taken: list[tuple[float, float]] = []
+    taken: list[Box] = []
     order = sorted(points, key=lambda label: (_kind(one, label) != "same", label == "fedavg"))
     for label in order:
         kind, (x, y) = _kind(one, label), at(points[label])
@@ -153,15 +154,21 @@ def plane(one: Standing, title: str) -> str:
         if _kind(one, label) == "same" and label != "localonly":
             continue
         x, y = at(points[label])
-        side = "end" if x > 0.7 * WIDE else "start"
-        place = (x + (-8 if side == "end" else 8), y + 4)
-        while any(abs(place[0] - px) < 70 and abs(place[1] - py) < 11 for px, py in taken):
-            place = (place[0], place[1] + 11 if place[1] < HIGH - FOOT else place[1] - 120)
-        taken.append(place)
-        names.append(
-            f'<text class="named" x="{place[0]:.1f}" y="{place[1]:.1f}"'
-            f' text-anchor="{side}">{text(label)}</text>'
-        )
+        for across, down, side in (
+            (8, 4, "start"),
+            (-8, 4, "end"),
+            (0, -9, "middle"),
+            (0, 17, "middle"),
+        ):
+            left = x + across - {"start": 0.0, "end": 1.0, "middle": 0.5}[side] * 6 * len(label)
+            box = (left, y + down - 9, left + 6 * len(label), y + down + 2)
+            if left > LEFT and box[2] < WIDE and not any(_overlap(box, other) for other in taken):
+                taken.append(box)
+                names.append(
+                    f'<text class="named" x="{x + across:.1f}" y="{y + down:.1f}"'
+                    f' text-anchor="{side}">{text(label)}</text>'
+                )
+                break  # without a place its title has the name
     finding = f"Mean against worst 10 % of {len(points)} methods on {title}."
     return (
         f"<figure><figcaption>{text(title)}<small>worst 10 % of clients (up) and mean (right),"
@@ -169,6 +176,10 @@ def plane(one: Standing, title: str) -> str:
         f' aria-label="{text(finding)}">{"".join(grid)}{"".join(dots)}{"".join(names)}'
         "</svg></figure>"
     )
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def _kind(one: Standing, label: str) -> str:

@@ -13,7 +13,7 @@ from evenhand.benchmarking.record import Ints, Record
 from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.studies.runs.study import Study
-from evenhand.studies.runs.trial import Trial
+from evenhand.studies.runs.trial import Floats, Trial
 from evenhand.studies.specs.measure import measure_of
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
@@ -50,46 +50,52 @@ def has_groups(record: Record) -> bool:
 
 
 def _trial(record: Record, seed: int, by: str) -> Trial:
-    client, group = record.sample_cells()
-    values = record.values(seed).astype(np.float64)
-    losses = np.array([np.nan if loss is None else loss for loss in record.loss[str(seed)]])
-    if seed in record.diverged:
-        losses = np.full(len(losses), np.nan)
-    teams = record.teams
-    rows: list[dict[str, Any]] = []
-    if by == "client":
-        names, of = record.clients, client
-    elif len(record.groups) > 1:
-        names, of, losses, teams = record.groups, group, np.full(len(record.groups), 0.0), ()
-    else:
-        names = tuple(sorted({*record.teams} - {""}))
-        code = np.array([names.index(team) if team else -1 for team in record.teams])
-        of, losses, teams = code[client], np.full(len(names), 0.0), ()
-        values, of = values[of >= 0], of[of >= 0]
-    rows = _rows("client", names, of, values, teams)
-    for row, loss in zip(rows, losses.tolist(), strict=True):
-        row["loss"] = loss
+    _, group = record.sample_cells()
+    names, of = _served(record, by)
+    known = of >= 0
+    of, group, values = of[known], group[known], record.values(seed)[known].astype(np.float64)
+    losses: Sequence[float | None] = record.loss[str(seed)]
+    if by != "client":  # losses are kept by client
+        losses = [0.0] * len(names)
+    rows = _rows("client", names, of, values, losses, record.teams if by == "client" else ())
     if by == "client" and record.groups:
-        rows += [{**row, "loss": 0.0} for row in _rows("group", record.groups, group, values)]
+        rows += _rows("group", record.groups, group, values, [0.0] * len(record.groups))
     if seed in record.diverged:
         rows = [{**row, "loss": np.nan} for row in rows]
-    columns = {key: [row[key] for row in rows] for key in rows[0]}
     return Trial(
-        Method(record.name, record.method, _nested(record.settings)),
+        Method(record.name, record.method, _own_settings(record)),
         seed,
         Path(record.federation) / record.method,
-        columns,
+        {key: [row[key] for row in rows] for key in rows[0]},
         {},
         counts=_counts(record, seed) if by == "client" else None,
         values=values,
         sample_client=of,
-        sample_group=group if by == "client" else np.zeros(len(of), np.int64),
+        sample_group=group if by == "client" else np.zeros_like(group),
     )
 
 
+def _served(record: Record, by: str) -> tuple[tuple[str, ...], Ints]:
+    """Names of the clients, groups or teams, and (N,) the one of each test sample, -1 for none."""
+    client, group = record.sample_cells()
+    if by == "client":
+        return record.clients, client
+    if len(record.groups) > 1:
+        return record.groups, group
+    names = tuple(sorted({*record.teams} - {""}))
+    code = np.array([names.index(team) if team else -1 for team in record.teams], np.int64)
+    return names, code[client]
+
+
 def _rows(
-    by: str, names: Sequence[str], of: Ints, values: Any, teams: Sequence[str] = ()
+    by: str,
+    names: Sequence[str],
+    of: Ints,
+    values: Floats,
+    losses: Sequence[float | None],
+    teams: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
+    """The rows of a table of scores."""
     count = np.bincount(of, minlength=len(names))
     with np.errstate(invalid="ignore"):
         accuracy = np.bincount(of, values, len(names)) / count
@@ -100,8 +106,9 @@ def _rows(
             "team": teams[place] if teams else "",
             "count": int(count[place]),
             "accuracy": float(accuracy[place]),
+            "loss": np.nan if loss is None else loss,
         }
-        for place, name in enumerate(names)
+        for place, (name, loss) in enumerate(zip(names, losses, strict=True))
     ]
 
 
@@ -114,6 +121,6 @@ def _counts(record: Record, seed: int) -> Counts | None:
     return Counts(counted, ("everyone",), record.groups or ("",), record.labels)
 
 
-def _nested(settings: dict[str, Any]) -> dict[str, Any]:
+def _own_settings(record: Record) -> dict[str, Any]:
     """Settings of the method itself, without those of the local solver."""
-    return {key: value for key, value in settings.items() if "." not in key}
+    return {key: value for key, value in record.settings.items() if "." not in key}

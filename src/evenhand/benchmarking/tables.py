@@ -193,7 +193,7 @@ def _summary(found: Sequence[Score]) -> Table:
 
 def counted(score: Score, name: str) -> str:
     """Wins, ties and losses; nothing where no federation has the number."""
-    return " ".join(map(str, score.counts[name])) if name in score.counts else "-"
+    return " / ".join(map(str, score.counts[name])) if name in score.counts else "-"
 
 
 def times(ratio: float) -> str:
