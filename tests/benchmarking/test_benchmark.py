@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -206,12 +207,17 @@ def test_the_command_runs_prints_and_writes(tmp_path: Path) -> None:
     out = str(tmp_path / "runs")
     page, table = tmp_path / "page.html", tmp_path / "table.csv"
     arguments = ("benchmark", "--quick", "--out", out, "--device", "cpu")
-    code, text, errors = invoke(*arguments, "--html", str(page), "--csv", str(table))
+    drawing = tmp_path / "gains.svg"
+    code, text, errors = invoke(
+        *arguments, "--html", str(page), "--csv", str(table), "--svg", str(drawing)
+    )
     assert code == 0
     assert "Tiny: test accuracy over 4 clients" in text
     assert "3 of 3, tiny: qffl" in errors
     assert table.read_text().splitlines()[0].startswith("federation,method,mean,mean_low")
     html = page.read_text()
+    labels = [one.text for one in ElementTree.parse(drawing).iter() if one.tag.endswith("text")]
+    assert {"fedavg", "localonly", "qffl", "Tiny"} <= set(labels)
     assert "Fair federated methods against a tuned FedAvg" in html
     assert "{{" not in html
     assert "http" not in html.replace("http-equiv", "")

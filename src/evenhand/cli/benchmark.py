@@ -71,6 +71,12 @@ if TYPE_CHECKING:
     "--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Write all numbers."
 )
 @click.option(
+    "--svg",
+    "drawing",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Draw gains over FedAvg for the worst 10 %, methods x federations.",
+)
+@click.option(
     "--records",
     "lines",
     type=click.Path(file_okay=False, path_type=Path),
@@ -89,6 +95,7 @@ def benchmark(
     device: str,
     page: Path | None,
     table: Path | None,
+    drawing: Path | None,
     lines: Path | None,
     quiet: bool,
 ) -> None:
@@ -103,6 +110,7 @@ def benchmark(
     with stopping_cleanly(quiet):
         from evenhand import files
         from evenhand.benchmarking.entry import benchmark as run
+        from evenhand.benchmarking.figure import picture
         from evenhand.benchmarking.page import benchmark_page
         from evenhand.benchmarking.store import write_lines
 
@@ -135,6 +143,8 @@ def benchmark(
             files.write_rows(table, found.rows("results"))
         if page is not None:
             benchmark_page(found, page)
+        if drawing is not None:
+            files.write_atomic(drawing, picture(found).encode())
         if lines is not None:
             write_lines(lines, (one for records in found.records.values() for one in records))
         if found.failed:
