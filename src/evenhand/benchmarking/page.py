@@ -9,7 +9,7 @@ from pathlib import Path
 from evenhand.benchmarking.entry import Benchmark
 from evenhand.benchmarking.standing import GROUP, HEADINGS, Standing
 from evenhand.benchmarking.summary import COUNTED
-from evenhand.benchmarking.tables import counted, shown_numbers, times
+from evenhand.benchmarking.tables import OUTSIDE, counted, shown_numbers, times
 from evenhand.files import write_atomic
 from evenhand.metrics.uncertainty import Interval
 from evenhand.page.markup import Cell, hidden, table, text
@@ -257,7 +257,7 @@ def _made(found: Benchmark) -> str:
         f"<p>Every method is tried with {found.suite.budget.settings} settings, chosen by the"
         f" {text(rule)} on validation data with the first seed; then trained with"
         f" {found.suite.budget.seeds} seeds and tested once. Intervals are over other seeds and"
-        " other test samples of the same clients. A difference is significant where p &lt; 0.05 /"
+        f" other test samples of the same clients. {OUTSIDE} A difference is significant where p &lt; 0.05 /"
         " (methods - 1).</p>"
         f"<p>Made with <code>evenhand benchmark</code> on {text(where)};"
         f" {text(' to '.join(dict.fromkeys((dates[0], dates[-1]))) if dates else '')}.</p>"

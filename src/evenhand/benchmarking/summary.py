@@ -138,7 +138,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
     if not best:
         return (
             f"With {what}, no method is shown to lift the worst 10 % of clients above a tuned"
-            f" FedAvg on any of {count} federations."
+            f" FedAvg on any federation, of {count}."
         )
     first = [score for score in found if score.wins == best]
     losses = [

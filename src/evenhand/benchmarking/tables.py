@@ -16,6 +16,10 @@ from evenhand.metrics.spread import tenth
 from evenhand.metrics.uncertainty import Interval
 
 TO = "\u2013"  # between the ends of an interval
+OUTSIDE = (
+    "With few samples clients look more different than they are; intervals allow for that, so a"
+    " number can fall outside its own."
+)
 MARKS = {1: "↑", 0: "", -1: "↓"}
 
 
@@ -129,7 +133,7 @@ class Shown:
                 "↑ ↓: significantly better or worse than FedAvg. Rank: by the worst 10 %, 1 + the"
                 " number of methods that are significantly better. Wins, ties, losses: federations"
                 " where a method is significantly better than FedAvg, not shown to differ,"
-                " significantly worse."
+                f" significantly worse. {OUTSIDE}"
             )
 
 
