@@ -257,8 +257,8 @@ def _made(found: Benchmark) -> str:
         f"<p>Every method is tried with {found.suite.budget.settings} settings, chosen by the"
         f" {text(rule)} on validation data with the first seed; then trained with"
         f" {found.suite.budget.seeds} seeds and tested once. Intervals are over other seeds and"
-        f" other test samples of the same clients. {OUTSIDE} A difference is significant where p &lt; 0.05 /"
-        " (methods - 1).</p>"
+        f" other test samples of the same clients. {OUTSIDE} A difference is significant where p"
+        " &lt; 0.05 / (methods - 1).</p>"
         f"<p>Made with <code>evenhand benchmark</code> on {text(where)};"
         f" {text(' to '.join(dict.fromkeys((dates[0], dates[-1]))) if dates else '')}.</p>"
     )
