@@ -206,6 +206,7 @@ def _list(console: Console, quick: bool, federations: tuple[str, ...], out: Path
         units = [unit for one in suite.entries.values() if (unit := suite.unit(bench, one))]
         records = {unit.entry.label: store.known(out, unit) for unit in units}
         done = [record for record in records.values() if record is not None]
+        left = [label for label, record in records.items() if record is None]
         seconds = sum(len(record.seeds) * (record.seconds or 0) for record in done)
         table.add_row(
             bench.name,
@@ -214,7 +215,7 @@ def _list(console: Console, quick: bool, federations: tuple[str, ...], out: Path
             entry(bench.table["data"]["name"]).state(data_root()).kind,
             f"{len(done)} of {len(units)}",
             f"{seconds * (1 + suite.budget.settings / suite.budget.seeds) / 60:.1f}",
-            ", ".join(label for label, record in records.items() if record is None) or "-",
+            "all" if not done else ", ".join(left) or "-",
         )
     console.print(table)
     console.print(f"Methods: {', '.join(suite.entries)}.", highlight=False)
