@@ -42,6 +42,7 @@ ORDER = (
     "testing",
     "page",
     "papers",
+    "benchmarking",
     "flower",
     "evenhand",  # the public names, in evenhand/__init__.py
     "cli",

@@ -66,6 +66,8 @@ if TYPE_CHECKING:
         PropFair,
     )
     from evenhand.algorithms.wrapper import Wrapper
+    from evenhand.benchmarking.entry import Benchmark, benchmark
+    from evenhand.benchmarking.page import benchmark_page
     from evenhand.cohort import Cohort, Full, Proportional, Uniform
     from evenhand.data import partitions, plots, shifts
     from evenhand.data.deal import deal
@@ -137,6 +139,8 @@ _HOME = {
         "PropFair",
     ],
     "algorithms.wrapper": ["Wrapper"],
+    "benchmarking.entry": ["Benchmark", "benchmark"],
+    "benchmarking.page": ["benchmark_page"],
     "cohort": ["Cohort", "Full", "Proportional", "Uniform"],
     "data.deal": ["deal"],
     "data.federation": ["Federation"],
@@ -199,6 +203,7 @@ __all__ = [
     "Algorithm",
     "Averaged",
     "Batch",
+    "Benchmark",
     "Census",
     "Certificate",
     "ClientError",
@@ -257,6 +262,8 @@ __all__ = [
     "analyse",
     "audit",
     "audit_page",
+    "benchmark",
+    "benchmark_page",
     "compare",
     "datasets",
     "deal",

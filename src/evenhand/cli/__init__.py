@@ -9,6 +9,7 @@ import click
 
 import evenhand
 from evenhand.cli.audit import audit
+from evenhand.cli.benchmark import benchmark
 from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
@@ -65,6 +66,7 @@ def algorithms(name: str | None) -> None:
 main.add_command(run)
 main.add_command(flower)
 main.add_command(compare)
+main.add_command(benchmark)
 main.add_command(sweep)
 main.add_command(resume)
 main.add_command(report)

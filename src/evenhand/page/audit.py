@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from importlib import resources
 from pathlib import Path
 
 from evenhand.files import write_atomic
 from evenhand.page import audit_sections as sections
 from evenhand.page.audit_scores import scores
 from evenhand.page.markup import text
+from evenhand.page.plain import Section, plain_page
 from evenhand.studies.audits.audit import Audit
 from evenhand.studies.audits.words import counted
-
-Section = tuple[str, str, str]  # id, heading, HTML
 
 
 def audit_page(audit: Audit, out: str | Path = "audit.html", title: str | None = None) -> Path:
@@ -26,24 +24,13 @@ def audit_page(audit: Audit, out: str | Path = "audit.html", title: str | None =
 def page(audit: Audit, title: str | None = None) -> str:
     """The whole page as text."""
     name = audit.source.get("file")
-    parted = [section for section in _sections(audit) if section[2]]
-    parts = {
-        "title": text(title or ("Who is served how well" + (f": {name}" if name else ""))),
-        "facts": _facts(audit),
-        "sentences": "".join(f"<li>{_unbroken(text(one))}</li>" for one in audit.sentences),
-        "links": "".join(
-            f'<li><a href="#{key}">{text(heading)}</a></li>' for key, heading, _ in parted
-        ),
-        "sections": "".join(
-            f'<section id="{key}" aria-labelledby="{key}-h"><h2 id="{key}-h">{text(heading)}</h2>'
-            f"{body}</section>"
-            for key, heading, body in parted
-        ),
-        "style": _asset("style.css") + _asset("audit.css"),
-        "script": _asset("audit.js"),
-    }
-    # one pass, so that nothing inside a part is taken for a place
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("audit.html"))
+    return plain_page(
+        "evenhand audit",
+        title or ("Who is served how well" + (f": {name}" if name else "")),
+        _facts(audit),
+        [_unbroken(text(one)) for one in audit.sentences],
+        _sections(audit),
+    )
 
 
 def _unbroken(sentence: str) -> str:
@@ -51,23 +38,15 @@ def _unbroken(sentence: str) -> str:
     return re.sub(r"(?<=\d) (?=%|\[)|(?<=%) (?=\[)|(?<=\d,) (?=-?\d+\.\d+\])", "&nbsp;", sentence)
 
 
-def _asset(name: str) -> str:
-    return (resources.files("evenhand.page") / name).read_text(encoding="utf-8")
-
-
-def _facts(audit: Audit) -> str:
+def _facts(audit: Audit) -> list[str]:
     clients = len(audit.counts.clients)
     groups = len(audit.groups_named)
-    found = [
+    return [
         counted(int(audit.counts.table.sum()), "sample"),
         counted(clients, "client") if clients > 1 else "",
         counted(groups, "group") if groups else "",
         f"{100 * audit.level:g} % intervals",
     ]
-    return "".join(
-        f"<li><b>{text(number)}</b> {text(rest)}</li>"
-        for number, _, rest in (fact.partition(" ") for fact in found if fact)
-    )
 
 
 def _sections(audit: Audit) -> list[Section]:
