@@ -123,7 +123,8 @@ def _images(trial: Trial) -> Floats:
     of_parts = [trial.column(name, "client") for name in ("train_count", "count")]
     if trial.validation is not None:
         of_parts.append(trial.column("count", "client", "validation"))
-    return np.sum(of_parts, axis=0, dtype=np.float64)
+    images: Floats = np.sum(of_parts, axis=0, dtype=np.float64)
+    return images
 
 
 def _named(trial: Trial, by: str, name: str, values: Floats) -> float:
