@@ -12,7 +12,7 @@ from evenhand.cli.terminal import WITH_INTERVALS, results_console, stopping_clea
 
 if TYPE_CHECKING:
     from evenhand.papers.experiment import Part
-    from evenhand.papers.reproduction import Outcome
+    from evenhand.papers.outcome import Outcome
 
 LIST = "list"
 

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from evenhand.papers.experiment import FOLDER, Paper
 from evenhand.papers.numbers import heading
-from evenhand.papers.reproduction import Outcome
+from evenhand.papers.outcome import Outcome
 from evenhand.papers.tables import LEGEND, MARKS, sentences
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, WITHIN, Line, counted
 

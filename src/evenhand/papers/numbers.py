@@ -123,8 +123,8 @@ def _images(trial: Trial) -> Floats:
     of_parts = [trial.column(name, "client") for name in ("train_count", "count")]
     if trial.validation is not None:
         of_parts.append(trial.column("count", "client", "validation"))
-    images: Floats = np.sum(of_parts, axis=0, dtype=np.float64)
-    return images
+    total: Floats = np.sum(of_parts, axis=0, dtype=np.float64)
+    return total
 
 
 def _named(trial: Trial, by: str, name: str, values: Floats) -> float:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from evenhand.errors import DataError, SpecError
 from evenhand.papers.availability import MISSING, data_for, variant
-from evenhand.papers.experiment import Experiment, Part, experiments, find_parts
-from evenhand.papers.published import published
+from evenhand.papers.experiment import Part, experiments, find_parts
+from evenhand.papers.outcome import Outcome
 from evenhand.papers.results import Result, committed, file_name, identity_of, read_result
 from evenhand.papers.running import Watch, prepare, run
-from evenhand.papers.verdicts import Line, compare
+from evenhand.papers.tables import show
 from evenhand.studies.specs.spec import Spec
 from evenhand.training.fit import Progress
 
@@ -25,23 +25,6 @@ if TYPE_CHECKING:
 
 OUT = Path("runs") / "reproduce"
 RESULTS = "results"  # in OUT
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A part of an experiment, and what our runs of it gave."""
-
-    experiment: Experiment
-    part: Part  # as it was run, or would be
-    result: Result | None = None  # None where it was not run
-    missing: str = ""  # why
-
-    @property
-    def lines(self) -> list[Line]:
-        """Every published number beside ours."""
-        if self.result is None:
-            return []
-        return compare(published(self.part), self.result.values, self.part.judged)
 
 
 @dataclass(frozen=True)
@@ -80,8 +63,6 @@ class Reproduction:
 
     def __str__(self) -> str:
         from rich.console import Console
-
-        from evenhand.papers.tables import show
 
         console = Console(width=110)
         with console.capture() as captured:

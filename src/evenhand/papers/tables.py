@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console
@@ -13,13 +12,10 @@ from rich.table import Table
 
 from evenhand.papers.availability import PAPERS, data_for
 from evenhand.papers.choosing import DEFAULT, RULES
-from evenhand.papers.experiment import Experiment
+from evenhand.papers.experiment import Experiment, find_parts
 from evenhand.papers.numbers import heading
-from evenhand.papers.published import published
+from evenhand.papers.outcome import Outcome
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, WITHIN, Line, counted
-
-if TYPE_CHECKING:
-    from evenhand.papers.reproduction import Outcome
 
 TO = "\N{EN DASH}"
 MARKS = {SAME_DIGITS: "=", WITHIN: "≈", ORDERING: "↕", NOT: "✗", "": ""}
@@ -198,8 +194,6 @@ def list_table(known: Sequence[tuple[Experiment, Sequence[Outcome]]]) -> Table:
 
 
 def _data(outcome: Outcome) -> str:
-    from evenhand.papers.experiment import find_parts
-
     data = data_for(find_parts([outcome.part.home])[0])
     return data.about if data.kind == PAPERS else f"{data.kind}: {data.about}"
 
@@ -214,8 +208,3 @@ def brief(outcome: Outcome) -> str:
     count = counted(outcome.lines)
     marks = [f"{count[verdict]}{MARKS[verdict]}" for verdict in MARKS if verdict and count[verdict]]
     return f"{' '.join(marks)}{smaller}"
-
-
-def published_count(outcomes: Sequence[Outcome]) -> int:
-    """How many numbers the papers print for these."""
-    return sum(len(published(outcome.part)) for outcome in outcomes)
