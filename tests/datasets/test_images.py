@@ -639,6 +639,7 @@ def test_populations_stay_attached_as_teams_or_as_groups() -> None:
     assert (fed.clients, fed.team_names) == (539, ("staff", "students"))
     assert fed.test is not None
     assert len(fed.train.x) + len(fed.test.x) == 60_000
+    assert mnist.mnist_writers(teams=False).teams is None
     mixed = mnist.mnist_writers({"name": "iid", "clients": 5})
     assert mixed.teams is None
     assert mixed.group_names == ("staff", "students")

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.io import savemat
 
 from evenhand.data.leaf import read_leaf
 from evenhand.data.samples import View
@@ -496,6 +497,43 @@ def test_vehicle_has_the_published_counts() -> None:
     values = pool.x[:]
     assert (round(float(values.min()), 1), round(float(values.max()), 1)) == (-7.4, 23.7)
     assert len(values.unique(dim=0)) == 1860
+
+
+def cells(values: list[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+    made = np.empty((len(values), 1), dtype=object)
+    for row, value in enumerate(values):
+        made[row, 0] = value
+    return made
+
+
+def test_vehicle_is_read_whole_where_its_matlab_file_is_there(tmp_path: Path) -> None:
+    """Cells X and Y, one entry for each sensor; features are standardised sensor by sensor."""
+    (tmp_path / "vehicle").mkdir()
+    path, rng = tmp_path / "vehicle" / "vehicle.mat", np.random.default_rng(0)
+    x = [rng.normal(5 * sensor, 1 + sensor, (size, 3)) for sensor, size in enumerate((4, 6, 2))]
+    x[1][:, 2] = 7  # constant
+    y = [rng.choice([-1.0, 1.0], (len(one), 1)) for one in x]
+    savemat(path, {"X": cells(x), "Y": cells(y)})
+    pool = read_vehicle(tmp_path)
+    assert pool.client is not None
+    assert torch.bincount(pool.client).tolist() == [4, 6, 2]
+    assert pool.y.tolist() == [int(label > 0) for label in np.concatenate(y).ravel()]
+    by_hand = (x[0] - x[0].mean(0)) / x[0].std(0)
+    torch.testing.assert_close(pool.x[:4], torch.from_numpy(by_hand).float())
+    assert pool.x[4:10, 2].tolist() == [0.0] * 6
+    assert read_vehicle(tmp_path, least=4).client_names == ("f_00000", "f_00001")
+    federation = vehicle(root=tmp_path, least=4, split={"test": 0.5}, standardise="train")
+    assert federation.clients == 2
+
+    savemat(path, {"X": cells(x), "Y": cells([*y[:2], y[2][:1]])})
+    with pytest.raises(DataError, match=r"vehicle\.mat, sensor 2: X has shape \(2, 3\)"):
+        read_vehicle(tmp_path)
+    savemat(path, {"X": cells(x)})
+    with pytest.raises(DataError, match="'Y' is missing"):
+        read_vehicle(tmp_path)
+    path.write_bytes(b"no MATLAB file")
+    with pytest.raises(DataError, match=r"vehicle\.mat is not the file of MOCHA's code"):
+        read_vehicle(tmp_path)
 
 
 def test_vehicle_leaves_out_small_sensors() -> None:

@@ -124,6 +124,7 @@ def test_windows_are_those_of_leaf() -> None:
     assert pool.team is not None
     assert [pool.team_names[team] for team in pool.team] == ["male", "female", "male"]
     assert parse_plays(HERE, SMALL, teams="play").team_names == ("one", "two")
+    assert parse_plays(HERE, SMALL, teams="none").team is None
 
 
 def positions(pool: Pool, part: Tensor, code: int) -> tuple[set[int], set[int]]:

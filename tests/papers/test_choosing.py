@@ -98,6 +98,11 @@ def test_the_rule_of_qffl_keeps_fedavgs_mean() -> None:
     assert q(0.5) == "q-FFL q=1"  # mean .575
     assert q(0.7) == "q-FFL q=0.1"  # none: the best mean
 
+    single = Row("FedAvg", {"name": "fedavg", "label": "FedAvg", "local": {"lr": 0.1}})
+    known = [(single, points_of(single)), rows[1]]
+    found = choose(study({"FedAvg": (0.5, 0.5), **SCORES}), known)
+    assert found["q-FFL"].label == "q-FFL q=1"  # FedAvg counts also where nothing of it is chosen
+
 
 def test_values_at_the_edge_of_a_grid_are_named() -> None:
     row = Row("q-FFL", {"name": "qffl", "label": "q-FFL"}, {"q": [0.1, 1, 5]}, "mean")

@@ -17,10 +17,12 @@ COLUMNS = {
     "name": ["T-shirt/top", "b", "c", "young", "old"],
     "team": ["north", "south", "north", "", ""],
     "count": [10, 30, 60, 50, 50],
+    "train_count": [70, 210, 420, 350, 350],
     "accuracy": [0.9, 0.5, 0.7, 0.6, 0.8],
     "loss": [0.1, 0.2, 0.3, 0.45, 0.31],
 }
-TRIAL = Trial(Method("fedavg", "fedavg"), 0, Path(), COLUMNS, {})
+VALIDATION = {**COLUMNS, "count": [5, 15, 30, 25, 25]}
+TRIAL = Trial(Method("fedavg", "fedavg"), 0, Path(), COLUMNS, {}, VALIDATION)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,8 @@ TRIAL = Trial(Method("fedavg", "fedavg"), 0, Path(), COLUMNS, {})
         ("team:south", 50.0),
         ("team gap", 30.0),
         ("team variance", 225.0),
+        ("clients:north", 2.0),
+        ("images:north", (85 + 510) / 2),  # (70 + 10 + 5 and 420 + 60 + 30) / 2
         ("risk:young", 0.45),
         ("risk:worst", 0.45),
         ("risk:best", 0.31),

@@ -21,7 +21,7 @@ from evenhand.data.storage.file import read as read_bytes
 from evenhand.data.storage.locate import locate
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import DIRICHLET, prepared
-from evenhand.errors import DataError, require_choice
+from evenhand.errors import DataError, require, require_choice
 
 NAMES = tuple("0123456789")
 HOME = "https://ossci-datasets.s3.amazonaws.com/mnist/"
@@ -187,6 +187,7 @@ def mnist_writers(
     standardise: str = "scale",
     flat: bool = False,
     group: str | None = None,
+    teams: bool = True,
 ) -> Federation:
     """MNIST's digits by the people who wrote them: 539 clients with 19 to 131 digits each, in two
     populations.
@@ -202,6 +203,11 @@ def mnist_writers(
         writers: "train" for the 539 writers of MNIST's training images, "test" for the 297 others
             of its test images, or "all".
         classes, standardise, flat, group: as for fashion_mnist.
+        teams: false forgets the populations; methods that compare teams then compare writers.
     """
-    pool = prepared(read_writers(root, writers), classes, standardise, flat, group)
+    require(isinstance(teams, bool), "teams must be true or false, got {!r}", teams)
+    pool = read_writers(root, writers)
+    if not teams:
+        pool = replace(pool, team=None, team_names=())
+    pool = prepared(pool, classes, standardise, flat, group)
     return deal(pool, partition, split, seed, clients)

@@ -67,7 +67,8 @@ def shakespeare(
         roles: how many to draw (by ``seed``), such as 31; or how many of each team, such as
             ``{"male": 25, "female": 10}``; or their names, such as ``["hamlet/HAMLET"]``. None
             takes all.
-        teams: "sex" ("male", "female", "unknown": crowds, servants, messengers) or "play".
+        teams: "sex" ("male", "female", "unknown": crowds, servants, messengers), "play", or "none":
+            methods that compare teams then compare roles.
         order: "time" trains on the first part of what a role says and tests on the last. "random"
             splits windows at random: then nearly every test window overlaps training windows, and
             its answer is mostly inside one of them.
@@ -117,11 +118,11 @@ def parse(
     seed: int = 0,
 ) -> Pool:
     """The windows in the bytes of the file, checked."""
-    require_choice("teams", teams, ("sex", "play"))
+    require_choice("teams", teams, ("sex", "play", "none"))
     try:
         table = json.loads(content)
         names: list[str] = table["users"]
-        listed = table["sex" if teams == "sex" else "hierarchies"]
+        listed = table["hierarchies" if teams == "play" else "sex"]
         texts: list[str] = [table["user_data"][name]["raw"] for name in names]
         counts: list[int] = table["num_samples"]
     except (ValueError, KeyError, TypeError) as error:
@@ -145,14 +146,15 @@ def parse(
     rows = torch.from_numpy(np.repeat(starts[chosen], sizes) + place)
     letters = torch.from_numpy(codes)
     team_names, team = np.unique([team_of[role] for role in chosen], return_inverse=True)
+    named = teams != "none"
     return Pool(
         x=View(letters.unfold(0, WINDOW, 1), rows),
         y=letters[rows + WINDOW].long(),
         label_names=LETTER_NAMES,
         client=torch.from_numpy(np.repeat(np.arange(len(chosen)), sizes)),
         client_names=tuple(names[role] for role in chosen),
-        team=torch.from_numpy(team.astype(np.int64)),
-        team_names=tuple(team_names.tolist()),
+        team=torch.from_numpy(team.astype(np.int64)) if named else None,
+        team_names=tuple(team_names.tolist()) if named else (),
     )
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.data.deal import deal
@@ -15,12 +18,14 @@ from evenhand.data.federation import Federation
 from evenhand.data.leaf import read_leaf
 from evenhand.data.pool import Partition, Pool
 from evenhand.data.samples import Part, View
-from evenhand.data.storage.file import File
+from evenhand.data.storage.file import File, find, folder_of
+from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
-from evenhand.errors import require_choice
+from evenhand.errors import DataError, first_line, require, require_choice, require_whole
 
 HOME = "https://raw.githubusercontent.com/litian96/ditto/602f571de561f7796104860108dfa91182bfbcd8/data/vehicle/data/train/mytrain.json"
 CHECKSUM = "sha256:a8c8b22a89ea64e5a563cffe94352b48c1f44a02100fd3256adfc09dc43d9ddc"
+WHOLE = File("vehicle.mat")  # of the code of MOCHA and q-FFL: all samples, raw
 FILES = (File("vehicle_ditto_train.json", url=HOME, checksum=CHECKSUM, content=CHECKSUM),)
 
 
@@ -33,16 +38,17 @@ def vehicle(
     standardise: str = "given",
     least: int = 1,
 ) -> Federation:
-    """100 acoustic and seismic features of vehicles of two kinds; a client is one of 23 sensors,
-    with 7 to 534 samples.
+    """100 acoustic and seismic features of vehicles of two kinds; a client is one of 23 sensors.
 
-    These are the 1,860 samples of a training split made by Ditto's rule, of 43,695 in all.
+    All 43,695 samples where ``vehicle.mat`` of MOCHA's and q-FFL's code is in the folder (cells X
+    and Y, with one entry for each sensor), else the 1,860 samples of a training split made by
+    Ditto's rule, 7 to 534 for each sensor.
 
     Args:
-        standardise: "given" leaves features as they are in the file, standardised for each sensor
-            over all of its samples, later test samples included, as in the papers; "train"
-            standardises each client by its own training samples, which gives what the raw features
-            would have given. A feature that is constant there is only centred.
+        standardise: "given" has features standardised for each sensor over all of its samples,
+            later test samples included, as in the papers; "train" standardises each client by its
+            own training samples, which gives what the raw features would have given. A feature that
+            is constant there is only centred.
         least: leave out sensors with fewer samples.
     """
     require_choice("standardise", standardise, ("given", "train"))
@@ -52,8 +58,55 @@ def vehicle(
 
 def read(root: Path | str | None = None, least: int = 1) -> Pool:
     """All samples; labels -1 and 1 become 0 and 1."""
+    whole = find(WHOLE, [folder_of("vehicle", root)])
+    if whole is not None:
+        return parse_cells(whole, read_file(whole, WHOLE), least)
     (path,) = locate("vehicle", FILES, root)
     return read_leaf(path, "numbers", least=least, file=FILES[0])
+
+
+def parse_cells(path: Path, content: bytes, least: int = 1) -> Pool:
+    """The samples in the bytes of a MATLAB file with cells X, (n, features) for each sensor, and Y,
+    n labels -1 or 1; features standardised for each sensor."""
+    from scipy.io import loadmat
+
+    require_whole("least", least, 1)
+    try:
+        table = loadmat(io.BytesIO(content))
+        features = [np.asarray(one, dtype=np.float64) for one in table["X"].ravel()]
+        labels = [np.asarray(one, dtype=np.float64).ravel() for one in table["Y"].ravel()]
+    except Exception as error:  # SciPy raises errors of many kinds on damaged files
+        problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
+        raise DataError(f"{path} is not the file of MOCHA's code: {problem}") from error
+    if len(features) != len(labels):
+        raise DataError(f"{path}: X has {len(features)} sensors and Y {len(labels)}")
+    kept = [sensor for sensor, one in enumerate(labels) if len(one) >= least]
+    require(bool(kept), "no sensor has {} samples; lower least", least)
+    for sensor in kept:
+        x, y = features[sensor], labels[sensor]
+        if x.ndim != 2 or len(x) != len(y) or x.shape[1] != features[kept[0]].shape[1]:
+            raise DataError(
+                f"{path}, sensor {sensor}: X has shape {x.shape} and Y {len(y)} labels; they need"
+                f" as many rows and {features[kept[0]].shape[1]} features"
+            )
+        if not np.isfinite(x).all() or not np.isin(y, (-1, 1)).all():
+            raise DataError(f"{path}, sensor {sensor}: X must be finite, Y -1 or 1")
+    sizes = [len(labels[sensor]) for sensor in kept]
+    return Pool(
+        x=torch.from_numpy(np.concatenate([_scaled(features[sensor]) for sensor in kept])).float(),
+        y=torch.from_numpy(np.concatenate([labels[sensor] > 0 for sensor in kept])).long(),
+        label_names=("-1", "1"),
+        client=torch.repeat_interleave(torch.arange(len(kept)), torch.tensor(sizes)),
+        client_names=tuple(f"f_{sensor:05}" for sensor in kept),
+    )
+
+
+def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Mean 0 and variance 1 of every column; a constant one is only centred."""
+    centre, spread = x.mean(axis=0), x.std(axis=0)
+    constant = spread <= 1e-9 * np.maximum(np.abs(centre), 1)
+    scaled: NDArray[np.float64] = (x - centre) / np.where(constant, 1.0, spread)
+    return scaled
 
 
 def standardised(federation: Federation) -> Federation:
