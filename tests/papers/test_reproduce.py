@@ -94,7 +94,7 @@ def test_python_gives_a_table(table1: tuple[Path, str]) -> None:
 SMALL = (
     "fafl-table1",
     "rcfl-table1:vehicle",
-    "gifair-table2",
+    "gifair-table3",
     "fedminmax-table1:ssg",
     "propfair-table6:shakespeare",
 )
