@@ -39,13 +39,13 @@ def test_within_spreads_adds_both_standard_deviations() -> None:
     assert verdicts([number("a", 89.1, None)], ours) == [WITHIN]
 
 
-def test_runs_that_scatter_more_than_three_times_as_much_tell_nothing() -> None:
-    # ours: mean 90, standard deviation 1.5 or 1.6; the paper's is 0.5
-    assert verdicts([number("a", 89.0)], {"a": [88.5, 91.5]}) == [WITHIN]
-    assert verdicts([number("a", 89.0)], {"a": [88.4, 91.6]}) == [NOT]
-    # a published spread of 0 is one that the digits do not show: three units of the last one
-    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.7, 90.2]}) == [WITHIN]
-    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.6, 90.3]}) == [NOT]
+def test_runs_that_scatter_more_than_five_times_as_much_tell_nothing() -> None:
+    # ours: mean 90, standard deviation 2.5 or 2.6; the paper's is 0.5
+    assert verdicts([number("a", 89.0)], {"a": [87.5, 92.5]}) == [WITHIN]
+    assert verdicts([number("a", 89.0)], {"a": [87.4, 92.6]}) == [NOT]
+    # a published spread of 0 is one that the digits do not show: five units of the last one
+    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.6, 90.4]}) == [WITHIN]
+    assert verdicts([number("a", 90.1, 0.0)], {"a": [89.4, 90.6]}) == [NOT]
 
 
 def test_ordering_counts_rows_that_the_paper_sets_apart() -> None:

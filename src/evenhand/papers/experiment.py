@@ -91,6 +91,8 @@ class Part:
 
     def quick(self) -> Part:
         """The part with its smaller budget, where it has one."""
+        if not self.smaller:
+            return self
         return dataclasses.replace(_changed(self, self.smaller), budget="quick")
 
     def substituted(self) -> Part:

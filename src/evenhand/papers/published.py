@@ -32,8 +32,8 @@ class Published:
 
 
 def published(part: Part) -> tuple[Published, ...]:
-    """The numbers of a part, in the order of the table; () for a figure whose values are not
-    printed."""
+    """The numbers of a part, row by row in the order of the table; () for a figure whose values are
+    not printed."""
     return _by_part().get(part.title, ()) or _by_part().get(part.home, ())
 
 
@@ -55,7 +55,12 @@ def _by_part() -> dict[str, tuple[Published, ...]]:
             entry["note"],
         )
         found.setdefault(title, []).append(number)
-    return {title: tuple(numbers) for title, numbers in found.items()}
+    return {title: tuple(_by_row(numbers)) for title, numbers in found.items()}
+
+
+def _by_row(numbers: list[Published]) -> list[Published]:
+    rows = list(dict.fromkeys(number.row for number in numbers))
+    return sorted(numbers, key=lambda number: rows.index(number.row))
 
 
 def _decimals(text: str) -> int:

@@ -4,7 +4,7 @@ For each number, the first of these that holds:
 
 same digits      our mean over seeds, rounded as the paper rounds, is the published number
 within spreads   the two means differ by no more than the two standard deviations over runs
-                 together, and ours is at most three times theirs, or three units of the last digit:
+                 together, and ours is at most five times theirs, or five units of the last digit:
                  runs that scatter more can tell nothing
 same ordering    in the same column, every row that the paper sets apart from this one (by more than
                  the two published standard deviations together) is on the same side of it here,
@@ -84,7 +84,7 @@ def _verdict(
 ) -> str:
     if f"{mean:.{number.digits}f}" == f"{number.mean:.{number.digits}f}":
         return SAME_DIGITS
-    sharp = number.std is None or std <= 3 * max(number.std, 10.0**-number.digits)
+    sharp = number.std is None or std <= 5 * max(number.std, 10.0**-number.digits)
     if sharp and abs(mean - number.mean) <= std + (number.std or 0.0):
         return WITHIN
     others = [one for one in published if one.metric == number.metric and one.row != number.row]

@@ -12,7 +12,7 @@ MEANING = {
     SAME_DIGITS: "our mean over seeds, rounded as the paper rounds, is the published number.",
     WITHIN: (
         "the two means differ by no more than the two standard deviations over runs together, and"
-        " ours is at most three times theirs: runs that scatter more can tell nothing."
+        " ours is at most five times theirs: runs that scatter more can tell nothing."
     ),
     ORDERING: (
         "our number is neither, but every row that the paper sets clearly apart from this one, by"
