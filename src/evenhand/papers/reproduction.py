@@ -156,7 +156,7 @@ def _known(
     quick: bool | None,
 ) -> Outcome:
     experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
-    for budget in budgets:
+    for budget in budgets if home.smaller else ("paper",):
         name = file_name(home.title, budget)
         paths = [folder / name for folder in folders if (folder / name).exists()]
         result = read_result(paths[0]) if paths else shipped.get(name)

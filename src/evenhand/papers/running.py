@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +27,7 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
 from evenhand.training.fit import Progress
 from evenhand.training.places import alone
+from evenhand.training.provenance import ElsewhereWarning
 
 Watch = Callable[[Spec], AbstractContextManager[Callable[..., Progress]]]
 
@@ -56,7 +58,8 @@ def prepare(part: Part, device: str = "auto") -> Job:
         "methods": [method.table() for method in methods],
     }
     spec = Spec.from_table(table, part.title)
-    planned = check_comparison(spec)
+    with _published_settings():
+        planned = check_comparison(spec)
     if len(methods) > len(rows) and not _has_validation(planned):
         raise SpecError(f"{part.title} has settings to choose but no validation data")
     return Job(part, rows, planned)
@@ -67,7 +70,7 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
     part, spec = job.part, job.planned.spec
     directory.mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
-    with alone(directory), watch(spec) as progress:
+    with alone(directory), watch(spec) as progress, _published_settings():
         execute_comparison(job.planned, directory, progress)
     seconds = time.perf_counter() - began
     study = Study.load([directory])
@@ -95,6 +98,15 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
         round(seconds, 1),
         _about(study, command),
     )
+
+
+@contextmanager
+def _published_settings() -> Iterator[None]:
+    """Without warnings of settings, which are the paper's, not the user's."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("default", ElsewhereWarning)
+        yield
 
 
 def points_of(row: Row) -> list[Method]:
