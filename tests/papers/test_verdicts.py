@@ -43,6 +43,7 @@ def test_runs_that_scatter_more_than_five_times_as_much_tell_nothing() -> None:
     # ours: mean 90, standard deviation 2.5 or 2.6; the paper's is 0.5
     assert verdicts([number("a", 89.0)], {"a": [87.5, 92.5]}) == [WITHIN]
     assert verdicts([number("a", 89.0)], {"a": [87.4, 92.6]}) == [NOT]
+    assert verdicts([number("a", 90.0)], {"a": [87.4, 92.6]}) == [NOT]  # the same digits by chance
     # a published spread of 0 is one that the digits do not show: five units of the last one
     assert verdicts([number("a", 90.1, 0.0)], {"a": [89.6, 90.4]}) == [WITHIN]
     assert verdicts([number("a", 90.1, 0.0)], {"a": [89.4, 90.6]}) == [NOT]

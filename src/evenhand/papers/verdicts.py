@@ -3,13 +3,14 @@
 For each number, the first of these that holds:
 
 same digits      our mean over seeds, rounded as the paper rounds, is the published number
-within spreads   the two means differ by no more than the two standard deviations over runs
-                 together, and ours is at most five times theirs, or five units of the last digit:
-                 runs that scatter more can tell nothing
+within spreads   the two means differ by no more than the two standard deviations over runs together
 same ordering    in the same column, every row that the paper sets apart from this one (by more than
                  the two published standard deviations together) is on the same side of it here,
                  and there is such a row
 not reproduced   none of these
+
+The first two also ask that our standard deviation is at most five times theirs, or five units of
+the last digit: runs that scatter more can tell nothing.
 """
 
 from __future__ import annotations
@@ -82,9 +83,10 @@ def _verdict(
     published: Sequence[Published],
     means: Mapping[tuple[str, str], float],
 ) -> str:
-    if f"{mean:.{number.digits}f}" == f"{number.mean:.{number.digits}f}":
-        return SAME_DIGITS
+    # runs that scatter much more than the paper's can tell nothing, whatever their mean
     sharp = number.std is None or std <= 5 * max(number.std, 10.0**-number.digits)
+    if sharp and f"{mean:.{number.digits}f}" == f"{number.mean:.{number.digits}f}":
+        return SAME_DIGITS
     if sharp and abs(mean - number.mean) <= std + (number.std or 0.0):
         return WITHIN
     others = [one for one in published if one.metric == number.metric and one.row != number.row]

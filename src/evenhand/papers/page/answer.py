@@ -11,8 +11,7 @@ from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, VERDICTS, WITHI
 MEANING = {
     SAME_DIGITS: "our mean over seeds, rounded as the paper rounds, is the published number.",
     WITHIN: (
-        "the two means differ by no more than the two standard deviations over runs together, and"
-        " ours is at most five times theirs: runs that scatter more can tell nothing."
+        "the two means differ by no more than the two standard deviations over runs together."
     ),
     ORDERING: (
         "our number is neither, but every row that the paper sets clearly apart from this one, by"
