@@ -92,5 +92,13 @@ def test_published_numbers_are_read_as_printed() -> None:
 
 
 def test_runs_that_are_too_small_are_not_judged() -> None:
-    (line,) = compare([number("a", 87.3)], {"a": {"mean": [87.3]}}, judged=False)
+    (line,) = compare([number("a", 87.3)], {"a": {"mean": [87.3]}}, "nothing")
     assert (line.mean, line.verdict) == (87.3, "")
+
+
+def test_of_other_data_the_ordering_alone_is_judged() -> None:
+    numbers = [number("a", 60.0), number("b", 70.0)]
+    values = {"a": {"mean": [60.0]}, "b": {"mean": [80.0]}}
+    assert [line.verdict for line in compare(numbers, values, "ordering")] == [ORDERING, ORDERING]
+    values["b"]["mean"] = [50.0]
+    assert [line.verdict for line in compare(numbers, values, "ordering")] == [NOT, NOT]

@@ -26,9 +26,9 @@ OF_PARTS = (
     *("spec", "rows", "quick", "substitute"),
 )
 OF_EXPERIMENTS = ("paper", "number", "seeds", "same_as", "figure", "parts", *OF_PARTS)
-# of a [quick] or [substitute] table; `grids = false` takes the first point of every grid, `judged =
-# false` says that the runs are too small to be compared with published numbers
+# of a [quick] or [substitute] table; `grids = false` takes the first point of every grid
 OF_CHANGES = ("about", "reason", "seeds", "spec", "rows", "grids", "judged")
+JUDGED = ("everything", "ordering", "nothing")
 OF_ROWS = ("row", "rule", "grid", "sweep", "series", "x")
 
 
@@ -75,7 +75,9 @@ class Part:
     same_as: str = ""  # another part with the same runs
     note: str = ""  # how it differs from the paper: a smaller budget, other data
     budget: str = "paper"  # or "quick"
-    judged: bool = True  # whether the runs are large enough to be compared with published numbers
+    # what of the runs can be compared with published numbers: "everything", "ordering" (other data
+    # have other levels) or "nothing" (too small)
+    judged: str = "everything"
     smaller: Mapping[str, Any] = field(default_factory=dict)  # changes for a smaller budget
     other: Mapping[str, Any] = field(default_factory=dict)  # changes for data in place of missing
 
@@ -250,7 +252,7 @@ def _changed(part: Part, changes: Mapping[str, Any]) -> Part:
         rows=rows,
         seeds=changes.get("seeds", part.seeds),
         reason=changes.get("reason", part.reason),
-        judged=part.judged and changes.get("judged", True),
+        judged=max(part.judged, changes.get("judged", part.judged), key=JUDGED.index),
         note="; ".join(filter(None, [part.note, changes.get("about", "")])),
         # a smaller budget of the paper's data does not suit other data, and the other way round
         smaller={} if changes is part.smaller else part.smaller,

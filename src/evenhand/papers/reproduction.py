@@ -164,7 +164,7 @@ def _known(
             continue
         run_as = home.substituted() if result.note_of_data(home) else home
         run_as = run_as.quick() if budget == "quick" else run_as
-        if not run_as.judged and quick is None:
+        if run_as.judged == "nothing" and quick is None:
             continue  # it shows that the command works, no more
         return Outcome(experiment, _seen_as(part, run_as), result)
     data = data_for(home)

@@ -52,9 +52,11 @@ class Line:
         return self.mean - self.published.mean
 
 
-def compare(published: Sequence[Published], values: Values, judged: bool = True) -> list[Line]:
-    """Every published number beside ours, with its verdict unless the runs are too small to be
-    ``judged``."""
+def compare(
+    published: Sequence[Published], values: Values, judged: str = "everything"
+) -> list[Line]:
+    """Every published number beside ours, with its verdict; ``judged``: "ordering" looks at nothing
+    else, "nothing" gives no verdict."""
     means = {
         (row, metric): float(np.mean(seeds))
         for row, found in values.items()
@@ -71,7 +73,9 @@ def compare(published: Sequence[Published], values: Values, judged: bool = True)
         if len(seeds) > 1:
             error = float(seeds.std(ddof=1)) / math.sqrt(len(seeds))
             half = float(stats.t.ppf(0.975, len(seeds) - 1)) * error
-        verdict = _verdict(number, mean, std, published, means) if judged else ""
+        levels = judged == "everything"
+        verdict = _verdict(number, mean, std, published, means, levels)
+        verdict = "" if judged == "nothing" else verdict
         lines.append(Line(number, mean, std, mean - half, mean + half, verdict))
     return lines
 
@@ -82,9 +86,11 @@ def _verdict(
     std: float,
     published: Sequence[Published],
     means: Mapping[tuple[str, str], float],
+    levels: bool,
 ) -> str:
     # runs that scatter much more than the paper's can tell nothing, whatever their mean
     sharp = number.std is None or std <= 5 * max(number.std, 10.0**-number.digits)
+    sharp = sharp and levels
     if sharp and f"{mean:.{number.digits}f}" == f"{number.mean:.{number.digits}f}":
         return SAME_DIGITS
     if sharp and abs(mean - number.mean) <= std + (number.std or 0.0):
