@@ -55,7 +55,7 @@ def test_projection_solves_the_quadratic_program(floor: float) -> None:
             bounds=[(floor, 1)] * 12,
             constraints={"type": "eq", "fun": lambda x: x.sum() - 1, "jac": np.ones_like},
             method="SLSQP",
-            options={"ftol": 1e-14},
+            options={"ftol": 1e-12},  # below it, rounding on some processors ends the search
         )
         assert solution.success
         assert project_simplex(torch.from_numpy(v), floor).numpy() == pytest.approx(

@@ -88,7 +88,7 @@ def test_an_unprintable_character_is_replaced(tmp_path: Path) -> None:
 
 
 # whose open() is of another kind
-OTHERS = {"os", "tarfile", "zipfile", "packed"}
+OTHERS = {"os", "tarfile", "zipfile", "packed", "Image"}
 
 
 def unspecified(parsed: ast.AST) -> Iterator[int]:

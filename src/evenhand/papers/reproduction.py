@@ -4,13 +4,14 @@ it."""
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.errors import DataError, SpecError
+from evenhand.errors import SpecError
 from evenhand.papers.availability import MISSING, data_for, variant
 from evenhand.papers.experiment import Part, experiments, find_parts
 from evenhand.papers.outcome import Outcome
@@ -129,7 +130,9 @@ def outcomes(
         if known is None or known.identity != identity_of(job):
             before(job)
             place = out / f"{path.stem}.{identity_of(job)[:8]}"
-            known = run(_prepared(job, device), place, watch, _command(job, device))
+            if again and place.exists():
+                shutil.rmtree(place)
+            known = run(prepare(job, device), place, watch, _command(job, device))
             known.write(folder)
         yield Outcome(experiment, _seen_as(part, job), known)
 
@@ -144,18 +147,14 @@ def found(
         quick: results with a smaller budget alone, or those with the paper's; None takes either.
     """
     shipped = committed()
-    budgets = ("paper", "quick") if quick is None else ("quick",) if quick else ("paper",)
-    return [_known(part, folders, shipped, budgets, quick) for part in parts]
+    return [_known(part, folders, shipped, quick) for part in parts]
 
 
 def _known(
-    part: Part,
-    folders: Sequence[Path],
-    shipped: Mapping[str, Result],
-    budgets: Sequence[str],
-    quick: bool | None,
+    part: Part, folders: Sequence[Path], shipped: Mapping[str, Result], quick: bool | None
 ) -> Outcome:
     experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
+    budgets = ("paper", "quick") if quick is None else ("quick",) if quick else ("paper",)
     for budget in budgets if home.smaller else ("paper",):
         name = file_name(home.title, budget)
         paths = [folder / name for folder in folders if (folder / name).exists()]
@@ -178,21 +177,10 @@ def _known(
 
 def _seen_as(part: Part, job: Part) -> Part:
     """The part that was asked for, with how it was run."""
-    from dataclasses import replace
-
     if part.title == job.title:
         return job
     taken = ("rows", "spec", "note", "budget", "seeds", "judged")
     return replace(part, **{name: getattr(job, name) for name in taken})
-
-
-def _prepared(part: Part, device: str) -> Any:
-    try:
-        return prepare(part, device)
-    except DataError:
-        raise
-    except SpecError as error:
-        raise SpecError(f"{part.title}: {error}") from error
 
 
 def _command(part: Part, device: str) -> str:
