@@ -75,10 +75,12 @@ def test_rows_without_our_numbers_have_no_verdict() -> None:
 def test_the_interval_over_seeds_is_students() -> None:
     (line,) = compare([number("a", 1.0)], {"a": {"mean": [1.0, 2.0, 6.0]}})
     low, high = stats.t.interval(0.95, 2, loc=3.0, scale=stats.sem([1.0, 2.0, 6.0]))
-    assert (line.low, line.high) == pytest.approx((low, high))
+    assert (line.low, line.high) == pytest.approx((max(0.0, low), high))
     assert line.mean == 3.0
     assert line.std == pytest.approx(math.sqrt(14 / 3))
     assert line.difference == 2.0
+    (wide,) = compare([number("a", 1.0)], {"a": {"mean": [0.0, 100.0]}})
+    assert (wide.low, wide.high) == (0.0, 100.0)
     (alone,) = compare([number("a", 1.0)], {"a": {"mean": [1.0]}})
     assert math.isnan(alone.low)
 

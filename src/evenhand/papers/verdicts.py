@@ -76,7 +76,9 @@ def compare(
         levels = judged == "everything"
         verdict = _verdict(number, mean, std, published, means, levels)
         verdict = "" if judged == "nothing" else verdict
-        lines.append(Line(number, mean, std, mean - half, mean + half, verdict))
+        most = 100.0 if number.unit == "%" else math.inf
+        low, high = max(mean - half, 0.0), min(mean + half, most)  # in this order NaN stays NaN
+        lines.append(Line(number, mean, std, low, high, verdict))
     return lines
 
 

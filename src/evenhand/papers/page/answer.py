@@ -99,7 +99,11 @@ def _rule() -> str:
     items = "".join(
         f"<dt>{mark(verdict)}</dt><dd>{text(meaning)}</dd>" for verdict, meaning in MEANING.items()
     )
-    return f'<p>Each number has the first verdict that holds:</p><dl class="rule">{items}</dl>'
+    return (
+        f'<p>Each number has the first verdict that holds:</p><dl class="rule">{items}</dl>'
+        "<p>The first two also ask that our standard deviation is at most five times the paper's,"
+        " or five units of the last digit: runs that scatter more can tell nothing.</p>"
+    )
 
 
 def overview(found: Sequence[Entry]) -> str:
