@@ -54,7 +54,10 @@ def test_the_answer_counts_every_published_number_once() -> None:
         f" the same digits, {sums[WITHIN]} lie within both spreads, {sums[ORDERING]} have the"
         f" paper's ordering, {sums[NOT]} are not reproduced and 4 diverged." in seen
     )
-    assert "14 experiments 13 ran: 11 with the paper's budget and data, 1 with a smaller" in seen
+    assert (
+        "14 experiments 13 ran: 11 with the paper's settings as far as it states them, 1 with a smaller"
+        in seen
+    )
     assert "1 experiment has no result." in seen
 
 

@@ -23,10 +23,10 @@ LIST = "list"
 @click.option(
     "--data-at-hand",
     is_flag=True,
-    help="Leave out experiments whose data are missing, without a word about them.",
+    help="Only experiments whose data, or data in their place, are here.",
 )
 @click.option("--show", is_flag=True, help="Print what is known already; run nothing.")
-@click.option("--again", is_flag=True, help="Run also what has a result already.")
+@click.option("--again", is_flag=True, help="Run also what has a result in --out already.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
@@ -76,11 +76,13 @@ def reproduce(
 
     NAME is a table or figure (fafl-table1, gifair-figure4), a part of one
     (propfair-table6:shakespeare), a paper (propfair) or all. `evenhand reproduce list` shows what
-    there is: what the paper leaves open, whether the data are here, how long it takes.
+    there is, whether the data are here and how long it takes; `list NAME` also what the paper
+    states and leaves open.
 
-    What was finished is not run again, and what was interrupted goes on where it stopped.
+    What was finished in --out is not run again; after an interruption the same command goes on.
     """
     with stopping_cleanly(quiet):
+        from evenhand.errors import DataError
         from evenhand.files import json_text, write_atomic
         from evenhand.papers.availability import MISSING, data_for
         from evenhand.papers.experiment import ALL, find_parts
@@ -95,10 +97,12 @@ def reproduce(
         listing = not names or LIST in names
         if listing and merge is not None and not names:
             return
-        parts = find_parts([ALL] if listing else names)
+        parts = find_parts([name for name in names if name != LIST] or [ALL])
         if data_at_hand:
             home = {part.title: find_parts([part.home])[0] for part in parts}
             parts = [part for part in parts if data_for(home[part.title]).kind != MISSING]
+            if not parts:
+                raise DataError("no data of these experiments are here; leave out --data-at-hand")
         if listing or show:
             told = found(parts, [folder] if folder.is_dir() else [], True if quick else None)
         else:
@@ -117,7 +121,7 @@ def reproduce(
                 told.append(outcome)
                 print_outcome(console, outcome)
         if listing:
-            _print_list(told, as_json)
+            _print_list(told, as_json, details=len(names) > 1)
             return
         if show:
             for outcome in told:
@@ -155,15 +159,13 @@ def _report_merge(new: list[str], other: list[str], quiet: bool) -> None:
         )
 
 
-def _print_list(outcomes: list[Outcome], as_json: bool) -> None:
+def _print_list(outcomes: list[Outcome], as_json: bool, details: bool) -> None:
     from itertools import groupby
-
-    from rich.console import Console
 
     from evenhand.files import json_text
     from evenhand.papers.availability import data_for
     from evenhand.papers.experiment import find_parts
-    from evenhand.papers.tables import LEGEND, brief, list_table
+    from evenhand.papers.tables import LEGEND, brief, describe, list_table
 
     if as_json:
         click.echo(
@@ -186,12 +188,19 @@ def _print_list(outcomes: list[Outcome], as_json: bool) -> None:
             )
         )
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=170)
+    console = results_console(width=WITH_INTERVALS)
     known = [
         (experiment, list(parts))
         for experiment, parts in groupby(outcomes, key=lambda outcome: outcome.experiment)
     ]
     console.print(list_table(known))
     console.print(LEGEND, highlight=False, soft_wrap=True)
+    if not details:
+        console.print(
+            "What a paper states and leaves open: evenhand reproduce list NAME",
+            highlight=False,
+            soft_wrap=True,
+        )
+        return
+    for experiment, parts in known:
+        console.print(describe(experiment, parts), highlight=False)

@@ -33,8 +33,8 @@ def data_for(part: Part) -> Data:
     other = part.substituted().spec["data"]["name"] if part.other else ""
     if other and entry(other).state(root).kind not in (FETCH, BY_HAND):
         return Data(SUBSTITUTE, f"{part.other.get('about', other)}; for the paper's data: {fetch}")
-    how = "can be downloaded" if state.kind == FETCH else "see"
-    return Data(MISSING, f"{how}: {fetch}")
+    how = "downloads them" if state.kind == FETCH else "says what to put where"
+    return Data(MISSING, f"{fetch} {how}")
 
 
 def variant(part: Part, quick: bool = False) -> Part:

@@ -20,7 +20,7 @@ RULES = {
     "min": "the best accuracy of the worst client",
     "std": "the smallest standard deviation of accuracy over clients",
     "loss": "the smallest mean loss over clients",
-    "group": "the smallest loss of the group with the largest",
+    "group": "the smallest loss of the worst group",
     "qffl": "the smallest variance over clients with a mean not below FedAvg's",
 }
 DEFAULT = "mean"

@@ -165,7 +165,7 @@ def find_parts(names: Iterable[str]) -> list[Part]:
         if name == ALL or name in papers():
             chosen = [one for one in known.values() if name in (ALL, one.paper.name)]
         else:
-            require_known("experiment", name, (*known, *papers(), ALL))
+            require_known("experiment", name, (*known, *papers(), ALL, "list"))
             chosen = [known[name]]
         if part:
             require_known(f"part of {name}:", part, [one.name for one in chosen[0].parts])

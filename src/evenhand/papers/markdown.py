@@ -9,7 +9,7 @@ from itertools import groupby
 from evenhand.papers.experiment import FOLDER, Paper
 from evenhand.papers.numbers import heading
 from evenhand.papers.outcome import Outcome
-from evenhand.papers.tables import LEGEND, MARKS, sentences
+from evenhand.papers.tables import LEGEND, MARKS, ours, sentences
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, WITHIN, Line, counted
 
 
@@ -35,11 +35,14 @@ def _overview(outcomes: Sequence[Outcome]) -> str:
         rows.append(_counts(paper.title, lines))
     every = [line for one in outcomes if not one.part.same_as for line in one.lines]
     rows.append(_counts("**all**", every))
-    left = [one for one in outcomes if one.result is None]
     text = "\n".join(rows) + f"\n\n{LEGEND}.\n"
+    left: dict[str, list[str]] = {}
+    for one in outcomes:
+        if one.result is None:
+            left.setdefault(one.missing, []).append(f"`{one.part.title}`")
     if left:
-        text += "\nNot run: " + "; ".join(f"`{one.part.title}` ({one.missing})" for one in left)
-        text += ".\n"
+        text += "\n| not run | why |\n|---|---|\n"
+        text += "".join(f"| {', '.join(names)} | {why} |\n" for why, names in left.items())
     return text
 
 
@@ -82,6 +85,5 @@ def _table(lines: Sequence[Line]) -> Iterator[str]:
 def _cell(line: Line | None) -> str:
     if line is None:
         return ""
-    digits = line.published.digits
-    own = f"{line.mean:.{digits}f} ± {line.std:.{digits}f} {MARKS[line.verdict]}"
-    return f"{line.published.text} / {own if line.verdict else 'not run'}"
+    own = f"{ours(line)} {MARKS[line.verdict]}" if line.verdict else "not run"
+    return f"{line.published.text} / {own}"

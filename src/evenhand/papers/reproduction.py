@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenhand.errors import SpecError
-from evenhand.papers.availability import MISSING, data_for, variant
+from evenhand.papers.availability import MISSING, Data, data_for, variant
 from evenhand.papers.experiment import Part, experiments, find_parts
 from evenhand.papers.outcome import Outcome
 from evenhand.papers.results import Result, committed, file_name, identity_of, read_result
@@ -65,7 +65,7 @@ class Reproduction:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=110)
+        console = Console(width=130)
         with console.capture() as captured:
             for outcome in self.outcomes:
                 show(console, outcome)
@@ -120,9 +120,7 @@ def outcomes(
         experiment, home = experiments()[part.experiment], find_parts([part.home])[0]
         data = data_for(home)
         if data.kind == MISSING:
-            yield Outcome(
-                experiment, part, missing=f"data {home.spec['data']['name']} {data.about}"
-            )
+            yield Outcome(experiment, part, missing=_missing(home, data))
             continue
         job = variant(home, quick)
         path = folder / file_name(job.title, job.budget)
@@ -167,12 +165,12 @@ def _known(
             continue  # it shows that the command works, no more
         return Outcome(experiment, _seen_as(part, run_as), result)
     data = data_for(home)
-    why = (
-        f"data {home.spec['data']['name']} {data.about}"
-        if data.kind == MISSING
-        else f"not run yet; it takes {home.time}"
-    )
+    why = _missing(home, data) if data.kind == MISSING else f"it takes {home.time}"
     return Outcome(experiment, part, missing=why)
+
+
+def _missing(part: Part, data: Data) -> str:
+    return f"the data {part.spec['data']['name']} are missing; {data.about}"
 
 
 def _seen_as(part: Part, job: Part) -> Part:

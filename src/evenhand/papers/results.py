@@ -17,6 +17,7 @@ from evenhand.papers.experiment import FOLDER, Part
 from evenhand.reading import damaged, read_json
 
 QUICK = "quick"
+REMEDY = "delete it, and run the experiment again"
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Result:
     clients: int
     samples: int  # for testing
     rounds: int
-    seconds: float
+    seconds: float  # 0 where the run was interrupted, and the time is not known
     about: Mapping[str, Any]  # date, command, machine, device, versions
 
     @property
@@ -82,7 +83,7 @@ def identity_of(part: Part) -> str:
 def read_result(path: Path) -> Result:
     """A result from its file."""
     try:
-        table = read_json(path)
+        table = read_json(path, REMEDY)
         return Result(
             **{
                 **table,
@@ -99,7 +100,9 @@ def read_result(path: Path) -> Result:
             }
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise damaged(path, f"it is no result of an experiment ({error})", "delete it") from error
+        missing = f": {error} is missing" if isinstance(error, KeyError) else ""
+        reason = f"it is no result of evenhand reproduce{missing}"
+        raise damaged(path, reason, REMEDY) from error
 
 
 def committed() -> dict[str, Result]:
@@ -117,8 +120,9 @@ def read_all(folder: Path) -> Iterator[tuple[str, Result]]:
 def merge(source: Path, target: Path) -> tuple[list[str], list[str]]:
     """Take over results that were made elsewhere: which files are new, and which are there already
     with other numbers and stay as they are."""
-    if not source.is_dir():
-        raise RunError(f"{source} is no folder; give one with the results of another machine")
+    source = source / "results" if (source / "results").is_dir() else source
+    if not any(source.glob("*.json")):
+        raise RunError(f"there are no results in {source}; give the folder results/ of another run")
     new, other = [], []
     for name, result in read_all(source):
         path = target / name

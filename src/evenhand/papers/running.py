@@ -69,6 +69,7 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
     """Train what is not trained yet, choose settings, and collect the numbers."""
     part, spec = job.part, job.planned.spec
     directory.mkdir(parents=True, exist_ok=True)
+    whole = not any(directory.glob("seed-*"))  # not the rest of a run that was interrupted
     began = time.perf_counter()
     with alone(directory), watch(spec) as progress, _published_settings():
         execute_comparison(job.planned, directory, progress)
@@ -95,7 +96,7 @@ def run(job: Job, directory: Path, watch: Watch, command: str = "") -> Result:
         study.clients,
         study.samples,
         spec.rounds,
-        round(seconds, 1),
+        round(seconds, 1) if whole else 0.0,
         _about(study, command),
     )
 

@@ -66,10 +66,11 @@ def sentences(outcome: Outcome) -> list[str]:
     if result.chosen:
         said.append(chosen_sentence(outcome))
     seeds = len(result.seeds)
+    took = f" {duration(result.seconds)} on" if result.seconds else ""
     said.append(
         f"{result.clients} clients, {result.samples:,} test samples, {result.rounds} rounds,"
-        f" {seeds} seed{'s' * (seeds != 1)}; {duration(result.seconds)} on"
-        f" {result.about['processor']}, {result.about['date']}."
+        f" {seeds} seed{'s' * (seeds != 1)};{took} {result.about['processor']},"
+        f" {result.about['date']}."
     )
     return said
 
@@ -78,14 +79,11 @@ def verdict_sentence(lines: Sequence[Line]) -> str:
     """How many numbers were reproduced, and how closely."""
     count = counted(lines)
     run = len(lines) - count[""]
-    parts = [
-        f"{count[SAME_DIGITS]} have the same digits",
-        f"{count[WITHIN]} are within both spreads",
-        f"{count[ORDERING]} keep the paper's ordering",
-        f"{count[NOT]} are not reproduced",
-    ]
-    left = f" {count['']} have no counterpart." if count[""] else ""
-    return f"Of {run} published numbers, {', '.join(parts[:-1])}, {parts[-1]}.{left}"
+    left = f"; without a counterpart: {count['']}" if count[""] else ""
+    return (
+        f"Of {run} published numbers, same digits: {count[SAME_DIGITS]}, within both spreads:"
+        f" {count[WITHIN]}, same ordering: {count[ORDERING]}, not reproduced: {count[NOT]}{left}."
+    )
 
 
 def chosen_sentence(outcome: Outcome) -> str:
@@ -101,17 +99,18 @@ def chosen_sentence(outcome: Outcome) -> str:
         )
         by_rule.setdefault(RULES[rules.get(row, DEFAULT)], []).append(f"{row} {values}")
     found = "; ".join(f"by {rule}: {'; '.join(rows)}" for rule, rows in by_rule.items())
-    return f"Settings the paper does not state, chosen on validation data, {found}."
+    edge = " Edge: the smallest or largest value that was tried." if result.edges else ""
+    return f"Settings the paper does not state, chosen on validation data, {found}.{edge}"
 
 
 def numbers_table(lines: Sequence[Line]) -> Table:
     """A line per published number."""
     table = Table(box=box.SIMPLE, caption=LEGEND, caption_justify="left")
     for name in ("method", "number"):
-        table.add_column(name, no_wrap=True)
+        table.add_column(name, overflow="fold")
     for name in ("published", "ours", "95 % over seeds", "difference"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+        table.add_column(name, justify="right", overflow="fold")
+    table.add_column("verdict", overflow="fold")
     before = ""
     for line in lines:
         number, digits = line.published, line.published.digits
@@ -124,7 +123,9 @@ def numbers_table(lines: Sequence[Line]) -> Table:
             number.text,
             ours(line) if math.isfinite(line.mean) else TO,
             interval,
-            f"{line.difference:+.{digits}f}" if math.isfinite(line.mean) else "",
+            f"{round(line.difference, digits) + 0.0:+.{digits}f}"
+            if math.isfinite(line.mean)
+            else "",
             f"[{COLOURS[line.verdict]}]{MARKS[line.verdict]} {line.verdict}[/]"
             if line.verdict
             else "not run"
@@ -155,7 +156,8 @@ def own_table(outcome: Outcome) -> Table:
 def ours(line: Line) -> str:
     """Our number as the paper would print it."""
     digits = line.published.digits
-    return f"{line.mean:.{digits}f} ± {line.std:.{digits}f}"
+    spread = "" if math.isnan(line.std) else f" ± {line.std:.{digits}f}"
+    return f"{line.mean:.{digits}f}{spread}"
 
 
 def duration(seconds: float) -> str:
@@ -172,27 +174,35 @@ def list_table(known: Sequence[tuple[Experiment, Sequence[Outcome]]]) -> Table:
     """Every experiment: what it is, its data, the time it takes, and what came out here."""
     table = Table(box=box.SIMPLE, title="Experiments of papers", title_justify="left")
     table.add_column("name", no_wrap=True)
-    for name in ("what it is", "stated", "not stated", "data", "time", "result"):
+    for name in ("what it is", "data", "time", "result"):
         table.add_column(name, overflow="fold")
     for experiment, outcomes in known:
         several = len(outcomes) > 1
-        settings = {(one.part.stated, one.part.unknown) for one in outcomes}
-        # said once where it is the same for all parts
-        common = settings.pop() if len(settings) == 1 else ("", "")
         if several:
-            table.add_row(experiment.name, escape(experiment.about), *map(escape, common))
+            table.add_row(experiment.name, escape(experiment.about))
         for outcome in outcomes:
             part = outcome.part
-            own = (part.stated, part.unknown) if not several or not any(common) else ("", "")
             table.add_row(
                 f"  :{part.name}" if several else experiment.name,
                 escape(part.about if several else experiment.about),
-                *map(escape, own),
                 escape(_data(outcome)),
                 escape(part.time),
                 escape(brief(outcome)),
             )
     return table
+
+
+def describe(experiment: Experiment, outcomes: Sequence[Outcome]) -> str:
+    """What a paper states of an experiment, and what it leaves open."""
+    lines = [f"[bold]{escape(experiment.name)}[/bold]: {escape(experiment.about)}"]
+    said = dict.fromkeys((one.part.stated, one.part.unknown, one.part.reason) for one in outcomes)
+    for stated, unknown, reason in said:
+        lines += [
+            f"Stated: {escape(stated)}.",
+            f"Not stated: {escape(unknown)}.",
+            f"Why numbers may differ: {escape(reason)}.",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def _data(outcome: Outcome) -> str:

@@ -41,7 +41,7 @@ class Line:
 
     published: Published
     mean: float  # ours, over seeds
-    std: float  # over seeds, of the population as in the papers' scripts; 0 for one seed
+    std: float  # over seeds, of the population as in the papers' scripts; NaN for one seed
     low: float  # Student's 95 % interval of the mean over seeds; NaN for one seed
     high: float
     verdict: str  # "" where there is none: not run, diverged, or too small to be judged
@@ -78,7 +78,8 @@ def compare(
         verdict = "" if judged == "nothing" else verdict
         most = 100.0 if number.unit == "%" else math.inf
         low, high = max(mean - half, 0.0), min(mean + half, most)  # in this order NaN stays NaN
-        lines.append(Line(number, mean, std, low, high, verdict))
+        shown = std if len(seeds) > 1 else math.nan
+        lines.append(Line(number, mean, shown, low, high, verdict))
     return lines
 
 

@@ -54,7 +54,7 @@ def _answer(found: Sequence[Entry]) -> list[str]:
     smaller = sum(entry.smaller for entry in run)
     other = sum(entry.substituted for entry in run)
     ways = [
-        f"{plain} with the paper's budget and data",
+        f"{plain} with the paper's settings as far as it states them",
         f"{smaller} with a smaller budget" if smaller else "",
         f"{other} on substitute data" if other else "",
     ]

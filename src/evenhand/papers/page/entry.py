@@ -71,7 +71,10 @@ class Entry:
             return f"not run: {self.why_not}"
         ways = ["smaller budget"] * self.smaller + ["substitute data"] * self.substituted
         told = " and ".join(ways) or ("differs from the paper" if self.note else "")
-        return ": ".join(filter(None, [told, self.note])) or "the paper's budget and data"
+        return (
+            ": ".join(filter(None, [told, self.note]))
+            or "the paper's settings, as far as it states them"
+        )
 
     @property
     def why_not(self) -> str:

@@ -153,7 +153,8 @@ def _facts(entry: Entry) -> str:
     items = "".join(
         f"<li><b>{count:,}</b> {one if count == 1 else many}</li>" for count, one, many in facts
     )
-    return f'<ul class="facts">{items}<li><b>{duration(result.seconds)}</b> to run</li></ul>'
+    took = f"<li><b>{duration(result.seconds)}</b> to run</li>" if result.seconds else ""
+    return f'<ul class="facts">{items}{took}</ul>'
 
 
 def _reason(entry: Entry) -> str:

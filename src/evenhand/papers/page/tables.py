@@ -171,7 +171,7 @@ def source(result: Result) -> str:
     told = {
         "date": about.get("date"),
         "command": about.get("command"),
-        "time": duration(result.seconds),
+        "time": duration(result.seconds) if result.seconds else "not known: it was interrupted",
         "machine": ", ".join(
             str(about[key]) for key in ("processor", "system", "device") if about.get(key)
         ),

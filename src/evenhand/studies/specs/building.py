@@ -30,7 +30,12 @@ def built(what: str, factory: Any, arguments: Table) -> Any:
     known = inspect.signature(factory).parameters
     for key in arguments:
         check_name(f"keyword of {what}:", key, known)
-    missing = [name for name, p in known.items() if p.default is p.empty and name not in arguments]
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [
+        name
+        for name, p in known.items()
+        if p.default is p.empty and p.kind not in several and name not in arguments
+    ]
     if missing:
         raise SpecError(f"{what} needs {missing[0]}")
     try:
