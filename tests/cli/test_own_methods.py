@@ -109,6 +109,17 @@ def test_a_sweep_has_a_grid_over_it(tmp_path: Path) -> None:
     ]
 
 
+def test_a_class_without_settings_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plainly.py").write_text(
+        "import evenhand as eh\n\nclass Plain(eh.Algorithm):\n    pass\n", encoding="utf-8"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    method = build_algorithm({"name": "plainly:Plain"}, own=True)
+    assert type(method).__name__ == "Plain"
+
+
 def test_specs_and_wrappers_name_it_the_same_way() -> None:
     where = "tests.support.own_method:PowerLoss"
     text = f"""

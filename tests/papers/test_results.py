@@ -55,6 +55,14 @@ def test_merging_takes_what_is_new_and_keeps_what_differs(tmp_path: Path) -> Non
     assert read_result(here / "b-table1.quick.json").values["FedAvg"]["mean"] == (1.0, 2.0)
 
 
+def test_merging_finds_the_results_in_a_run_and_refuses_folders_without(tmp_path: Path) -> None:
+    result("a-table1").write(tmp_path / "there" / "results")
+    assert merge(tmp_path / "there", tmp_path / "here") == (["a-table1.quick.json"], [])
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunError, match="there are no results in"):
+        merge(tmp_path / "empty", tmp_path / "here")
+
+
 def test_the_identity_changes_with_what_is_run_and_not_with_where() -> None:
     (part,) = find_parts(["fedminmax-table1:esg"])
     identity = identity_of(part)
