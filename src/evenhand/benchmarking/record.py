@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from evenhand.benchmarking.suite import Unit
 from evenhand.errors import RunError
+from evenhand.layers.choices import processor
 from evenhand.studies.runs.divergence import has_diverged
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.trial import Trial
@@ -55,7 +57,7 @@ class Record:
     down: float  # numbers sent to a client in a round
     up: float  # and back
     seconds: float | None  # of one training; None where it was interrupted
-    machine: str
+    machine: str  # its processor
     versions: dict[str, str]
     device: str
     engine: str
@@ -169,7 +171,7 @@ def record_of(
         tuple(seed for seed, trial in trials.items() if has_diverged(trial)),
         *messages,
         None if seconds is None else round(seconds, 3),
-        about["machine"],
+        processor(torch.device(about["device"])),
         about["versions"],
         about["device"],
         about["engine"],
