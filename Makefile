@@ -2,7 +2,7 @@
 # make test   everything CI runs: format, lint, types, tests
 # make lint   format, lint and types alone
 # make bench  the benchmarks whose figures are in the docs (minutes)
-# make torture  kill it, damage it, fuzz it, lie to it (minutes; docs/reliability.md)
+# make torture  kill it, damage it, fuzz it, lie to it (minutes; docs/results/reliability.md)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin

@@ -1,7 +1,7 @@
 """How the time of a round grows with clients, width of the model and local steps.
 
     python -m benchmarks.speed.growth measure FILE.json [--device cuda] [--quick]
-    python -m benchmarks.speed.growth plot FILE.json ... --out docs/speed.svg
+    python -m benchmarks.speed.growth plot FILE.json ... --out docs/results/speed.svg
 
 A convolutional network with two 5x5 convolutions on 28 x 28 images, batches of 32; 10 clients, 32
 and 64 channels and 10 local steps where they do not vary, on a CPU 8 and 16 channels and 5 steps.
@@ -142,7 +142,7 @@ def main() -> None:
         action="store_true",
         help="with torch.compile, which takes a while for each point",
     )
-    parser.add_argument("--out", type=Path, default=Path("docs/speed.svg"))
+    parser.add_argument("--out", type=Path, default=Path("docs/results/speed.svg"))
     arguments = parser.parse_args()
     if arguments.action == "plot":
         plot(

@@ -4,7 +4,7 @@ Eight clients with the patients of four hospitals; the last one, with 4.8 % of t
 speaks to the server through Flower's real types: a lie is a function that changes its honest
 messages. The figure is the worst honest client's accuracy.
 
-    python -m benchmarks.torture.lies                 the table of docs/reliability.md
+    python -m benchmarks.torture.lies                 the table of docs/results/reliability.md
     python -m benchmarks.torture.lies --only loss     lies whose name has these words
 """
 

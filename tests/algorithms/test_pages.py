@@ -31,7 +31,7 @@ HEADINGS = [
     "Example in Python",
 ]
 METHODS = sorted(eh.ALGORITHMS)
-INDEX = Path(__file__).parents[2] / "docs" / "methods.md"
+INDEX = Path(__file__).parents[2] / "docs" / "explanation" / "choosing-a-method.md"
 RESULT = re.compile(r"^ +([\w-]+)" + 5 * r" +(\d+\.\d)" + r"(?: +(\d+) +(\d+))?$", re.MULTILINE)
 
 

@@ -278,8 +278,8 @@ def test_a_committed_number_is_found_again() -> None:
 
 
 def test_tables_in_the_docs_are_those_of_the_records() -> None:
-    """docs/benchmark.csv is made by the command from the committed records."""
-    path = Path(__file__).parents[2] / "docs" / "benchmark.csv"
+    """docs/results/benchmark.csv is made by the command from the committed records."""
+    path = Path(__file__).parents[2] / "docs" / "results" / "benchmark.csv"
     rows = path.read_text(encoding="utf-8").splitlines()
     expected = sum(len(records) for records in committed().values())
     assert len(rows) == 1 + expected

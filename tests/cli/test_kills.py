@@ -1,4 +1,4 @@
-"""A small piece of the harness that kills commands; docs/reliability.md has the figures."""
+"""A small piece of the harness that kills commands; docs/results/reliability.md has the figures."""
 
 from __future__ import annotations
 

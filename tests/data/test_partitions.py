@@ -35,7 +35,7 @@ from evenhand.data.partitions import (
 )
 from evenhand.data.pool import Deal, Pool
 
-PAGE = (Path(__file__).parents[2] / "docs" / "partitions.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "partitions.md").read_text()
 CLASSES = ("shirt", "coat", "boot", "bag", "hat", "sock", "scarf", "glove", "belt", "tie")
 
 

@@ -20,7 +20,7 @@ from evenhand.files import read_tensors
 from evenhand.flower import server_app
 from tests.support.flower_grid import InProcessGrid
 
-PAGE = (Path(__file__).parents[2] / "docs" / "from-flower.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "from-flower.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\S+)\n(.*?)```", PAGE, re.DOTALL))
 ROWS = (12, 40, 25, 90)
 

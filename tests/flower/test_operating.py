@@ -1,4 +1,4 @@
-"""The steps of docs/operating.md with real processes: back-up and restore, keys, certificates, a
+"""The steps of docs/how-to/operate.md with real processes: back-up and restore, keys, certificates, a
 server that moves, nodes that go, hung processes, a clock that is off."""
 
 from __future__ import annotations

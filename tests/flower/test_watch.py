@@ -185,7 +185,7 @@ def test_the_text_is_what_prometheus_reads(watch: Watch) -> None:
 
 
 def test_the_page_names_metrics_that_there_are(watch: Watch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "operate.md").read_text()
     watch.begins(4)
     watch.round(1, {"asked": 4, "answered": 4, "loss": 0.5})
     known = {name.partition("{")[0] for name in parsed(metrics.metrics(watch.now, {}, 0.0))}

@@ -1,4 +1,4 @@
-"""docs/reproduction.md, made from results."""
+"""docs/results/reproduction.md, made from results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Published numbers beside ours, for a terminal and for docs/reproduction.md."""
+"""Published numbers beside ours, for a terminal and for docs/results/reproduction.md."""
 
 from __future__ import annotations
 

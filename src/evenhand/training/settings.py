@@ -63,7 +63,7 @@ class Settings:
         track_weights: keep the weight that each client effectively has after every evaluated
             round, for methods that can tell it; this evaluates all training data each time.
         precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see
-            docs/speed.md. Parameters and sums keep the module's own precision in any case.
+            docs/results/speed.md. Parameters and sums keep the module's own precision in any case.
         evaluate: "after training": everyone evaluates the model of a round. "with training": the
             round's cohort evaluates the model it starts from, which in a real federation takes no
             messages of its own; ``scores_after`` in the history then says how many rounds that

@@ -125,7 +125,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from $package.model import $columns_import
 
-# What you approve; by default nobody weighs more than five times the median (docs/federation.md):
+# What you approve; by default nobody weighs more than five times the median:
 # names=("north",), nodes={"north": "keys/north.pub"}, groups=("female",), samples={"north": 5000}
 ADMISSION = eh.flower.Admission()
 METHOD = $method  # `evenhand algorithms` describes this method and all others
@@ -202,8 +202,8 @@ Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_
 `FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process.
 
 1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it,
-   and for 127.0.0.1, by which its own processes do. evenhand's docs/federation.md shows how to make
-   one, and how to keep strangers from starting runs: do that before you use real data.
+   and for 127.0.0.1, by which its own processes do. evenhand's docs/how-to/federation.md shows how
+   to make one, and how to keep strangers from starting runs: do that before you use real data.
 
    ```bash
    flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth \\

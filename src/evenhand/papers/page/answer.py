@@ -103,8 +103,8 @@ def _rule() -> str:
         f'<p>Each number has the first verdict that holds:</p><dl class="rule">{items}</dl>'
         "<p>The first two also ask that our standard deviation is at most five times the paper's,"
         " or five units of the last digit: runs that scatter more can tell nothing. Rule and"
-        " experiments were not fixed in advance: docs/reproduction.md says what was changed after"
-        " test numbers had been seen.</p>"
+        " experiments were not fixed in advance: docs/results/reproduction.md says what was changed"
+        " after test numbers had been seen.</p>"
     )
 
 

@@ -26,7 +26,7 @@ from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.plan import Run
 from evenhand.training.start import prepare
 
-# parameters; up to here runs together were measured to be faster on a CPU, too (docs/comparing.md)
+# parameters; up to here, stacked runs were measured to be faster on a CPU too
 SMALL = 1_000_000
 ELSEWHERE = {
     NODES: (

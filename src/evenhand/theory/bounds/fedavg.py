@@ -79,8 +79,9 @@ def fedavg_bound(
     What differs from the paper: with cohorts, the sums are the largest that a cohort can have, as
     in :func:`~evenhand.theory.propfair_bound`. The proof drops products of one step's noise with
     later local steps (A.18); they are small enough for the value to hold all the same
-    (docs/bounds.md). It takes batches to be drawn anew at every step; ``LocalSGD`` goes through the
-    data in a random order, so with several mini-batch steps in a round the value is a guide.
+    (docs/explanation/bounds.md). It takes batches to be drawn anew at every step; ``LocalSGD`` goes
+    through the data in a random order, so with several mini-batch steps in a round the value is a
+    guide.
 
     Args:
         step_size: lr; a ValueError names the condition it violates.

@@ -44,8 +44,8 @@ def fit_many(
     Runs are stacked where they have the same kind of method with the same settings but for plain
     numbers, local solvers that differ in lr and decay alone, and modules of one architecture. On a
     GPU, and for small models, a hundred of them then take a few times as long as one
-    (docs/speed.md). On the loop engine, with dropout and over several processes they are trained
-    one after another.
+    (docs/results/speed.md). On the loop engine, with dropout and over several processes they are
+    trained one after another.
 
     Args:
         runs: what differs. The other arguments are common to all runs, and those of
