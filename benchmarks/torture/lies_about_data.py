@@ -5,7 +5,7 @@ through Flower's real types. A lie has held when the run is done, the worst hone
 is near that of a run without the lie, numbers over clients are in range, and the log names the
 liar.
 
-    python -m benchmarks.torture.lies_about_data             the table of docs/results/reliability.md
+    python -m benchmarks.torture.lies_about_data            the table of docs/results/reliability.md
     python -m benchmarks.torture.lies_about_data --only census  lies whose name has these words
 """
 
