@@ -79,7 +79,7 @@ def test_a_changed_spec_is_run_again_and_said(
     found = eh.benchmark(suite=suite, out=tmp_path, device="cpu")
     assert trained == ["qffl"]
     assert found.notes == (
-        "tiny, qffl: the spec has changed since the record was made; it is made anew",
+        "tiny, qffl: the spec has changed since this record was made; running it again",
     )
     assert eh.benchmark(suite=suite, out=tmp_path, device="cpu").notes == ()
     assert trained == ["qffl"]
@@ -164,8 +164,7 @@ def test_large_federations_wait_for_a_gpu_unless_they_are_named(
     found = eh.benchmark(suite=large, out=tmp_path, device="cpu")
     assert trained == []
     assert found.notes == (
-        "tiny: left out, since they take hours without a GPU; name them as federations to run them"
-        " here",
+        "skipped tiny: they take hours without a GPU; name them as federations to run them anyway",
     )
     eh.benchmark("fedavg", federations="tiny", suite=large, out=tmp_path, device="cpu")
     assert trained == ["fedavg", "localonly"]
@@ -178,7 +177,7 @@ def test_missing_data_are_skipped_with_what_to_fetch(
     suite = Suite.of({"sensors": table}, {"settings": 3, "seeds": 2, "methods": {"fedavg": {}}})
     monkeypatch.setattr(entry_module, "read_data", _missing)
     found = eh.benchmark(suite=suite, out=tmp_path, device="cpu")
-    assert found.notes == ("sensors is skipped: fetch it",)
+    assert found.notes == ("skipped sensors: fetch it",)
     assert found.missing == ("sensors, fedavg",)
     assert found.standings == ()
 

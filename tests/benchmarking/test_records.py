@@ -113,7 +113,7 @@ def test_samples_are_in_the_order_of_clients_and_groups() -> None:
 
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"federation": "x"})])
 def test_a_line_that_is_no_record_is_told(text: str) -> None:
-    with pytest.raises(eh.RunError, match="no record of the benchmark"):
+    with pytest.raises(eh.RunError, match="is not a benchmark record"):
         Record.parse(text, "a line")
 
 

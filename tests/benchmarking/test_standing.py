@@ -117,11 +117,11 @@ def test_the_answer_names_what_helps_and_what_does_not() -> None:
         " on 1 of 1 federation."
     )
     assert any(
-        "Not shown to beat a tuned FedAvg" in one and "qffl" in one and "term" in one
+        "No significant gain over a tuned FedAvg" in one and "qffl" in one and "term" in one
         for one in words
     )
-    assert any("cost the mean" in one and "term (1)" in one for one in words)
-    assert words[-1] == "Staying alone is better than FedAvg for the worst 10 % on hand."
+    assert any("lower the mean" in one and "term (1)" in one for one in words)
+    assert words[-1] == "Local-only training is better than FedAvg for the worst 10 % on hand."
 
 
 def test_a_method_that_diverged_counts_nowhere() -> None:

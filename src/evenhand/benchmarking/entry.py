@@ -33,17 +33,17 @@ Counter = Callable[[float, int, str], None]
 
 @dataclass(frozen=True, repr=False)
 class Benchmark:
-    """Records of the suite, and what they say."""
+    """The benchmark's records, and the conclusions drawn from them."""
 
     suite: Suite
     records: Mapping[str, Sequence[Record]]  # by federation
-    notes: tuple[str, ...] = ()  # what was skipped, made anew or left out, in words
+    notes: tuple[str, ...] = ()  # what was skipped, repeated or excluded, in words
     failed: tuple[str, ...] = ()  # units that could not be run, in words
     missing: tuple[str, ...] = field(default=(), repr=False)  # units that were not run yet
 
     @cached_property
     def standings(self) -> tuple[Standing, ...]:
-        """How methods stand on each federation that FedAvg was run on."""
+        """The ranking of methods on each federation that has a FedAvg record."""
         return tuple(
             standing(found)
             for found in self.records.values()
@@ -57,7 +57,7 @@ class Benchmark:
 
     @cached_property
     def sentences(self) -> list[str]:
-        """What to reach for, and what does not beat FedAvg."""
+        """Which methods to prefer, and which do not beat FedAvg."""
         return answer(self.standings)
 
     @property
@@ -112,22 +112,23 @@ def benchmark(
     progress: Counter | None = None,
     suite: Suite | None = None,
 ) -> Benchmark:
-    """Every method of the suite, tuned alike on validation data, trained with five seeds and tested
-    once on each federation: what helps whom, and what does not beat a tuned FedAvg.
+    """Compare every method on a fixed suite of federations, and say which ones beat FedAvg.
 
-    Records that come with the package, or that are in ``out``, are not made again.
+    Each method gets the same number of settings to try on validation data, is trained with five
+    seeds and tested once on each federation. Units that have a record, in the package or in
+    ``out``, are not run again.
 
     Args:
-        methods: labels of the suite, or methods of your own as on the command line
-            ("mypackage:MyMethod", "qffl:q=2"), which are placed among the others; by default all.
-        federations: by name; by default all.
-        quick: only federations that a CPU core finishes in minutes.
-        grid: values to try of a method of your own, ``{"q": [0.1, 1]}``.
-        out: where records are kept, and runs while they are trained.
-        run: False looks at the records that are there, and trains nothing.
-        merge: directories of other machines to take records over from.
-        progress: called after every round with the units done, the units in all, and what is being
-            trained.
+        methods: labels of the suite, or your own methods as on the command line
+            ("mypackage:MyMethod", "qffl:q=2"), which are ranked among the others; default: all.
+        federations: names of federations; default: all.
+        quick: only federations that one CPU core finishes in minutes.
+        grid: hyper-parameter values to try for your own method, ``{"q": [0.1, 1]}``.
+        out: directory for records, and for runs while they are trained.
+        run: False reads existing records and trains nothing.
+        merge: directories from other machines whose records to import.
+        progress: called after every round with the number of finished units, the number of all
+            units, and a description of the current one.
     """
     suite = suite or Suite.standard()
     place = Path(out)
@@ -153,7 +154,7 @@ def benchmark(
 
 
 class _Work:
-    """What is done, and what is said of it."""
+    """The work of one call, and its notes."""
 
     def __init__(self, suite: Suite, place: Path, device: str, progress: Counter | None) -> None:
         self.suite, self.place, self.device = suite, place, device
@@ -167,7 +168,7 @@ class _Work:
         return build_device(self.device) != "cpu"
 
     def leave(self, benches: Sequence[Bench]) -> None:
-        """Say what is not run, unless it was run elsewhere."""
+        """Note which federations are not run, unless they have records."""
         units = {
             one.name: [self.suite.unit(one, entry) for entry in self.suite.entries.values()]
             for one in benches
@@ -179,14 +180,14 @@ class _Work:
         ]
         if names:
             self.notes.append(
-                f"{listed(names, 99)}: left out, since they take hours without a GPU; name them as"
-                " federations to run them here"
+                f"skipped {listed(names, 99)}: they take hours without a GPU; name them as"
+                " federations to run them anyway"
             )
 
     def merge(self, other: Path) -> None:
         merged = store.merge(self.place, other)
         self.notes.append(
-            f"{other}: {len(merged.taken)} records taken over, {len(merged.known)} were known"
+            f"{other}: {len(merged.taken)} records imported, {len(merged.known)} already known"
         )
         self.notes += merged.conflicts
 
@@ -200,7 +201,7 @@ class _Work:
             try:
                 federation = read_data(bench, self.suite.budget)
             except DataError as error:
-                self.notes.append(f"{bench.name} is skipped: {first_line(error)}")
+                self.notes.append(f"skipped {bench.name}: {first_line(error)}")
                 total -= len(units[bench.name])
                 continue
             for unit in units[bench.name]:
@@ -213,8 +214,8 @@ class _Work:
         for unit in left:
             if store.is_outdated(self.place, unit):
                 self.notes.append(
-                    f"{bench.name}, {unit.entry.label}: the spec has changed since the record was"
-                    " made; it is made anew"
+                    f"{bench.name}, {unit.entry.label}: the spec has changed since this record"
+                    " was made; running it again"
                 )
         return left
 
@@ -265,14 +266,14 @@ class _Work:
         )
 
     def _of_same_data(self, found: Sequence[Record]) -> list[Record]:
-        """Without records that were tested on other data than FedAvg's."""
+        """Exclude records that were tested on other data than FedAvg's."""
         first = next((one for one in found if one.name == "fedavg"), None)
         if first is None:
             return list(found)
         same = [one for one in found if (one.data, one.cells) == (first.data, first.cells)]
         self.notes += [
-            f"{one.federation}, {one.method}: it was tested on other data than FedAvg"
-            f" ({one.machine}, {first.machine}) and is left out"
+            f"excluded {one.federation}, {one.method}: tested on other data than FedAvg"
+            f" ({one.machine}, {first.machine})"
             for one in found
             if one not in same
         ]

@@ -12,7 +12,7 @@ BETTER, WORSE = "#8cc5ae", "#e8b48f"
 
 
 def picture(found: Benchmark, name: str = "worst10") -> str:
-    """Gains over FedAvg in a number, coloured where they are significant."""
+    """Gains over FedAvg in one metric, coloured if significant."""
     there = [one for one in found.standings if any(name in row for row in one.rows.values())]
     width, height = NAME + CELL * len(there) + 8, HEAD + ROW * (len(found.scores) + 1) + 30
     drawn = [_row("fedavg", [f"{100 * one.rows['fedavg'][name].value:.1f} %" for one in there], 0)]
@@ -29,7 +29,8 @@ def picture(found: Benchmark, name: str = "worst10") -> str:
             for line, word in enumerate(lines)
         ]
     caption = (
-        f"Points of accuracy ({HEADINGS[name]}) above a FedAvg tuned alike; coloured: significant."
+        f"Gain over an equally tuned FedAvg in points of accuracy ({HEADINGS[name]});"
+        " coloured: significant."
     )
     title = f"Gains over FedAvg, {HEADINGS[name]}"
     return (

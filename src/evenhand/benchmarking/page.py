@@ -22,7 +22,7 @@ KINDS = {
     "reference": "FedAvg",
     "better": "significantly better for the worst 10 %",
     "worse": "significantly worse",
-    "same": "not shown to differ",
+    "same": "no significant difference",
 }
 
 
@@ -42,7 +42,7 @@ def page(found: Benchmark) -> str:
         f"{len({record.method for record in records})} methods",
         f"{budget.settings} settings tried for each, on validation data",
         f"{budget.seeds} seeds",
-        f"{len(records) * (budget.settings + budget.seeds):,} trainings",
+        f"{len(records) * (budget.settings + budget.seeds):,} training runs",
     ]
     sections = [
         ("worst10", "Gain for the worst 10 % of clients", _gains(found, "worst10")),
@@ -64,7 +64,7 @@ def page(found: Benchmark) -> str:
 
 
 def _gains(found: Benchmark, name: str) -> str:
-    """Methods x federations: gains over FedAvg in a number, coloured."""
+    """Methods x federations: gains over FedAvg in one metric, coloured."""
     there = [one for one in found.standings if any(name in row for row in one.rows.values())]
     if not there:
         return ""
@@ -74,7 +74,7 @@ def _gains(found: Benchmark, name: str) -> str:
         [score.label, *(_gain(one, score.label, name) for one in there)] for score in found.scores
     ]
     caption = (
-        f"Points of accuracy ({HEADINGS[name]}) more than FedAvg's, means over seeds; FedAvg's own"
+        f"Gain over FedAvg in points of accuracy ({HEADINGS[name]}), mean over seeds; FedAvg's own"
         " accuracy in the first row. Bold and coloured: significant, with intervals that hold for"
         " all methods of a federation at once."
     )
@@ -216,9 +216,9 @@ def _scores(found: Benchmark) -> str:
         for score in found.scores
     ]
     caption = (
-        "Federations where a method is significantly better than FedAvg, not shown to differ,"
-        " significantly worse; its rank among all methods, where methods that are not shown to"
-        " differ share a rank; time of a training and numbers sent per client and round, against"
+        "Federations where a method is significantly better than FedAvg, not significantly"
+        " different, significantly worse; its rank among all methods, where methods that do not significantly"
+        " differ share a rank; time of a training run and numbers sent per client and round, against"
         " FedAvg's (geometric means); on how many federations a chosen setting was the smallest or"
         " largest that was tried."
     )

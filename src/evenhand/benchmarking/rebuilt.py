@@ -26,7 +26,7 @@ def study_of(records: Sequence[Record], by: str = "client") -> Study:
     that the worst client of the study is the worst group.
     """
     if not records:
-        raise RunError("there is no record to look at")
+        raise RunError("there are no benchmark records")
     first = records[0]
     for record in records[1:]:
         if (record.data, record.cells) != (first.data, first.cells):

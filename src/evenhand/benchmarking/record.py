@@ -95,7 +95,7 @@ class Record:
             given = {entry.name: _frozen(table[entry.name]) for entry in fields(cls)}
         except (ValueError, KeyError, TypeError) as error:
             raise RunError(
-                f"{source} is no record of the benchmark ({error}); delete it and run it again"
+                f"{source} is not a benchmark record ({error}); delete it and run it again"
             ) from error
         return cls(**given)
 
@@ -132,7 +132,9 @@ def record_of(
     assert tuned is not None  # every unit is tuned
     label, chosen, about = unit.entry.label, tuned.methods[0], study.about[0]
     if not study.measure.of_shares or not study.sampled:
-        raise RunError(f"{unit.bench.name}: the benchmark is of classifiers, judged by accuracy")
+        raise RunError(
+            f"{unit.bench.name} is not a classification task; the benchmark compares accuracies"
+        )
     trials = {seed: study.trials[label, seed] for seed in study.seeds}
     first = trials[study.seeds[0]]
     groups = study.names("group")

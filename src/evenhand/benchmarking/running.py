@@ -37,7 +37,7 @@ def read_data(bench: Bench, budget: Budget) -> Federation:
 def run_unit(
     unit: Unit, federation: Federation, directory: Path, device: str, tell: Tell
 ) -> Record:
-    """Run a unit, or go on with it, in ``directory``, which goes when the record is made."""
+    """Run or resume a unit in ``directory``, which is deleted when the record is made."""
     note, asked = directory / "unit.txt", f"{unit.identity} {device}"
     if directory.exists() and not (note.exists() and read_text(note) == asked):
         shutil.rmtree(directory)  # begun with another spec, or on another device
@@ -61,7 +61,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def _since(started: tuple[float, float]) -> float:
-    """Seconds that have passed; where other programs had the processor, those spent here."""
+    """Elapsed seconds, or processor seconds if other programs slowed us down."""
     return min(now - then for now, then in zip(_clocks(), started, strict=True))
 
 
@@ -94,9 +94,10 @@ def _watch(spec: Spec, tell: Tell, before: int, runs: int) -> Callable[..., Prog
 
 
 def count_messages(planned: Planned) -> tuple[float, float]:
-    """Numbers that a client gets and gives in a round, on average over those that the server talks
-    to in it. The first round is not counted: a question that is asked once costs next to
-    nothing."""
+    """Numbers sent to and from a client in a round, averaged over the clients contacted.
+
+    The first round is not counted: a question asked only once costs next to nothing.
+    """
     ready, method = planned.first, planned.spec.methods[0]
     sent: list[Sent] = []
     settings = dataclasses.replace(

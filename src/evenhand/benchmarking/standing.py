@@ -42,7 +42,7 @@ class Against(NamedTuple):
 
     interval: Interval  # of the gain, positive is better; holds for all methods at once
     p: float
-    verdict: int  # 1: significantly better, -1: worse, 0: not shown to differ
+    verdict: int  # 1: significantly better, -1: worse, 0: no significant difference
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class _Judge:
 
 
 def verdict(estimate: Estimate, side: int, alpha: float) -> int:
-    """Whether a difference is a gain (1), a loss (-1), or not shown (0); ``side``: -1 where smaller
+    """Whether a difference is a gain (1), a loss (-1), or neither (0); ``side``: -1 where smaller
     is better."""
     if math.isnan(estimate.p) or estimate.p >= alpha:
         return 0

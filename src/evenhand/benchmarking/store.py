@@ -18,7 +18,7 @@ ENDING = ".record.json"
 
 
 class Merged(NamedTuple):
-    """What came of taking over records."""
+    """The outcome of importing records."""
 
     taken: list[Record]
     known: list[Record]  # were there already, with the same numbers
@@ -58,7 +58,7 @@ def known(directory: Path, unit: Unit) -> Record | None:
 
 
 def is_outdated(directory: Path, unit: Unit) -> bool:
-    """Whether there are records of the unit, but of another spec alone."""
+    """Whether all records of the unit are for another spec."""
     return known(directory, unit) is None and any(_both(directory, unit))
 
 

@@ -23,7 +23,7 @@ class Score:
     label: str
     personal: bool
     federations: int
-    # by number: federations where it is significantly better than FedAvg, not shown to differ,
+    # by number: federations where it is significantly better than FedAvg, not different,
     # significantly worse
     counts: Mapping[str, tuple[int, int, int]]
     alone: Mapping[str, tuple[int, int, int]]  # the same against staying alone
@@ -106,7 +106,7 @@ def answer(standings: Sequence[Standing]) -> list[str]:
     """What to reach for, what does not beat FedAvg, and what it costs, in words."""
     told = scores(standings)
     if not told:
-        return ["There is nothing to compare FedAvg with yet."]
+        return ["No method has been compared with FedAvg yet."]
     fair = [score for score in told if score.label != "localonly"]
     count = len([one for one in standings if "fedavg" in one.rows])
     sentences = [
@@ -117,15 +117,13 @@ def answer(standings: Sequence[Standing]) -> list[str]:
     never = [score.label for score in fair if not score.beats()]
     if never:
         sentences.append(
-            "Not shown to beat a tuned FedAvg on any federation, in the mean, the worst 10 % or the"
-            f" worst group: {listed(never, 99)}."
+            "No significant gain over a tuned FedAvg on any federation, in the mean, the worst"
+            f" 10 % or the worst group: {listed(never, 99)}."
         )
     pay = [score for score in fair if score.counts.get("mean", (0, 0, 0))[2]]
     if pay:
         named = [f"{score.label} ({score.counts['mean'][2]})" for score in pay]
-        sentences.append(
-            f"These cost the mean somewhere (on how many federations): {listed(named, 99)}."
-        )
+        sentences.append(f"These lower the mean (on how many federations): {listed(named, 99)}.")
     sentences.append(_alone(standings))
     return [sentence for sentence in sentences if sentence]
 
@@ -137,7 +135,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
         return ""
     if not best:
         return (
-            f"With {what}, no method is shown to lift the worst 10 % of clients above a tuned"
+            f"With {what}, no method significantly lifts the worst 10 % of clients above a tuned"
             f" FedAvg on any federation, of {count}."
         )
     first = [score for score in found if score.wins == best]
@@ -156,7 +154,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
 
 
 def _alone(standings: Sequence[Standing]) -> str:
-    """Where staying alone is better than FedAvg."""
+    """Where local-only training is better than FedAvg."""
     there = [one for one in standings if "localonly" in one.to_fedavg]
     better = [one.federation for one in there if one.to_fedavg["localonly"]["worst10"].verdict > 0]
     worse = [one.federation for one in there if one.to_fedavg["localonly"]["worst10"].verdict < 0]
@@ -168,5 +166,8 @@ def _alone(standings: Sequence[Standing]) -> str:
     if worse:
         parts.append(f"worse on {listed(worse, 99)}")
     if not parts:
-        return "Staying alone is not shown to differ from FedAvg for the worst 10 % anywhere."
-    return f"Staying alone is {' and '.join(parts)}."
+        return (
+            "Local-only training does not differ significantly from FedAvg for the worst 10 %"
+            " anywhere."
+        )
+    return f"Local-only training is {' and '.join(parts)}."

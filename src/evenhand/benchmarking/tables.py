@@ -24,8 +24,8 @@ MARKS = {1: "↑", 0: "", -1: "↓"}
 
 
 def result_rows(standings: Sequence[Standing]) -> list[dict[str, Any]]:
-    """A row per federation and method: numbers with intervals, gains over FedAvg and over staying
-    alone, ranks, gaps between groups, what was chosen and what it cost."""
+    """A row per federation and method: metrics with intervals, gains over FedAvg and over
+    local-only training, ranks, gaps between groups, what was chosen and what it cost."""
     rows = []
     for one in standings:
         for label in one.labels:
@@ -126,13 +126,13 @@ class Shown:
         for one in self.standings:
             yield _federation(one, self.titles.get(one.federation, one.federation))
             if one.diverged:
-                yield f"Diverged, and not judged: {', '.join(one.diverged)}."
+                yield f"Diverged and excluded: {', '.join(one.diverged)}."
         if self.found:
             yield _summary(self.found)
             yield (
                 "↑ ↓: significantly better or worse than FedAvg. Rank: by the worst 10 %, 1 + the"
                 " number of methods that are significantly better. Wins, ties, losses: federations"
-                " where a method is significantly better than FedAvg, not shown to differ,"
+                " where a method is significantly better than FedAvg, not different,"
                 f" significantly worse. {OUTSIDE}"
             )
 

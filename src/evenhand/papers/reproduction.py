@@ -30,7 +30,7 @@ RESULTS = "results"  # in OUT
 
 @dataclass(frozen=True)
 class Reproduction:
-    """Experiments beside what we got; prints itself."""
+    """Published numbers beside ours; prints itself."""
 
     outcomes: tuple[Outcome, ...]
 
@@ -79,13 +79,13 @@ def reproduce(
     device: str = "auto",
     again: bool = False,
 ) -> Reproduction:
-    """Run experiments of papers, and compare their published numbers with what comes out.
+    """Run a paper's experiments and compare the published numbers with ours.
 
     Args:
         names: "fafl-table1", "propfair-table6:shakespeare", a paper ("gifair"), or "all".
         quick: with a smaller budget, which two CPU cores finish in minutes.
-        out: a directory for runs and results; what is there already is not run again.
-        again: run also what is there.
+        out: directory for runs and results; experiments with a result there are not repeated.
+        again: repeat experiments that have a result.
     """
     parts = find_parts(names)
     if not parts:

@@ -101,7 +101,7 @@ def read_result(path: Path) -> Result:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         missing = f": {error} is missing" if isinstance(error, KeyError) else ""
-        reason = f"it is no result of evenhand reproduce{missing}"
+        reason = f"it is not a result of evenhand reproduce{missing}"
         raise damaged(path, reason, REMEDY) from error
 
 

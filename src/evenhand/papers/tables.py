@@ -52,9 +52,9 @@ def sentences(outcome: Outcome) -> list[str]:
         return [f"Not run: {outcome.missing}."]
     said = [verdict_sentence(outcome.lines)] if outcome.lines and part.judged != "nothing" else []
     if part.judged == "nothing":
-        said.append("These runs are too small to be compared with the published numbers.")
+        said.append("These runs are too small to compare with the published numbers.")
     if part.judged == "ordering":
-        said.append("With other data only the order of methods can be compared.")
+        said.append("With other data, only the order of methods can be compared.")
     if not outcome.lines:
         said.append("The paper prints no values of this figure; these are ours.")
     if any(line.verdict == NOT for line in outcome.lines) and part.reason:

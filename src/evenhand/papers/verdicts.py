@@ -10,7 +10,7 @@ same ordering    in the same column, every row that the paper sets apart from th
 not reproduced   none of these
 
 The first two also ask that our standard deviation is at most five times theirs, or five units of
-the last digit: runs that scatter more can tell nothing.
+the last digit: runs that scatter more say nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The beginning of the page: how many published numbers were reproduced."""
+"""The top of the page: how many published numbers were reproduced."""
 
 from __future__ import annotations
 
@@ -102,9 +102,9 @@ def _rule() -> str:
     return (
         f'<p>Each number has the first verdict that holds:</p><dl class="rule">{items}</dl>'
         "<p>The first two also ask that our standard deviation is at most five times the paper's,"
-        " or five units of the last digit: runs that scatter more can tell nothing. Rule and"
-        " experiments were not fixed in advance: docs/results/reproduction.md says what was changed"
-        " after test numbers had been seen.</p>"
+        " or five units of the last digit: runs that scatter more say nothing. The rule"
+        " and the experiments were not fixed in advance: docs/results/reproduction.md says what was"
+        " changed after test numbers had been seen.</p>"
     )
 
 
