@@ -217,10 +217,10 @@ def _scores(found: Benchmark) -> str:
     ]
     caption = (
         "Federations where a method is significantly better than FedAvg, not significantly"
-        " different, significantly worse; its rank among all methods, where methods that do not significantly"
-        " differ share a rank; time of a training run and numbers sent per client and round, against"
-        " FedAvg's (geometric means); on how many federations a chosen setting was the smallest or"
-        " largest that was tried."
+        " different, significantly worse; its rank among all methods, where methods that do not"
+        " significantly differ share a rank; time of a training run and numbers sent per client"
+        " and round, against FedAvg's (geometric means); on how many federations a chosen setting"
+        " was the smallest or largest that was tried."
     )
     return table(headings, rows, caption)
 
