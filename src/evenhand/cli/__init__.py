@@ -1,6 +1,7 @@
-"""The command line. Thin: it reads options, calls the library and prints.
+"""The command line: it reads options, calls the library and prints.
 
-Nothing heavy is imported before a command runs, so that ``evenhand --help`` answers at once.
+Commands import torch and other heavy packages only when they run, so that ``evenhand --help`` is
+fast.
 """
 
 from __future__ import annotations
@@ -22,20 +23,43 @@ from evenhand.cli.terminal import Commands
 from evenhand.cli.verify import verify
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+SECTIONS = {
+    "Train and compare": ("run", "compare", "sweep", "resume"),
+    "Look at results": ("report", "audit", "verify"),
+    "Data and methods": ("data", "algorithms"),
+    "Real federations": ("flower",),
+    "Benchmarks and papers": ("benchmark", "reproduce"),
+}
+
+
+@click.group(
+    cls=Commands, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]}
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(evenhand.__version__, "--version", prog_name="evenhand")
 def main(debug: bool) -> None:
-    """Fair federated learning: train with fair methods and see who gains and who pays."""
+    """Fair federated learning: train with fair methods, and see who gains and who pays.
+
+    \b
+    Start here:
+      evenhand run                   compare FedAvg with fair methods on example data
+      evenhand run --data patients.csv --client hospital --label disease
+      evenhand run --help            all options of a command
+    """
 
 
 @main.command()
 @click.argument("name", required=False)
 def algorithms(name: str | None) -> None:
-    """List the methods, or print the page of one.
+    """List the methods, or explain one of them.
 
-    NAME is a method's name as in --algorithm; without it all are listed with one line each, and
-    with what the server sees of the clients.
+    NAME is the name of a method, as in --algorithm. Without it, the list shows one line per method
+    and what the server sees: sums over clients, or single clients.
+
+    \b
+    Examples:
+      evenhand algorithms
+      evenhand algorithms qffl
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -55,12 +79,14 @@ def algorithms(name: str | None) -> None:
     for method, line in lines.items():
         click.echo(f"{method:{width}}  {seen[method]:6}  {line}")
     click.echo(
-        "\nThe server sees: sums, over clients alone, so the method is fit for secure sums; single,"
-        " something of each client;"
+        "\nThe server sees: sums, only sums over clients, so the method works with secure"
+        " aggregation;"
     )
     click.echo(
-        "either, as settings, teams or the inner method have it. The method's page says what."
+        "single, something from each client; either, which depends on its settings, on teams or on"
+        " the inner method."
     )
+    click.echo("evenhand algorithms NAME says what exactly.")
 
 
 main.add_command(run)

@@ -23,31 +23,31 @@ from evenhand.cli.view import (
 
 @click.command()
 @spec_options(
-    "Do not add FedAvg and local-only training, which gains and losses are counted against.",
+    "Do not add FedAvg and local-only training as references.",
     about_methods="FedAvg and local-only training are added as references.",
-    about_seed="The first of the seeds.",
+    about_seed="The first seed.",
 )
 @seed_options
 @click.option(
     "--folds",
     type=click.IntRange(min=2),
     help=(
-        "Cross-validation: split each client's samples into this many folds, and test on each of"
-        " them once. For small tables."
+        "Cross-validation: split each client's samples into this many folds and test on each fold"
+        " once. For small tables."
     ),
 )
 @click.option(
     "--tune",
     is_flag=True,
     help=(
-        "First choose each method's step size, and how fair it is to be, on validation data: the"
-        " same number of settings for every method. Then compare on test data."
+        "First choose each method's step size and fairness hyper-parameter on validation data, with"
+        " the same number of settings for every method. Then compare on test data."
     ),
 )
 @click.option(
     "--rule",
     type=click.Choice(["mean", "worst10", "min"]),
-    help="With --tune: choose the settings that are best in this number.  [default: mean]",
+    help="With --tune: the metric across clients to choose settings by.  [default: mean]",
 )
 @click.option(
     "--grid",
@@ -55,7 +55,7 @@ from evenhand.cli.view import (
     multiple=True,
     metavar="KEY=VALUE,...",
     help=(
-        "With --tune: try these values in place of the default ones; repeat for several. Examples:"
+        "With --tune: the values to try instead of the default ones; repeat for several. Examples:"
         " --grid local.lr=0.01,0.1,1 --grid qffl.q=0.5,2."
     ),
 )
@@ -75,13 +75,20 @@ def compare(
     view: View,
     **options: Any,
 ) -> None:
-    """Compare methods over several seeds, with intervals.
+    """Compare methods over several seeds, with confidence intervals.
 
-    SPEC is a TOML file as for evenhand run; without one, the same methods and data as there are
-    taken. Every method is trained with every seed. Results go to runs/NAME: a run directory for
-    each seed, and tables of all of them.
+    SPEC is a TOML file, as for evenhand run; without it, the same example is used. Every method is
+    trained with every seed, and FedAvg and local-only training are added as references.
 
-    evenhand compare --data adult --group sex -a qffl -a afl --seeds 5 --tune
+    Prints the answer and a short table. The directory runs/NAME gets the report, tables over all
+    seeds, and a run directory for each seed.
+
+    \b
+    Examples:
+      evenhand compare --seeds 5
+      evenhand compare --data adult --group sex -a qffl -a afl --seeds 5 --tune
+      evenhand compare --data patients.csv --client hospital --label disease --folds 5
+      evenhand compare runs/digits/spec.toml --tune --grid local.lr=0.1,0.3,1
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.studies.runs.comparing import check_comparison
@@ -92,7 +99,7 @@ def compare(
         )
         plan = dataclasses.replace(plan, tune=_tuning(plan.tune, tune, rule, grids))
         check_view(plan, view)
-        # before a directory is made
+        # before it makes a directory
         ready = check_comparison(plan, () if no_reference else ("fedavg", "localonly"))
         tuning = plan_tuning(ready) if plan.tune else None
         with begin(ready, out) as begun.directory:
@@ -102,14 +109,14 @@ def compare(
 def _tuning(
     known: dict[str, Any], tune: bool, rule: str | None, grids: tuple[str, ...]
 ) -> dict[str, Any]:
-    """The [tune] table of a spec with these options."""
+    """The [tune] table of a spec, with these options."""
     from evenhand.errors import SpecError
     from evenhand.studies.specs.grid import parse_axis
 
     if not tune and not known:
         if rule or grids:
             option = f"--rule {rule}" if rule else f"--grid {grids[0]}"
-            raise SpecError(f"{option} says how to tune; give --tune, too")
+            raise SpecError(f"{option} needs --tune; add it")
         return {}
     axes = [parse_axis(text) for text in grids]
     grid = {**known.get("grid", {}), **{axis.key: list(axis.values) for axis in axes}}

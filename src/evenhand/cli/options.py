@@ -1,4 +1,4 @@
-"""Options that several commands share: how numbers are made and written."""
+"""Options that several commands share: the measure, intervals and formats."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LEVEL = click.option(
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
     default=0.95,
     show_default=True,
-    help="Of the intervals.",
+    help="Confidence level of the intervals.",
 )
 NUMBERS = (
     click.option(
         "--measure",
         type=click.Choice(MEASURES),
         help=(
-            "What being served well means; of several classes, recall and precision are means over"
-            " classes.  [default: accuracy, or the error of a regression]"
+            "The measure to compare by. With more than two classes, recall and precision are means"
+            " over classes.  [default: accuracy, or error for a regression]"
         ),
     ),
     click.option(
@@ -33,9 +33,9 @@ NUMBERS = (
         default="auto",
         show_default=True,
         help=(
-            "What intervals are over. seeds+samples: other trainings, tested on other samples of"
-            " these clients; clients: other clients like these; both: other clients and samples."
-            " auto: seeds+samples where there are two seeds, else samples."
+            "What intervals allow for. seeds+samples: other seeds and other test samples of these"
+            " clients; clients: other clients like these; both: other clients and other samples."
+            " auto: seeds+samples with two seeds or more, else samples."
         ),
     ),
     LEVEL,
@@ -44,21 +44,21 @@ NUMBERS = (
         type=click.IntRange(min=0),
         default=10,
         show_default=True,
-        help="Do not judge clients and groups with fewer test samples.",
+        help="Do not evaluate clients and groups with fewer test samples.",
     ),
     click.option(
         "--positive",
         metavar="LABEL",
-        help="The label that rates are about.  [default: the last of two]",
+        help="The label that rates are about.  [default: the second of two]",
     ),
 )
 
 
 def format_option(which: str) -> Callable[..., Any]:
-    """--format; ``which`` says of what tables."""
+    """--format; ``which`` says which tables it is about."""
     kinds, text = (
         click.Choice(["csv", "parquet", "json"]),
-        f"Of the tables that {which}; repeat for several.",
+        f"Format of the tables {which}; repeat for several.",
     )
     return click.option(
         "--format",
@@ -72,7 +72,7 @@ def format_option(which: str) -> Callable[..., Any]:
 
 
 def adding(options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
-    """A decorator that adds options to a command, in this order."""
+    """A decorator that adds options to a command in this order."""
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):

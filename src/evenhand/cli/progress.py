@@ -1,4 +1,4 @@
-"""Progress of commands that train, with the time that is left."""
+"""Progress bars for commands that train."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
-    """Progress on standard error: a bar for all of it, with the time left, and one for the method,
-    or the runs, being trained."""
+    """Progress on standard error: one bar for the whole command, with the time left, and one for
+    the current method or runs."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -39,7 +39,7 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
     each, seeds = len(spec.methods), spec.seeds or (spec.seed,)
     total = len(seeds) * each * spec.rounds
     console = Console(stderr=True, quiet=quiet)
-    hidden = quiet or not console.is_terminal  # bars in a file say nothing
+    hidden = quiet or not console.is_terminal  # bars are useless in a file
     with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
         counts = [
             f"{count} {what}{'s' * (count != 1)}"
@@ -48,11 +48,11 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
         ]
         everything = shown.add_task(f"{' x '.join(counts)}, rounds", total=total, note="")
         current = shown.add_task("", total=spec.rounds, visible=False, note="")
-        at = 0  # rounds done, of all
+        at = 0  # rounds done so far
 
         def go_to(done: int, together: int) -> None:
             nonlocal at
-            if done > at + together:  # finished earlier: no measure of this machine's speed
+            if done > at + together:  # trained before a resume: says nothing about the speed now
                 shown.reset(everything, completed=done, total=total)
             shown.update(everything, completed=done)
             at = done
@@ -60,8 +60,8 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
         def watch(
             seed: int, method: Method, together: int = 1, finished: int | None = None
         ) -> AfterRound:
-            """For a run, the first of several that are trained ``together``, after so many that are
-            ``finished``."""
+            """The progress of a run, the first of those trained ``together``, after ``finished``
+            runs."""
             before = spec.runs_before(seed, method, finished) * spec.rounds
             go_to(before, together)
             one = f"seed {seed}: {method.label}" if spec.seeds else method.label
@@ -86,7 +86,7 @@ def bars(spec: Spec, quiet: bool) -> Iterator[Callable[..., AfterRound]]:
 
 @contextmanager
 def _engine_notes(show: Callable[[str], None]) -> Iterator[None]:
-    """Show what engines log, such as that they compile, while it is the last that they said."""
+    """Show the latest message of the engines, such as "compiling", beside the bar."""
     log, handler = logging.getLogger("evenhand.engines"), logging.Handler()
     handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign]
     before = log.level

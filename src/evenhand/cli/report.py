@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
 
 from evenhand.cli.options import number_options
-from evenhand.cli.terminal import stopping_cleanly
+from evenhand.cli.terminal import open_page, stopping_cleanly
 
 
 @click.command()
@@ -23,35 +24,36 @@ from evenhand.cli.terminal import stopping_cleanly
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("report.html"),
     show_default=True,
-    help="The page to write.",
+    help="The file to write.",
 )
 @click.option(
     "--figures",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write every figure there, too, as a file of its own.",
+    help="Also write every figure to this directory.",
 )
 @click.option(
     "--figure-format",
     type=click.Choice(["png", "svg"]),
     default="png",
     show_default=True,
-    help="Of --figures.",
+    help="Format of --figures.",
 )
 @click.option(
     "--tables",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write the numbers there, too: CSV with mean and std over runs, and a LaTeX table.",
+    help="Also write tables to this directory: CSV with mean and std over runs, and LaTeX.",
 )
 @number_options
-@click.option("--title", help="Of the page.")
+@click.option("--title", help="Title of the report.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print what was written and the summary as JSON for programs, and nothing else.",
+    help="Print what was written, and the answer, as JSON, and nothing else.",
 )
-@click.option("--open", "open_page", is_flag=True, help="Open the page in a browser.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--open", "opened", is_flag=True, help="Open the report in a browser.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all details, not only the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 def report(
     runs: tuple[Path, ...],
     out: Path,
@@ -65,15 +67,21 @@ def report(
     measure: str | None,
     title: str | None,
     as_json: bool,
-    open_page: bool,
+    opened: bool,
+    verbose: bool,
     quiet: bool,
 ) -> None:
-    """Write a page about runs: who gains, who pays, with intervals.
+    """Write an HTML report about runs: who gains, who pays, with intervals.
 
-    RUN are directories of runs, comparisons or sweeps. Those with the same data are put together;
-    others get a section of their own. The page is one HTML file that needs no network.
+    RUN is the directory of a run, comparison or sweep. Several runs on the same data are compared
+    with each other; runs on other data get a section of their own. The report is one file that
+    needs no network.
 
-    evenhand report runs/digits --out digits.html --figures pictures
+    \b
+    Examples:
+      evenhand report runs/digits --out digits.html --open
+      evenhand report runs/digits runs/adult --figures pictures --tables tables
+      evenhand report runs/digits --measure balanced_accuracy --level 0.9
     """
     with stopping_cleanly(quiet):
         import json
@@ -94,6 +102,7 @@ def report(
             measure=measure,
         )
         page, size = written.page, written.page.stat().st_size
+        answers = [line for one in written.studies for line in one.answer.sentences]
         sentences = [
             line
             for findings in written.studies
@@ -105,15 +114,17 @@ def report(
                 "bytes": size,
                 "figures": list(map(str, written.figures)),
                 "tables": list(map(str, written.tables)),
-                "answer": [line for one in written.studies for line in one.answer.sentences],
+                "answer": answers,
                 "next": [one.answer.command for one in written.studies],
             }
             click.echo(json.dumps({**about, "sentences": sentences}, indent=2))
         elif not quiet:
-            for sentence in sentences:
-                click.echo(sentence)
-            drawn = f"; {len(written.figures)} figures are in {figures}" if figures else ""
-            listed = f"; {len(written.tables)} tables are in {tables}" if tables else ""
-            click.echo(f"The page is {page} ({size / 1e6:.1f} MB){drawn}{listed}")
-        if open_page:
-            click.launch(page.resolve().as_uri())
+            for line in sentences if verbose else answers:
+                click.echo(line)
+            click.echo(f"\nReport:  {page} ({size / 1e6:.1f} MB)")
+            if figures:
+                click.echo(f"Figures: {figures}{os.sep} ({len(written.figures)} files)")
+            if tables:
+                click.echo(f"Tables:  {tables}{os.sep} ({len(written.tables)} files)")
+        if opened:
+            open_page(page)

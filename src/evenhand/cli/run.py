@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command()
 @spec_options(
-    "Do not add FedAvg to methods given with --algorithm.",
+    "Do not add FedAvg to the methods given with --algorithm.",
     about_methods="FedAvg is added as the reference.",
-    about_seed="Seed of data split, initial model, cohorts and batch orders.",
+    about_seed="Seed for the data split, initial model, cohorts and batch orders.",
 )
 @view_options
 def run(
@@ -31,14 +31,21 @@ def run(
     view: View,
     **options: Any,
 ) -> None:
-    """Train with one or several methods and compare them.
+    """Train with one or more methods and compare them with FedAvg.
 
-    SPEC is a TOML file; without one and without --data, FedAvg and fair methods run on
-    scikit-learn's digits, spread unfairly over 20 clients. Options override the spec. Results go to
-    runs/NAME: the spec, tables as CSV, models as safetensors.
+    SPEC is a TOML file; options override it. Without SPEC and --data, FedAvg and four fair methods
+    train on an example: scikit-learn's digits, spread unfairly over 20 clients.
 
-    Your own table, one row per sample: evenhand run --data patients.csv --client hospital --label
-    disease --group sex
+    Prints the answer and a short table. The run directory, runs/NAME, gets the report (HTML),
+    tables (CSV), models (safetensors) and the spec.
+
+    \b
+    Examples:
+      evenhand run
+      evenhand run --open
+      evenhand run --data patients.csv --client hospital --label disease --group sex
+      evenhand run --data adult --group sex -a qffl:q=2 -a afl --rounds 100
+      evenhand run my-spec.toml --seed 3
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.studies.runs.directories import new_directory
@@ -48,19 +55,19 @@ def run(
         check_view(dataclasses.replace(plan, seeds=(), resplit=False), view)
         if options["algorithms"] and not no_reference:
             plan = plan.with_reference("fedavg")
-        ready = check(_one_run(plan, options["seed"]))  # before a directory is made
+        ready = check(_one_run(plan, options["seed"]))  # before it makes a directory
         with new_directory(out or Path("runs") / plan.name, out is None) as begun.directory:
             carry_out_run(ready, begun.directory, quiet, view)
 
 
 def _one_run(plan: Spec, seed: int | None) -> Spec:
-    """The run that a spec asks for; of a comparison, the one of ``seed``."""
+    """The single run of a spec; of a comparison, the run with ``seed``."""
     from evenhand.errors import SpecError
 
     if plan.seeds and seed is None:
         raise SpecError(
-            f"the spec lists seeds {list(plan.seeds)}; run them all with evenhand compare, or one"
-            " of them with --seed"
+            f"the spec lists seeds {list(plan.seeds)}; train all of them with evenhand compare, or"
+            " one of them with --seed"
         )
     return plan.for_seed(plan.seed)
 
@@ -72,9 +79,14 @@ def _one_run(plan: Spec, seed: int | None) -> Spec:
 @view_options
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def resume(directory: Path, quiet: bool, view: View) -> None:
-    """Go on with an interrupted run, comparison or sweep.
+    """Resume an interrupted run, comparison or sweep.
 
-    RUN is its directory. The outcome is byte for byte that of a run that was never interrupted.
+    RUN is its directory. The results are byte for byte those of an uninterrupted run.
+
+    \b
+    Examples:
+      evenhand resume runs/digits
+      evenhand resume runs/digits --open
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.engines import processes

@@ -1,5 +1,4 @@
-"""Options that say what to run: on which data (a data set by name, a table, a LEAF directory), with
-which model and methods."""
+"""Options for the data, the model and the methods of a run."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _OPTIONS = (
     click.option(
         "--client",
         metavar="COLUMN",
-        help="Table: the column that says which client a row belongs to.",
+        help="Table: the column with the name of the client.",
     ),
     click.option(
         "--label",
@@ -39,58 +38,59 @@ _OPTIONS = (
         "dropped",
         multiple=True,
         metavar="COLUMN",
-        help="Table: leave this column out; repeat for several.",
+        help="Table: ignore this column; repeat for several.",
     ),
     click.option(
         "--categorical",
         multiple=True,
         metavar="COLUMN",
-        help="Table: numbers in this column are codes; repeat for several.",
+        help="Table: treat numbers in this column as categories; repeat for several.",
     ),
     click.option(
         "--numeric",
         multiple=True,
         metavar="COLUMN",
-        help="Table: take this column as numbers; repeat for several.",
+        help="Table: treat this column as numbers; repeat for several.",
     ),
     click.option(
         "--missing",
         multiple=True,
         metavar="TEXT",
         help=(
-            "Table: cells that read TEXT, such as 999 or '<0.5' (the text itself, not a"
-            " comparison), count as missing, in all columns; repeat for several."
+            "Table: treat cells with exactly this TEXT, such as 999 or '<0.5', as missing, in all"
+            " columns; repeat for several."
         ),
     ),
     click.option(
         "--encoding",
         metavar="NAME",
         help=(
-            "Table: encoding of a text file, such as cp1252.  [default: UTF-8, or UTF-16 or cp1252"
-            " where the bytes say so]"
+            "Table: encoding of a text file, such as cp1252.  [default: UTF-8, UTF-16 or cp1252,"
+            " detected from the file]"
         ),
     ),
     click.option(
         "--held-out",
         metavar="COLUMN",
-        help="Table: a column of true and false, or a condition: the rows to test on.",
+        help="Table: the rows to test on: a column of true and false, or a condition.",
     ),
     click.option(
         "--task",
         type=click.Choice(["auto", "classification", "regression"]),
-        help="Table: what kind of label it is.",
+        help="Table: the kind of label.",
     ),
     click.option(
         "--partition",
         metavar="NAME[:KEY=VALUE,...]",
         help=(
-            "How samples are dealt to clients. Example: --partition dirichlet:clients=10,alpha=0.5."
+            "How to distribute samples over clients. Example: --partition"
+            " dirichlet:clients=10,alpha=0.5."
         ),
     ),
     click.option(
         "--split",
         metavar="KEY=VALUE,...",
-        help="Shares of each client's samples: --split val=0.1,test=0.2; or official.",
+        help="Shares of each client's samples, such as val=0.1,test=0.2; or official.",
     ),
 )
 
@@ -118,8 +118,8 @@ def data_table(
     partition: str | None,
     split: str | None,
 ) -> dict[str, Any]:
-    """The [data] table of a spec from these options; empty where none is given. ``data`` is a name,
-    a file or a directory."""
+    """The [data] table of a spec from these options; empty if there are none. ``data`` is a name, a
+    file or a directory."""
     from evenhand.datasets import DATASETS, FORMATS
     from evenhand.errors import SpecError
     from evenhand.studies.specs.parsing import parse_table
@@ -127,12 +127,12 @@ def data_table(
     table: dict[str, Any] = {}
     path = None if data is None else Path(data).expanduser()
     if data is not None and path is not None:
-        # also where a folder of that name lies here: ./adult is the folder
+        # even if there is a folder of that name here; ./adult is the folder
         if data.partition(":")[0] in (*DATASETS, *FORMATS):
             table = parse_table(data)
         elif table_ending(data) or path.is_file():
             if not path.is_file():
-                raise SpecError(f"there is no file {data}")
+                raise SpecError(f"there is no file {data}; check the path")
             table = {"name": "table", "path": str(path.resolve())}  # a run is resumed from anywhere
         elif path.is_dir():
             table = {"name": "leaf", "path": str(path.resolve())}
@@ -150,15 +150,15 @@ def data_table(
     columns |= {"drop": list(dropped), "categorical": list(categorical), "numeric": list(numeric)}
     given = {key: value for key, value in columns.items() if value}
     if table.get("name") == "table" and "label" not in table | given:
-        raise SpecError("which column is to be predicted? give it with --label COLUMN")
+        raise SpecError("a table needs a label to predict; give it with --label COLUMN")
     if (
         table.get("name") == "table"
         and partition is None
         and not {"client", "partition"} & {*table, *given}
     ):
         raise SpecError(
-            "which rows belong together? give --client COLUMN, or deal them with --partition"
-            " iid:clients=10"
+            "a table needs clients; name their column with --client COLUMN, or distribute the rows"
+            " with --partition iid:clients=10"
         )
     if groups:
         given["group"] = groups[0] if len(groups) == 1 else list(groups)
@@ -170,9 +170,9 @@ def data_table(
 
 
 ALGORITHM_HELP = (
-    "Run this method instead of the spec's; repeat for several. Example: -a qffl:q=2 -a"
-    " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that changes another one: -a"
-    " fedprox:mu=0.1,inner=qffl,inner.q=2. One of your own: -a mypackage:MyMethod:rate=0.3."
+    "Train with this method instead of the spec's; repeat for several. Examples: -a qffl:q=2, -a"
+    " fafl:alpha=0.3,local.lr=0.05,label=mild. A method that wraps another: -a"
+    " fedprox:mu=0.1,inner=qffl,inner.q=2. Your own: -a mypackage:MyMethod:rate=0.3."
 )
 
 
@@ -185,8 +185,8 @@ def spec_options(
     """Add SPEC and the options that override it to a command; :func:`planned` reads them.
 
     Args:
-        references, about_methods, about_seed: what --no-reference, the option for methods and
-            --seed do in this command.
+        references, about_methods, about_seed: help on --no-reference, the option for methods and
+            --seed in this command.
         methods: names of the option for methods.
     """
     options = (
@@ -195,15 +195,15 @@ def spec_options(
             "--data",
             metavar="NAME|FILE",
             help=(
-                "A data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF"
-                " directory."
+                "A data set (NAME[:KEY=VALUE,...], see evenhand data list), a CSV or Parquet table, or"
+                " a LEAF directory."
             ),
         ),
         source_options,
         click.option(
             "--model",
             metavar="NAME[:KEY=VALUE,...]",
-            help="The model, such as linear, mlp:hidden=[64] or cnn; auto suits the data.",
+            help="The model, such as linear, mlp:hidden=[64] or cnn; auto chooses one for the data.",
         ),
         click.option(
             *methods,
@@ -217,33 +217,32 @@ def spec_options(
             "--clients",
             type=click.IntRange(min=2),
             help=(
-                "Number of clients to deal the data to; of clients that the data come with, how"
-                " many to draw."
+                "Number of clients. If the data come with clients, this many are drawn at random."
             ),
         ),
         click.option("--seed", type=click.IntRange(min=0), help=about_seed),
         click.option(
             "--engine",
             type=click.Choice(["auto", "loop", "vmap"]),
-            help="One client at a time, or side by side; auto takes the faster.",
+            help="loop trains one client at a time, vmap all at once; auto takes the faster.",
         ),
         click.option(
             "--device",
             metavar="DEVICE",
-            help="cpu, cuda, cuda:1, ...; by default a GPU if there is one.",
+            help="cpu, cuda, cuda:1, ...  [default: a GPU if there is one]",
         ),
         click.option(
             "--precision",
             type=click.Choice(["fp32", "tf32", "bf16"]),
-            help="Of products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
+            help="Of matrix products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
         ),
         click.option(
             "--out",
             type=click.Path(file_okay=False, path_type=Path),
-            help="Directory for the results.  [default: runs/NAME]",
+            help="The run directory.  [default: runs/NAME]",
         ),
         click.option("--no-reference", is_flag=True, help=references),
-        click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors."),
+        click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     )
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -267,7 +266,7 @@ def planned(
     precision: str | None,
     **source: Any,
 ) -> Spec:
-    """The spec that these options ask for."""
+    """The spec for these options."""
     import dataclasses
 
     from evenhand.errors import SpecError
@@ -281,8 +280,8 @@ def planned(
     table = data_table(data, **source)
     if table and not data and not spec:
         raise SpecError(
-            f"{next(iter(table))} is about data of your own; give them with --data FILE, or a data"
-            " set with --data NAME"
+            f"{next(iter(table))} needs data; give a table with --data FILE, or a data set with"
+            " --data NAME"
         )
     if spec:
         plan = Spec.load(spec)

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @spec_options(
-    "Do not add local-only training. FedAvg is always there.",
+    "Do not add local-only training. FedAvg is always added.",
     methods=("-a", "--algorithm", "--method"),
     about_methods="FedAvg and local-only training are added as references.",
-    about_seed="The first of the seeds.",
+    about_seed="The first seed.",
 )
 @click.option(
     "--grid",
@@ -37,26 +37,26 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="KEY=VALUE,...",
     help=(
-        "Values of a hyper-parameter; repeat for the product of several. Examples: --grid q=0.1,1,5"
-        " --grid local.lr=log:0.01:1:5; lin:0:1:5 is five values at even distances. For one of"
-        " several methods: --grid qffl.q=0.1,1."
+        "Values of a hyper-parameter; repeat to try all combinations. Examples: --grid q=0.1,1,5,"
+        " --grid local.lr=log:0.01:1:5 (five values, evenly spaced on a log scale), lin:0:1:5"
+        " (evenly spaced). With several methods: --grid qffl.q=0.1,1."
     ),
 )
 @click.option(
     "--rule",
     type=click.Choice(["qffl", "worst10", "min", "std", "mean"]),
     help=(
-        "How a point is chosen on validation data. qffl: the largest drop of variance over clients"
-        " with a mean not below FedAvg's; others: the best in that number.  [default: the spec's,"
-        " or qffl]"
+        "How to choose a point on validation data. qffl: the lowest variance over clients among"
+        " points whose mean is not below FedAvg's; others: the best value of that metric. "
+        " [default: the spec's, or qffl]"
     ),
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0),
     help=(
-        "How far a point's mean may lie below FedAvg's: points of accuracy, or the label's unit. "
-        " [default: 0 for qffl, else no limit]"
+        "How far a point's mean may fall below FedAvg's, in percentage points or in the label's"
+        " unit.  [default: 0 for qffl, else no limit]"
     ),
 )
 @seed_options
@@ -75,13 +75,19 @@ def sweep(
     view: View,
     **options: Any,
 ) -> None:
-    """Try a grid of hyper-parameters and choose by validation data.
+    """Try a grid of hyper-parameters and choose the best on validation data.
 
-    SPEC is a TOML file as for evenhand run. Every point of the grid is trained with every seed; one
-    is chosen by a rule on validation data, and compared with FedAvg on test data. Results go to
-    runs/NAME; sweep.csv there has a row for every point.
+    SPEC is a TOML file, as for evenhand run. Every point of the grid is trained with every seed. A
+    rule chooses one point on validation data, which is then compared with FedAvg on test data.
 
-    evenhand sweep --method qffl --grid q=0.01,0.1,1,5 --rule worst10 --tolerance 1
+    Prints the choice and a short table. The directory runs/NAME gets the report and the tables;
+    sweep.csv has a row for every point.
+
+    \b
+    Examples:
+      evenhand sweep --method qffl --grid q=0.01,0.1,1,5
+      evenhand sweep --method qffl --grid q=0.1,1,5 --rule worst10 --tolerance 1
+      evenhand sweep --method afl --grid lr_lambda=log:0.01:1:5 --grid local.lr=0.1,1
     """
     with stopping_cleanly(quiet) as begun:
         from evenhand.errors import SpecError
@@ -98,33 +104,32 @@ def sweep(
         check_view(plan, view)
         if validation == 0:
             raise SpecError(
-                "a sweep chooses by validation data; give --validation a share above 0, or leave"
-                " it out"
+                "a sweep needs validation data; give --validation a share above 0, or leave it out"
             )
         ready = check_comparison(plan)  # before a directory is made
         if ready.spec.validation != plan.validation and not (quiet or view.as_json):
             share = f"{ready.spec.validation:.0%}"
             click.echo(
-                f"The data have no validation part: {share} of each client's training samples are"
-                " set aside to choose by."
+                f"The data have no validation split, so {share} of each client's training samples"
+                " are used for validation."
             )
         with begin(ready, out) as begun.directory:
             carry_out(ready, begun.directory, quiet, view)
 
 
 def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec:
-    """The spec with the points of the grid for its methods, and the references in front of them."""
+    """The spec with the references and the points of the grid as its methods."""
     from evenhand.errors import SpecError
     from evenhand.studies.specs.grid import parse_axis, swept
     from evenhand.studies.specs.spec import REFERENCES
 
     if grids and any(method.name == "auto" for method in plan.methods):
         raise SpecError(
-            "which method is to be tried? give it with --method NAME, such as --method qffl"
+            "a grid needs a method; give it with --method NAME, such as --method qffl"
         )
     if not grids and not plan.select:
         raise SpecError(
-            "a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid"
+            "a sweep needs values to try; give --grid KEY=VALUE,VALUE, such as --method qffl --grid"
             " q=0.1,1,5"
         )
     axes = [parse_axis(text) for text in grids]

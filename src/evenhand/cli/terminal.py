@@ -1,4 +1,4 @@
-"""What all commands share: where they print, and how they end."""
+"""Output, errors and signals, for all commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,29 +26,31 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-DEBUG = "EVENHAND_DEBUG"  # of the environment, so that other processes see it, too
-BUG = 70  # the exit code of an error that no user can mend, sysexits' EX_SOFTWARE
-WIDTH_IN_FILES = 110  # a pipe has no width, and rich would cut columns to fit 80
-WITH_INTERVALS = 130  # the same, for tables with intervals
+DEBUG = "EVENHAND_DEBUG"  # in the environment, so that child processes see it, too
+BUG = 70  # the exit code of an unexpected error, EX_SOFTWARE of sysexits
+# columns of output that goes to a file or a pipe: rich would cut tables to fit 80
+WIDTH_IN_FILES = 110
+WITH_INTERVALS = 130  # for tables with intervals
+SHORT = 80  # for the short form of results
 
 
 @dataclass
 class Begun:
-    """What there is to resume after an interruption."""
+    """What an interrupted command leaves behind."""
 
     directory: Path | None = None
-    speaks: bool = True  # of several processes, the first
+    speaks: bool = True  # only the first of several processes prints
 
     @property
     def resume(self) -> str:
-        """How to go on with what was begun, in words; empty where nothing was."""
+        """How to resume the run, in words; empty if none was begun."""
         if self.directory is None or not (self.directory / "spec.toml").exists():
             return ""
         return f"continue with: evenhand resume {shlex.quote(str(self.directory))}"
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asks the process to end."""
+    """A signal asked the process to end."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -57,8 +59,7 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
-    """Turn errors, Ctrl-C and the signals that end a process into one line on standard error and an
-    exit code."""
+    """Turn errors, Ctrl-C, SIGTERM and SIGHUP into one line on standard error and an exit code."""
     begun, log = Begun(), logging.getLogger("evenhand")
     level = log.level
     if quiet:
@@ -72,7 +73,7 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
             with suppress(OSError):  # the terminal may be gone
                 click.echo(f"stopped{hint}", err=True)
         sys.exit(128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT))
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the pipe has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
@@ -82,14 +83,14 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
 
 
 def end_with(error: Exception, speaks: bool = True) -> NoReturn:
-    """Say in one line what went wrong, and exit: 1 for what a user can mend, 70 for a fault of the
-    program. With --debug the traceback comes first.
+    """Print one line about the error and exit: with 1 if the user can fix it, with 70 if it is a
+    bug. With --debug the traceback comes first.
 
     Args:
-        speaks: of several processes, whether this is the one that says it.
+        speaks: whether this process prints; only the first of several does.
     """
     if isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
-        raise error  # click has its own words for these
+        raise error  # click prints these itself
     if speaks and debugging():
         traceback.print_exception(error)
     if is_out_of_memory(error):
@@ -112,13 +113,38 @@ def end_with(error: Exception, speaks: bool = True) -> NoReturn:
 
 
 def debugging() -> bool:
-    """Whether --debug, or EVENHAND_DEBUG=1, asks for tracebacks."""
+    """Whether --debug or EVENHAND_DEBUG=1 is set."""
     return os.environ.get(DEBUG, "") not in ("", "0")
 
 
 class Commands(click.Group):
-    """Commands whose output fits any terminal, that end every error with one line, and take --debug
-    at any place."""
+    """Commands in named sections. They print any text in any terminal, report every error in one
+    line, and accept --debug anywhere.
+
+    Args:
+        sections: names of commands by the heading that ``--help`` lists them under.
+    """
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Sequence[str]] | None = None, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        self.sections = sections or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for names in self.sections.values() for name in names]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.list_commands(ctx)))
+        for heading, names in self.sections.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [
+                (name.ljust(width), command.get_short_help_str(limit=formatter.width))
+                for name, command in commands
+                if command is not None
+            ]
+            with formatter.section(heading):
+                formatter.write_dl(rows)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         never_unprintable()
@@ -151,11 +177,11 @@ def _restore(before: str | None) -> None:
 
 @contextmanager
 def _signals_as_exceptions() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, unless they are ignored (nohup) or
-    somebody else handles them."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, unless they are ignored (nohup) or have
+    a handler already."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # once is enough, and leaves time to clean up
+        signal.signal(number, signal.SIG_IGN)  # a second signal must not interrupt the clean-up
         raise Stopped(number)
 
     if threading.current_thread() is not threading.main_thread():
@@ -174,7 +200,7 @@ def _signals_as_exceptions() -> Iterator[None]:
 
 @contextmanager
 def _saying_how_to_go_on(begun: Begun) -> Iterator[None]:
-    """Add to the error of a file that cannot be written how to go on once it can."""
+    """Add how to resume to the error about a file that cannot be written."""
     from evenhand.errors import WriteError
 
     try:
@@ -190,7 +216,7 @@ def _saying_how_to_go_on(begun: Begun) -> Iterator[None]:
 
 @contextmanager
 def _among_others(begun: Begun) -> Iterator[None]:
-    """Where torchrun has started several processes, join them; all but the first are silent."""
+    """Join the processes that torchrun has started; all but the first are silent."""
     if int(os.environ.get("WORLD_SIZE", 1)) < 2:
         yield
         return
@@ -207,14 +233,14 @@ def _among_others(begun: Begun) -> Iterator[None]:
 
 
 def never_unprintable() -> None:
-    """Print characters that the terminal's encoding does not have as "?"."""
+    """Print "?" for characters that the terminal's encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def results_console(quiet: bool = False, width: int = WIDTH_IN_FILES) -> Console:
-    """Standard output; ``width`` columns where it is a file."""
+    """Standard output, with ``width`` columns if it is a file or a pipe."""
     from rich.console import Console
 
     console = Console(quiet=quiet)
@@ -235,3 +261,11 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
             None if quiet else click.echo(f"warning: {message}", err=True)
         )
         yield
+
+
+def open_page(page: Path) -> None:
+    """Open a page in the user's browser, or say that there is none."""
+    import webbrowser
+
+    if not webbrowser.open(page.resolve().as_uri()):
+        click.echo(f"evenhand: found no browser; open {page} yourself", err=True)

@@ -18,14 +18,17 @@ from evenhand.cli.terminal import stopping_cleanly
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but damaged files.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only damaged files.")
 def verify(runs: tuple[Path, ...], quiet: bool) -> None:
-    """Check that the files of runs are as they were written.
+    """Check that no file of a run has changed or gone missing.
 
-    RUN are directories of runs, comparisons or sweeps. Prints a line for each file that has changed
-    or is missing, with what to do about it, and exits with 1 where there is one.
+    RUN is the directory of a run, comparison or sweep. Prints a line for each damaged file, with
+    what to do about it. The exit code is 1 if there is any, else 0.
 
-    evenhand verify runs/digits
+    \b
+    Examples:
+      evenhand verify runs/digits
+      evenhand verify --quiet runs/*
     """
     with stopping_cleanly(quiet):
         from evenhand.studies.runs.verifying import verify as check

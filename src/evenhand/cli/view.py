@@ -1,12 +1,12 @@
-"""How runs, comparisons and sweeps are carried out and shown: shared by run, compare, sweep and
-resume."""
+"""Training, printing and reporting, shared by run, compare, sweep and resume."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ import click
 
 from evenhand.cli.options import NUMBERS, adding, format_option
 from evenhand.cli.progress import bars
-from evenhand.cli.terminal import WITH_INTERVALS, results_console
+from evenhand.cli.terminal import SHORT, WITH_INTERVALS, open_page, results_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -28,35 +28,51 @@ if TYPE_CHECKING:
 
 _VIEW = (
     *NUMBERS,
-    format_option("are written beside the runs"),
+    format_option("in the run directory"),
     click.option(
-        "--json",
-        "as_json",
+        "-v", "--verbose", is_flag=True, help="Print all tables and details, not only the answer."
+    ),
+    click.option("--open", "opened", is_flag=True, help="Open the report in a browser."),
+    click.option(
+        "--no-report",
+        "report",
         is_flag=True,
-        help="Print all numbers as JSON for programs, and nothing else.",
+        flag_value=False,
+        default=True,
+        help="Do not write report.html.",
+    ),
+    click.option(
+        "--json", "as_json", is_flag=True, help="Print all results as JSON, and nothing else."
     ),
 )
 _SEEDS = (
     click.option(
         "--seeds",
         metavar="N|LIST",
-        help="How many seeds, from --seed on, or which: 5 or 0,3,7.  [default: the spec's, or 3]",
+        help=(
+            "The number of seeds, starting at --seed, or a list of seeds: 5 or 0,3,7.  [default:"
+            " the spec's, or 3]"
+        ),
     ),
     click.option(
         "--resplit",
         is_flag=True,
         default=None,
-        help="Deal the data anew with each seed; else all seeds have the same clients and samples.",
+        help=(
+            "Partition and split the data differently for each seed. By default all seeds share"
+            " the same clients and samples."
+        ),
     ),
     click.option(
         "--validation",
         type=click.FloatRange(0, 1, max_open=True),
         help=(
-            "Share of each client's training samples to set aside, where the data have no"
-            " validation part."
+            "Share of each client's training samples to use for validation, if the data have no"
+            " validation split."
         ),
     ),
 )
+REPORT = "report.html"  # in the run directory
 
 
 seed_options = adding(_SEEDS)
@@ -64,7 +80,7 @@ seed_options = adding(_SEEDS)
 
 @dataclass(frozen=True)
 class View:
-    """How results are to be shown."""
+    """How results are analysed, printed and written."""
 
     over: str
     level: float
@@ -73,23 +89,24 @@ class View:
     measure: str | None
     formats: tuple[str, ...]
     as_json: bool
+    verbose: bool
+    report: bool
+    opened: bool
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The arguments of :func:`evenhand.analyse`."""
+        names = ("over", "level", "least", "positive", "measure")
+        return {name: getattr(self, name) for name in names}
 
 
 def view_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that say how results are shown; the command gets them as ``view``."""
+    """Add the options for analysis and output; the command gets them as ``view``."""
 
     @wraps(command)
-    def call(
-        over: str,
-        level: float,
-        least: int,
-        positive: str | None,
-        measure: str | None,
-        formats: tuple[str, ...],
-        as_json: bool,
-        **others: Any,
-    ) -> Any:
-        return command(view=View(over, level, least, positive, measure, formats, as_json), **others)
+    def call(**given: Any) -> Any:
+        view = View(**{one.name: given.pop(one.name) for one in fields(View)})
+        return command(view=view, **given)
 
     with_options: Callable[[Callable[..., Any]], Callable[..., Any]] = adding(_VIEW)
     return with_options(call)
@@ -102,16 +119,14 @@ def with_seeds(
     validation: float | None,
     folds: int | None = None,
 ) -> Spec:
-    """The spec with these seeds; without any, its own, or three. Each fold has one."""
+    """The spec with these seeds. By default its own, or three; each fold has one."""
     import dataclasses
 
     from evenhand.errors import SpecError
 
     given: dict[str, Any] = {"resplit": resplit, "validation": validation, "folds": folds}
     if folds is not None and seeds is not None:
-        raise SpecError(
-            f"each of {folds} folds is trained with a seed of its own; leave out --seeds {seeds}"
-        )
+        raise SpecError(f"each of {folds} folds has a seed of its own; leave out --seeds {seeds}")
     if folds or (plan.folds and not plan.seeds):
         given["seeds"] = tuple(range(plan.seed, plan.seed + (folds or plan.folds)))
     elif seeds is not None or not plan.seeds:
@@ -122,7 +137,7 @@ def with_seeds(
 
 
 def parse_seeds(text: str, first: int) -> tuple[int, ...]:
-    """Seeds from a command line: how many, from ``first`` on, or a list.
+    """Seeds from a command line: a number of seeds, starting at ``first``, or a list.
 
     >>> parse_seeds("3", 0), parse_seeds("0,3,7", 0), parse_seeds("7,", 0)
     ((0, 1, 2), (0, 3, 7), (7,))
@@ -135,14 +150,13 @@ def parse_seeds(text: str, first: int) -> tuple[int, ...]:
         or not all(part.isascii() and part.isdigit() for part in parts)
         or (text.strip() == "0")
     ):
-        raise SpecError(f"cannot read --seeds {text!r}; give how many (5) or which ones (0,3,7)")
+        raise SpecError(f"cannot read --seeds {text!r}; give a number (5) or a list (0,3,7)")
     return tuple(map(int, parts)) if "," in text else tuple(range(first, first + int(text)))
 
 
 @contextmanager
 def begin(plan: Planned, out: Path | None) -> Iterator[Path]:
-    """Work alone in a directory for a comparison, with its spec in it, so that it can be resumed
-    from now on."""
+    """Lock a directory for a comparison and write its spec, so that it can be resumed."""
     from evenhand.studies.runs.directories import claim_comparison, new_directory
 
     with new_directory(out or Path("runs") / plan.spec.name, numbered=out is None) as directory:
@@ -151,16 +165,19 @@ def begin(plan: Planned, out: Path | None) -> Iterator[Path]:
 
 
 def check_view(plan: Spec, view: View) -> None:
-    """Raise where results could not be shown as asked for; before hours of training."""
+    """Raise, before hours of training, if results could not be shown as asked for."""
+    from evenhand.errors import SpecError
     from evenhand.files import check_formats
     from evenhand.studies.specs.asked import check_numbers
 
     check_formats(view.formats)
+    if view.opened and not view.report:
+        raise SpecError("--open shows the report; leave out --no-report")
     check_numbers(plan, over=view.over, option="--over")
 
 
 def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> None:
-    """Train what is not trained yet of a single run, then write and print the tables."""
+    """Train the methods of a run that are not finished, then write and print the results."""
     from functools import partial
 
     from evenhand.studies.runs.executing import execute
@@ -173,9 +190,10 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
 def carry_out(
     plan: Planned, directory: Path, quiet: bool, view: View, tuning: Planned | None = None
 ) -> None:
-    """Train what is not trained yet of a comparison or sweep, then write and print the tables.
+    """Train the runs of a comparison or sweep that are not finished, then write and print the
+    results.
 
-    ``tuning``: the runs that settings are chosen with first.
+    ``tuning``: the runs that choose each method's settings first.
     """
     from evenhand.studies.runs.comparing import execute_comparison
     from evenhand.studies.runs.tuning import tune
@@ -184,9 +202,9 @@ def carry_out(
     if tuning is not None:
         if not (quiet or view.as_json):
             points, methods = len(tuning.spec.methods), len(plan.spec.methods)
-            click.echo(f"Tuning {methods} methods on validation data: {points} settings in all.")
+            click.echo(f"Tuning {methods} methods on validation data: {points} settings in total.")
         with bars(tuning.spec, quiet) as watch, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+            warnings.simplefilter("ignore")  # some step sizes are too large on purpose
             warnings.simplefilter("default", ElsewhereWarning)
             plan = tune(plan, tuning, directory, watch)
     with _training(plan.spec, plan.first, quiet, view) as (console, watch):
@@ -198,19 +216,20 @@ def carry_out(
 def _training(
     spec: Spec, first: Ready, quiet: bool, view: View
 ) -> Iterator[tuple[Console, Callable[..., AfterRound]]]:
-    """Where to print, and what shows progress; says first what was read."""
+    """The console for results and a progress bar; a table of the user's is summarised first."""
     from evenhand.studies.specs.asked import check_numbers
     from evenhand.studies.tables.data import show_data
 
     check_numbers(spec, first.federation.label_names, positive=view.positive, measure=view.measure)
-    console = results_console(quiet or view.as_json, WITH_INTERVALS)
-    show_data(console, first)
+    width = WITH_INTERVALS if view.verbose else SHORT
+    console = results_console(quiet or view.as_json, width)
+    show_data(console, first, view.verbose)
     with bars(spec, quiet) as watch:
         yield console, watch
 
 
 def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None:
-    """Write and print what came out."""
+    """Analyse the results, write tables and the report, and print the answer."""
     from evenhand.engines import processes
     from evenhand.files import json_text, write_tables
     from evenhand.studies.findings import conclude
@@ -219,27 +238,48 @@ def _conclude(directory: Path, spec: Spec, console: Console, view: View) -> None
 
     if not processes.is_first():
         return
-    findings = conclude(
-        Study.load([directory]),
-        spec,
-        over=view.over,
-        level=view.level,
-        least=view.least,
-        positive=view.positive,
-        measure=view.measure,
-    )
+    findings = conclude(Study.load([directory]), spec, **view.numbers)
     tables = findings.tables()
     written = write_tables(directory, tables, view.formats)
     renew(directory, [path.name for path in written])
     if view.as_json:
-        click.echo(json_text({"directory": str(directory), **_about(findings), **tables}))
-        return
-    findings.show(console)
-    console.print(f"Results are in {directory}", highlight=False, soft_wrap=True)
+        page = _report(findings, directory, view)
+        found = {"directory": str(directory), "report": None if page is None else str(page)}
+        click.echo(json_text({**found, **_about(findings), **tables}))
+    else:
+        findings.show(console=console, verbose=view.verbose)
+        page = _report(findings, directory, view)  # the answer is printed, whatever happens here
+        _show_places(console, findings, directory, page)
+    if view.opened and page is not None:
+        open_page(page)
+
+
+def _report(findings: Findings, directory: Path, view: View) -> Path | None:
+    """Write the report into the run directory. It is not in the manifest: it can be made again with
+    other options."""
+    if not view.report:
+        return None
+    from evenhand.page.report import report
+
+    try:
+        return report(findings, directory / REPORT).page
+    except ImportError as error:  # without plotly there is no report
+        click.echo(f"no report: {error}", err=True)
+        return None
+
+
+def _show_places(console: Console, findings: Findings, directory: Path, page: Path | None) -> None:
+    """Print where the results are, and what to run next."""
+    command = findings.answer.command
+    if page is not None and command.startswith("evenhand report "):
+        command = ""  # done already
+    lines = [f"Report: {page}"] if page is not None else []
+    lines += [f"Tables: {directory}{os.sep}", *([f"Next:   {command}"] if command else [])]
+    console.print("\n" + "\n".join(lines), highlight=False, markup=False, soft_wrap=True)
 
 
 def _about(findings: Findings) -> dict[str, Any]:
-    """What the numbers are of."""
+    """What was compared, how, and the answer."""
     study, comparison, sweep = findings.study, findings.comparison, findings.sweep
     about = {
         "measure": study.measure.name,

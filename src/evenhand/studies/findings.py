@@ -1,5 +1,4 @@
-"""Everything there is to say about a study: numbers, tables and words, for the command line and the
-page alike."""
+"""What a study shows, as an answer, metrics and tables, for the command line and the report."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from rich.console import Console
 
 from evenhand.errors import require_known
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis.answer import Answer, answer
+from evenhand.studies.analysis.answer import MOST, Answer, answer
 from evenhand.studies.analysis.comparison import Comparison, Difference, compare
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.gaps import gaps
@@ -21,23 +20,25 @@ from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
-from evenhand.studies.analysis.writing import listed
 from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.tuning import Tuned, read_tuned
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
+from evenhand.studies.tables.brief import NARROW, show_brief
+from evenhand.studies.tables.groups import excluded_lines, show_groups
 from evenhand.studies.tables.sweeps import show_choice
-from evenhand.studies.tables.tuning import show_tuning
+from evenhand.studies.tables.tuning import edge_warnings, show_tuning
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
 
-MOST_ROWS = 40  # a table of more is no longer read
-MOST_RATES = 14  # rows of rates, of two lines each
-WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
-# how a study is looked at where nothing else is asked for, see analyse()
+MORE = (
+    "More: .show(verbose=True) prints all tables, .table(name) returns one as a DataFrame,\n"
+    ".tables() lists their names, and eh.report(findings) writes the report."
+)
+# the defaults of analyse()
 NUMBERS: dict[str, Any] = {
     "over": "auto",
     "level": 0.95,
@@ -49,7 +50,7 @@ NUMBERS: dict[str, Any] = {
 
 @dataclass(frozen=True, repr=False)
 class Findings:
-    """All numbers about a study; printed, they are the tables and sentences of the command line."""
+    """What a study shows; printed, the answer and a short table, as on the command line."""
 
     study: Study
     comparison: Comparison
@@ -58,31 +59,68 @@ class Findings:
     gaps: Mapping[str, Mapping[str, Mapping[str, Interval]]]
     # by "group" and "team", then method: rates of each group, and the two that make a gap
     groups: Mapping[str, Mapping[str, GroupView]]
-    answer: Answer  # all that in three sentences
-    sentences: Sequence[str]  # and in more
-    least: int  # fewer samples were not judged
-    # the label that gaps in rates are about; None: of many labels, the one that differs most
+    answer: Answer  # at most three sentences
+    sentences: Sequence[str]  # the details
+    least: int  # clients and groups with fewer test samples are not evaluated
+    # the label that rates are about; None: of more than two labels, the one that differs most
     positive: str | None = None
-    # how the point was chosen that is looked at here, beside the references
-    sweep: Sweep | None = None
+    sweep: Sweep | None = None  # how the point compared with the references was chosen
     tuned: Tuned | None = None  # how the settings of each method were chosen
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        self.show(Console(file=text, width=WIDTH))
-        return text.getvalue().rstrip()
+        self.show(console=Console(file=text, width=NARROW))
+        return f"{text.getvalue().rstrip()}\n\n{MORE}"
 
-    def show(self, console: Console) -> None:
-        """Print everything, the answer first."""
-        _show(console, self)
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The answer in at most three sentences; after a sweep, the first says what was chosen."""
+        chosen = () if self.sweep is None else (f"Chosen on validation data: {self.sweep.reason}",)
+        return (*chosen, *self.answer.sentences)[:MOST]
+
+    def show(self, *, verbose: bool = False, console: Console | None = None) -> None:
+        """Print the answer and a short table; if ``verbose``, all tables and sentences."""
+        console = Console() if console is None else console
+        for line in self.answer.sentences if verbose else self.headline:
+            console.print(line, style="bold", highlight=False, markup=False)
+        if verbose:
+            self._show_all(console)
+            return
+        for line in () if self.tuned is None else edge_warnings(self.tuned):
+            console.print(line, highlight=False, markup=False)
+        console.print()
+        show_brief(console, self.study, self.comparison)
+
+    def _show_all(self, console: Console) -> None:
+        study, comparison = self.study, self.comparison
+        console.print()
+        if self.sweep is not None:
+            show_choice(console, self.sweep)
+        if self.tuned is not None:
+            show_tuning(console, self.tuned)
+        tables.show_table(console, tables.comparison_table(study, comparison))
+        if legend := tables.legend(study, comparison):
+            console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+        for by in study.kinds:
+            tables.show_ledger(console, study, self.entries, by, self.least)
+        bases = [label for label in (study.reference, study.alone) if label is not None]
+        for by in ("group", "team"):
+            views = self.groups.get(by, {})
+            if by in study.kinds and views:
+                show_groups(console, views, self.gaps.get(by, {}), by, bases, self.least)
+        weights = tables.weight_table(study)
+        if weights.row_count:
+            tables.show_table(console, weights)
+        for line in self.sentences:
+            console.print(line, highlight=False, markup=False)
 
     @property
     def clients(self) -> str:
-        """How many clients, in words."""
+        """The number of clients, in words."""
         found = self.study.clients
         summed = [trial.over_clients for trial in self.study.trials.values() if trial.over_clients]
         heard = min((int(numbers["clients"]) for numbers in summed), default=found)
-        # the others have no test samples, or gave no last answer
+        # the others have no test samples, or did not answer the last evaluation
         of = f"{heard:,} of " if heard < found else ""
         return f"{of}{found:,} client{'s' * (found != 1)}"
 
@@ -91,7 +129,7 @@ class Findings:
         return f"{self.study.measure.show(merit)}{self.study.measure.percent}"
 
     def table(self, name: str) -> pd.DataFrame:
-        """One of :meth:`tables`."""
+        """One of :meth:`tables`, as a DataFrame."""
         import pandas as pd
 
         tables = self.tables()
@@ -99,15 +137,15 @@ class Findings:
         return pd.DataFrame(tables[name])
 
     def of(self, study: Study) -> Findings:
-        """The same look at another study."""
+        """The same analysis of another study."""
         over = "auto" if self.comparison.over == "nothing" else self.comparison.over
         kind = self.study.measure.kind
         asked = None if kind == study.measure.kind else kind
         return analyse(study, over, self.comparison.level, self.least, self.positive, asked)
 
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
-        sweep; of methods that diverged, diverged."""
+        """Rows of tables, by name: comparison, differences, ledger, gaps and clients; after a sweep
+        also sweep, after tuning also tuning, and diverged if a method diverged."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
@@ -183,18 +221,19 @@ def analyse(
     positive: str | None = None,
     measure: str | None = None,
 ) -> Findings:
-    """Look at a study from all sides.
+    """Compare the methods of a study: an answer, metrics with intervals, gains, losses and gaps.
 
     Args:
-        over: what intervals are over: "seeds+samples" (another training and other samples of
-            these clients), "seeds" or "samples" alone, other "clients" like these, or "both" other
-            clients and samples; "auto" is seeds+samples where there are two seeds, else samples.
-        level: of the intervals.
-        least: clients and groups with fewer test samples are not judged.
-        positive: the label that rates are about; by default the last of two.
-        measure: what "served" means: "accuracy", "balanced_accuracy", "recall", "specificity",
-            "precision", "auc" or "loss" of a classifier, "error" or "mae" of a regression. By
-            default accuracy, or the error.
+        over: what intervals allow for: "seeds+samples" (another training run and other test samples
+            of these clients), only "seeds" or only "samples", other "clients" like these, or "both"
+            other clients and samples. "auto" is "seeds+samples" with two seeds or more, else
+            "samples".
+        level: the confidence level of the intervals.
+        least: clients and groups with fewer test samples are not evaluated.
+        positive: the label that rates are about; by default the second of two.
+        measure: "accuracy", "balanced_accuracy", "recall", "specificity", "precision", "auc" or
+            "loss" for a classifier, "error" or "mae" for a regression. By default "accuracy" or
+            "error".
     """
     study = measured(study.in_order(), measure, positive)
     comparison, entries = compare(study, over, level), ledger(study, level, least)
@@ -220,8 +259,8 @@ def analyse(
 def _of_rates(
     study: Study, views: Mapping[str, GroupView], positive: str | None, level: float, least: int
 ) -> dict[str, Sequence[Entry]]:
-    """What groups gain and lose in recall and specificity, where accuracy is the measure: with
-    different base rates it does not say who is harmed."""
+    """Gains and losses of groups in recall and specificity, if accuracy is the measure: accuracy
+    hides who is harmed when base rates differ."""
     if positive is None or study.measure.kind != "accuracy" or not views:
         return {}
     kinds = ("recall", "specificity")
@@ -231,85 +270,22 @@ def _of_rates(
 
 
 def measured(study: Study, measure: str | None, positive: str | None) -> Study:
-    """The study, judged by what was asked for."""
+    """The study, evaluated with this measure."""
     return study if measure is None else study.measured_by(measure, positive)
 
 
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
-    """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
+    """:func:`analyse` all methods of a spec, or the point chosen by its sweep."""
     if not spec.select:
         found = analyse(study, **numbers)
         return found if study.root is None else replace(found, tuned=read_tuned(study.root))
     sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
     found = analyse(sweep.final, **numbers)
-    # what is next after a sweep is not another comparison of its points
+    # after a sweep, another comparison of its points makes no sense
     command = f"evenhand report {shlex.quote(str(study.root))}" if study.root is not None else ""
     return replace(found, sweep=sweep, answer=replace(found.answer, command=command))
 
 
-def _show(console: Console, findings: Findings) -> None:
-    """Print the answer; how settings were chosen; how methods compare, who gains and who loses,
-    rates and gaps by "group" and "team", who counted for how much; and all that in words."""
-    study, comparison = findings.study, findings.comparison
-    for line in findings.answer.sentences:
-        console.print(line, style="bold", highlight=False, markup=False)
-    if findings.answer.command:  # on one line, to be copied
-        console.print(f"Next: {findings.answer.command}", highlight=False, soft_wrap=True)
-    console.print()
-    if findings.sweep is not None:
-        show_choice(console, findings.sweep)
-    if findings.tuned is not None:
-        show_tuning(console, findings.tuned)
-    tables.show_table(console, tables.comparison_table(study, comparison))
-    if legend := tables.legend(study, comparison):
-        console.print("\n".join(legend) + "\n", style="dim", highlight=False)
-    for by in study.kinds:
-        count = len(study.names(by))
-        if count > MOST_ROWS:
-            console.print(
-                f"{count} {by}s are too many for a table; ledger.csv has them all.",
-                highlight=False,
-            )
-        elif count:
-            table = tables.ledger_table(study, findings.entries, by, findings.least)
-            tables.show_table(console, table)
-    for by in ("group", "team"):
-        if by in study.kinds:
-            _show_groups(console, findings, by)
-    weights = tables.weight_table(study)
-    if weights.row_count:
-        tables.show_table(console, weights)
-    for line in findings.sentences:
-        console.print(line, highlight=False, markup=False)
-
-
-def _show_groups(console: Console, findings: Findings, by: str) -> None:
-    study, views = findings.study, findings.groups.get(by, {})
-    if not views:
-        return
-    bases = [label for label in (study.reference, study.alone) if label is not None]
-    rates = tables.rate_table(views, by, bases, MOST_RATES)
-    if rates is not None:
-        tables.show_table(console, rates)
-    apart = {
-        label: kinds["calibration"]
-        for label, kinds in findings.gaps.get(by, {}).items()
-        if "calibration" in kinds
-    }
-    tables.show_table(console, tables.gap_table(views, apart, by))
-    for line in left_out(findings, by):
-        console.print(line, style="dim", highlight=False, markup=False)
-
-
 def left_out(findings: Findings, by: str) -> list[str]:
-    """Which groups or teams gaps leave out, since they have few samples for a rate."""
-    first = next(iter(findings.groups[by].values()))
-    few: dict[tuple[str, ...], list[str]] = {}
-    for gap in first.gaps.values():
-        if gap.left_out:
-            few.setdefault(gap.left_out, []).append(gap.kind)
-    return [
-        f"{listed(kinds, 6).capitalize()} leave{'s' * (len(kinds) == 1)} out {listed(names, 8)}:"
-        f" fewer than {findings.least} samples."
-        for names, kinds in few.items()
-    ]
+    """Which groups or teams are excluded from gaps because they have too few samples."""
+    return excluded_lines(findings.groups[by], findings.least)

@@ -1,4 +1,4 @@
-"""Tables for people: how data were read."""
+"""Tables for a terminal: how a data table was read."""
 
 from __future__ import annotations
 
@@ -11,31 +11,33 @@ from evenhand.data.tables.encoding import Encoding
 from evenhand.studies.runs.executing import Ready
 
 
-def show_data(console: Console, ready: Ready) -> None:
-    """Print what was read where the data came as a table, and what was settled for them."""
+def show_data(console: Console, ready: Ready, verbose: bool = False) -> None:
+    """Print what was read from a table of the user's: one line and its notes, or every column."""
     federation, spec = ready.federation, ready.spec
     if federation.encoding is None:
         return
-    show_encoding(console, federation.encoding)
-    sizes = [
-        0 if part is None else len(part.x)
-        for part in (federation.train, federation.val, federation.test)
-    ]
-    split = (
-        f"{sizes[0]} samples to train with"
-        + (f", {sizes[1]} to validate" if sizes[1] else "")
-        + f", {sizes[2]} to test"
-    )
+    if verbose:
+        show_encoding(console, federation.encoding)
+    else:
+        _show_notes(console, federation.encoding)
+    names = (("train", "training"), ("val", "validation"), ("test", "test"))
+    parts = [(len(getattr(federation, name).x), word) for name, word in names if _has(ready, name)]
+    split = ", ".join(f"{count} {word}" for count, word in parts)
     groups = f", {federation.groups} groups" if federation.groups else ""
-    model = (
-        f"model {spec.model['name']} with {sum(p.numel() for p in ready.module.parameters())}"
-        f" parameters, loss {spec.loss}"
+    parameters = sum(p.numel() for p in ready.module.parameters())
+    model = f"model {spec.model['name']} with {parameters} parameters, loss {spec.loss}"
+    console.print(
+        f"{federation.clients} clients{groups}; {split} samples; {model}", highlight=False
     )
-    console.print(f"{federation.clients} clients{groups}; {split}; {model}", highlight=False)
+
+
+def _has(ready: Ready, name: str) -> bool:
+    split = getattr(ready.federation, name)
+    return split is not None and len(split.x) > 0
 
 
 def show_encoding(console: Console, encoding: Encoding) -> None:
-    """Print how the columns of a table were read, and what of it was left out."""
+    """Print how each column of a table was read, and which cells and rows were excluded."""
     rows = encoding.rows()
     table = Table(title="Columns", box=box.SIMPLE, title_justify="left")
     shown = [heading for heading in rows[0] if any(row[heading] for row in rows)] if rows else []
@@ -44,5 +46,9 @@ def show_encoding(console: Console, encoding: Encoding) -> None:
     for row in rows:
         table.add_row(*(escape(str(row[heading] or "")) for heading in shown))
     console.print(table)
+    _show_notes(console, encoding)
+
+
+def _show_notes(console: Console, encoding: Encoding) -> None:
     for note in encoding.notes():
         console.print(note, highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""Tables for people: how methods compare, who gained and who lost, and how groups differ."""
+"""Tables for a terminal: how methods compare, who gained and who lost, and how groups differ."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from rich.table import Table
 
 from evenhand.metrics.group_rates import Gap, Rate
 from evenhand.metrics.uncertainty import Interval
-from evenhand.studies.analysis.comparison import Comparison, columns
+from evenhand.studies.analysis.comparison import Comparison, Difference, columns
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.analysis.writing import signed, whole
 from evenhand.studies.runs.study import Study
 
 TO = "\N{EN DASH}"
+MOST_ROWS = 40  # longer tables are only written to files
 
 COLOURS = {"gains": "bold green", "harmed": "bold red", "unclear": "dim", "few": "dim"}
 MARKS = {"gains": "↑", "harmed": "↓", "unclear": " ", "few": " "}
@@ -42,31 +43,30 @@ SHORT = {
 }
 
 
-def comparison_table(study: Study, comparison: Comparison) -> Table:
-    """A row per method: numbers across clients of test accuracy, in percent, or of the error of a
-    regression, with intervals."""
-    measure, shown = study.measure, columns(study)
+def title(study: Study) -> str:
+    """What the numbers of a table of methods are."""
+    measure = study.measure
     seeds = f", {len(study.seeds)} seeds" if len(study.seeds) > 1 else ""
-    table = _table(
-        f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}",
-        ("method",),
-        shown.values(),
-    )
+    return f"{measure.part.capitalize()} {measure.name} across clients{measure.unit}{seeds}"
+
+
+def mark(difference: Difference | None) -> str:
+    """An arrow where a number differs significantly from FedAvg's."""
+    if difference is None or not (difference.better or difference.worse):
+        return ""
+    return "↑" if difference.better else "↓"
+
+
+def comparison_table(study: Study, comparison: Comparison) -> Table:
+    """A row per method: the measure across clients, with intervals."""
+    measure, shown = study.measure, columns(study)
+    table = _table(title(study), ("method",), shown.values())
     for label in study.labels:
         cells = []
         for name in shown:
             interval = comparison.rows[label][name]
             difference = comparison.differences.get(label, {}).get(name)
-            mark = (
-                ""
-                if difference is None
-                else "↑"
-                if difference.better
-                else "↓"
-                if difference.worse
-                else ""
-            )
-            value = f"{measure.show(interval.value)}{mark}"
+            value = f"{measure.show(interval.value)}{mark(difference)}"
             value = f"[bold]{value}*[/]" if comparison.best.get(name) == label else value
             if _beside(interval):
                 value += f" est. {measure.show(comparison.estimates[label][name])}"
@@ -78,33 +78,39 @@ def comparison_table(study: Study, comparison: Comparison) -> Table:
 
 
 def _beside(interval: Interval) -> bool:
-    """Whether what was seen lies outside of what is estimated."""
+    """Whether the measured value falls outside its own interval."""
     return interval.low > interval.value or interval.high < interval.value
 
 
-def legend(study: Study, comparison: Comparison) -> list[str]:
-    """What the marks in the table mean, of those that are in it."""
+def marks_legend(study: Study, comparison: Comparison) -> list[str]:
+    """What the arrows in the table mean; nothing if it has none."""
     shown = columns(study)
     marked = any(
-        one.better or one.worse
+        mark(one)
         for row in comparison.differences.values()
         for name, one in row.items()
         if name in shown
     )
-    bold = any(name in shown for name in comparison.best)
-    lines = ["↑ ↓: significantly better or worse than FedAvg."] if marked else []
-    lines += ["*: significantly better than every other method."] if bold else []
+    return ["↑ ↓: significantly better or worse than FedAvg."] if marked else []
+
+
+def legend(study: Study, comparison: Comparison) -> list[str]:
+    """What the marks in the table with intervals mean."""
+    shown = columns(study)
+    lines = marks_legend(study, comparison)
+    if any(name in shown for name in comparison.best):
+        lines.append("*: significantly better than every other method.")
     if any(_beside(row[name]) for row in comparison.rows.values() for name in shown):
         lines.append(
-            "est.: with few samples clients look more different than they are, the worst worse and"
-            " the best better; the estimate and its interval allow for that."
+            "est.: few samples make clients look more different than they are. The estimate and its"
+            " interval correct for that."
         )
     return lines
 
 
 def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) -> Table:
-    """A row per client, group or team: how FedAvg serves it, and what it gains or loses under each
-    other method."""
+    """A row per client, group or team: its score with FedAvg, and its gain or loss with each other
+    method."""
     measure, names, reference = study.measure, study.names(by), study.reference
     teams = by == "client" and any(study.teams)
     others = (
@@ -140,12 +146,26 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
     return table
 
 
+def show_ledger(
+    console: Console, study: Study, entries: Sequence[Entry], by: str, least: int
+) -> None:
+    """Print gains and losses, unless the table would be too long to read."""
+    count = len(study.names(by))
+    if count > MOST_ROWS:
+        console.print(
+            f"{count} {by}s are too many to print; ledger.csv lists all of them.", highlight=False
+        )
+    elif count:
+        show_table(console, ledger_table(study, entries, by, least))
+
+
 def rate_table(
     views: Mapping[str, GroupView], by: str, bases: Sequence[str], most: int
 ) -> Table | None:
-    """A row per method and group: its rates, with intervals and counts; None for many labels.
+    """A row per method and group: its rates, with intervals and counts; None if there are more than
+    two labels.
 
-    ``bases``: methods to show where all of them would need more than ``most`` rows.
+    ``bases``: the methods to show if all of them would need more than ``most`` rows.
     """
     first = next(iter(views.values()))
     groups = list(dict.fromkeys(group for _, group in first.rates))
@@ -177,7 +197,7 @@ def gap_table(
     """A row per method: the largest difference between two groups, or teams, in each rate, and
     which two they are.
 
-    Of many labels, only what is about all of them.
+    With more than two labels, only accuracy is compared.
     """
     first = next(iter(views.values()))
     kinds = [kind for kind in SHORT if first.positive is not None or kind in OF_ALL_LABELS]
@@ -203,18 +223,19 @@ def _points(interval: Interval) -> str:
 
 
 def weight_table(study: Study) -> Table:
-    """A row per method with an objective: who counted most and least at the end, and how well these
-    weights explain it.
+    """A row per method with an objective: the clients with the largest and smallest effective
+    weight at the end of training, and the duality gap.
 
-    Weights are what a change of each client's training loss counts for, scaled to sum one. The gap
-    is what the objective has more than the weights explain: zero where they are its gradient,
-    positive where a dual variable has not caught up.
+    A client's effective weight is the derivative of the objective with respect to its training
+    loss, scaled so that all of them sum to one. The duality gap is the part of the objective that
+    these weights do not explain: zero if they are its gradient, positive while a dual variable
+    still lags behind.
     """
     of_one = f", seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
     table = _table(
-        f"Effective weight of clients at the end{of_one}",
+        f"Effective weights of clients at the end of training{of_one}",
         ("method",),
-        ("largest", "its base weight", "smallest", "objective", "gap"),
+        ("largest", "its base weight", "smallest", "objective", "duality gap"),
     )
     for label in study.labels:
         certificate = study.trials[label, study.seeds[0]].certificate
@@ -240,7 +261,7 @@ def weight_table(study: Study) -> Table:
 
 
 def show_table(console: Console, table: Table) -> None:
-    """A table below its title, which may be longer than the table is wide."""
+    """Print a table below its title, which may be wider than the table."""
     if table.title is not None:
         console.print(table.title, style="italic", highlight=False)
     table.title = None

@@ -1,4 +1,4 @@
-"""Tables for people: the points of a sweep, and the one that is chosen."""
+"""Tables for a terminal: the points of a sweep, and the chosen one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from evenhand.studies.specs.selection import FAIRNESS
 
 
 def show_choice(console: Console, sweep: Sweep) -> None:
-    """Print every point on validation data, and which one is chosen and why."""
+    """Print the validation scores of every point, and which point was chosen and why."""
     console.print(_points(sweep))
     number = {"worst10": "worst 10 %", "min": "worst", "std": "std"}[FAIRNESS[sweep.selection.rule]]
     if sweep.dominated:
         text = (
-            f"dominated: another point is at least as good in mean and {number}, and better in one"
-            " of them."
+            f"dominated: another point has a mean and a {number} at least as good, and one of them"
+            " better."
         )
         console.print(text, style="dim", highlight=False)
     console.print(

@@ -1,4 +1,4 @@
-"""Tables for people: the settings that were chosen for each method."""
+"""Tables for a terminal: the settings chosen for each method."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NUMBERS = {"mean": "mean", "worst10": "worst 10 %", "min": "worst client"}
 
 
 def show_tuning(console: Console, tuned: Tuned) -> None:
-    """Print what was chosen for each method, by which number, out of how many settings."""
+    """Print the settings chosen for each method, and how many were tried."""
     measure = tuned.study.measure
     title = f"Settings chosen on validation data, {measure.name}{measure.unit}"
     console.print(title, style="italic", highlight=False)
@@ -33,13 +33,13 @@ def show_tuning(console: Console, tuned: Tuned) -> None:
 
 
 def tuning_lines(tuned: Tuned) -> list[str]:
-    """How settings were chosen, and where others should be tried."""
+    """How settings were chosen, and for which methods a wider grid is worth trying."""
     seed = tuned.study.seeds[0]
     lines = [
-        f"Each method has the settings with {tuned.rule.stated} on validation data, with seed"
-        f" {seed}; no test sample was looked at."
+        f"Each method uses the settings with {tuned.rule.stated} on validation data, with seed"
+        f" {seed}. Test data played no part in the choice."
     ]
-    lines += [line for one in tuned.methods for line in _step_size_at_the_edge(one)]
+    lines += edge_warnings(tuned)
     others = [
         (f"{one.name}.{key}", f"{key} of {one.label} ({one.settings[key]}, the {most})")
         for one in tuned.methods
@@ -52,18 +52,22 @@ def tuning_lines(tuned: Tuned) -> list[str]:
             ", or choose by the worst clients: --rule worst10" if tuned.rule.rule == "mean" else ""
         )
         lines.append(
-            f"At the edge of what was tried: {', '.join(text for _, text in others)}. To try other"
+            f"At the edge of the grid: {', '.join(text for _, text in others)}. To try other"
             f" values: --tune --grid {others[0][0]}=...{worst}."
         )
     return lines
 
 
+def edge_warnings(tuned: Tuned) -> list[str]:
+    """A line for each method whose best step size is at the edge of the grid."""
+    return [line for one in tuned.methods for line in _step_size_at_the_edge(one)]
+
+
 def _step_size_at_the_edge(one: Chosen) -> list[str]:
-    """That the best step size is the last that was tried."""
     most, more = ("smallest", "smaller") if LR in one.smallest else ("largest", "larger")
     if LR not in (*one.smallest, *one.largest):
         return []
     return [
-        f"warning: the best step size of {one.label}, {one.settings[LR]}, is the {most} that was"
-        f" tried; try {more} ones: --tune --grid {LR}=..."
+        f"warning: the best step size of {one.label}, {one.settings[LR]}, is the {most} one tried;"
+        f" try {more} ones: --tune --grid {LR}=..."
     ]

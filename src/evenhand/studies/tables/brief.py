@@ -1,0 +1,45 @@
+"""The short table of a study: one number per column, within 80 columns."""
+
+from __future__ import annotations
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from evenhand.studies.analysis.comparison import Comparison, columns
+from evenhand.studies.runs.study import Study
+from evenhand.studies.tables.methods import TO, mark, marks_legend, title
+
+NARROW = 80  # columns of the narrowest terminal that the table fits
+
+
+def show_brief(console: Console, study: Study, comparison: Comparison) -> None:
+    """Print a row per method, without intervals, and what the marks in it mean."""
+    console.print(title(study), style="italic", highlight=False, markup=False)
+    console.print(brief_table(study, comparison))
+    for line in marks_legend(study, comparison):
+        console.print(line, style="dim", highlight=False)
+
+
+def brief_table(study: Study, comparison: Comparison) -> Table:
+    """A row per method: its numbers across clients, marked where they differ from FedAvg's.
+
+    A label that leaves no room for the numbers is folded; numbers never are.
+    """
+    measure, shown = study.measure, columns(study)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for heading in shown.values():
+        table.add_column(escape(heading), justify="right", no_wrap=True)
+    for label in study.labels:
+        cells = []
+        for name in shown:
+            value = measure.show(comparison.rows[label][name].value)
+            difference = comparison.differences.get(label, {}).get(name)
+            cells.append(f"{value}{mark(difference) or ' '}")
+        style = "dim" if label == study.reference else ""
+        table.add_row(escape(label), *cells, style=style)
+    for one in study.diverged:
+        table.add_row(escape(one.label), "[bold red]diverged[/]", *[TO] * (len(shown) - 1))
+    return table
