@@ -369,19 +369,3 @@ def test_every_kind_of_interval_is_printed(over: str, call: Call) -> None:
     assert (code, err) == (0, "")
     assert "worst 10 % of clients" in out
     assert ("over all samples" in out) == (over != "samples")
-
-
-@pytest.mark.skipif(COMPAS is None, reason="COMPAS is not in EVENHAND_DATA")
-def test_the_answer_about_compas_is_the_one_in_the_docs() -> None:
-    assert COMPAS is not None
-    table = parse(read_file(COMPAS, File(COMPAS.name)), "compas")
-    judged = eh.audit(
-        table, "two_year_recid", score="decile_score", threshold=5, group="race", least=50
-    )
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "audit.md").read_text()
-    assert " ".join(judged.sentences) in " ".join(page.split())
-    lines = {line.rstrip() for line in page.splitlines()}
-    shown = [line.rstrip() for line in str(judged).splitlines()]
-    start = shown.index("Errors by race, %")
-    stop = next(i for i, line in enumerate(shown) if line.startswith("Significant differences"))
-    assert set(shown[start:stop]) <= lines

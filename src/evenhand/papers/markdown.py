@@ -9,7 +9,7 @@ from itertools import groupby
 from evenhand.papers.experiment import FOLDER, Paper
 from evenhand.papers.numbers import heading
 from evenhand.papers.outcome import Outcome
-from evenhand.papers.tables import LEGEND, MARKS, ours, sentences
+from evenhand.papers.tables import LEGEND, MARKS, ours, sentences, verdict_sentence
 from evenhand.papers.verdicts import NOT, ORDERING, SAME_DIGITS, WITHIN, Line, counted
 
 
@@ -35,7 +35,8 @@ def _overview(outcomes: Sequence[Outcome]) -> str:
         rows.append(_counts(paper.title, lines))
     every = [line for one in outcomes if not one.part.same_as for line in one.lines]
     rows.append(_counts("**all**", every))
-    text = "\n".join(rows) + f"\n\n{LEGEND}.\n"
+    text = verdict_sentence([line for line in every if line.verdict]) + "\n\n"
+    text += "\n".join(rows) + f"\n\n{LEGEND}. Cells in the sections below read: published / ours.\n"
     left: dict[str, list[str]] = {}
     for one in outcomes:
         if one.result is None:
