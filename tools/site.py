@@ -42,6 +42,7 @@ LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
 FENCE = re.compile(r"^ *(```+|~~~+)")
 # a link or image in a line, or the definition of one: up to its target, and the target
 LINK = re.compile(r"(\]\(|^ {0,3}\[[^\]]+\]:\s+)(?!\w+:|#|/)([^)\s#]+)")
+INSERT = re.compile(r"^<!-- insert: (.+) -->$", re.MULTILINE)
 # docstrings mark names as Sphinx does
 ROLE = re.compile(r":(?:class|func|meth|data|mod|attr|exc):`[~.]?")
 DOCTEST = re.compile(r"^>>> .*(?:\n.+)*", re.MULTILINE)
@@ -77,8 +78,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to files outside docs/ at their pages on the site."""
-    return relinked(markdown, page.file.src_uri)
+    """Insert what is generated, and point links to files outside docs/ at their pages."""
+    here = page.file.src_uri
+    return relinked(INSERT.sub(lambda match: _inserted(match[1], here, files), markdown), here)
 
 
 class Docstrings(griffe.Extension):
@@ -89,6 +91,24 @@ class Docstrings(griffe.Extension):
         if obj.docstring is not None:
             text = DOCTEST.sub(r"```pycon\n\g<0>\n```", ROLE.sub("`", obj.docstring.value))
             obj.docstring.value = text
+
+
+def _inserted(what: str, page: str, files: Files) -> str:
+    if what == "spec keys":
+        return spec_keys()
+    folder = what.removeprefix("pages of ")
+    pages = [file for file in files.documentation_pages() if file.src_uri.startswith(f"{folder}/")]
+    if not pages:
+        raise ValueError(f"{page} inserts {what!r}, which is not known")
+    order = _navigation(file.src_uri for file in pages)[0]
+    return "\n".join(_entry(uri, files, page) for uri in next(iter(order.values())))
+
+
+def _entry(uri: str, files: Files, page: str) -> str:
+    """A page in a list: its title as a link."""
+    file = files.src_uris[uri]
+    title = re.search(r"^# (.+)$", file.content_string, re.MULTILINE)
+    return f"* [{title[1] if title else uri}]({os.path.relpath(uri, PurePosixPath(page).parent)})"
 
 
 # The navigation
@@ -297,3 +317,27 @@ def schema() -> str:
     from evenhand.studies.specs.schema import spec_schema
 
     return json.dumps(spec_schema(), indent=2) + "\n"
+
+
+def spec_keys() -> str:
+    """The keys of a spec as a table."""
+    from evenhand.studies.specs.schema import spec_schema
+
+    lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+    for key, entry in spec_schema()["properties"].items():
+        values = (f"`{json.dumps(value)}`" for value in entry.get("enum", ()))
+        kind = ", ".join(values) or VALUES[entry.get("type", "object")]
+        default = f"`{json.dumps(entry['default'])}`" if "default" in entry else ""
+        meaning = entry["description"].replace("|", r"\|")
+        lines.append(f"| `{key}` | {kind} | {default} | {meaning[0].upper()}{meaning[1:]} |")
+    return "\n".join(lines)
+
+
+VALUES = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "`true`, `false`",
+    "array": "list",
+    "object": "table",
+}
