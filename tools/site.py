@@ -31,12 +31,12 @@ ORDER = {
     "how-to": ["run", "tables", "data-sets", "partitions", "models", "compare", "report", "audit"],
     "explanation": ["which-fairness", "choosing-a-method", "intervals", "theory", "bounds"],
     "reference": ["index", "api", "methods", "command-line", "spec", "run-directory", "errors"],
-    "reference/api": ["index", "training", "methods", "data", "results", "own-method", "theory"],
+    "reference/api": ["index", "training", "methods", "data", "results", "metrics", "own-method"],
     "reference/methods": ["index"],
     "results": ["reproduction", "benchmark", "speed", "coverage", "answers", "records"],
     "project": ["changelog", "contributing", "architecture"],
 }
-TITLES = {"how-to": "How-to guides", "api": "Python API"}
+TITLES = {"index": "Home", "how-to": "How-to guides", "api": "Python API"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".yml": "yaml", ".sh": "sh"}
 
 FENCE = re.compile(r"^ *(```+|~~~+)")
@@ -81,6 +81,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     """Insert what is generated, and point links to files outside docs/ at their pages."""
     here = page.file.src_uri
     return relinked(INSERT.sub(lambda match: _inserted(match[1], here, files), markdown), here)
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """An empty cell is no heading; screen readers would announce one without words."""
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", html)
 
 
 class Docstrings(griffe.Extension):
@@ -130,8 +135,8 @@ def _section(tree: Mapping[str, Any], folder: str) -> list[Any]:
     order = ORDER.get(folder, [])
     names = sorted(tree, key=lambda n: (order.index(n) if n in order else len(order), n))
     return [
-        tree[name]
-        if isinstance(tree[name], str)
+        ({TITLES[name]: page} if page == "index.md" else page)
+        if isinstance(page := tree[name], str)
         else {
             TITLES.get(name, name.capitalize()): _section(tree[name], f"{folder}/{name}".strip("/"))
         }
@@ -219,7 +224,7 @@ def method_pages() -> dict[str, str]:
     from evenhand.studies.methods import kinds, one_line
 
     pages = {
-        f"reference/methods/{path.name}": path.read_text("utf-8")
+        f"reference/methods/{path.name}": FOUND_FIRST + path.read_text("utf-8")
         for path in sorted((ROOT / METHODS).glob("*.md"))
     }
     seen = kinds()
@@ -228,6 +233,7 @@ def method_pages() -> dict[str, str]:
     return pages
 
 
+FOUND_FIRST = "---\nsearch:\n  boost: 5\n---\n\n"
 METHODS_INDEX = """# Methods
 
 Use the name in specs and on the command line (`-a qffl:q=2`).
@@ -259,8 +265,7 @@ def command_line() -> str:
         parts.append(f"```text\n{path} {usage}\n```\n")
         if examples:
             parts.append("Examples:\n\n```sh\n" + "\n".join(examples) + "\n```\n")
-        options = [_option(option, context) for option in command.get_params(context)]
-        parts.extend(option for option in options if option)
+        parts.extend(filter(None, (_option(option, context) for option in command.params)))
     return "\n".join(parts)
 
 
