@@ -221,11 +221,12 @@ def _lines(markdown: str) -> Iterator[tuple[str, bool]]:
 
 def method_pages() -> dict[str, str]:
     """The page of each method, and a table of all."""
-    from evenhand.studies.methods import kinds, one_line
+    from evenhand.algorithms import ALGORITHMS
+    from evenhand.studies.methods import kinds, one_line, page
 
     pages = {
-        f"reference/methods/{path.name}": FOUND_FIRST + path.read_text("utf-8")
-        for path in sorted((ROOT / METHODS).glob("*.md"))
+        f"reference/methods/{name}.md": f"{FRONT.format(kind.__name__)}{page(name)}"
+        for name, kind in ALGORITHMS.items()
     }
     seen = kinds()
     rows = (f"| [{name}]({name}.md) | {line} | {seen[name]} |" for name, line in one_line().items())
@@ -233,7 +234,7 @@ def method_pages() -> dict[str, str]:
     return pages
 
 
-FOUND_FIRST = "---\nsearch:\n  boost: 5\n---\n\n"
+FRONT = "---\ntitle: {}\nsearch:\n  boost: 5\n---\n\n"  # a short title, found first
 METHODS_INDEX = """# Methods
 
 Use the name in specs and on the command line (`-a qffl:q=2`).
