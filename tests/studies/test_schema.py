@@ -92,6 +92,7 @@ def test_the_schema_is_one() -> None:
 @pytest.mark.parametrize("place", SPECS)
 def test_every_spec_of_the_repository_is_valid(place: str) -> None:
     assert [error.message for error in VALIDATOR.iter_errors(SPECS[place])] == []
+    assert Spec.from_table(SPECS[place], place)
 
 
 def test_specs_are_found_everywhere() -> None:

@@ -90,7 +90,9 @@ def limits(kind: type[Any]) -> dict[str, Schema]:
     for node in ast.walk(ast.parse(source)):
         names: tuple[str, ...] = ()
         if isinstance(node, ast.For) and isinstance(node.iter, ast.Tuple):
-            names = tuple(item.value for item in node.iter.elts if isinstance(item, ast.Constant))
+            names = tuple(
+                str(item.value) for item in node.iter.elts if isinstance(item, ast.Constant)
+            )
             calls = [inner for inner in ast.walk(node) if isinstance(inner, ast.Call)]
         else:
             calls = [node] if isinstance(node, ast.Call) else []
@@ -148,7 +150,7 @@ def told(of: Any) -> dict[str, str]:
     """What the section Args of a docstring says about each argument."""
     section = re.search(r"^Args:\n((?:[ ]+.*\n?|\n)*)", inspect.getdoc(of) or "", re.MULTILINE)
     entries = re.split(r"^ {4}(?=\S)", section[1], flags=re.MULTILINE) if section else []
-    found = {}
+    found: dict[str, str] = {}
     for entry in entries:
         names, colon, text = entry.partition(":")
         if colon:
