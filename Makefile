@@ -1,13 +1,15 @@
 # make run    set up .venv and run the main job: FedAvg against fair methods on embedded data
 # make test   everything CI runs: format, lint, types, tests
 # make lint   format, lint and types alone
+# make docs   build the docs site into site/, without a network; docs-serve shows it while you write
 # make bench  the benchmarks whose figures are in the docs (minutes)
 # make torture  kill it, damage it, fuzz it, lie to it (minutes; docs/results/reliability.md)
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
+MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 
-.PHONY: run test lint format bench torture clean
+.PHONY: run test lint format docs docs-serve bench torture clean
 
 run: .venv/ready
 	$(BIN)/evenhand run
@@ -23,6 +25,12 @@ lint: .venv/ready
 format: .venv/ready
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: .venv/ready
+	$(MKDOCS) build --strict --quiet
+
+docs-serve: .venv/ready
+	$(MKDOCS) serve
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.speed cpu --check
@@ -42,4 +50,4 @@ torture: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site

@@ -38,6 +38,7 @@ TOGETHER = {
     "tests/flower/test_up.py": "processes",
     "tests/flower/test_operating.py": "processes",
     **dict.fromkeys(("tests/report/test_browser.py", "tests/report/test_report.py"), "report"),
+    **dict.fromkeys(("tests/docs/test_site.py", "tests/docs/test_browser.py"), "site"),
     **dict.fromkeys(("tests/cli/test_commands.py",), "commands"),
     **dict.fromkeys(("tests/studies/test_compare.py", "tests/studies/test_sweep.py"), "studies"),
 }

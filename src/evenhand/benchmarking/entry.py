@@ -62,6 +62,7 @@ class Benchmark:
 
     @property
     def titles(self) -> dict[str, str]:
+        """The title of each federation, by its name."""
         return {name: bench.title for name, bench in self.suite.benches.items()}
 
     def rows(self, name: str) -> list[dict[str, Any]]:

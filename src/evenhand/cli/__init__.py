@@ -15,9 +15,11 @@ from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
 from evenhand.cli.flower import flower
+from evenhand.cli.options import examples
 from evenhand.cli.report import report
 from evenhand.cli.reproduce import reproduce
 from evenhand.cli.run import resume, run
+from evenhand.cli.spec import spec
 from evenhand.cli.sweep import sweep
 from evenhand.cli.terminal import Commands
 from evenhand.cli.verify import verify
@@ -48,7 +50,7 @@ def main(debug: bool) -> None:
     """
 
 
-@main.command()
+@main.command(epilog=examples("evenhand algorithms", "evenhand algorithms fafl"))
 @click.argument("name", required=False)
 def algorithms(name: str | None) -> None:
     """List the methods, or explain one of them.
@@ -99,5 +101,6 @@ main.add_command(report)
 main.add_command(reproduce)
 main.add_command(verify)
 main.add_command(audit)
+main.add_command(spec)
 main.add_command(data)
 data.add_command(describe)

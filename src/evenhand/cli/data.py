@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.cli.options import examples
+
 if TYPE_CHECKING:
     from evenhand.datasets.entry import Entry, State
 
@@ -21,7 +23,7 @@ def data() -> None:
     """Data sets: list them, fetch their files, describe who holds what."""
 
 
-@data.command("list")
+@data.command("list", epilog=examples("evenhand data list"))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
 def list_(as_json: bool) -> None:
     """List the data sets, and whether their files are here.
@@ -88,7 +90,7 @@ def _record(entry: Entry, state: State) -> dict[str, Any]:
     }
 
 
-@data.command()
+@data.command(epilog=examples("evenhand data fetch adult compas"))
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
     "--check", is_flag=True, help="Compare files that are here with their published checksums."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.cli.options import examples
 from evenhand.cli.source import data_table, source_options
 
 if TYPE_CHECKING:
@@ -18,7 +19,12 @@ if TYPE_CHECKING:
 MOST_SHARES = 10  # columns of shares that fit beside the sizes
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "evenhand data describe adult",
+        "evenhand data describe patients.csv --client hospital --label disease --group sex",
+    )
+)
 @click.argument("data", metavar="NAME|FILE", default="digits")
 @source_options
 @click.option(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from evenhand.cli.operate import check, status
+from evenhand.cli.options import examples
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.tryout import (
     carry_out,
@@ -31,7 +32,12 @@ def flower() -> None:
     """Run methods in a real federation, with Flower."""
 
 
-@flower.command()
+@flower.command(
+    epilog=examples(
+        "evenhand flower new hospitals",
+        "evenhand flower new hospitals --table sample.csv --label disease --group sex",
+    )
+)
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--method",
@@ -187,7 +193,7 @@ def _tables(
     return example(label or "disease", groups[0] if groups else "sex", clients)
 
 
-@flower.command()
+@flower.command(epilog=examples("evenhand flower up hospitals --nodes 4"))
 @click.argument(
     "app", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )

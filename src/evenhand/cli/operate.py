@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenhand.cli.options import examples
 from evenhand.cli.terminal import results_console, stopping_cleanly
 
 if TYPE_CHECKING:
     from evenhand.flower.status import Client, Status
 
 
-@click.command()
+@click.command(epilog=examples("evenhand flower status runs/hospitals --watch"))
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Everything as one line of JSON.")
 @click.option("--watch", is_flag=True, help="Again and again, until the run is finished.")
@@ -124,7 +125,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
 
 
-@click.command()
+@click.command(epilog=examples("evenhand flower check supernode.log"))
 @click.argument("logs", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--superlink", metavar="HOST:PORT", help="Compare this machine's clock with its.")
 @click.option(

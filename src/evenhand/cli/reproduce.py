@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenhand.cli.options import examples
 from evenhand.cli.progress import bars
 from evenhand.cli.terminal import WITH_INTERVALS, results_console, stopping_cleanly
 
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 LIST = "list"
 
 
-@click.command()
+@click.command(
+    epilog=examples("evenhand reproduce list", "evenhand reproduce fedminmax-table1 --quick")
+)
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--quick", is_flag=True, help="A smaller budget: minutes on two CPU cores.")
 @click.option(

@@ -33,6 +33,7 @@ class Census(NamedTuple):
 
     @property
     def clients(self) -> int:
+        """Number of clients."""
         return len(self.sizes)
 
 

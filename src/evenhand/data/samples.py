@@ -44,16 +44,20 @@ class View:
 
     @property
     def shape(self) -> torch.Size:
+        """The shape of all samples together."""
         return torch.Size((len(self), *self.source.shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
+        """The type of a sample's values."""
         return self.source.dtype if self.scale is None else self.scale.dtype
 
     def is_floating_point(self) -> bool:
+        """Whether samples hold floating-point numbers, as ``Tensor.is_floating_point`` says it."""
         return self.dtype.is_floating_point
 
     def element_size(self) -> int:
+        """Bytes of one value."""
         return self.dtype.itemsize
 
     def __getitem__(self, key: slice | Tensor) -> Tensor:

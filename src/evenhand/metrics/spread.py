@@ -55,10 +55,12 @@ def tenth(clients: int, share: float = 0.1) -> int:
 
 
 def smallest(values: ArrayLike) -> Floats:
+    """The value of the worst client."""
     return _over_clients(lambda a: a.min(-1), values)
 
 
 def largest(values: ArrayLike) -> Floats:
+    """The value of the best client."""
     return _over_clients(lambda a: a.max(-1), values)
 
 
