@@ -272,7 +272,7 @@ def test_describe_shows_columns_clients_and_balance(call: Call, tmp_path: Path) 
     )
     assert (code, err) == (0, "")
     assert (
-        "3 clients; 104 train, 26 test samples; 16 to 48 training samples a client, median 40"
+        "3 clients; 104 train, 26 test samples; 16 to 48 training samples per client, median 40"
         in " ".join(out.split())
     )
     table = pd.read_csv(tmp_path / "all.csv")
@@ -303,7 +303,7 @@ def test_describe_draws_a_picture(call: Call, tmp_path: Path) -> None:
         "data", "describe", "digits", "--clients", "5", "--picture", "digits.html", "--by", "group"
     )
     assert code == 0
-    assert "The picture is in digits.html" in out
+    assert "Picture: digits.html" in out
     assert "rotated" in (tmp_path / "digits.html").read_text()
 
 

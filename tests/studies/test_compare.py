@@ -261,6 +261,7 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
     assert names == {
         "spec.toml",
         "manifest.json",
+        "report.html",
         "seed-0",
         "seed-1",
         *(f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")),
@@ -271,7 +272,8 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
     for seed in spec.seeds:
         assert Spec.load(directory / f"seed-{seed}" / "spec.toml") == spec.for_seed(seed)
     assert not list(directory.rglob(".*"))
-    assert out.rstrip().endswith(f"Results are in {directory}")
+    # the report is there, so nobody is told to write it
+    assert out.endswith(f"\n\nReport: {directory}/report.html\nTables: {directory}/\n")
     assert "\x1b" not in out
     for label in ("fedavg", "localonly", "qffl"):
         assert re.search(rf"^ *{label} +\d+\.\d", out, re.MULTILINE)
@@ -297,8 +299,8 @@ def test_the_run_of_a_seed_is_the_one_that_evenhand_run_makes_of_its_spec(
     assert (code, out) == (1, "")
     assert (
         err
-        == "evenhand: the spec lists seeds [0, 1]; run them all with evenhand compare, or one of"
-        " them with --seed\n"
+        == "evenhand: the spec lists seeds [0, 1]; train all of them with evenhand compare, or one"
+        " of them with --seed\n"
     )
 
 
@@ -652,7 +654,7 @@ def test_help_says_what_seeds_and_intervals_are(call: Call) -> None:
         (("run", "mine.csv"), "mine.csv is a table, not a spec; give it with --data mine.csv"),
         (
             ("run", "--client", "hospital"),
-            "client is about data of your own; give them with --data FILE",
+            "client needs data; give a table with --data FILE",
         ),
         (
             ("sweep", "--clients", "4", "--method", "qffl", "--grid", "q=1", "--validation", "0"),
