@@ -1,4 +1,4 @@
-# make run    set up .venv and run the main job: FedAvg against fair methods on embedded data
+# make run    set up .venv and run the example: FedAvg against fair methods on embedded data (ARGS=--open shows the report)
 # make test   everything CI runs: format, lint, types, tests
 # make lint   format, lint and types alone
 # make bench  the benchmarks whose figures are in the docs (minutes)
@@ -10,7 +10,7 @@ BIN := .venv/bin
 .PHONY: run test lint format bench torture clean
 
 run: .venv/ready
-	$(BIN)/evenhand run
+	$(BIN)/evenhand run $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n auto
