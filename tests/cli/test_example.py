@@ -6,27 +6,31 @@ import io
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from evenhand.studies.findings import analyse
+from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke
 from tests.support.studies import NASTY, make_study
 
+Found = dict[str, Any]
 FAIR = ("qffl", "term", "afl", "ditto")
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Found:
     """What ``evenhand run`` finds."""
     out = tmp_path_factory.mktemp("example") / "digits"
     code, text, err = invoke("run", "--json", "--out", str(out))
     assert (code, err) == (0, "")
-    return json.loads(text)
+    found: Found = json.loads(text)
+    return found
 
 
-def test_the_example_has_converged_and_names_a_significant_gain(example: dict[str, object]) -> None:
+def test_the_example_has_converged_and_names_a_significant_gain(example: Found) -> None:
     answer = " ".join(example["answer"])
     assert "still improving" not in answer
     assert "diverged" not in answer
@@ -38,7 +42,7 @@ def test_the_example_has_converged_and_names_a_significant_gain(example: dict[st
     assert example["next"].endswith("--seeds 5")  # and not: train longer, or tune
 
 
-def test_the_answer_of_the_example_names_who_pays(example: dict[str, object]) -> None:
+def test_the_answer_of_the_example_names_who_pays(example: Found) -> None:
     rows = [row for row in example["ledger"] if (row["by"], row["against"]) == ("group", "fedavg")]
     verdicts = {(row["method"], row["name"]): row["verdict"] for row in rows}
     assert verdicts["afl", "rotated"] == "gains"
@@ -46,10 +50,8 @@ def test_the_answer_of_the_example_names_who_pays(example: dict[str, object]) ->
     assert re.search(r"afl (harms|costs)\b.*\bupright\b", " ".join(example["answer"]))
 
 
-def test_every_method_of_the_example_has_the_same_solver(example: dict[str, object]) -> None:
-    from evenhand.studies.specs.spec import Spec
-
-    spec = Spec.load(Path(str(example["directory"])) / "spec.toml")
+def test_every_method_of_the_example_has_the_same_solver(example: Found) -> None:
+    spec = Spec.load(Path(example["directory"]) / "spec.toml")
     assert [method.name for method in spec.methods] == ["fedavg", *FAIR]
     assert not any(method.local for method in spec.methods)
 
