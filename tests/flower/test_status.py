@@ -223,7 +223,7 @@ def test_before_the_first_round(tmp_path: Path) -> None:
     with held(tmp_path):
         found = read_status(tmp_path)
     assert (found.state, found.done, found.rounds) == ("waiting", 0, 5)
-    assert "round 0 of 5 done; a server waits for its nodes" in lines(found)[0]
+    assert "round 0 of 5 done; the server is waiting for nodes" in lines(found)[0]
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, call: Call) -> None:

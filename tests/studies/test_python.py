@@ -449,6 +449,7 @@ def test_a_run_of_fit_can_be_loaded_reported_and_resumed(tmp_path: Path) -> None
         str(tmp_path / "mine"),
         "--out",
         str(tmp_path / "c.html"),
+        "-v",
     )
     assert code == 0
     said = [*page.findings.answer.lines(), *page.findings.sentences]

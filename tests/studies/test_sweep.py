@@ -205,7 +205,7 @@ def test_after_an_interruption_resuming_gives_the_same_files_and_the_same_choice
         patched.setattr("evenhand.cli.view.bars", bars)
         code, _, err = call(*SWEEP, "--out", "stopped")
     assert (code, err) == (130, "stopped; continue with: evenhand resume stopped\n")
-    code, out, err = call("resume", "stopped")
+    code, out, err = call("resume", "stopped", "-v")
     assert code == 0, err
     assert results(Path("stopped")) == results(done[0])
     assert done[1].replace(str(done[0]), "stopped").endswith(out)  # the first line was said before
@@ -329,7 +329,7 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
         (
             ["--method", "qffl"],
             (
-                r"a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid"
+                r"a sweep needs values to try; give --grid KEY=VALUE,VALUE, such as --method qffl --grid"
                 r" q=0\.1,1,5"
             ),
         ),
@@ -352,7 +352,7 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
         (["--method", "qffl", "--grid", "q=1,2", "--seeds", "x"], r"cannot read --seeds 'x'"),
         (
             ["--data", "synthetic", "--grid", "q=1,2"],
-            r"which method is to be tried\? give it with --method NAME",
+            r"a grid needs a method; give it with --method NAME",
         ),
         (
             ["--method", "qffl", "--grid", "q=1,2", "--validation", "0.001"],

@@ -162,7 +162,7 @@ def test_validation_data_choose_where_test_data_would_choose_otherwise(
     assert tuned is not None
     one = tuned.methods[-1]
     assert (one.label, one.point, one.number) == ("qffl", first, pytest.approx(0.999))
-    assert one.settings == {"q": 0.1, "local.lr": 0.02}
+    assert one.settings == {"q": 0.1, "local.lr": 0.1}
     assert (one.smallest, one.largest) == (("q", "local.lr"), ())
 
 
@@ -211,9 +211,9 @@ def test_warnings_name_what_lies_at_the_edge(done: Done, tmp_path: Path) -> None
     tuned = read_tuned(tmp_path / "copy")
     assert tuned is not None
     assert tuning_lines(tuned)[1:] == [
-        "warning: the best step size of fedavg, 2.0, is the largest one tried; try larger"
+        "warning: the best step size of fedavg, 10.0, is the largest one tried; try larger"
         " ones: --tune --grid local.lr=...",
-        "warning: the best step size of localonly, 0.02, is the smallest one tried; try"
+        "warning: the best step size of localonly, 0.1, is the smallest one tried; try"
         " smaller ones: --tune --grid local.lr=...",
         "At the edge of the grid: q of qffl (5.0, the largest). To try other values: --tune"
         " --grid qffl.q=..., or choose by the worst clients: --rule worst10.",
@@ -322,7 +322,7 @@ def test_after_an_interruption_resuming_gives_the_same(
         code, _, err = call(*TUNE, "--out", "cut")
     assert (code, err) == (130, "stopped; continue with: evenhand resume cut\n")
     assert bool(Spec.load(Path("cut/spec.toml")).tune) == tuning
-    code, out, err = call("resume", "cut")
+    code, out, err = call("resume", "cut", "-v")
     assert code == 0, err
     assert results(Path("cut")) == results(done[0])
     assert (
