@@ -1,4 +1,4 @@
-# make run    set up .venv and run the main job: FedAvg against fair methods on embedded data
+# make run    set up .venv and run the example: FedAvg against fair methods on embedded data (ARGS=--open shows the report)
 # make test   everything CI runs: format, lint, types, tests
 # make lint   format, lint and types alone
 # make docs   build the docs site into site/, without a network; docs-serve shows it while you write
@@ -12,7 +12,7 @@ MKDOCS := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs
 .PHONY: run test lint format docs docs-serve bench torture clean
 
 run: .venv/ready
-	$(BIN)/evenhand run
+	$(BIN)/evenhand run $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -n auto

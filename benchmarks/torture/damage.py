@@ -164,7 +164,9 @@ def command(*arguments: str) -> tuple[int, str, str]:
 def _damage(folder: Path, draw: random.Random) -> tuple[list[str], str] | None:
     """Damage a file; its name, and those of files that it was exchanged with, and how. None where
     that has changed nothing."""
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    # the report can be made again at any time, and nothing reads it
+    kept = (path for path in folder.rglob("*") if path.name != "report.html")
+    paths = sorted(path for path in kept if path.is_file())
     path = draw.choice(paths)
     others = [other for other in paths if other != path]
     twins = [other for other in others if other.name == path.name]

@@ -266,11 +266,11 @@ def _counted(
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Every file below a directory, hidden ones too."""
+    """Every file below a directory, hidden ones too, but the report, which names the directory."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file()
+        if path.is_file() and path.name != "report.html"
     }
 
 

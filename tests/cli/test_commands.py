@@ -55,13 +55,15 @@ def files(directory: Path) -> dict[str, bytes]:
 
 
 def results(directory: Path) -> dict[str, bytes]:
-    """Every file of a run but the note on versions and machine."""
-    return {name: content for name, content in files(directory).items() if name != "about.json"}
+    """Every file of a run but the note on versions and machine, and the report, which names the
+    directory."""
+    others = ("about.json", "report.html")
+    return {name: content for name, content in files(directory).items() if name not in others}
 
 
 def tables(output: str) -> str:
-    """What is printed after the progress bars, without the last line, which names the directory."""
-    return output[output.index("Test accuracy") : output.index("Results are in")]
+    """What is printed after the answer, without the lines that name the directory."""
+    return output[output.index("Test accuracy") : output.index("Report: ")]
 
 
 # ---- a run
@@ -79,19 +81,79 @@ def first(
 First = tuple[Path, subprocess.CompletedProcess[str]]
 
 
-def test_a_run_prints_tables_without_colour_codes_and_says_where_the_results_are(
-    first: First,
-) -> None:
+def test_a_run_prints_the_answer_one_table_and_where_the_results_are(first: First) -> None:
     _, done = first
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert ANSI not in done.stdout
-    assert re.search(r"^ *fedavg +\d+\.\d", done.stdout, re.MULTILINE)
-    assert re.search(r"^ *qffl +\d+\.\d.? \[\d+\.\d.\d+\.\d\]", done.stdout, re.MULTILINE)
+    answer, table = done.stdout.split("\nTest accuracy across clients, %\n")
+    assert len(re.findall(r"\.(?:\s|$)", answer)) <= 3
+    cell = r" +\d+\.\d[ ↑↓]"
+    for method in ("fedavg", "qffl", "ditto"):
+        assert re.search(rf"^ {method}{cell * 4} *$", table, re.MULTILINE), table
     assert re.search(
-        r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d.? +[+-]\d+\.\d.? *$", done.stdout, re.MULTILINE
+        r"\n\nReport: first/report\.html\nTables: first/\nNext:   evenhand compare"
+        r" first/spec\.toml --\S+( 5)?\n$",
+        table,
+    ), table
+    assert "Gain (+)" not in table
+    assert "[" not in table  # intervals are for -v and the report
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+def test_verbose_prints_every_table_and_the_details(first: First) -> None:
+    directory, done = first
+    verbose = evenhand("resume", "first", "-v", cwd=directory.parent)
+    assert (verbose.returncode, verbose.stderr) == (0, "")
+    out = verbose.stdout
+    assert re.search(r"^ *qffl +\d+\.\d.? \[\d+\.\d.\d+\.\d\]", out, re.MULTILINE)
+    assert re.search(
+        r"^ *3 +rotated +\d+ +\d+\.\d +[+-]\d+\.\d.? +[+-]\d+\.\d.? *$", out, re.MULTILINE
     )
-    assert done.stdout.rstrip().endswith("Results are in first")
+    for title in ("of each client", "of each group", "Largest gaps", "Effective weights"):
+        assert title in out
+    assert "Intervals of numbers over clients" in out
+    assert out[out.index("\nReport: ") :] == done.stdout[done.stdout.index("\nReport: ") :]
+
+
+def test_a_run_writes_the_report_which_is_no_part_of_the_manifest(
+    first: First, call: Call, tmp_path: Path
+) -> None:
+    directory, _ = first
+    page = (directory / "report.html").read_text()
+    assert page.startswith("<!doctype html>")
+    assert all(method in page for method in ("fedavg", "qffl", "ditto"))
+    assert "report.html" not in json.loads((directory / "manifest.json").read_text())["files"]
+    short = ("run", "--rounds", "1", "--clients", "3", "-a", "fedavg", "--out", "bare")
+    code, out, _ = call(*short, "--no-report")
+    assert code == 0
+    assert "Report:" not in out
+    assert out.rstrip().splitlines()[-2] == "Tables: bare/"
+    assert not (tmp_path / "bare" / "report.html").exists()
+    (tmp_path / "bare" / "report.html").write_text("mine")
+    assert call("verify", "bare")[0] == 0
+
+
+def test_open_shows_the_report_in_the_browser(call: Call, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> "{tmp_path}/opened"\n')
+    browser.chmod(0o755)
+    short = ("run", "--rounds", "1", "--clients", "3", "-a", "fedavg", "--open", "--out", "my run")
+    done = subprocess.run(
+        [*COMMAND, *short],
+        cwd=tmp_path,
+        env=environment() | {"BROWSER": f"{browser} %s"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    page = (tmp_path / "my run" / "report.html").as_uri()
+    assert (tmp_path / "opened").read_text() == f"{page}\n"
+    assert "%20" in page
+    code, out, err = call("resume", "my run", "--open", "--no-report")
+    assert (code, out) == (1, "")
+    assert err == "evenhand: --open shows the report; leave out --no-report\n"
 
 
 def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(
@@ -107,7 +169,7 @@ def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(
         "manifest.json",
     }
     tables = {f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")}
-    about = {"spec.toml", "about.json", "samples.safetensors", "manifest.json"}
+    about = {"spec.toml", "about.json", "samples.safetensors", "manifest.json", "report.html"}
     assert {path.name for path in directory.iterdir()} == about | tables | {
         "fedavg",
         "qffl",
@@ -183,7 +245,7 @@ def test_a_second_run_takes_a_directory_of_its_own(call: Call, tmp_path: Path) -
     for count in (2, 3):
         code, out, _ = call(*arguments)
         assert code == 0
-        assert out.rstrip().endswith(f"Results are in runs/digits-{count}")
+        assert f"\nReport: runs/digits-{count}/report.html\nTables: runs/digits-{count}/\n" in out
         assert results(tmp_path / "runs" / f"digits-{count}") == results(
             tmp_path / "runs" / "digits"
         )
@@ -227,8 +289,9 @@ def test_the_default_run_fits_into_80_columns_with_nothing_cut_off(
     assert code == 0
     assert "…" not in out
     assert max(len(line) for line in out.splitlines()) <= 80
-    for name in ("fedavg", "qffl", "propfair", "afl", "fafl", "fedminmax", "gifair", "ditto"):
-        assert re.search(rf"^ *{name} +\d", tables(out), re.MULTILINE), name
+    for name in ("fedavg", "qffl", "term", "afl", "ditto"):
+        numbers = r"( +\d+\.\d[ ↑↓]){5}"
+        assert re.search(rf"^ {name}{numbers} *$", tables(out), re.MULTILINE), name
 
 
 # ---- resume

@@ -344,7 +344,7 @@ def test_an_interrupted_fetch_ends_with_130_and_goes_on_next_time(
     assert (process.returncode, out, err) == (
         130,
         "",
-        "stopped; the same command goes on from here\n",
+        "stopped; run the same command to resume the download\n",
     )
     assert partial.exists()
     assert not (tmp_path / "slow" / "two").exists()

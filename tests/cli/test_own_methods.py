@@ -41,8 +41,8 @@ def test_a_method_beside_the_command_is_trained_resumed_and_reported(tmp_path: P
         tmp_path, "run", *SMALL, "-a", method, "-a", f"{method}:power=1.5,label=mild", "--out", "r"
     )
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^  PowerLoss ", done.stdout, re.MULTILINE)
-    assert re.search(r"^  mild ", done.stdout, re.MULTILINE)
+    assert re.search(r"^ PowerLoss ", done.stdout, re.MULTILINE)
+    assert re.search(r"^ mild ", done.stdout, re.MULTILINE)
     run = tmp_path / "r"
     spec = Spec.load(run / "spec.toml")
     assert [one.table() for one in spec.methods] == [

@@ -215,7 +215,8 @@ def test_torchrun_and_the_command_line_leave_the_files_of_one_process(
     (tmp_path / "spec.toml").write_text(SPEC)
     done = start("-m", "evenhand", "run", "spec.toml", "--out", "two", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("Results are in two") == 1
+    assert done.stdout.count("\nReport: two/report.html\nTables: two/\n") == 1
+    assert (tmp_path / "two" / "report.html").is_file()
     call("run", "spec.toml", "--out", "one")
     one, two = (numbers(tmp_path / run) for run in ("one", "two"))
     assert one.keys() == two.keys()

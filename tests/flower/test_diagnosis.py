@@ -125,7 +125,7 @@ def test_the_command_says_what_to_do_and_exits_with_1(
     assert code == 1
     assert out.splitlines() == [
         f"node.log: {diagnosis.CLOCK}",
-        "well.log: nothing that is known to go wrong",
+        "well.log: no known problem",
         f"the clock is 60 s ahead of the SuperLink's: {diagnosis.CLOCK}",
     ]
     shift["behind"] = 0.0
@@ -135,7 +135,7 @@ def test_the_command_says_what_to_do_and_exits_with_1(
 def test_the_command_needs_something_to_check(call: Call) -> None:
     code, _, err = call("flower", "check")
     assert code == 2
-    assert "give the file of a log, or --superlink HOST:PORT, or both" in err
+    assert "give a log file, --superlink HOST:PORT, or both" in err
     code, out, _ = call("flower", "check", "--superlink", "127.0.0.1:1")
     assert code == 1
     assert out == "127.0.0.1:1 does not answer: [Errno 111] Connection refused\n"

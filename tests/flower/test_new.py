@@ -350,11 +350,11 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
             ("--table", "none.csv", "--label", "y"),
             "none.csv is not there; give the path of a table",
         ),
-        (("--table", "none.csv"), "which column is to be predicted? give it with --label COLUMN"),
+        (("--table", "none.csv"), "a table needs a label to predict; give it with --label COLUMN"),
         (
             ("--drop", "age"),
-            "--drop, --missing, --encoding and several groups are about a table of yours; give it"
-            " with --table FILE",
+            "--drop, --missing, --encoding and several groups need a table; give it with --table"
+            " FILE",
         ),
         (
             ("--label", "age"),
@@ -416,8 +416,11 @@ def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ("nonsense", "-c: 'nonsense' is no setting; write them as 'num-rounds=5 name=\"trial\"'"),
-        ("num-rounds = = 3", "-c: 'num-rounds = = 3' is no setting"),
+        (
+            "nonsense",
+            "cannot parse -c at 'nonsense'; write settings as 'num-rounds=5 name=\"trial\"'",
+        ),
+        ("num-rounds = = 3", "cannot parse -c at 'num-rounds = = 3'"),
         ("num-round=1", "unknown setting 'num-round'; did you mean 'num-rounds'?"),
     ],
 )
@@ -437,7 +440,7 @@ def test_groups_that_are_not_named_are_spoken_of(call: Any) -> None:
         "flower", "new", "mine", "--table", "my-app/data/hospital-01.csv", "--label", "disease"
     )
     assert status == 0
-    assert "no groups of people will be compared; name them with --group COLUMN" in err
+    assert "no groups will be compared; name them with --group COLUMN" in err
 
 
 def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:

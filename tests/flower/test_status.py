@@ -89,7 +89,7 @@ def test_a_finished_run(run: Path, call: Call) -> None:
     code, out, err = call("flower", "status", str(run))
     assert (code, err) == (0, "")
     told = out.splitlines()
-    assert told[0] == f"{run}: round 3 of 3 done; finished, model and scores are written"
+    assert told[0] == f"{run}: round 3 of 3 done; finished; model and scores are written"
     assert told[1].startswith("a round takes 0.")
     assert told[2] == "stranger is not a client: node has no training samples"
     rows = [line.split() for line in told[4:] if line[:1] in ("0", "1", "2")]  # others are folded
@@ -152,7 +152,7 @@ def test_times_are_means_over_the_last_rounds(run: Path) -> None:
     assert found.quiet_seconds == 300
     told = lines(found)
     assert told[1] == "a round takes 4.0 s, the last took 42.0 s; about 28 s left"
-    assert told[2] == "last sign 5 min ago (2026-11-16T20:00:00.000+00:00)"
+    assert told[2] == "last activity 5 min ago (2026-11-16T20:00:00.000+00:00)"
 
 
 def test_a_server_at_work_and_one_that_was_killed(run: Path) -> None:
@@ -162,14 +162,14 @@ def test_a_server_at_work_and_one_that_was_killed(run: Path) -> None:
         assert (found.state, found.done, found.rounds) == ("working", 3, 5)
         assert found.server is not None
         assert (found.server.pid, found.server.runs) == (process.pid, True)
-        assert f"; a server is at work (process {process.pid} on " in lines(found)[0]
+        assert f"; the server is running (process {process.pid} on " in lines(found)[0]
         process.kill()
         process.wait()
     assert (run / HOLDER).exists()  # nobody has cleared it away
     found = read_status(run)
     assert found.state == "stopped"
     assert lines(found)[0].endswith(
-        "round 3 of 5 done; no server is at work; start the run again with the same out to go on"
+        "round 3 of 5 done; no server is running; start the run again with the same out to resume it"
     )
 
 
@@ -204,7 +204,7 @@ def test_a_server_that_waits_and_one_that_hangs(run: Path) -> None:
         assert read_status(run, now + timedelta(seconds=45)).state == "waiting"
         hung = read_status(run, now + timedelta(seconds=55))
     assert hung.state == "stalled"
-    assert "stop that process and start the run again with the same out" in lines(hung)[0]
+    assert "; stop that process and start the run again with the same out" in lines(hung)[0]
 
 
 def test_a_run_of_an_earlier_version_has_no_times(run: Path, call: Call) -> None:
@@ -223,7 +223,7 @@ def test_before_the_first_round(tmp_path: Path) -> None:
     with held(tmp_path):
         found = read_status(tmp_path)
     assert (found.state, found.done, found.rounds) == ("waiting", 0, 5)
-    assert "round 0 of 5 done; a server waits for its nodes" in lines(found)[0]
+    assert "round 0 of 5 done; the server is waiting for nodes" in lines(found)[0]
 
 
 def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, call: Call) -> None:

@@ -74,7 +74,7 @@ def test_results_are_merged_and_shown(table1: tuple[Path, str], tmp_path: Path) 
         *("--merge", str(table1[0] / "results"), "--markdown", str(tmp_path / "page.md")),
     )
     assert code == 0
-    assert "3 results taken over" in errors
+    assert "3 results imported" in errors
     assert "FedMinMax" in text
     page = (tmp_path / "page.md").read_text()
     assert "evenhand reproduce fedminmax-table1:esg --quick" in page

@@ -120,7 +120,7 @@ def test_the_command_and_python_write_a_page(call: Call, tmp_path: Path) -> None
     arguments = ("--label", "y", "--score", "s", "--group", "g", "--html", "page.html")
     code, out, _ = call("audit", "p.csv", *arguments)
     assert code == 0
-    assert out.endswith("The page is page.html\n")
+    assert out.endswith("Report: page.html\n")
     assert "<h1>Who is served how well: p.csv</h1>" in Path("page.html").read_text()
     written = eh.audit_page(audited(), tmp_path / "sub" / "audit.html")
     assert written.read_text().startswith("<!doctype html>")

@@ -433,7 +433,7 @@ def test_the_command_writes_tables(swept: Path, tmp_path: Path) -> None:
     assert code == 0
     names = sorted(path.name for path in out.iterdir())
     assert names == ["groups.csv", "methods.csv", "methods.tex"]
-    assert f"; 3 tables are in {out}" in shown
+    assert f"\nTables:  {out}/ (3 files)\n" in shown
     with (out / "methods.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["method"] for row in rows} >= {"fedavg", "qffl q=1"}

@@ -573,15 +573,18 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_command_writes_the_page(compared: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "page.html"
     code, shown, errors = invoke(
-        "report", str(compared), "--out", str(out), "--title", "Small & plain"
+        "report", str(compared), "--out", str(out), "--title", "Small & plain", "-v"
     )
     assert (code, errors) == (0, "")
-    assert f"The page is {out} (" in shown
+    assert f"\nReport:  {out} (" in shown
     text = out.read_text()
     assert "<h1>Small &amp; plain</h1>" in text
     assert f"evenhand report {compared}" in text
     findings = analyse(Study.load([compared]))
     assert all(sentence in shown for sentence in findings.sentences)
+    _, short, _ = invoke("report", str(compared), "--out", str(out))
+    answer, _, _ = short.partition("\n\nReport:  ")
+    assert answer.splitlines() == list(findings.answer.sentences)
 
 
 def test_the_page_names_the_command_that_makes_it_again(compared: Path, tmp_path: Path) -> None:
@@ -675,7 +678,7 @@ def test_command_draws_every_figure(compared: Path, tmp_path: Path) -> None:
     code, shown, errors = invoke("report", str(compared), *options)
     assert (code, errors) == (0, "")
     drawn = sorted(path.name for path in (tmp_path / "drawn").iterdir())
-    assert f"{len(drawn)} figures are in" in shown
+    assert f"\nFigures: {tmp_path / 'drawn'}/ ({len(drawn)} files)\n" in shown
     variants = sum(
         len(panel.variants) for panel in panels.all_panels(analyse(Study.load([compared])))
     )

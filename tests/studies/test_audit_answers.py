@@ -477,7 +477,7 @@ def test_provenance_tells_file_columns_options_version_and_date(call: Call) -> N
     code, out, _ = call("audit", "p.csv", *arguments, "--out", "o", "--least", "5")
     assert code == 0
     assert "59 samples (1 row without a label left out); labels False, True" in out
-    assert out.endswith("Tables are in o\n")
+    assert out.endswith("Tables: o\n")
     found = json.loads(Path("o/provenance.json").read_text())
     content = Path("p.csv").read_bytes()
     assert found["file"] == "p.csv"

@@ -215,6 +215,6 @@ def test_thresholds_are_numbers(call: Call) -> None:
     code, _, err = call(*arguments, "0.3,half")
     assert (code, err) == (
         1,
-        "evenhand: --thresholds takes numbers between commas, such as 0.3,0.5, got '0.3,half'\n",
+        "evenhand: --thresholds takes numbers separated by commas, such as 0.3,0.5, got '0.3,half'\n",
     )
     assert call(*arguments, "0.3,0.5")[0] == 0

@@ -261,6 +261,7 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
     assert names == {
         "spec.toml",
         "manifest.json",
+        "report.html",
         "seed-0",
         "seed-1",
         *(f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")),
@@ -271,7 +272,8 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
     for seed in spec.seeds:
         assert Spec.load(directory / f"seed-{seed}" / "spec.toml") == spec.for_seed(seed)
     assert not list(directory.rglob(".*"))
-    assert out.rstrip().endswith(f"Results are in {directory}")
+    places = f"\n\nReport: {directory}/report.html\nTables: {directory}/\n"
+    assert out.endswith(f"{places}Next:   evenhand compare {directory}/spec.toml --tune\n")
     assert "\x1b" not in out
     for label in ("fedavg", "localonly", "qffl"):
         assert re.search(rf"^ *{label} +\d+\.\d", out, re.MULTILINE)
@@ -297,8 +299,8 @@ def test_the_run_of_a_seed_is_the_one_that_evenhand_run_makes_of_its_spec(
     assert (code, out) == (1, "")
     assert (
         err
-        == "evenhand: the spec lists seeds [0, 1]; run them all with evenhand compare, or one of"
-        " them with --seed\n"
+        == "evenhand: the spec lists seeds [0, 1]; train all of them with evenhand compare, or one"
+        " of them with --seed\n"
     )
 
 
@@ -362,10 +364,8 @@ def test_after_an_interruption_resuming_gives_the_same_files_byte_for_byte(
     code, out, err = call("resume", "my comparison")
     assert code == 0, err
     assert results(Path("my comparison")) == results(done[0])
-    assert (
-        out.replace("'my comparison'", str(done[0])).replace("my comparison", str(done[0]))
-        == done[1]
-    )
+    named = out.replace("'my comparison/spec.toml'", "my comparison/spec.toml")
+    assert named.replace("my comparison", str(done[0])) == done[1]
 
 
 def test_resuming_what_is_finished_trains_nothing_and_prints_the_same(
@@ -525,7 +525,7 @@ def test_seeds_come_from_the_option_the_spec_or_are_three_from_the_first(call: C
     )
     for text in ("", "0", "-1", "two", "1.5", "1,x", ","):
         with pytest.raises(
-            SpecError, match=r"cannot read --seeds .*; give how many \(5\) or which ones \(0,3,7\)"
+            SpecError, match=r"cannot read --seeds .*; give a number \(5\) or a list \(0,3,7\)"
         ):
             parse_seeds(text, 0)
 
@@ -652,7 +652,7 @@ def test_help_says_what_seeds_and_intervals_are(call: Call) -> None:
         (("run", "mine.csv"), "mine.csv is a table, not a spec; give it with --data mine.csv"),
         (
             ("run", "--client", "hospital"),
-            "client is about data of your own; give them with --data FILE",
+            "client needs data; give a table with --data FILE",
         ),
         (
             ("sweep", "--clients", "4", "--method", "qffl", "--grid", "q=1", "--validation", "0"),
@@ -690,7 +690,7 @@ def test_a_label_that_is_not_there_is_said_before_training(call: Call) -> None:
     )
     code, _, err = call(*arguments, "--positive", "maybe")
     assert (code, err) == (1, "evenhand: unknown label 'maybe'; choose from no, yes\n")
-    code, out, _ = call(*arguments, "--positive", "no")
+    code, out, _ = call(*arguments, "--positive", "no", "-v")
     assert code == 0
     assert "rates of label no" in out
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from rich.console import Console
 from torch import Tensor, nn
 
 import evenhand as eh
@@ -129,13 +131,16 @@ def test_what_is_printed_is_what_the_command_prints(
     code, printed, _ = invoke("compare", "spec.toml", "--seeds", "2", "--out", "there")
     assert code == 0
     findings = eh.compare(spec, seeds=2, out=tmp_path / "here")
-    text, end = printed.rstrip().rsplit("\n", 1)
-    assert end == "Results are in there"
-    lines = [
-        [line.rstrip() for line in one.replace("report there", "report here").splitlines()]
-        for one in (text, str(findings))
-    ]
-    assert lines[0] == lines[1]
+    text, places = printed.split("\n\nReport: ")
+    assert places == "there/report.html\nTables: there/\n"
+    shown, more = str(findings).split("\n\nMore: ")
+    assert text.rstrip() == shown.rstrip()
+    assert max(map(len, str(findings).splitlines())) <= 80
+    assert ".table(name)" in more
+    assert ".show(verbose=True)" in more
+    _, verbose, _ = invoke("resume", "there", "-v")
+    findings.show(verbose=True, console=Console(file=(everything := io.StringIO()), width=130))
+    assert everything.getvalue().rstrip() == verbose.split("\n\nReport: ")[0].rstrip()
     # every file of every seed
     assert results(tmp_path / "there") == results(tmp_path / "here")
     assert "mine" in repr(compared[0])
@@ -444,6 +449,7 @@ def test_a_run_of_fit_can_be_loaded_reported_and_resumed(tmp_path: Path) -> None
         str(tmp_path / "mine"),
         "--out",
         str(tmp_path / "c.html"),
+        "-v",
     )
     assert code == 0
     said = [*page.findings.answer.lines(), *page.findings.sentences]

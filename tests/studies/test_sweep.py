@@ -50,7 +50,7 @@ Done = tuple[Path, str]
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A small sweep: its directory, and what it printed."""
     directory = tmp_path_factory.mktemp("sweep") / "first"
-    code, out, err = invoke(*SWEEP, "--out", str(directory))
+    code, out, err = invoke(*SWEEP, "-v", "--out", str(directory))
     assert code == 0, err
     return directory, out
 
@@ -144,8 +144,8 @@ def test_dominated_points_are_marked_and_training_alone_neither_dominates_nor_is
 def test_what_is_printed_is_the_choice_and_then_the_chosen_point_on_test_data(done: Done) -> None:
     _, out = done
     assert out.startswith(
-        "The data have no validation part: 20% of each client's training samples are set aside to"
-        " choose by."
+        "The data have no validation split, so 20% of each client's training samples are used for"
+        " validation."
     )
     validation = out.index("Validation accuracy across clients")
     test = out.index("Test accuracy across clients")
@@ -161,6 +161,22 @@ def test_what_is_printed_is_the_choice_and_then_the_chosen_point_on_test_data(do
     ]
     assert len(tested) == (2 if "fedavg is chosen" in out else 3)
     assert "\x1b" not in out
+
+
+def test_the_short_form_is_the_choice_and_one_table(
+    done: Done, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, out = done
+    monkeypatch.setenv("COLUMNS", "80")
+    code, short, _ = invoke("resume", str(directory))
+    assert code == 0
+    reason = out[out.index("Rule worst10") :].splitlines()[1]
+    assert short.startswith("Chosen on validation data: ")
+    assert " ".join(reason.split())[:60] in " ".join(short.split())
+    assert "Validation accuracy across clients" not in short
+    assert short.endswith(f"\nReport: {directory}/report.html\nTables: {directory}/\n")
+    lines = short[: short.index("\nReport: ")].splitlines()
+    assert max(map(len, lines)) <= 80
 
 
 def test_repeating_the_spec_of_a_sweep_gives_the_same_files(done: Done, call: Call) -> None:
@@ -189,7 +205,7 @@ def test_after_an_interruption_resuming_gives_the_same_files_and_the_same_choice
         patched.setattr("evenhand.cli.view.bars", bars)
         code, _, err = call(*SWEEP, "--out", "stopped")
     assert (code, err) == (130, "stopped; continue with: evenhand resume stopped\n")
-    code, out, err = call("resume", "stopped")
+    code, out, err = call("resume", "stopped", "-v")
     assert code == 0, err
     assert results(Path("stopped")) == results(done[0])
     assert done[1].replace(str(done[0]), "stopped").endswith(out)  # the first line was said before
@@ -313,7 +329,7 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
         (
             ["--method", "qffl"],
             (
-                r"a sweep needs values to try: --grid KEY=VALUE,VALUE, such as --method qffl --grid"
+                r"a sweep needs values to try; give --grid KEY=VALUE,VALUE, such as --method qffl --grid"
                 r" q=0\.1,1,5"
             ),
         ),
@@ -336,7 +352,7 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
         (["--method", "qffl", "--grid", "q=1,2", "--seeds", "x"], r"cannot read --seeds 'x'"),
         (
             ["--data", "synthetic", "--grid", "q=1,2"],
-            r"which method is to be tried\? give it with --method NAME",
+            r"a grid needs a method; give it with --method NAME",
         ),
         (
             ["--method", "qffl", "--grid", "q=1,2", "--validation", "0.001"],

@@ -20,7 +20,7 @@ from evenhand.studies.runs.tuning import read_tuned
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.specs.tuning import FACTORS, KNOBS, Tuning, tuning_points
-from evenhand.studies.tables.tuning import tuning_lines
+from evenhand.studies.tables.tuning import edge_warnings, tuning_lines
 from tests.support.commands import invoke, reseal, results
 from tests.support.own_method import PowerLoss, TwoLayers, clinics
 
@@ -34,7 +34,7 @@ Done = tuple[Path, str]
 def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     """A small comparison with tuned methods: its directory, and what it printed."""
     directory = tmp_path_factory.mktemp("tune") / "first"
-    code, out, err = invoke(*TUNE, "--out", str(directory))
+    code, out, err = invoke(*TUNE, "-v", "--out", str(directory))
     assert (code, err) == (0, "")
     return directory, out
 
@@ -135,10 +135,10 @@ def test_the_comparison_has_the_settings_that_were_best_on_validation_data(done:
         assert table["tried"][method.label] == 15
         assert table["local.lr"][method.label] == method.local["lr"]
     assert "Settings chosen on validation data, accuracy, %" in out
-    assert "Tuning 3 methods on validation data: 45 settings in all." in out
+    assert "Tuning 3 methods on validation data: 45 settings in total." in out
     assert (
-        "Each method has the settings with the best mean over clients on validation data, with"
-        " seed 0; no test sample was looked at." in " ".join(out.split())
+        "Each method uses the settings with the best mean over clients on validation data, with"
+        " seed 0. Test data played no part in the choice." in " ".join(out.split())
     )
     assert out.index("Settings chosen") < out.index("Test accuracy across clients, %, 2 seeds")
 
@@ -162,7 +162,7 @@ def test_validation_data_choose_where_test_data_would_choose_otherwise(
     assert tuned is not None
     one = tuned.methods[-1]
     assert (one.label, one.point, one.number) == ("qffl", first, pytest.approx(0.999))
-    assert one.settings == {"q": 0.1, "local.lr": 0.02}
+    assert one.settings == {"q": 0.1, "local.lr": 0.1}
     assert (one.smallest, one.largest) == (("q", "local.lr"), ())
 
 
@@ -211,19 +211,21 @@ def test_warnings_name_what_lies_at_the_edge(done: Done, tmp_path: Path) -> None
     tuned = read_tuned(tmp_path / "copy")
     assert tuned is not None
     assert tuning_lines(tuned)[1:] == [
-        "warning: the best step size of fedavg, 2.0, is the largest that was tried; try larger"
+        "warning: the best step size of fedavg, 10.0, is the largest one tried; try larger"
         " ones: --tune --grid local.lr=...",
-        "warning: the best step size of localonly, 0.02, is the smallest that was tried; try"
+        "warning: the best step size of localonly, 0.1, is the smallest one tried; try"
         " smaller ones: --tune --grid local.lr=...",
-        "At the edge of what was tried: q of qffl (5.0, the largest). To try other values: --tune"
+        "At the edge of the grid: q of qffl (5.0, the largest). To try other values: --tune"
         " --grid qffl.q=..., or choose by the worst clients: --rule worst10.",
     ]
+    # step sizes at the edge are warned of in the short form, too
+    assert edge_warnings(tuned) == tuning_lines(tuned)[1:3]
 
 
 def test_the_rule_can_be_the_worst_clients(call: Call) -> None:
     code, out, err = call(
         "compare", *SHORT, "-a", "qffl", "--tune", "--rule", "worst10", "--out", "a",
-        "--grid", "local.lr=0.1,0.5", "--grid", "qffl.q=1,2",
+        "--grid", "local.lr=0.1,0.5", "--grid", "qffl.q=1,2", "-v",
     )  # fmt: skip
     assert (code, err) == (0, "")
     assert "the best worst 10 % of clients on validation data" in " ".join(out.split())
@@ -287,7 +289,7 @@ def test_a_rule_or_a_grid_without_tune_is_refused(call: Call) -> None:
         code, _, err = call("compare", *option)
         assert (code, err) == (
             1,
-            f"evenhand: {' '.join(option)} says how to tune; give --tune, too\n",
+            f"evenhand: {' '.join(option)} needs --tune; add it\n",
         )
 
 
@@ -320,7 +322,7 @@ def test_after_an_interruption_resuming_gives_the_same(
         code, _, err = call(*TUNE, "--out", "cut")
     assert (code, err) == (130, "stopped; continue with: evenhand resume cut\n")
     assert bool(Spec.load(Path("cut/spec.toml")).tune) == tuning
-    code, out, err = call("resume", "cut")
+    code, out, err = call("resume", "cut", "-v")
     assert code == 0, err
     assert results(Path("cut")) == results(done[0])
     assert (

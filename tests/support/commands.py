@@ -30,8 +30,8 @@ TABLES = ("comparison", "differences", "ledger", "gaps", "clients")
 
 
 def results(directory: Path, tables: bool = True) -> dict[str, bytes]:
-    """Every file but the notes on versions and machine, and the manifests that list them; with or
-    without the tables made of them."""
+    """Every file but the notes on versions and machine, the manifests that list them, and the
+    report, which names the directory; with or without the tables made of them."""
     found = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -40,6 +40,7 @@ def results(directory: Path, tables: bool = True) -> dict[str, bytes]:
     left_out = (
         "about.json",
         "manifest.json",
+        "report.html",
         *(() if tables else (f"{name}.csv" for name in TABLES)),
     )
     return {name: content for name, content in found.items() if not name.endswith(left_out)}

@@ -220,7 +220,10 @@ def own_entry(text: str, grids: Sequence[str] = ()) -> Entry:
         raise SpecError(f"step sizes are tuned; leave out local. in {text!r}")
     axes = [parse_axis(grid) for grid in grids]
     grid = {axis.key: list(axis.values) for axis in axes if axis.key != LR}
-    Method(name, name, dict(table)).algorithm()  # raises where it cannot be made
+    Method(name, name, dict(table)).algorithm()  # raises if it cannot be made
+    for key, values in grid.items():  # the same, for a key or a value of the grid
+        for value in values if "." not in key else ():
+            Method(name, name, {**table, key: value}).algorithm()
     given = [f"{key}={value}" for key, value in table.items() if not isinstance(value, dict)]
     label = " ".join([label_of(name), *given])
     if name in ALGORITHMS and not table and not grid:

@@ -24,7 +24,6 @@ from evenhand.cli.sweep import sweep
 from evenhand.cli.terminal import Commands
 from evenhand.cli.verify import verify
 
-
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify"),

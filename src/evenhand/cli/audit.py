@@ -20,12 +20,12 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
 @click.option(
     "--client",
     metavar="COLUMN",
-    help=(
-        "The column that says which client a row belongs to; without it, all rows are one client's."
-    ),
+    help=("The column with the name of the client; without it, all rows belong to one client."),
 )
 @click.option(
-    "--label", metavar="COLUMN", help="The column with the true label, or a condition on one."
+    "--label",
+    metavar="COLUMN",
+    help='The column with the true label, or a condition on one: "stage > 2".',
 )
 @click.option(
     "--prediction",
@@ -37,7 +37,7 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
     "groups",
     multiple=True,
     metavar="COLUMN",
-    help="A column with a demographic group; repeat to look at each and at their combinations.",
+    help="A column with a demographic group; repeat for several and their combinations.",
 )
 @click.option(
     "--reference",
@@ -45,52 +45,55 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
     multiple=True,
     metavar="GROUP",
     help=(
-        "Compare every group with this one; repeat for several group columns.  [default: all pairs;"
-        " ratios to the highest rate]"
+        "Compare every group with this one; repeat for several group columns.  [default: compare"
+        " all pairs, and ratios with the highest rate]"
     ),
 )
 @click.option(
     "--score",
     metavar="COLUMN",
     help=(
-        "A column with scores of the positive label, for AUC, calibration and thresholds; makes the"
-        " predictions where there is no --prediction."
+        "A column with scores of the positive label, for AUC, calibration and thresholds. Without"
+        " --prediction, the scores make the predictions."
     ),
 )
 @click.option(
     "--threshold",
     type=float,
-    help="Predict the positive label from this score on.  [default: 0.5]",
+    help="Predict the positive label at this score or above.  [default: 0.5]",
 )
 @click.option(
     "--thresholds",
     metavar="LIST",
-    help="Print gaps at these thresholds: 0.3,0.5,0.7.  [default, in --out: 0.05 to 0.95]",
+    help=(
+        "Print gaps at these thresholds, such as 0.3,0.5,0.7.  [default: only in --out, 0.05 to"
+        " 0.95]"
+    ),
 )
 @click.option(
     "--weight",
     metavar="COLUMN",
-    help="A column with sample weights; intervals take Kish's effective sample size.",
+    help="A column with sample weights; intervals use Kish's effective sample size.",
 )
 @click.option(
     "--counts",
     is_flag=True,
     help=(
-        "FILE holds counts: columns label, prediction, count and, where there are any, client and"
-        " group."
+        "FILE is a table of counts, with the columns label, prediction and count, and optionally"
+        " client and group."
     ),
 )
 @click.option(
     "--positive",
     metavar="LABEL",
-    help="The label that rates are about.  [default: the last of two]",
+    help="The label that rates are about.  [default: the second of two]",
 )
 @click.option(
     "--over",
     type=click.Choice(["samples", "clients", "both"]),
     default="samples",
     show_default=True,
-    help="What intervals are over.",
+    help="What intervals allow for: other samples, other clients, or both.",
 )
 @LEVEL
 @click.option(
@@ -98,7 +101,7 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
     type=click.IntRange(min=1),
     default=1000,
     show_default=True,
-    help="Of samples or clients, for the intervals.",
+    help="Bootstrap draws for the intervals.",
 )
 @click.option(
     "--least",
@@ -106,34 +109,34 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
     default=10,
     show_default=True,
     help=(
-        "Mark rates with fewer samples in the denominator, and leave such groups out of their"
-        " comparisons."
+        "Mark rates with fewer samples in the denominator, and exclude these groups from"
+        " comparisons of the rate."
     ),
 )
 @click.option(
     "--suppress",
     is_flag=True,
-    help="Leave clients and groups with fewer samples out instead of marking them.",
+    help="Exclude clients and groups with fewer samples instead of marking them.",
 )
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the draws."
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the draws."
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write tables (rates, gaps, pairs, ratios, counts, ...) and provenance.json there.",
+    help="Write tables (rates, gaps, pairs, ratios, counts, ...) and provenance.json here.",
 )
 @click.option(
     "--html",
     "page",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a page that opens without a network.",
+    help="Write an HTML report that needs no network.",
 )
-@format_option("--out writes")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@format_option("in --out")
 @click.option(
-    "--quiet", is_flag=True, help="Print nothing but errors, and JSON where it is asked for."
+    "--json", "as_json", is_flag=True, help="Print all results as JSON, and nothing else."
 )
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors, and JSON with --json.")
 def audit(
     table: Path,
     groups: tuple[str, ...],
@@ -147,10 +150,18 @@ def audit(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Who is served how well by predictions that are there already.
+    """Audit the predictions of any system: rates by client and group, with intervals.
 
-    FILE is a CSV or Parquet table with a row for each sample: its label, what some system
-    predicted, and whose it is. Or, with --counts, a table of counts: the same numbers come out.
+    FILE is a CSV or Parquet table with one row per sample: its true label, the prediction, and
+    optionally its client and group. Nothing is trained. With --counts, FILE holds counts instead of
+    samples.
+
+    \b
+    Examples:
+      evenhand audit predictions.csv --label ill --prediction predicted --group sex
+      evenhand audit scores.csv --client hospital --label ill --score risk --group sex
+      evenhand audit predictions.csv --label ill --prediction "score >= 5" --html audit.html
+      evenhand audit counts.csv --counts --json
     """
     with stopping_cleanly(quiet):
         from evenhand.files import check_formats, json_text
@@ -185,21 +196,21 @@ def audit(
         elif not quiet:
             console = results_console(width=WIDTH)
             judged.show(console)
-            for path, what in ((out, "Tables are in"), (page, "The page is")):
+            for path, what in ((page, "Report"), (out, "Tables")):
                 if path is not None:
-                    console.print(f"{what} {path}", highlight=False, markup=False, soft_wrap=True)
+                    console.print(f"{what}: {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _alone(names: tuple[str, ...]) -> str | list[str] | None:
-    """Nothing, one name, or several."""
+    """None, one name, or a list of several."""
     return (names[0] if len(names) == 1 else list(names)) if names else None
 
 
 def _listed(text: str) -> list[float]:
-    """Numbers between commas."""
+    """Numbers separated by commas."""
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"--thresholds takes numbers between commas, such as 0.3,0.5, got {text!r}"
+            f"--thresholds takes numbers separated by commas, such as 0.3,0.5, got {text!r}"
         ) from None

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--quick", is_flag=True, help="Only federations that a CPU core finishes in minutes.")
+@click.option(
+    "--quick", is_flag=True, help="Use only federations that one CPU core finishes in minutes."
+)
 @click.option(
     "--federation",
     "federations",
     multiple=True,
     metavar="NAME",
-    help="Only this federation; repeat for several. --list names them.",
+    help="Use only this federation; repeat for several. --list shows all.",
 )
 @click.option(
     "-a",
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="METHOD",
     help=(
-        "Only this method of the suite; or a method of your own, mypackage:MyMethod[:key=value],"
-        " placed among the others. Repeat for several."
+        "Run only this method of the suite, or your own method, mypackage:MyMethod[:KEY=VALUE,...],"
+        " which is then ranked among the others. Repeat for several."
     ),
 )
 @click.option(
@@ -43,46 +45,53 @@ if TYPE_CHECKING:
     "grids",
     multiple=True,
     metavar="KEY=VALUE,...",
-    help="Values to try of your own method; step sizes fill them up to the suite's number.",
+    help=(
+        "Hyper-parameters of your own method to try; repeat for several. Step sizes are added until"
+        " it has as many settings as the others."
+    ),
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs/benchmark"),
     show_default=True,
-    help="Where records are kept. The same command goes on with what is there.",
+    help="Directory for the records. Running the same command again continues with it.",
 )
 @click.option(
     "--merge",
     "merged",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="Take over records from another machine's directory; repeat for several.",
+    help="Import records from this directory, made on another machine; repeat for several.",
 )
 @click.option(
-    "--list", "listing", is_flag=True, help="Show what is done and what is missing; run nothing."
+    "--list", "listing", is_flag=True, help="Show what is done and what is missing, and exit."
 )
-@click.option("--no-run", is_flag=True, help="Look at the records that are there; run nothing.")
-@click.option("--device", default="auto", show_default=True, help="Where to train.")
+@click.option("--no-run", is_flag=True, help="Show existing records without running anything.")
+@click.option("-y", "--yes", is_flag=True, help="Download missing data without asking.")
+@click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option(
-    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page."
+    "--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write an HTML report."
 )
 @click.option(
-    "--csv", "table", type=click.Path(dir_okay=False, path_type=Path), help="Write all numbers."
+    "--csv",
+    "table",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write all results as CSV.",
 )
 @click.option(
     "--svg",
     "drawing",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw gains over FedAvg for the worst 10 %, methods x federations.",
+    help="Draw the gain over FedAvg for the worst 10 % of clients, by method and federation.",
 )
 @click.option(
     "--records",
     "lines",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Write records in the form that comes with the package, a file for each federation.",
+    help="Write records in the package's format, one file per federation.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 def benchmark(
     quick: bool,
     federations: tuple[str, ...],
@@ -92,6 +101,7 @@ def benchmark(
     merged: tuple[Path, ...],
     listing: bool,
     no_run: bool,
+    yes: bool,
     device: str,
     page: Path | None,
     table: Path | None,
@@ -99,13 +109,18 @@ def benchmark(
     lines: Path | None,
     quiet: bool,
 ) -> None:
-    """Compare every method on a fixed suite of federations.
+    """Rank all methods, and your own, on a fixed suite of federations.
 
-    Every method is tuned with the same number of settings on validation data, trained with five
-    seeds and tested once. Records that come with the package are not made again; what is made is
-    kept in runs/benchmark, and the same command goes on with it.
+    Every method is tuned on validation data with the same number of settings, trained with five
+    seeds and tested once. The package comes with records of its own methods, so only missing ones
+    are run. New records go to runs/benchmark; after an interruption, run the same command again.
 
-    evenhand benchmark --quick -a mypackage:MyMethod --grid q=0.1,1,10
+    \b
+    Examples:
+      evenhand benchmark --no-run
+      evenhand benchmark --list
+      evenhand benchmark --quick -a mypackage:MyMethod --grid q=0.1,1,10
+      evenhand benchmark --quick --no-run --html benchmark.html
     """
     with stopping_cleanly(quiet):
         from evenhand import files
@@ -115,6 +130,8 @@ def benchmark(
         from evenhand.benchmarking.store import write_lines
 
         console = results_console(quiet, WITH_INTERVALS)
+        if not (listing or no_run or yes):
+            _ask_before_downloading(quick, federations, methods, out)
         try:
             with _bar(quiet) as progress:
                 found = run(
@@ -129,7 +146,7 @@ def benchmark(
                     progress=progress,
                 )
         except KeyboardInterrupt:
-            click.echo("what is done is kept; the same command goes on with the rest", err=True)
+            click.echo("finished records are kept; run the same command to continue", err=True)
             raise
         for note in (*found.notes, *found.failed):
             click.echo(note, err=True)
@@ -138,7 +155,7 @@ def benchmark(
         else:
             found.show(console)
             if found.missing and not quiet:
-                console.print(f"{len(found.missing)} units were not run; --list names them.")
+                console.print(f"{len(found.missing)} records are missing; --list shows which.")
         if table is not None:
             files.write_rows(table, found.rows("results"))
         if page is not None:
@@ -151,9 +168,36 @@ def benchmark(
             sys.exit(1)
 
 
+def _ask_before_downloading(
+    quick: bool, federations: tuple[str, ...], methods: tuple[str, ...], out: Path
+) -> None:
+    """Name the data that would be downloaded; in a terminal, ask first."""
+    from evenhand.benchmarking import store
+    from evenhand.benchmarking.suite import Suite
+    from evenhand.data.storage.file import data_root
+    from evenhand.datasets.catalogue import entry
+    from evenhand.datasets.entry import FETCH
+
+    suite, wanted = Suite.standard(), {}
+    entries = suite.methods(list(methods), [])
+    for bench in suite.chosen(federations, quick):
+        units = [unit for one in entries if (unit := suite.unit(bench, one))]
+        state = entry(bench.table["data"]["name"]).state(data_root())
+        if state.kind == FETCH and any(store.known(out, unit) is None for unit in units):
+            size = f" ({state.megabytes:g} MB)" if state.megabytes else ""
+            wanted[bench.table["data"]["name"]] = size
+    if not wanted:
+        return
+    listed = ", ".join(f"{name}{size}" for name, size in wanted.items())
+    if sys.stdin.isatty():
+        click.confirm(f"Download {listed}?", abort=True, err=True)
+    else:
+        click.echo(f"downloading {listed}", err=True)
+
+
 @contextmanager
 def _bar(quiet: bool) -> Iterator[Counter]:
-    """Progress on standard error: units done, the time left, and what is being trained."""
+    """Progress on standard error: what is being trained, the share done and the time left."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -173,7 +217,7 @@ def _bar(quiet: bool) -> Iterator[Counter]:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True, quiet=quiet)
-    hidden = quiet or not console.is_terminal  # bars in a file say nothing
+    hidden = quiet or not console.is_terminal  # bars are useless in a file
     with Progress(*columns, console=console, disable=hidden) as shown, warnings_as_lines(quiet):
         task = shown.add_task("", total=None, visible=False)
         last = ""
@@ -189,7 +233,7 @@ def _bar(quiet: bool) -> Iterator[Counter]:
 
 
 def _list(console: Console, quick: bool, federations: tuple[str, ...], out: Path) -> None:
-    """Federations, methods, what is done and what is missing."""
+    """Print the federations, what is done, what is missing, and the time it takes."""
     from rich import box
     from rich.table import Table
 
@@ -200,7 +244,7 @@ def _list(console: Console, quick: bool, federations: tuple[str, ...], out: Path
 
     suite = Suite.standard()
     table = Table(box=box.SIMPLE)
-    for heading in ("federation", "what it is", "quick", "data", "done", "minutes", "missing"):
+    for heading in ("federation", "what it is", "quick", "data", "done", "min/method", "missing"):
         table.add_column(heading)
     for bench in suite.chosen(federations, quick):
         units = [unit for one in suite.entries.values() if (unit := suite.unit(bench, one))]
@@ -214,8 +258,16 @@ def _list(console: Console, quick: bool, federations: tuple[str, ...], out: Path
             "yes" if bench.quick else "no",
             entry(bench.table["data"]["name"]).state(data_root()).kind,
             f"{len(done)} of {len(units)}",
-            f"{seconds * (1 + suite.budget.settings / suite.budget.seeds) / 60:.1f}",
+            _minutes(seconds * (1 + suite.budget.settings / suite.budget.seeds), len(done)),
             "all" if not done else ", ".join(left) or "-",
         )
     console.print(table)
     console.print(f"Methods: {', '.join(suite.entries)}.", highlight=False)
+    console.print(
+        "min/method: minutes to tune and train one method, on the machine that made the records.",
+        highlight=False,
+    )
+
+
+def _minutes(seconds: float, methods: int) -> str:
+    return f"{seconds / 60 / methods:.1f}" if methods else "?"

@@ -1,4 +1,4 @@
-"""evenhand data: which data sets there are, and fetching their files."""
+"""evenhand data: list and download data sets."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from evenhand.cli.options import examples
 if TYPE_CHECKING:
     from evenhand.datasets.entry import Entry, State
 
-WIDTH_IN_FILES = 130  # a pipe has no width, and rich would cut columns to fit 80
+WIDTH_IN_FILES = 130  # rich would cut columns to fit 80 in a pipe
 
 
 @click.group()
 def data() -> None:
-    """Data sets: list them, fetch their files, describe who holds what."""
+    """List, download and describe data sets."""
 
 
-@data.command("list", epilog=examples("evenhand data list"))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
+@data.command("list")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
 def list_(as_json: bool) -> None:
-    """List the data sets, and whether their files are here.
+    """List the data sets, and whether their files are on this machine.
 
-    Files are looked for in the folder that EVENHAND_DATA names, by default in the user's cache
-    directory.
+    Files are stored in the directory given by EVENHAND_DATA, by default in your cache directory.
+
+    \b
+    Examples:
+      evenhand data list
+      EVENHAND_DATA=/data evenhand data list --json
     """
     from evenhand.data.storage.file import data_root
     from evenhand.datasets.catalogue import CATALOGUE
@@ -61,14 +65,14 @@ def list_(as_json: bool) -> None:
         table.add_row(entry.name, entry.about, entry.clients, entry.samples, _files(state, root))
     console.print(table)
     console.print(
-        "fetch: evenhand data fetch NAME. by hand: the same command says what to put where.",
+        "fetch: evenhand data fetch NAME downloads it. by hand: that command says what to do.",
         highlight=False,
         soft_wrap=True,
     )
 
 
 def _files(state: State, root: Path) -> str:
-    """Where the files of a data set are, for a cell of the table."""
+    """Where the files of a data set are."""
     from evenhand.datasets.entry import FETCH, PRESENT
 
     if state.kind == FETCH:
@@ -93,13 +97,18 @@ def _record(entry: Entry, state: State) -> dict[str, Any]:
 @data.command(epilog=examples("evenhand data fetch adult compas"))
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
-    "--check", is_flag=True, help="Compare files that are here with their published checksums."
+    "--check", is_flag=True, help="Also compare the files with their published checksums."
 )
 def fetch(names: tuple[str, ...], check: bool) -> None:
-    """Download the files of data sets that are not here yet.
+    """Download the files of data sets.
 
-    An interrupted download goes on where it stopped. Files without a public home are named, with
-    the place to put them.
+    Files that are already on this machine are not downloaded again, and an interrupted download
+    resumes. If a file cannot be downloaded, the message says where to get it and where to put it.
+
+    \b
+    Examples:
+      evenhand data fetch adult
+      evenhand data fetch mnist femnist --check
     """
     from evenhand.data.storage.file import data_root
     from evenhand.datasets.catalogue import entry
@@ -114,13 +123,13 @@ def fetch(names: tuple[str, ...], check: bool) -> None:
                 click.echo(f"evenhand: {error}", err=True)
                 failed = True
     except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on from here", err=True)
+        click.echo("stopped; run the same command to resume the download", err=True)
         sys.exit(130)
     sys.exit(int(failed))
 
 
 def _fetch(entry: Entry, root: Path, check: bool) -> None:
-    """Bring the files of a data set and say where they are."""
+    """Download the files of a data set and print where they are."""
     from evenhand.data.storage.file import verify
 
     before = entry.state(root)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-MOST_SHARES = 10  # columns of shares that fit beside the sizes
+MOST_SHARES = 10  # columns of shares that fit next to the sizes
 
 
 @click.command(
@@ -30,42 +30,39 @@ MOST_SHARES = 10  # columns of shares that fit beside the sizes
 @click.option(
     "--clients",
     type=click.IntRange(min=1),
-    help=(
-        "Number of clients to deal the data to; of clients that the data come with, how many to"
-        " draw."
-    ),
+    help=("Number of clients. If the data come with clients, this many are drawn at random."),
 )
 @click.option(
     "--seed",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="Seed of partition and split.",
+    help="Seed of the partition and the split.",
 )
 @click.option(
     "--most",
     type=click.IntRange(min=1),
     default=40,
     show_default=True,
-    help="Most clients to print, the largest first.",
+    help="Print at most this many clients, the largest first.",
 )
 @click.option(
     "--picture",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw the partition into a .html, .png or .svg file.",
+    help="Draw the partition to a .html, .png or .svg file.",
 )
 @click.option(
     "--by",
     type=click.Choice(["label", "group"]),
     default="label",
     show_default=True,
-    help="What the picture counts.",
+    help="What the picture shows.",
 )
 @click.option(
     "--csv",
     "table_file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the table, all clients in it.",
+    help="Write the table, with all clients, as CSV.",
 )
 def describe(
     data: str,
@@ -77,10 +74,15 @@ def describe(
     table_file: Path | None,
     **source: Any,
 ) -> None:
-    """Clients, their sizes, and the balance of labels and groups on each.
+    """Show the clients of a data set: sizes, labels and groups.
 
-    NAME|FILE is a data set by name (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF
-    directory.
+    NAME|FILE is a data set (NAME[:KEY=VALUE,...]), a CSV or Parquet table, or a LEAF directory.
+
+    \b
+    Examples:
+      evenhand data describe digits
+      evenhand data describe patients.csv --client hospital --label disease --group sex
+      evenhand data describe mnist --partition dirichlet:clients=10,alpha=0.5 --picture mnist.png
     """
     from rich.console import Console
 
@@ -99,25 +101,27 @@ def describe(
     console.print(_table(frame, most))
     if len(frame) > most:
         console.print(
-            f"and {len(frame) - most} more, none of them larger (--most shows more, --csv"
+            f"and {len(frame) - most} more, none of them larger (--most prints more, --csv"
             " writes all)"
         )
     sizes = frame["train"]
     parts = ", ".join(
         f"{int(frame[part].sum())} {part}" for part in ("train", "val", "test") if part in frame
     )
-    spread = f"{sizes.min()} to {sizes.max()} training samples a client, median {sizes.median():g}"
+    spread = (
+        f"{sizes.min()} to {sizes.max()} training samples per client, median {sizes.median():g}"
+    )
     console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
     if picture is not None:
         from evenhand.data.plots import plot_partition, save_figure
 
         save_figure(plot_partition(federation, by=by), picture)
-        console.print(f"The picture is in {picture}", highlight=False, soft_wrap=True)
+        console.print(f"Picture: {picture}", highlight=False, soft_wrap=True)
 
 
 def _table(frame: pd.DataFrame, most: int) -> Table:
-    """The largest clients; shares in percent. Where there are too many labels or groups, how many a
-    client has and which leads."""
+    """The largest clients, with shares in percent. If there are too many labels or groups for
+    columns, how many a client has and the most frequent one."""
     from rich import box
     from rich.markup import escape
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""evenhand flower: federations of real processes."""
+"""evenhand flower: federations of real nodes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def flower() -> None:
-    """Run methods in a real federation, with Flower."""
+    """Train in a real federation, with Flower."""
 
 
 @flower.command(
@@ -44,12 +44,12 @@ def flower() -> None:
     default="qffl:q=1",
     show_default=True,
     metavar="NAME[:KEY=VALUE,...]",
-    help="As in evenhand run --algorithm.",
+    help="The method, as in evenhand run --algorithm.",
 )
 @click.option(
     "--table",
     type=click.Path(path_type=Path),
-    help="A table that looks like the nodes'; its columns go into the codebook.",
+    help="A table with the same columns as the nodes' tables; the codebook is made from it.",
 )
 @click.option(
     "--label",
@@ -65,8 +65,8 @@ def flower() -> None:
     multiple=True,
     metavar="COLUMN",
     help=(
-        "Groups to compare; repeat for intersections.  [default without --table: sex; with it:"
-        " none]"
+        "Column with a demographic group; repeat for intersections.  [default: sex, or none with"
+        " --table]"
     ),
 )
 @click.option(
@@ -74,29 +74,29 @@ def flower() -> None:
     "dropped",
     multiple=True,
     metavar="COLUMN",
-    help="A column of the table that is no feature; repeat for several.",
+    help="Ignore this column of the table; repeat for several.",
 )
 @click.option(
     "--missing",
     multiple=True,
     metavar="TEXT",
     help=(
-        'Cells of all tables with this text, such as "<0.5", have no value; it goes into the'
-        " codebook. Repeat for several."
+        'Treat cells with exactly this text, such as "<0.5", as missing, in all tables; repeat for'
+        " several."
     ),
 )
 @click.option(
     "--encoding",
     metavar="NAME",
-    help="Encoding of the table, where the guess is wrong; nodes guess that of theirs.",
+    help="Encoding of --table, if it is not detected correctly.",
 )
 @click.option(
     "--columns-from-nodes",
     "from_nodes",
     is_flag=True,
     help=(
-        "Means, spreads and categories come from all nodes together, as sums before the first"
-        " round, in place of a codebook made beforehand."
+        "Compute means, standard deviations and categories from sums over all nodes before the"
+        " first round, instead of from --table."
     ),
 )
 @click.option(
@@ -114,12 +114,20 @@ def new(
     from_nodes: bool,
     clients: int,
 ) -> None:
-    """Write a Flower app into the new directory DIR.
+    """Create a Flower app in the new directory DIR.
 
-    Without --table it comes with the tables of made-up hospitals and runs as it is. With --table, a
-    codebook is made from that file: its column names and categories, and means and spreads with two
-    digits. All nodes will see the codebook, so take made-up rows, or those of a node that agrees.
-    The table itself is not copied. With --columns-from-nodes no table is needed, only --label.
+    Without --table, the app comes with tables of made-up hospitals and is ready to run.
+
+    With --table, a codebook is made from that file: the names of its columns, their categories, and
+    means and standard deviations with two digits. The table itself is not copied, but all nodes see
+    the codebook, so use made-up rows, or the table of a node that agrees. With
+    --columns-from-nodes, only --label is needed.
+
+    \b
+    Examples:
+      evenhand flower new hospitals
+      evenhand flower new hospitals --table sample.csv --label disease --group sex --method afl
+      evenhand flower new hospitals --columns-from-nodes --label disease
     """
     with stopping_cleanly():
         from evenhand.flower.project.new import write_project
@@ -137,13 +145,13 @@ def new(
         data = f"{place}/data" if tables else "DIRECTORY-OF-CSV-FILES"
         nodes = "" if clients == 4 else f" --nodes {clients}"
         click.echo(
-            f"written to {directory}; README.md there says how to run it with real nodes. To try it"
+            f"Created {directory}; its README.md explains how to run it with real nodes. To try it"
             " on this machine:"
         )
         click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
         if not source.group:
             click.echo(
-                "no groups of people will be compared; name them with --group COLUMN, or in"
+                "no groups will be compared; name them with --group COLUMN, or in"
                 f" {'columns' if from_nodes else 'codebook'}.toml",
                 err=True,
             )
@@ -156,8 +164,8 @@ def _wanted(
     dropped: tuple[str, ...],
     missing: tuple[str, ...],
 ) -> Columns:
-    """What nodes are asked for, where the codebook is to come from them; ``checked``: a codebook
-    of a table like theirs, where there is one."""
+    """The columns that nodes make a codebook of; ``checked``: the codebook of a table with the same
+    columns, if there is one."""
     from evenhand.flower.columns.wanted import Columns
 
     if checked is not None:
@@ -174,7 +182,7 @@ def _tables(
     encoding: str | None,
     clients: int,
 ) -> tuple[Codebook, dict[str, DataFrame]]:
-    """The codebook of a new app, and tables for a try-out where they can be made up."""
+    """The codebook of a new app, and made-up tables to try it with, if there are any."""
     from evenhand.data.tables.files import read_table
     from evenhand.errors import SpecError
     from evenhand.flower.codebook import Codebook
@@ -182,13 +190,13 @@ def _tables(
 
     if table is not None:
         if label is None:
-            raise SpecError("which column is to be predicted? give it with --label COLUMN")
+            raise SpecError("a table needs a label to predict; give it with --label COLUMN")
         read = read_table(table, missing=missing, encoding=encoding)
         return Codebook.of_table(read, label, groups, dropped, missing), {}
     if dropped or missing or encoding or len(groups) > 1:
         raise SpecError(
-            "--drop, --missing, --encoding and several groups are about a table of yours; give it"
-            " with --table FILE"
+            "--drop, --missing, --encoding and several groups need a table; give it with --table"
+            " FILE"
         )
     return example(label or "disease", groups[0] if groups else "sex", clients)
 
@@ -207,31 +215,31 @@ def _tables(
 @click.option(
     "--tls/--insecure",
     default=True,
-    help="TLS and node keys (the default), or neither: anything on this machine may join then.",
+    help="Use TLS and node keys (the default), or neither; then any process here can join.",
 )
 @click.option(
     "--dir",
     "directory",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where to keep everything. [default: temporary]",
+    help="Directory for logs, keys and state.  [default: a temporary one]",
 )
 @click.option(
     "--port",
     default=0,
     type=click.IntRange(0, 65535),
-    help="The SuperLink's port. [default: a free one]",
+    help="The SuperLink's port.  [default: a free one]",
 )
 @click.option(
     "--data",
     multiple=True,
     type=click.Path(exists=True, path_type=Path),
-    help="A directory of .csv files or, repeated, one for each node.",
+    help="A directory with a .csv file per node; or repeat it with one file per node.",
 )
 @click.option(
     "--run/--no-run",
     "start",
     default=True,
-    help="Start a run of APP at once (the default), or only print how.",
+    help="Start a run of APP (the default), or only print how to.",
 )
 @click.option(
     "-c",
@@ -243,13 +251,13 @@ def _tables(
     "--log-json",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Add what the server's and the nodes' apps log to FILE, one JSON object per line.",
+    help="Append the logs of the server and node apps to FILE, one JSON object per line.",
 )
 @click.option(
     "--metrics",
     metavar="[HOST:]PORT",
     default="",
-    help="Serve /metrics and /healthz of the server app there, on 127.0.0.1 unless HOST is given.",
+    help="Serve /metrics and /healthz of the server app here; HOST is 127.0.0.1 by default.",
 )
 def up(
     app: Path | None,
@@ -263,12 +271,18 @@ def up(
     log_json: Path | None,
     metrics: str,
 ) -> None:
-    """Start a SuperLink and SuperNodes on this machine for a try-out.
+    """Try a Flower app on this machine, with a real SuperLink and SuperNodes.
 
-    They are real processes on 127.0.0.1, with fresh certificates and node keys. With APP, the
-    directory of a Flower app, a run of it starts and its log is shown; when it ends everything
-    stops, and the exit code tells whether it completed. Without APP, or with --no-run, they run
-    until Ctrl-C.
+    All processes listen on 127.0.0.1 only, with fresh certificates and node keys. With APP, the
+    directory of a Flower app, the command runs it, shows its log and then stops everything; the
+    exit code is 0 if the run completed. Without APP, or with --no-run, the processes run until
+    Ctrl-C.
+
+    \b
+    Examples:
+      evenhand flower up hospitals --data hospitals/data
+      evenhand flower up hospitals --data hospitals/data -c 'num-rounds=5 name="trial"'
+      evenhand flower up --nodes 8 --dir federation
     """
     with stopping_cleanly(), terminated_cleanly(), place(directory) as kept:
         from evenhand.flower.tryout.loopback import Loopback
@@ -278,7 +292,7 @@ def up(
             raise ValueError(f"{app} is not a Flower app: it has no pyproject.toml")
         if app is not None and start:
             check_settings(app, run_config)
-        click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)} ...", err=True)
+        click.echo(f"starting a SuperLink and {nodes} node{'s' * (nodes != 1)}...", err=True)
         watched = {"EVENHAND_METRICS": metrics} if metrics else {}
         if log_json is not None:
             watched["EVENHAND_LOG_JSON"] = str(log_json.absolute())

@@ -1,4 +1,4 @@
-"""evenhand flower status and check: how a federation fares, and what keeps a node from it."""
+"""evenhand flower status and check: the state of a run, and problems of nodes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,26 @@ if TYPE_CHECKING:
 
 @click.command(epilog=examples("evenhand flower status runs/hospitals --watch"))
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Everything as one line of JSON.")
-@click.option("--watch", is_flag=True, help="Again and again, until the run is finished.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, and nothing else.")
+@click.option("--watch", is_flag=True, help="Repeat until the run is finished.")
 @click.option(
     "--every",
     default=5.0,
     show_default=True,
     type=click.FloatRange(min=0.2),
-    help="Seconds between looks with --watch.",
+    help="Seconds between updates with --watch.",
 )
 def status(run: Path, as_json: bool, watch: bool, every: float) -> None:
-    """Show where the run of a federation stands.
+    """Show the progress of a federation's run.
 
-    RUN is the directory that the server app was given as out. It is only read, so the command
-    works while a server is at work, after it was killed, and when the run is done.
+    RUN is the run directory, which the server app calls out. The command only reads it, so it is
+    safe at any time: while the server is running, after it was killed, and when the run is done.
+
+    \b
+    Examples:
+      evenhand flower status runs/hospitals
+      evenhand flower status runs/hospitals --watch --every 10
+      evenhand flower status runs/hospitals --json
     """
     with stopping_cleanly():
         from evenhand.flower.status import read_status
@@ -52,7 +58,7 @@ def status(run: Path, as_json: bool, watch: bool, every: float) -> None:
 
 
 def show(status: Status) -> None:
-    """Print where a run stands."""
+    """Print the state of a run."""
     from rich.table import Table
 
     for line in lines(status):
@@ -60,7 +66,7 @@ def show(status: Status) -> None:
     if not status.clients:
         return
     table = Table(box=None, pad_edge=False, header_style="")
-    for heading in ("client", "shares", "last answered", "left out", "why, the last time"):
+    for heading in ("client", "shares", "last answered", "skipped", "last reason"):
         table.add_column(heading, overflow="fold")
     for client in status.clients:
         table.add_row(*_row(client, known=status.moved is not None))
@@ -69,7 +75,7 @@ def show(status: Status) -> None:
 
 
 def lines(status: Status) -> list[str]:
-    """Where a run stands, in words."""
+    """The state of a run, in words."""
     rounds = f"round {status.done} of {status.rounds or '?'} done"
     found = [f"{status.run}: {rounds}; {_state(status)}"]
     if status.seconds is not None and status.last_seconds is not None:
@@ -80,7 +86,7 @@ def lines(status: Status) -> list[str]:
             f"a round takes {status.seconds:.1f} s, the last took {status.last_seconds:.1f} s{left}"
         )
     if status.moved and status.quiet_seconds is not None and status.state != "finished":
-        found.append(f"last sign {_duration(status.quiet_seconds)} ago ({status.moved})")
+        found.append(f"last activity {_duration(status.quiet_seconds)} ago ({status.moved})")
     for fault in status.others[-3:]:
         found.append(f"{fault.get('name') or 'a node'} is not a client: {fault.get('what')}")
     found += [f"problem: {problem}" for problem in status.problems]
@@ -91,19 +97,19 @@ def _state(status: Status) -> str:
     server = status.server
     who = f"process {server.pid} on {server.host} since {server.since}" if server else ""
     return {
-        "finished": "finished, model and scores are written",
-        "working": f"a server is at work ({who})",
-        "waiting": f"a server waits for its nodes ({who})",
+        "finished": "finished; model and scores are written",
+        "working": f"the server is running ({who})",
+        "waiting": f"the server is waiting for nodes ({who})",
         "stalled": (
-            f"a server holds the run, and nothing has moved for longer than it may take ({who});"
-            " stop that process and start the run again with the same out"
+            f"the server has made no progress for too long ({who}); stop that process and start the"
+            " run again with the same out"
         ),
-        "stopped": "no server is at work; start the run again with the same out to go on",
+        "stopped": "no server is running; start the run again with the same out to resume it",
     }[status.state]
 
 
 def _row(client: Client, known: bool) -> tuple[str, ...]:
-    """``known``: the run is not one of an earlier version, which did not note who answered."""
+    """``known``: whether the run notes who answered, which earlier versions did not."""
     name = (
         str(client.number)
         if client.name == str(client.number)
@@ -127,7 +133,9 @@ def _duration(seconds: float) -> str:
 
 @click.command(epilog=examples("evenhand flower check supernode.log"))
 @click.argument("logs", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--superlink", metavar="HOST:PORT", help="Compare this machine's clock with its.")
+@click.option(
+    "--superlink", metavar="HOST:PORT", help="Compare this machine's clock with the SuperLink's."
+)
 @click.option(
     "--root-certificates",
     "authority",
@@ -135,21 +143,26 @@ def _duration(seconds: float) -> str:
     help="The SuperLink's ca.crt, as for flower-supernode.",
 )
 def check(logs: tuple[Path, ...], superlink: str | None, authority: Path | None) -> None:
-    """Say what is wrong with a node or a SuperLink, and what to do.
+    """Find out what is wrong with a node or a SuperLink, and how to fix it.
 
-    LOGS are what flower-supernode, flower-superlink or flwr run have printed. The exit code is 1
-    where something is wrong, so that a script can restart a node.
+    LOGS are files with the output of flower-supernode, flower-superlink or flwr run. The exit code
+    is 1 if there is a problem, so that a script can restart a node.
+
+    \b
+    Examples:
+      evenhand flower check supernode.log
+      evenhand flower check --superlink link.example.org:9092 --root-certificates ca.crt
     """
     with stopping_cleanly():
         from evenhand.flower.diagnosis import clock_ahead, clock_words, explain
 
         if not logs and superlink is None:
-            raise click.UsageError("give the file of a log, or --superlink HOST:PORT, or both")
+            raise click.UsageError("give a log file, --superlink HOST:PORT, or both")
         well = True
         for path in logs:
             found = explain(path.read_text(encoding="utf-8", errors="replace"))
             well = well and not found
-            for words in found or ["nothing that is known to go wrong"]:
+            for words in found or ["no known problem"]:
                 click.echo(f"{path}: {words}")
         if superlink is not None:
             try:

@@ -22,44 +22,48 @@ LIST = "list"
     epilog=examples("evenhand reproduce list", "evenhand reproduce fedminmax-table1 --quick")
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--quick", is_flag=True, help="A smaller budget: minutes on two CPU cores.")
+@click.option(
+    "--quick", is_flag=True, help="Use a smaller budget, which takes minutes on two CPU cores."
+)
 @click.option(
     "--data-at-hand",
     is_flag=True,
-    help="Only experiments whose data, or data in their place, are here.",
+    help="Run only experiments whose data, or a substitute, are on this machine.",
 )
-@click.option("--show", is_flag=True, help="Print what is known already; run nothing.")
-@click.option("--again", is_flag=True, help="Run also what has a result in --out already.")
+@click.option("--show", is_flag=True, help="Print existing results without running anything.")
+@click.option(
+    "--again", is_flag=True, help="Also repeat experiments that already have a result in --out."
+)
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path("runs") / "reproduce",
     show_default=True,
-    help="For runs, and in its folder results/ a JSON file per experiment.",
+    help="Directory for runs; its folder results/ gets a JSON file per experiment.",
 )
 @click.option(
     "--results",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Another folder for the JSON files.",
+    help="A different directory for the JSON files.",
 )
 @click.option(
     "--merge",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="First take over the JSON files in this folder, made on another machine.",
+    help="First import the JSON files in this directory, made on another machine.",
 )
 @click.option("--device", default="auto", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--html",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a page with all numbers and the papers' figures, redrawn.",
+    help="Write an HTML report with all results and the papers' figures, redrawn.",
 )
 @click.option(
     "--markdown",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write the numbers as Markdown.",
+    help="Write the results as Markdown.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON for programs.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 def reproduce(
     names: tuple[str, ...],
     quick: bool,
@@ -75,14 +79,18 @@ def reproduce(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Run a published experiment, and print its numbers beside ours.
+    """Repeat a published experiment, and print the paper's results next to ours.
 
     NAME is a table or figure (fafl-table1, gifair-figure4), a part of one
-    (propfair-table6:shakespeare), a paper (propfair) or all. `evenhand reproduce list` shows what
-    there is, whether the data are here and how long it takes; `list NAME` also what the paper
-    states and leaves open.
+    (propfair-table6:shakespeare), a paper (propfair) or all. Finished experiments in --out are not
+    run again, so after an interruption, run the same command again.
 
-    What was finished in --out is not run again; after an interruption the same command goes on.
+    \b
+    Examples:
+      evenhand reproduce list                 what there is, whether the data are here, how long
+      evenhand reproduce list fafl-table1     what the paper states and leaves open
+      evenhand reproduce fafl-table1 --quick
+      evenhand reproduce all --show --html papers.html
     """
     with stopping_cleanly(quiet):
         from evenhand.errors import DataError
@@ -105,7 +113,9 @@ def reproduce(
             home = {part.title: find_parts([part.home])[0] for part in parts}
             parts = [part for part in parts if data_for(home[part.title]).kind != MISSING]
             if not parts:
-                raise DataError("no data of these experiments are here; leave out --data-at-hand")
+                raise DataError(
+                    "no data of these experiments are on this machine; leave out --data-at-hand"
+                )
         if listing or show:
             told = found(parts, [folder] if folder.is_dir() else [], True if quick else None)
         else:
@@ -135,7 +145,7 @@ def reproduce(
             from evenhand.papers.page import write_page
 
             write_page([(one.experiment, one.part, one.result) for one in told], html)
-            console.print(f"The page is {html}", highlight=False)
+            console.print(f"Report: {html}", highlight=False)
         if markdown is not None:
             from evenhand.papers.markdown import document
 
@@ -151,13 +161,13 @@ def _announce(part: Part, quiet: bool) -> None:
 
 
 def _report_merge(new: list[str], other: list[str], quiet: bool) -> None:
-    """Say what was taken over, and what was not."""
+    """Print what was imported, and what was not."""
     if not quiet:
-        click.echo(f"{len(new)} results taken over", err=True)
+        click.echo(f"{len(new)} results imported", err=True)
     for name in other:
         click.echo(
-            f"warning: {name} is here already with other numbers or settings; it stays. To take"
-            " the other one, delete it and merge again",
+            f"warning: kept the existing {name}, whose results or settings differ; to import the"
+            " other one, delete it and merge again",
             err=True,
         )
 
@@ -200,7 +210,7 @@ def _print_list(outcomes: list[Outcome], as_json: bool, details: bool) -> None:
     console.print(LEGEND, highlight=False, soft_wrap=True)
     if not details:
         console.print(
-            "What a paper states and leaves open: evenhand reproduce list NAME",
+            "To see what a paper states and leaves open: evenhand reproduce list NAME",
             highlight=False,
             soft_wrap=True,
         )

@@ -195,15 +195,15 @@ def spec_options(
             "--data",
             metavar="NAME|FILE",
             help=(
-                "A data set (NAME[:KEY=VALUE,...], see evenhand data list), a CSV or Parquet table, or"
-                " a LEAF directory."
+                "A data set (NAME[:KEY=VALUE,...]; evenhand data list shows all), a CSV or Parquet"
+                " table, or a LEAF directory."
             ),
         ),
         source_options,
         click.option(
             "--model",
             metavar="NAME[:KEY=VALUE,...]",
-            help="The model, such as linear, mlp:hidden=[64] or cnn; auto chooses one for the data.",
+            help="The model: linear, mlp:hidden=[64], cnn, ...; auto chooses one for the data.",
         ),
         click.option(
             *methods,

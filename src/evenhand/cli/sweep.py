@@ -124,9 +124,7 @@ def _with_points(plan: Spec, grids: tuple[str, ...], no_reference: bool) -> Spec
     from evenhand.studies.specs.spec import REFERENCES
 
     if grids and any(method.name == "auto" for method in plan.methods):
-        raise SpecError(
-            "a grid needs a method; give it with --method NAME, such as --method qffl"
-        )
+        raise SpecError("a grid needs a method; give it with --method NAME, such as --method qffl")
     if not grids and not plan.select:
         raise SpecError(
             "a sweep needs values to try; give --grid KEY=VALUE,VALUE, such as --method qffl --grid"

@@ -265,7 +265,7 @@ def warnings_as_lines(quiet: bool) -> Iterator[None]:
 
 def open_page(page: Path) -> None:
     """Open a page in the user's browser, or say that there is none."""
-    import webbrowser
+    from webbrowser import open_new_tab
 
-    if not webbrowser.open(page.resolve().as_uri()):
+    if not open_new_tab(page.resolve().as_uri()):
         click.echo(f"evenhand: found no browser; open {page} yourself", err=True)

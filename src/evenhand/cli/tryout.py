@@ -1,4 +1,4 @@
-"""A federation on this machine for ``evenhand flower up``: its run, its log, and how it ends."""
+"""The federation of ``evenhand flower up``: its run, its log and its end."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 
 def check_settings(app: Path, settings: str) -> None:
-    """Raise where ``-c`` cannot be read, which Flower would ignore, or names a setting that the app
-    does not have."""
+    """Raise if ``-c`` cannot be parsed, which Flower would ignore, or has an unknown setting."""
     from evenhand.errors import require_known
 
     if settings.endswith(".toml"):
@@ -33,7 +32,7 @@ def check_settings(app: Path, settings: str) -> None:
     rest = re.sub(pair, "", settings).strip()
     if rest:
         raise ValueError(
-            f"""-c: {rest!r} is no setting; write them as 'num-rounds=5 name="trial"'"""
+            f"""cannot parse -c at {rest!r}; write settings as 'num-rounds=5 name="trial"'"""
         )
     known = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     for key in ("tool", "flwr", "app", "config"):
@@ -43,7 +42,7 @@ def check_settings(app: Path, settings: str) -> None:
 
 
 def what_runs(federation: Loopback, app: Path | None) -> str:
-    """What is online, and how to start a run on it."""
+    """What is online, and how to start a run."""
     from evenhand.flower.tryout.options import CONNECTION
     from evenhand.flower.tryout.processes import QUIET_FLOWER
 
@@ -58,7 +57,7 @@ def what_runs(federation: Loopback, app: Path | None) -> str:
                 f"SuperLink on {federation.address} and {len(federation.nodes)} nodes are online"
                 f" ({protection})"
             ),
-            f"logs, keys, database and what nodes remember are in {federation.directory}",
+            f"logs, keys, the database and the nodes' memories are in {federation.directory}",
             "to start a run from another terminal:",
             f"  export {settings}",
             (
@@ -71,13 +70,13 @@ def what_runs(federation: Loopback, app: Path | None) -> str:
 
 
 def carry_out(federation: Loopback, app: Path, settings: str) -> None:
-    """A run from start to end, with its log; exits with 1 unless it completes."""
+    """Run the app and show its log; exit with 1 unless it completes."""
     from evenhand.flower.diagnosis import explain
 
     run, reported, shown = federation.run(app.absolute(), settings), set[str](), ""
     try:
         while True:
-            # asked before the log, so that the log is whole after it
+            # before the log is read, so that the log is complete
             finished = run.status().startswith("finished")
             log = without_traceback(run.log(), finished).rstrip("\n")
             click.echo(explained(log[len(shown) :], federation), nl=False)
@@ -103,8 +102,8 @@ FAILED = "ERROR :     ServerApp raised an exception"
 
 
 def without_traceback(log: str, finished: bool) -> str:
-    """A server's log with one line in place of Flower's traceback, where the error is one of ours
-    and says all there is to know; a failure is held back until it is whole."""
+    """A server's log with one line in place of Flower's traceback, if the error is evenhand's own.
+    An error is not shown until its traceback is complete."""
     before, mark, rest = log.partition(FAILED)
     if not mark:
         return log
@@ -119,8 +118,8 @@ def without_traceback(log: str, finished: bool) -> str:
 
 
 def explained(text: str, federation: Loopback) -> str:
-    """A server's log with what the server cannot know: which of our nodes a number means, and what
-    the log of that node says."""
+    """A server's log with the name of each node that it mentions by number, and the error in that
+    node's log, which the server cannot know."""
     for i, node in enumerate(federation.nodes if "its log says more" in text else ()):
         log = node.log.read_text(encoding="utf-8", errors="replace")
         number = re.search(r"SuperNode ID: (\d+)", log)
@@ -142,7 +141,7 @@ def explained(text: str, federation: Loopback) -> str:
 
 
 def wait(federation: Loopback) -> None:
-    """Return never: it runs until Ctrl-C, or until the SuperLink ends."""
+    """Wait until Ctrl-C, or until the SuperLink ends."""
     reported = set[str]()
     while True:
         report_ended(federation, reported)
@@ -150,8 +149,7 @@ def wait(federation: Loopback) -> None:
 
 
 def report_ended(federation: Loopback, reported: set[str]) -> None:
-    """Report each node that has ended, or hears nothing, once; raise where the SuperLink has
-    ended."""
+    """Report each node that has ended or has a problem, once; raise if the SuperLink has ended."""
     from evenhand.flower.diagnosis import explain
     from evenhand.flower.tryout.errors import FederationError
 
@@ -172,7 +170,7 @@ def report_ended(federation: Loopback, reported: set[str]) -> None:
 
 @contextlib.contextmanager
 def place(directory: Path | None) -> Iterator[Path]:
-    """The directory asked for, or a temporary one, whose logs are kept if something goes wrong."""
+    """The given directory, or a temporary one, whose logs are kept after an error."""
     if directory is not None:
         yield directory
         return
@@ -192,7 +190,7 @@ def place(directory: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def terminated_cleanly() -> Iterator[None]:
-    """Stop everything too when the process is told to end or its terminal closes."""
+    """Stop all processes on SIGTERM, and when the terminal closes."""
 
     def leave(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 MORE = (
-    "More: .show(verbose=True) prints all tables, .table(name) returns one as a DataFrame,\n"
-    ".tables() lists their names, and eh.report(findings) writes the report."
+    "More: .show(verbose=True) prints all tables, .table(name) returns one of them,\n"
+    ".tables() has them by name, and eh.report(findings) writes the report."
 )
 # the defaults of analyse()
 NUMBERS: dict[str, Any] = {

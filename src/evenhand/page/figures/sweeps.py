@@ -19,7 +19,10 @@ def sensitivity(sweep: Sweep, key: str) -> Any:
     rows = sorted(
         (row for row in sweep.rows() if row.get(key) is not None), key=lambda row: _order(row[key])
     )
-    values = sorted({row[key] for row in rows}, key=_order)
+    values: list[Any] = []  # in order, and not a set: a value may be a list
+    for row in rows:
+        if row[key] not in values:
+            values.append(row[key])
     data: list[Json] = []
     for name, column in (("mean", "mean"), ("worst client", "min")):
         colour, _, symbol = STANDINGS[name]

@@ -30,16 +30,17 @@ def brief_table(study: Study, comparison: Comparison) -> Table:
     measure, shown = study.measure, columns(study)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
     table.add_column("method", overflow="fold")
-    for heading in shown.values():
-        table.add_column(escape(heading), justify="right", no_wrap=True)
-    for label in study.labels:
-        cells = []
-        for name in shown:
-            value = measure.show(comparison.rows[label][name].value)
-            difference = comparison.differences.get(label, {}).get(name)
-            cells.append(f"{value}{mark(difference) or ' '}")
-        style = "dim" if label == study.reference else ""
-        table.add_row(escape(label), *cells, style=style)
+    cells: list[list[str]] = []  # column by column
+    for name, heading in shown.items():
+        values = [measure.show(comparison.rows[label][name].value) for label in study.labels]
+        marks = [mark(comparison.differences.get(label, {}).get(name)) for label in study.labels]
+        # rich would strip the space in place of a mark, and digits would not be aligned
+        width = max(map(len, (heading, *values)))
+        table.add_column(escape(heading.rjust(width)), no_wrap=True)
+        pairs = zip(values, marks, strict=True)
+        cells.append([f"{value.rjust(width)}{arrow}" for value, arrow in pairs])
+    for row in zip(map(escape, study.labels), *cells, strict=True):
+        table.add_row(*row)
     for one in study.diverged:
         table.add_row(escape(one.label), "[bold red]diverged[/]", *[TO] * (len(shown) - 1))
     return table
