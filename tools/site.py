@@ -289,15 +289,11 @@ def commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Com
 
 def told(command: click.Command) -> tuple[str, list[str]]:
     """What the help of a command says, and its examples."""
-    paragraphs = inspect.cleandoc(f"{command.help or ''}\n\n{command.epilog or ''}").split("\n\n")
     prose, examples = [], []
-    for paragraph in paragraphs:
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = [line.strip() for line in paragraph.replace("\b", "").split("\n") if line.strip()]
-        calls = [line for line in lines if line != "Examples:"]
-        if calls and calls[0].startswith("evenhand "):
-            examples += [
-                f"evenhand {call.strip()}" for call in " ".join(calls).split("evenhand ")[1:]
-            ]
+        if lines[:1] == ["Examples:"]:
+            examples += "\n".join(lines[1:]).replace("\\\n", "").split("\n")
         else:
             prose.append(" ".join(lines))
     return "\n\n".join(filter(None, prose)), examples

@@ -15,7 +15,6 @@ from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
 from evenhand.cli.flower import flower
-from evenhand.cli.options import examples
 from evenhand.cli.report import report
 from evenhand.cli.reproduce import reproduce
 from evenhand.cli.run import resume, run
@@ -49,7 +48,7 @@ def main(debug: bool) -> None:
     """
 
 
-@main.command(epilog=examples("evenhand algorithms", "evenhand algorithms fafl"))
+@main.command()
 @click.argument("name", required=False)
 def algorithms(name: str | None) -> None:
     """List the methods, or explain one of them.

@@ -7,15 +7,11 @@ from typing import Any
 
 import click
 
-from evenhand.cli.options import LEVEL, examples, format_option
+from evenhand.cli.options import LEVEL, format_option
 from evenhand.cli.terminal import results_console, stopping_cleanly
 
 
-@click.command(
-    epilog=examples(
-        "evenhand audit scored.csv --client branch --label repaid --prediction approved --group sex"
-    )
-)
+@click.command()
 @click.argument("table", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @click.option(
     "--client",

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenhand.cli.options import examples
-
 if TYPE_CHECKING:
     from evenhand.datasets.entry import Entry, State
 
@@ -94,7 +92,7 @@ def _record(entry: Entry, state: State) -> dict[str, Any]:
     }
 
 
-@data.command(epilog=examples("evenhand data fetch adult compas"))
+@data.command()
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option(
     "--check", is_flag=True, help="Also compare the files with their published checksums."

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenhand.cli.options import examples
 from evenhand.cli.source import data_table, source_options
 
 if TYPE_CHECKING:
@@ -19,12 +18,7 @@ if TYPE_CHECKING:
 MOST_SHARES = 10  # columns of shares that fit next to the sizes
 
 
-@click.command(
-    epilog=examples(
-        "evenhand data describe adult",
-        "evenhand data describe patients.csv --client hospital --label disease --group sex",
-    )
-)
+@click.command()
 @click.argument("data", metavar="NAME|FILE", default="digits")
 @source_options
 @click.option(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from evenhand.cli.operate import check, status
-from evenhand.cli.options import examples
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.tryout import (
     carry_out,
@@ -32,12 +31,7 @@ def flower() -> None:
     """Train in a real federation, with Flower."""
 
 
-@flower.command(
-    epilog=examples(
-        "evenhand flower new hospitals",
-        "evenhand flower new hospitals --table sample.csv --label disease --group sex",
-    )
-)
+@flower.command()
 @click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 @click.option(
     "--method",
@@ -201,7 +195,7 @@ def _tables(
     return example(label or "disease", groups[0] if groups else "sex", clients)
 
 
-@flower.command(epilog=examples("evenhand flower up hospitals --nodes 4"))
+@flower.command()
 @click.argument(
     "app", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
 )

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenhand.cli.options import examples
 from evenhand.cli.terminal import results_console, stopping_cleanly
 
 if TYPE_CHECKING:
     from evenhand.flower.status import Client, Status
 
 
-@click.command(epilog=examples("evenhand flower status runs/hospitals --watch"))
+@click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON, and nothing else.")
 @click.option("--watch", is_flag=True, help="Repeat until the run is finished.")
@@ -131,7 +130,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h" if seconds < 172800 else f"{seconds / 86400:.1f} days"
 
 
-@click.command(epilog=examples("evenhand flower check supernode.log"))
+@click.command()
 @click.argument("logs", nargs=-1, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
     "--superlink", metavar="HOST:PORT", help="Compare this machine's clock with the SuperLink's."

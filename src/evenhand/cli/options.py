@@ -71,11 +71,6 @@ def format_option(which: str) -> Callable[..., Any]:
     )
 
 
-def examples(*lines: str) -> str:
-    """The end of a command's help: calls of it, one to a line."""
-    return "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
-
-
 def adding(options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     """A decorator that adds options to a command in this order."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from evenhand.cli.options import examples
 from evenhand.cli.progress import bars
 from evenhand.cli.terminal import WITH_INTERVALS, results_console, stopping_cleanly
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
 LIST = "list"
 
 
-@click.command(
-    epilog=examples("evenhand reproduce list", "evenhand reproduce fedminmax-table1 --quick")
-)
+@click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option(
     "--quick", is_flag=True, help="Use a smaller budget, which takes minutes on two CPU cores."

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenhand.cli.options import examples
 from evenhand.cli.source import planned, spec_options
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.view import View, carry_out, carry_out_run, check_view, view_options
@@ -73,7 +72,7 @@ def _one_run(plan: Spec, seed: int | None) -> Spec:
     return plan.for_seed(plan.seed)
 
 
-@click.command(epilog=examples("evenhand resume runs/digits"))
+@click.command()
 @click.argument(
     "directory", metavar="RUN", type=click.Path(exists=True, file_okay=False, path_type=Path)
 )

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import click
 
-from evenhand.cli.options import examples
-
 
 @click.group()
 def spec() -> None:
     """Help with writing spec files."""
 
 
-@spec.command(epilog=examples("evenhand spec schema > spec.schema.json"))
+@spec.command()
 def schema() -> None:
     """Print the JSON Schema of spec files.
 
     Editors that know TOML schemas then complete and check your specs: begin the spec with the line
     #:schema ./spec.schema.json
+
+    \b
+    Examples:
+      evenhand spec schema > spec.schema.json
     """
     import json
 
