@@ -44,7 +44,9 @@ def patients(hospital: str, rng: np.random.Generator) -> pd.DataFrame:
     glucose = _measured(sugar, 0.98 if fasting else 0.1, rng)
     hba1c = _measured(sugar, 0.9, rng)
     risk = 4.5 * sugar + 0.8 * age + 0.5 * bmi + 0.5 * pressure + 0.8 * smoker - 0.2
-    risk += [DIAGNOSES[code] + THERAPIES[name] for code, name in zip(diagnosis, therapy, strict=True)]
+    risk += [
+        DIAGNOSES[code] + THERAPIES[name] for code, name in zip(diagnosis, therapy, strict=True)
+    ]
     ill = rng.random(rows) < 1 / (1 + np.exp(-risk))
     table = pd.DataFrame(
         {

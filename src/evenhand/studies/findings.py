@@ -26,6 +26,7 @@ from evenhand.studies.runs.study import Study
 from evenhand.studies.runs.tuning import Tuned, read_tuned
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
+from evenhand.studies.tables.notebook import MOST_ROWS, findings_html
 from evenhand.studies.tables.sweeps import show_choice
 from evenhand.studies.tables.tuning import show_tuning
 
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 
-MOST_ROWS = 40  # a table of more is no longer read
 MOST_RATES = 14  # rows of rates, of two lines each
 WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
 # how a study is looked at where nothing else is asked for, see analyse()
@@ -71,6 +71,10 @@ class Findings:
         text = io.StringIO()
         self.show(Console(file=text, width=WIDTH))
         return text.getvalue().rstrip()
+
+    def _repr_html_(self) -> str:  # for notebooks
+        shown = self.study, self.comparison, self.entries, self.least, self.answer, self.sentences
+        return findings_html(*shown)
 
     def show(self, console: Console) -> None:
         """Print everything, the answer first."""
