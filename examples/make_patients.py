@@ -7,8 +7,6 @@ meals, which says hardly anything. So a model that fits the average patient reli
 fails St Anne; a model that relies on HbA1c serves all seven.
 """
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 
@@ -75,4 +73,5 @@ def _measured(value: np.ndarray, correlation: float, rng: np.random.Generator) -
 if __name__ == "__main__":
     rng = np.random.default_rng(SEED)
     table = pd.concat([patients(hospital, rng) for hospital in HOSPITALS])
-    table.to_csv(Path(__file__).with_name("patients.csv"), index=False)
+    table.to_csv("patients.csv", index=False)
+    print(f"patients.csv: {len(table)} patients in {len(HOSPITALS)} hospitals")
