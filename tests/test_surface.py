@@ -41,6 +41,16 @@ def test_examples_run(
     assert capsys.readouterr().out.strip()
 
 
+def test_the_made_up_patients_are_those_of_their_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(ROOT / "examples" / "make_patients.py"), run_name="__main__")
+    made, kept = tmp_path / "patients.csv", ROOT / "examples" / "patients.csv"
+    assert made.read_text(encoding="utf-8") == kept.read_text(encoding="utf-8")
+    assert kept.stat().st_size < 100_000
+
+
 def test_every_method_prints_itself_compares_and_is_hashable() -> None:
     for algorithm in METHODS.values():
         twin = type(algorithm)(

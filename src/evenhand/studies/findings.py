@@ -26,6 +26,7 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.brief import NARROW, show_brief
 from evenhand.studies.tables.groups import excluded_lines, show_groups
+from evenhand.studies.tables.notebook import findings_html
 from evenhand.studies.tables.sweeps import show_choice
 from evenhand.studies.tables.tuning import edge_warnings, show_tuning
 
@@ -71,6 +72,10 @@ class Findings:
         text = io.StringIO()
         self.show(console=Console(file=text, width=NARROW))
         return f"{text.getvalue().rstrip()}\n\n{MORE}"
+
+    def _repr_html_(self) -> str:  # for notebooks
+        shown = self.study, self.comparison, self.entries, self.least, self.answer, self.sentences
+        return findings_html(*shown)
 
     @property
     def headline(self) -> tuple[str, ...]:
