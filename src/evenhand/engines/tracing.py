@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from evenhand import tree
+from evenhand import torch_private, tree
 from evenhand.tree import Tree
 
 TreeFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
@@ -30,9 +29,6 @@ def shapes(leaves: Iterable[Tensor]) -> tuple[Any, ...]:
 
 def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphModule, Tree]:
     """The operations that ``function`` comes down to, on flat lists of tensors, and its form."""
-    # imports a second's worth of modules: only when needed
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     form: list[Tree] = []
 
     def flat(*leaves: Tensor) -> list[Tensor]:
@@ -48,7 +44,7 @@ def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphMod
     values = [twin(leaf) for leaf in (*tree.leaves(shared), *tree.leaves(inputs))]
     device = values[0].device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        graph = make_fx(flat)(*values)
+        graph = torch_private.make_fx()(flat)(*values)
     simplify(graph, device)
     return graph, form[0]
 
@@ -101,7 +97,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
                     node.replace_all_uses_with(graph.get_attr(name))
         elif node.target is aten.mul.Scalar and node.args[1] == 1:
             node.replace_all_uses_with(first)
-        elif node.target in (aten.view.default, aten.expand.default, aten._unsafe_view.default):
+        elif node.target in (aten.view.default, aten.expand.default, torch_private.unsafe_view):
             before = first.meta.get("tensor_meta")
             if before and found and before.shape == found.shape and before.stride == found.stride:
                 node.replace_all_uses_with(first)
@@ -120,11 +116,13 @@ def _only_read(node: Node) -> bool:
     for user in node.users:
         if (
             user.op != "call_function"
-            or not isinstance(user.target, OpOverload)
-            or user.target._schema.is_mutable
+            or not isinstance(user.target, torch_private.OpOverload)
+            or torch_private.schema(user.target).is_mutable
         ):
             return False
-        is_view = any(result.alias_info is not None for result in user.target._schema.returns)
+        is_view = any(
+            result.alias_info is not None for result in torch_private.schema(user.target).returns
+        )
         if is_view and not _only_read(user):
             return False
     return True

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import torch
 
-from evenhand.files import write_atomic
+from evenhand.files import cache_home, write_atomic
 
 # at most; the best of them counts, since everything that disturbs makes a trial longer
 REPETITIONS = 7
@@ -63,9 +63,7 @@ def known(question: str, device: torch.device) -> str | None:
 
 def home() -> Path:
     """The directory for what can be found out again."""
-    from pooch import os_cache
-
-    return Path(os.environ.get("EVENHAND_CACHE") or os_cache("evenhand"))
+    return Path(os.environ.get("EVENHAND_CACHE") or cache_home())
 
 
 @cache

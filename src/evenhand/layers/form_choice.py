@@ -12,6 +12,7 @@ from evenhand.layers.arrangement import arranged, settled
 from evenhand.layers.convolution import Geometry, Sides, convolution
 from evenhand.layers.forms import FORMS
 from evenhand.layers.grouped import BLOCK
+from evenhand.torch_private import is_transformed
 
 CANDIDATES = {
     "cpu": ("grouped_last", "loop"),
@@ -32,7 +33,7 @@ def fastest_form(x: Tensor, w: Tensor, how: Geometry, any_order: bool) -> str:
     kind = x.device.type
     if x.ndim != 5 or how.transposed or not x.numel() or kind not in CANDIDATES:
         return "loop" if kind == "cpu" else "grouped"
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, w))):
+    if any(map(is_transformed, (x, w))):
         return "grouped"  # stacked more than once: torch knows how
     shapes = "x".join(map(str, x.shape[1:])), "x".join(map(str, w.shape[1:]))
     geometry = (

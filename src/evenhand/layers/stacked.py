@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from evenhand.layers.convolution import Geometry, Sides
 from evenhand.layers.convolution_rules import Convolution
 from evenhand.layers.pooling import MaxPool
+from evenhand.torch_private import transforms_active
 
 SAFE_LAYERS = (
     nn.Conv2d,
@@ -32,7 +33,6 @@ SAFE_LAYERS = (
     nn.Unflatten,
     nn.Linear,
 )
-transforms_active = torch._C._are_functorch_transforms_active
 _POOLING = (torch.max_pool2d, torch.nn.functional.max_pool2d)
 _CONVOLUTIONS = {  # dimensions, and whether transposed
     torch.conv1d: (1, False),

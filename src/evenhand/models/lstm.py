@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenhand import torch_private
 from evenhand.errors import require_whole
 
 
@@ -47,7 +48,7 @@ class LSTM(nn.Module):
             for n in range(self.layers)
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         ]
-        if not torch._C._are_functorch_transforms_active():
+        if not torch_private.transforms_active():
             return self._kernel(x, weights)
         x = x.transpose(0, 1)  # time first: a step is then contiguous
         for weight_ih, weight_hh, bias_ih, bias_hh in zip(
@@ -65,7 +66,7 @@ class LSTM(nn.Module):
         packed = _in_one_piece(weights) if x.is_cuda else weights
         # what backpropagation needs; there is no dropout that "train" could switch on
         kept = torch.is_grad_enabled()
-        states: Tensor = torch._VF.lstm(
+        states: Tensor = torch_private.lstm(
             x, (zero, zero), packed, True, self.layers, 0.0, kept, False, True
         )[0]
         return states
@@ -218,7 +219,7 @@ def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 .to(exact)
                 .flatten(0, 1)
             )
-            state, cell, gates = torch.ops.aten._thnn_fused_lstm_cell(share, product, cell)
+            state, cell, gates = torch_private.fused_lstm_cell(share, product, cell)
             found.append((state, cell, gates))
     states, cells, kept = (
         torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True)
@@ -236,7 +237,7 @@ def _run_cells_back(
     before = _delayed(cells)
     for t in reversed(range(steps)):
         pieces = (value.reshape(clients * batch, -1) for value in (before[t], cells[t], gates[t]))
-        slope, of_cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(
+        slope, of_cell, _ = torch_private.fused_lstm_cell_backward(
             of_state.reshape(-1, units), of_cell, *pieces, False
         )
         of_gates.append(slope.view(clients, batch, -1).to(weight.dtype))
