@@ -14,7 +14,7 @@ import torch
 from evenhand.errors import EvenhandError
 from evenhand.version import __version__
 
-TESTED = ">=2.6,<2.16"  # the lowest and the newest were tested, see docs/reference/versions.md
+TESTED = ">=2.8,<2.16"  # the lowest and the newest were tested, see docs/reference/versions.md
 
 
 def look_up(name: str) -> Any:

@@ -1,7 +1,7 @@
 """A function of stacked trees as a flat list of tensor operations.
 
-Batching a function over clients with ``torch.func`` costs one to three milliseconds a call. Shapes
-repeat from step to step and from round to round, so what a call comes down to is found out once.
+Batching a function over clients with ``torch.func`` costs one to three milliseconds per call. Since
+shapes repeat from step to step and from round to round, the operations are traced once.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from evenhand.tree import Tree
 
 TreeFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
 MOST_SHAPES = 64
-LARGEST_CONSTANT = 1 << 16  # numbers; larger ones are made when they are needed, to save memory
+LARGEST_CONSTANT = 1 << 16  # numbers; larger constants are made when needed, to save memory
 
 
 def shapes(leaves: Iterable[Tensor]) -> tuple[Any, ...]:
-    """What a trace or capture depends on."""
+    """The shapes, types and strides that a trace or capture is valid for."""
     return tuple((leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves)
 
 
 def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphModule, Tree]:
-    """The operations that ``function`` comes down to, on flat lists of tensors, and its form."""
+    """The operations of ``function`` on flat lists of tensors, and the form of its result."""
     form: list[Tree] = []
 
     def flat(*leaves: Tensor) -> list[Tensor]:
@@ -39,8 +39,8 @@ def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphMod
         form.append(tree.map(lambda _: torch.empty(0), result))
         return tree.leaves(result)
 
-    # tracing runs the function once more: that must neither use up random numbers nor change what
-    # the function works on in place
+    # tracing runs the function once more, which must neither use up random numbers nor change its
+    # inputs in place
     values = [twin(leaf) for leaf in (*tree.leaves(shared), *tree.leaves(inputs))]
     device = values[0].device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -59,17 +59,17 @@ def twin(leaf: Tensor) -> Tensor:
 
 
 def _stored(leaf: Tensor) -> tuple[int, ...]:
-    """The shape with one entry along expanded dimensions: what there is in memory."""
+    """The shape in memory, with one entry along expanded dimensions."""
     return tuple(
         1 if stride == 0 else size for size, stride in zip(leaf.shape, leaf.stride(), strict=True)
     )
 
 
 def simplify(module: GraphModule, device: torch.device) -> None:
-    """Remove operations that change nothing or that nobody reads; no bit of a result changes.
+    """Remove operations without effect and unused results; no bit of a result changes.
 
-    Batching and differentiation leave much of both. A derivative begins with ones of the shape of
-    the value: once these are a constant, what leads to the value alone is not read.
+    Batching and differentiation leave many of both. A derivative starts from ones in the shape of
+    the value: once these are a constant, operations that only compute the value are unused.
     """
     aten, graph = torch.ops.aten, module.graph
     constants = {
@@ -112,7 +112,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
 
 
 def _only_read(node: Node) -> bool:
-    """Whether nobody changes what an operation gives, or a view of it, or hands it out."""
+    """Whether the result of an operation, or a view of it, is never changed or returned."""
     for user in node.users:
         if (
             user.op != "call_function"
