@@ -31,7 +31,6 @@ SCHEMAS = {
     "vendor.github-issue-config": [ROOT / ".github" / "ISSUE_TEMPLATE" / "config.yml"],
     "vendor.citation-file-format": [ROOT / "CITATION.cff"],
 }
-# a release has no address of its own before there is one; documentation may link to others
 ADDRESS = PYPROJECT["project"]["urls"]["Source"]
 
 
@@ -167,20 +166,27 @@ def test_every_fragment_has_a_known_type_and_one_line() -> None:
     assert not is_fragment("resume.md")
 
 
-def test_towncrier_makes_a_section_of_fragments(tmp_path: Path) -> None:
+def draft(folder: Path, fragment: str) -> subprocess.CompletedProcess[str]:
+    """What `make changelog` would print with one more fragment."""
     for name in ("pyproject.toml", "CHANGELOG.md"):
-        shutil.copy(ROOT / name, tmp_path)
-    shutil.copytree(ROOT / "changelog.d", tmp_path / "changelog.d")
-    (tmp_path / "changelog.d" / "+resume.fixed.md").write_text("Resuming works.\n")
-    done = subprocess.run(
-        [tool("towncrier"), "build", "--draft", "--version", "9.9.9"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+        shutil.copy(ROOT / name, folder)
+    shutil.copytree(ROOT / "changelog.d", folder / "changelog.d")
+    (folder / "changelog.d" / fragment).write_text("Resuming works.\n")
+    command = [tool("towncrier"), "build", "--draft", "--version", "9.9.9"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True)
+
+
+def test_towncrier_makes_a_section_of_fragments(tmp_path: Path) -> None:
+    done = draft(tmp_path, "+resume.fixed.md")
     assert done.returncode == 0, done.stderr
     assert "## 9.9.9 (" in done.stdout
     assert "### Fixed\n\n- Resuming works." in done.stdout
+
+
+def test_towncrier_refuses_a_fragment_of_an_unknown_type(tmp_path: Path) -> None:
+    done = draft(tmp_path, "+resume.faster.md")
+    assert done.returncode == 1
+    assert "Invalid news fragment name: +resume.faster.md" in done.stdout + done.stderr
 
 
 # ---- files for the host of the repository

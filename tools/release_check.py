@@ -147,7 +147,7 @@ def use(wheel: Path, place: Path) -> None:
     call("evenhand", "report", "first", "--out", "report.html")
     call("evenhand", "algorithms", "fafl")  # pages of methods
     call("evenhand", "reproduce", "list")  # the papers' tables
-    call("evenhand", "benchmark", "list")  # records
+    call("evenhand", "benchmark", "--list")  # records
     if "<html" not in (away / "report.html").read_text(encoding="utf-8"):
         sys.exit("evenhand report wrote no page")
 
