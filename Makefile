@@ -51,3 +51,29 @@ torture: .venv/ready
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis site
+
+# ---- releases (RELEASING.md) and other versions
+
+# make changelog      what the fragments in changelog.d add to the next release
+# make dist           the sdist and the wheel, in dist
+# make release-check  build, install into a new environment and use what would be released (minutes)
+# make lowest         fast tests with the lowest versions that pyproject.toml allows (minutes)
+# make newest         the same with the newest versions there are
+
+.PHONY: changelog dist release-check lowest newest
+
+changelog: .venv/ready
+	$(BIN)/towncrier build --draft
+
+dist: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+
+release-check: .venv/ready
+	$(BIN)/python -m tools.release_check
+
+lowest:
+	$(PYTHON) -m tools.environments lowest
+
+newest:
+	$(PYTHON) -m tools.environments newest

@@ -15,7 +15,9 @@ PACKAGE = "evenhand"
 
 # A package or module imports from itself and from those before it. ARCHITECTURE.md draws this.
 ORDER = (
+    "version",
     "errors",
+    "torch_private",
     "tree",
     "reading",
     "files",

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 # this is set before its first product; a client's result would depend on its place in a chunk.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
+from evenhand.version import __version__
+
 if TYPE_CHECKING:
     from evenhand import (
         algorithms,
@@ -97,8 +99,6 @@ if TYPE_CHECKING:
     from evenhand.training.settings import Settings
     from evenhand.training.stacks.fit_many import fit_many
     from evenhand.training.stacks.plan import Run
-
-__version__ = "0.1.0"
 
 # Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
 _HOME = {

@@ -12,6 +12,7 @@ import math
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
@@ -32,6 +33,12 @@ _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable"),
 }
+
+
+def cache_home() -> Path:
+    """evenhand's folder in the user's cache directory."""
+    usual = "~/Library/Caches" if sys.platform == "darwin" else "~/.cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or usual).expanduser() / "evenhand"
 
 
 def write_atomic(path: Path, content: bytes) -> None:
@@ -122,7 +129,9 @@ def check_formats(formats: Iterable[str]) -> None:
     for name in formats:
         require_choice("format", name, FORMATS)
         if name == "parquet" and find_spec("pyarrow") is None:
-            raise RunError("Parquet files need pyarrow: pip install evenhand[parquet]")
+            raise RunError(
+                "Parquet files need pyarrow: pip install pyarrow (extra: evenhand[parquet])"
+            )
 
 
 def write_tables(

@@ -123,7 +123,9 @@ def test_data_without_classes_or_groups_say_what_to_plot_instead() -> None:
 def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     federation = deal(pool_of(), "iid", {"test": 0.2}, clients=2)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(ImportError, match=r"pictures need plotly; pip install 'evenhand\[plots\]'"):
+    with pytest.raises(
+        ImportError, match=r"pictures need plotly: pip install plotly \(extra: evenhand\[plots\]\)"
+    ):
         plot_partition(federation)
 
 
@@ -150,7 +152,7 @@ def test_pictures_without_kaleido_or_browser_say_what_is_missing(
         patch.setitem(sys.modules, "kaleido", None)
         with pytest.raises(
             ImportError,
-            match=r"picture.png needs kaleido; pip install 'evenhand\[plots\]', or save as .html",
+            match=r"picture.png needs kaleido: pip install kaleido \(extra: evenhand\[plots\]\), or save as .html",
         ):
             save_figure(figure, tmp_path / "picture.png")
     pytest.importorskip("kaleido", reason="drawing needs kaleido")

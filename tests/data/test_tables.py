@@ -860,7 +860,10 @@ def test_parquet_without_pyarrow_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(DataError, match=r"needs pyarrow; install evenhand\[parquet\]"):
+    with pytest.raises(
+        DataError,
+        match=r"needs pyarrow: pip install pyarrow \(extra: evenhand\[parquet\]\), or save",
+    ):
         read_table(written(tmp_path / "t.parquet", b"PAR1"))
 
 

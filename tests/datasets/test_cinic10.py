@@ -168,7 +168,9 @@ def test_without_pillow_the_error_says_what_to_install(
 ) -> None:
     root = unpacked(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(DataError, match=r"need Pillow: pip install 'evenhand\[images\]'"):
+    with pytest.raises(
+        DataError, match=r"need Pillow: pip install pillow \(extra: evenhand\[images\]\)"
+    ):
         cinic10.read(root)
 
 

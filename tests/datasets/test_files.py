@@ -6,7 +6,6 @@ import gzip
 import hashlib
 from pathlib import Path
 
-import pooch
 import pytest
 
 from evenhand.data.storage.file import File, data_root, find, read, verify
@@ -57,9 +56,22 @@ def test_the_root_is_else_in_the_cache_directory_of_the_user(
     monkeypatch.delenv("EVENHAND_DATA", raising=False)
     if given is not None:
         monkeypatch.setenv("EVENHAND_DATA", given)
-    assert data_root() == pooch.os_cache("evenhand")
-    assert tmp_path in data_root().parents
+    assert data_root() == tmp_path / "cache" / "evenhand"
     assert not list(tmp_path.iterdir())  # asking makes no folder
+
+
+@pytest.mark.parametrize(
+    ("system", "place"),
+    [("linux", ".cache/evenhand"), ("darwin", "Library/Caches/evenhand")],
+)
+def test_the_cache_directory_is_the_usual_one_of_the_system(
+    system: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("EVENHAND_DATA", raising=False)
+    monkeypatch.setattr("sys.platform", system)
+    assert data_root() == tmp_path / place
 
 
 def test_a_folder_given_goes_before_the_environment(

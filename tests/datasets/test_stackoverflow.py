@@ -176,5 +176,5 @@ def test_without_h5py_the_error_says_what_to_install(
 ) -> None:
     files(tmp_path)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(DataError, match=r"need h5py: pip install 'evenhand\[hdf5\]'"):
+    with pytest.raises(DataError, match=r"need h5py: pip install h5py \(extra: evenhand\[hdf5\]\)"):
         read(tmp_path, **ALL)

@@ -229,7 +229,9 @@ def test_torchrun_and_the_command_line_leave_the_files_of_one_process(
     before = contents(tmp_path / "two")
     shutil.rmtree(tmp_path / "two" / "ditto")
     done = start("-m", "evenhand", "resume", "two", "--quiet", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    # torch 2.8 says itself that processes are connected
+    said = [line for line in done.stdout.splitlines() if not line.startswith("[Gloo] Rank")]
+    assert (done.returncode, said) == (0, []), done.stderr
     assert contents(tmp_path / "two") == before
 
 
@@ -290,5 +292,5 @@ def test_alone_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert processes.split(exchange, model, federation) is exchange
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.warns(UserWarning, match="each of them trains alone"):
+    with pytest.warns(UserWarning, match="but each trains by itself"):
         processes.split(exchange, model, federation)

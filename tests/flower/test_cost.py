@@ -146,4 +146,4 @@ def test_a_server_loads_no_package_of_reports(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout.splitlines()[-1])}
     assert "evenhand" in loaded
-    assert loaded.isdisjoint({"scipy", "pandas", "plotly", "matplotlib", "sympy", "pooch"})
+    assert loaded.isdisjoint({"scipy", "pandas", "plotly", "matplotlib", "sympy"})

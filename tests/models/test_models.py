@@ -481,7 +481,7 @@ def test_words_are_predicted_from_what_comes_after_the_padding() -> None:
             "variant must be one of femnist, ditto, leaf, pfl, propfair, got 'lenet'",
         ),
         ("cnn", (1, 8, 8), {"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
-        ("cnn", (1, 8, 8), {"kernel": 4}, "kernel must be odd where padded, got 4"),
+        ("cnn", (1, 8, 8), {"kernel": 4}, "kernel must be odd if padded, got 4"),
         ("cnn", (1, 8, 8), {"hidden": [0]}, "must be a whole number >= 1, got 0"),
         (
             "char_lstm",
@@ -524,7 +524,7 @@ def test_words_are_predicted_from_what_comes_after_the_padding() -> None:
             "groups must divide the 64 channels of the first stage, got 3",
         ),
         ("mlp", (8,), {"hidden": [0]}, r"hidden must be a list of widths >= 1, got \[0\]"),
-        ("mlp", (8,), {"hidden": [4], "init": "zero"}, "where there are hidden layers"),
+        ("mlp", (8,), {"hidden": [4], "init": "zero"}, "if there are hidden layers"),
         ("linear", (8,), {"init": "he"}, 'init must be "torch", "glorot" or "zero"'),
     ],
 )

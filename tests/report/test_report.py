@@ -654,7 +654,10 @@ def test_command_says_what_is_wrong_in_one_line(
     assert invoke("report", str(tmp_path / "nowhere"))[0] == 2
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     code, _, errors = invoke("report", str(compared), "--out", str(tmp_path / "page.html"))
-    assert (code, errors) == (1, "evenhand: pictures need plotly; pip install 'evenhand[plots]'\n")
+    assert (code, errors) == (
+        1,
+        "evenhand: pictures need plotly: pip install plotly (extra: evenhand[plots])\n",
+    )
     assert not (tmp_path / "page.html").exists()
 
 

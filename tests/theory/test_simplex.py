@@ -209,7 +209,7 @@ def test_the_answer_has_the_type_of_the_question_and_nan_for_what_diverged() -> 
             1.0,
             "the lower bounds sum to 1.2, more than the mass 1; divide them by at least that",
         ),
-        (0.0, 0.4, "the upper bounds sum to 0.8, less than the mass 1; raise them, 1 is no bound"),
+        (0.0, 0.4, "the upper bounds sum to 0.8, less than the mass 1; raise them; 1 means no bound"),
         (
             torch.tensor([0.0, 0.5]),
             torch.tensor([1.0, 0.25]),
@@ -358,7 +358,7 @@ def test_renumbering_vectors_renumbers_the_weights() -> None:
 def test_what_is_no_gram_matrix_is_refused() -> None:
     with pytest.raises(ValueError, match=r"square matrix, got shape \(2, 3\)"):
         min_norm_weights(torch.ones(2, 3))
-    with pytest.raises(ValueError, match="gram must be finite; leave out clients"):
+    with pytest.raises(ValueError, match="gram must be finite; exclude clients"):
         min_norm_weights(tensor([[math.nan]]))
 
 

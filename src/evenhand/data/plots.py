@@ -1,4 +1,4 @@
-"""Pictures. They need plotly, which comes with ``pip install 'evenhand[plots]'``."""
+"""Pictures. They need plotly, which the extra ``plots`` installs."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def graph_objects() -> Any:
     try:
         return import_module("plotly.graph_objects")
     except ImportError:
-        raise ImportError("pictures need plotly; pip install 'evenhand[plots]'") from None
+        raise ImportError(
+            "pictures need plotly: pip install plotly (extra: evenhand[plots])"
+        ) from None
 
 
 def plot_partition(
@@ -225,7 +227,7 @@ def _drawing(name: str) -> Iterator[None]:
         yield
     except ImportError:
         raise ImportError(
-            f"{name} needs kaleido; pip install 'evenhand[plots]', or save as .html"
+            f"{name} needs kaleido: pip install kaleido (extra: evenhand[plots]), or save as .html"
         ) from None
     except Exception as error:  # kaleido drives a browser, which fails in ways of its own
         raise RuntimeError(

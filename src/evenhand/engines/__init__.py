@@ -1,4 +1,4 @@
-"""Engines: ways to carry out an exchange with clients."""
+"""Engines run the work of clients: training, questions and evaluation."""
 
 from evenhand.engines import processes
 from evenhand.engines.auto import choose

@@ -1,4 +1,4 @@
-"""engine="auto": the engine that is faster for a model and device."""
+"""engine="auto" picks the faster engine for a model and device."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from evenhand.layers import choices
 from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 
-BATCH = 32  # samples of the step that is measured
+BATCH = 32  # samples in the step that is timed
 
 
 ENGINES = ("auto", "loop", "vmap")
 
 
 def choose(engine: str | Engine, model: Model, population: Population) -> Engine:
-    """The engine for a name; "auto" takes the one that is faster for this model and device.
+    """The engine for a name; "auto" picks the faster one for this model and device.
 
-    That is stacking wherever it works, but for convolutional and recurrent models on a CPU: there a
-    step of both is measured, once for a model and machine (see :mod:`evenhand.layers.choices`).
-    Since engines agree up to rounding only, the last bits of such a run may be others on another
-    machine; name the engine to rule that out.
+    That is stacking wherever it works, except for convolutional and recurrent models on a CPU. For
+    these, one step of each engine is timed, once per model and machine (see
+    :mod:`evenhand.layers.choices`). Engines agree only up to rounding, so the last bits of such a
+    run may differ between machines; name the engine to rule that out.
     """
     if isinstance(engine, Engine):
         return engine
@@ -59,7 +59,7 @@ def choose(engine: str | Engine, model: Model, population: Population) -> Engine
 
 
 def _faster(model: Model, federation: Federation) -> str:
-    """The engine that takes less time for a local step of this model, of those that can do it."""
+    """The engine with the faster local step, among those that can train this model."""
     batch = min(BATCH, len(federation.train.x))
     form = hashlib.sha256(
         str([(name, list(leaf.shape)) for name, leaf in model.init().items()]).encode()
@@ -93,7 +93,9 @@ def _measured(model: Model, federation: Federation, batch: int) -> str:
     operations: list[Callable[..., object]] = []
 
     def side_by_side() -> None:
-        if model.has(RECURRENT_LAYERS):  # as it is: to trace all steps of a sequence takes too long
+        if model.has(
+            RECURRENT_LAYERS
+        ):  # not traced: tracing every step of a sequence takes too long
             stacked(params, index)
             return
         if not operations:

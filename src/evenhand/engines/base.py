@@ -1,4 +1,4 @@
-"""What an engine is: attached to a model and a federation, it carries out exchanges."""
+"""The interface of an engine: attached to a model and a federation, it runs exchanges."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from evenhand.tree import Tree
 
 
 class Exchange(Protocol):
-    """An engine at work: it owns batches, padding, devices, client memories, sums and stacks."""
+    """An attached engine; it owns batches, padding, devices, client memories, sums and stacks."""
 
     here: bool  # whether clients' samples and memories are in this process
-    by_client: bool  # whether the server may see how single clients fare
+    by_client: bool  # whether the server may see the scores of single clients
     # what clients remember, by id; a client not in it has its first memory
     memories: dict[int, Tree]
-    # may be asked, while clients work, for the next work, ids and round
+    # called while clients work, to get the next work, ids and round
     meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
@@ -34,7 +34,7 @@ class Exchange(Protocol):
 
 
 class Look(NamedTuple):
-    """What some clients are asked about models before other work, in the same message."""
+    """An evaluation that some clients do before other work, in the same message."""
 
     work: Work
     task: Task
@@ -43,18 +43,18 @@ class Look(NamedTuple):
 
 @runtime_checkable
 class Messenger(Protocol):
-    """An exchange that sends messages, which cost something: a look and other work go in one."""
+    """An exchange over a network: to save messages, an evaluation and other work go in one."""
 
     def exchange_with(
         self, look: Look, work: Work, task: Task, ids: Tensor, round: int
     ) -> tuple[Replies, Replies]:
-        """Replies to the look and to the work. Clients of ``look`` are among ``ids``."""
+        """Replies to the evaluation and to the work. The clients of ``look`` are among ``ids``."""
 
 
 def exchange_with(
     exchange: Exchange, look: Look, work: Work, task: Task, ids: Tensor, round: int
 ) -> tuple[Replies, Replies]:
-    """Replies to a look at models, and to the work that follows it."""
+    """Replies to an evaluation, and to the work that follows it."""
     if isinstance(exchange, Messenger):
         return exchange.exchange_with(look, work, task, ids, round)
     looked = exchange.exchange(look.work, look.task, look.ids, round)
@@ -62,7 +62,7 @@ def exchange_with(
 
 
 def with_samples(population: Population) -> Federation:
-    """The population as a federation; raises where its samples are elsewhere."""
+    """The population as a federation; raises an error if it has no samples."""
     if not isinstance(population, Federation):
         raise TypeError(
             "simulated clients need samples, and a Population has none; pass a Federation"
@@ -71,8 +71,8 @@ def with_samples(population: Population) -> Federation:
 
 
 class Engine(ABC):
-    """A way to carry out exchanges: plain settings; the work starts when it is attached."""
+    """The settings of an engine; attaching it makes it ready to work."""
 
     @abstractmethod
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
-        """Get ready to do exchanges with these clients."""
+        """Get ready for exchanges with these clients."""

@@ -1,4 +1,4 @@
-"""How clients are grouped into chunks and how a chunk is computed: what the engines differ in."""
+"""How an engine groups clients into chunks and computes a chunk; engines differ only here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ChunkReply(NamedTuple):
     """Stacked replies and memories of a chunk, and which of its clients count."""
 
     good: Tensor  # (k,), perhaps on the device
-    total: Tree  # empty where there are sums
+    total: Tree  # empty if ``summed`` has them
     each: Tree
     memory: Memory
     sums: Tree | None = None  # of what is summed, over those that count
@@ -54,8 +54,8 @@ class Batching(ABC):
     def plan(self, kinds: Tensor, bytes_of: Callable[[int], int]) -> list[Tensor]:
         """Rows of a cohort that form a chunk, in the order in which chunks are folded.
 
-        Only rows of the same of ``kinds`` (M,), widths, can be in one; ``bytes_of`` estimates a
-        client's memory from its kind.
+        Only rows of the same kind (``kinds`` (M,), their width) share a chunk; ``bytes_of``
+        estimates a client's memory from its kind.
         """
 
     @abstractmethod
@@ -67,14 +67,14 @@ class Batching(ABC):
         """The gradient of ``objective(shared, inputs)`` in ``inputs["variables"]``, for a chunk."""
 
     def replayed(self, function: ChunkFunction, often: bool = False) -> ChunkFunction:
-        """``function``, in a form that costs less when it is called again.
+        """``function``, in a form that is faster when called again.
 
-        ``often``: most calls are of this function.
+        ``often``: this function gets most of the calls.
         """
         return function
 
     def copy(self, values: Tree, name: str) -> Tree:
-        """``values`` in memory that may be changed in place, used again for the same ``name``."""
+        """``values`` in memory that may be changed in place; the same ``name`` reuses it."""
         return tree.map(lambda leaf: leaf.clone(memory_format=torch.contiguous_format), values)
 
     def repeat(
@@ -85,7 +85,7 @@ class Batching(ABC):
             step(shared, {**inputs, "batch": batch})
 
     def fixed(self, values: Tree, name: str) -> Tree:
-        """``values``, where a replayed function finds them without a copy."""
+        """``values``, placed where a replayed function reads them without a copy."""
         return values
 
     def run(self, jobs: Iterable[Callable[[], ChunkReply]], parallel: bool) -> Iterator[ChunkReply]:
@@ -93,14 +93,14 @@ class Batching(ABC):
         if not parallel or self.workers == 1:
             yield from (job() for job in jobs)
             return
-        if self._pool is None:  # kept: a new thread would copy the module anew
+        if self._pool is None:  # threads are kept, since each new one copies the module
             self._pool = ThreadPoolExecutor(
                 self.workers, initializer=torch.set_num_threads, initargs=(1,)
             )
         running: deque[Future[ChunkReply]] = deque()
         for job in jobs:
             running.append(self._pool.submit(job))
-            # a finished chunk waits for its turn; no more than a few may
+            # finished chunks wait for their turn; limit how many do
             if len(running) > self.workers:
                 yield running.popleft().result()
         while running:

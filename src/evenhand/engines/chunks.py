@@ -1,4 +1,4 @@
-"""The work of a chunk of clients whose data are in this process."""
+"""The work of a chunk of clients; their data are in this process."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from evenhand.tree import Tree
 
 
 class Chunks:
-    """Lets clients work on a task, a chunk of them at a time.
+    """Runs the work of clients, one chunk at a time.
 
     Args:
         numbers: (n,) the clients' numbers in the whole federation, on which the order of their
@@ -63,7 +63,7 @@ class Chunks:
     def members(
         self, work: Work, ids: Tensor, run: Tensor, memory: Tensor, seed: Tensor
     ) -> Members:
-        """Clients ``ids`` with what their work depends on; see :class:`Members`."""
+        """Clients ``ids`` and everything their work depends on; see :class:`Members`."""
         part = getattr(self.federation, work.part)
         sizes = part.sizes[ids]
         widths = self.batching.widths(work.part, sizes, part.sizes)
@@ -71,7 +71,7 @@ class Chunks:
         return Members(ids, numbers, run, memory, seed, sizes, widths)
 
     def kinds(self, work: Work, members: Members) -> Tensor:
-        """Widths of what clients work on: only those of the same can be stacked."""
+        """Padded widths of the clients' data; only clients of the same width can be stacked."""
         if work.local is None or work.local.batch_size is None or work.whole_data:
             return members.widths
         # steps are on batches: clients of all sizes can be stacked
@@ -80,7 +80,7 @@ class Chunks:
     def pooled(self, work: Work, shared: Tree, ids: Tensor) -> Replies:
         """Replies to work that is a sum over samples; see :class:`Pooled`."""
         if work.part not in self._pooled:
-            # on a CPU evaluation is not replayed: all engines judge alike, to the bit
+            # not replayed on a CPU, so that all engines evaluate with the same bits
             replayed = (
                 partial(self.batching.replayed, often=True)
                 if self.on_gpu
@@ -104,12 +104,12 @@ class Chunks:
         round: int,
         summed: bool = False,
     ) -> ChunkReply:
-        """What the clients of a chunk reply and remember.
+        """The replies and new memories of the clients of a chunk.
 
         Args:
             shared: one row for all, or a row for each client.
             own, memory: a row for each client.
-            summed: give the sums of what is summed instead of a row for each client.
+            summed: return totals as sums instead of a row for each client.
         """
         work = prepared.work
         stage = "start"
@@ -148,7 +148,7 @@ class Chunks:
         return ChunkReply(good, out["total"], out["each"], out["memory"])
 
     def look_ahead(self, work: Work, ids: Tensor, round: int, seed: int) -> None:
-        """Choose the samples of an exchange to come, while the host would wait for the GPU."""
+        """Choose the samples of the next exchange while the host would wait for the GPU."""
         nobody = torch.zeros_like(ids)
         members = self.members(work, ids, nobody, nobody, torch.full_like(ids, seed))
         if len(set(self.kinds(work, members).tolist())) == 1:
@@ -165,7 +165,7 @@ class Chunks:
         return descend(prepared, self.batching, visits, shared, own, begin, whole, device)
 
     def _visits(self, work: Work, members: Members, round: int) -> Visits:
-        """The samples that clients visit, those chosen ahead if they are for this work."""
+        """The samples that clients visit; those chosen ahead if they are for this work."""
         ahead, self._ahead = self._ahead, None
         if (
             ahead is not None
@@ -193,7 +193,7 @@ class Chunks:
         inputs: Tree,
         members: Members,
     ) -> Tree:
-        """Stacked replies; those that look at the clients' data by width."""
+        """Stacked replies; if they read the clients' data, one width after another."""
         part = prepared.work.part
         if prepared.reads_data is None:
             one = members.pick(torch.tensor([0])) if len(members.ids) > 1 else members

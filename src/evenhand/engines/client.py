@@ -1,4 +1,4 @@
-"""One client at work on its own machine, as in the loop engine, to the bit."""
+"""One client on its own machine, with the same bits as in the loop engine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ HERE = torch.zeros(1, dtype=torch.int64)  # the only client
 
 
 class SingleClient:
-    """One client, with the batches and random numbers that it has in the whole federation.
+    """One client, with the batches and random numbers it has in the whole federation.
 
     Args:
-        federation: the data of this client alone.
+        federation: the data of this client only.
         seed: the run's.
         number: the client's, in the whole federation.
     """
@@ -29,14 +29,14 @@ class SingleClient:
     def __init__(self, model: Model, federation: Federation, seed: int, number: int) -> None:
         if federation.clients != 1:
             raise ValueError(
-                f"a node has the data of one client, got {federation.clients}; give each its own"
-                " node"
+                f"a node must hold the data of one client, got {federation.clients}; start"
+                " one node for each"
             )
         self.model, self._seed = model, torch.tensor([seed])
         self._chunks = Chunks(model, federation, OneByOne(workers=1), torch.tensor([number]))
 
     def answer(self, work: Work, task: Task, round: int, memory: Memory) -> tuple[Reply, Memory]:
-        """What the client replies to ``task``, whose own part has one row, and then remembers."""
+        """The client's reply to ``task``, whose ``own`` has one row, and its new memory."""
         shared, own = (
             tree.floating(values, self.model.dtype, self.model.device)
             for values in (tree.map(lambda leaf: leaf[None], task.shared), task.own)

@@ -22,12 +22,12 @@ def descend(
     whole: Tree,
     device: torch.device,
 ) -> Tree:
-    """The clients' variables after their local steps, and at the moment of a snapshot if wanted.
+    """The clients' variables after their local steps, and at the snapshot if one is asked for.
 
     Args:
         visits: the samples of each step.
         begin: "variables" and "rates" at the start, a row for each client.
-        whole: {"whole": all data of each client} where the objective needs it, else {}.
+        whole: {"whole": all data of each client} if the objective needs it, else {}.
     """
     work, count = prepared.work, len(visits.steps)
     if visits.order is not None:
@@ -44,7 +44,7 @@ def descend(
     inputs = batching.fixed({"velocity": velocity, "rates": begin["rates"], **whole}, "inputs")
     inputs |= {"own": own, "variables": variables}
     snapshot = Snapshot(variables, shared["moment"], visits.steps) if work.snapshot else None
-    part = {"shared": shared, "inputs": inputs}  # of the clients that are stacked, at first all
+    part = {"shared": shared, "inputs": inputs}  # of the clients in the stack, at first all of them
     for number, (batches, stacked, taking_part) in enumerate(
         visits.in_turn(one_by_one=snapshot is not None), 1
     ):
@@ -73,7 +73,7 @@ class Snapshot:
     """Clients' variables at one moment of their local work.
 
     Args:
-        share: (1,) or (k,) the moment as a share of a client's steps; it is after at least one.
+        share: (1,) or (k,) the moment as a share of a client's steps, at least one step in.
         steps: (k,) of each client.
     """
 
@@ -84,7 +84,7 @@ class Snapshot:
         )
 
     def take(self, variables: Tree, step: int) -> None:
-        """Keep the variables of those whose moment it is after this step."""
+        """Keep the variables of the clients whose moment comes after this step."""
         if step in self._moments:
             for kept, value in zip(tree.leaves(self.values), tree.leaves(variables), strict=True):
                 now = torch.tensor(

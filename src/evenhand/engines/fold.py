@@ -14,7 +14,7 @@ from evenhand.tree import Tree
 class Fold:
     """Adds replies up in float64 and keeps the rows of single clients.
 
-    On a CPU client after client in the order they come, so that chunks change no bit; on a GPU a
+    On a CPU it adds one client after another, so that chunk sizes change no bit; on a GPU it adds a
     chunk at a time.
     """
 
@@ -34,8 +34,8 @@ class Fold:
     ) -> None:
         """One chunk: stacked replies of cohort ``rows`` (k,), which belong to ``run`` (k,).
 
-        Those that are not ``good`` (k,) do not count. ``known``: the sums of total over those that
-        do, where they have been taken already, all of one run; total is then empty.
+        Only replies that are ``good`` (k,) count. ``known`` has the sums of total over these, if
+        they have been computed already, all for one run; total is then empty.
         """
         if self._total is None or self._each is None:
             shapes = tree.map(lambda leaf: leaf[0], total) if known is None else known
@@ -83,7 +83,7 @@ def _add_chunk(sums: Tensor, stacked: Tensor, run: Tensor, good: Tensor | None) 
 def summed(out: Tree, must_be_finite: bool) -> Tree:
     """Sums of a chunk's totals over the clients that count, and (k,) which do.
 
-    All that a client sends and remembers must be finite, if ``must_be_finite``.
+    With ``must_be_finite``, everything a client sends and remembers must be finite.
     """
     leaves = (
         [leaf.reshape(len(leaf), -1) for leaf in tree.leaves(out) if leaf.is_floating_point()]
@@ -97,7 +97,7 @@ def summed(out: Tree, must_be_finite: bool) -> Tree:
             "total": tree.map(lambda leaf: leaf.sum(0, dtype=torch.float64), out["total"]),
             "good": good,
         }
-    # nothing that is not gets lost in a sum
+    # a value that is not finite shows in the sum
     good = torch.stack([leaf.sum(1, dtype=torch.float64) for leaf in leaves]).sum(0).isfinite()
 
     def over_good(leaf: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def summed(out: Tree, must_be_finite: bool) -> Tree:
 
 
 def finite(out: Tree, clients: int) -> Tensor:
-    """(k,) for each client of a chunk, whether all it sends and remembers is finite."""
+    """(k,) for each client of a chunk, whether everything it sends and remembers is finite."""
     leaves = [
         leaf.reshape(clients, -1)
         for leaf in tree.leaves(out)
@@ -122,7 +122,7 @@ def finite(out: Tree, clients: int) -> Tensor:
     else:
         fine = all(math.isfinite(leaf.sum()) for leaf in leaves)
     if fine:
-        # nothing that is not finite gets lost in a sum
+        # a value that is not finite shows in the sum
         return torch.ones(clients, dtype=torch.bool)
     ends = torch.stack([end.double() for leaf in leaves for end in leaf.aminmax(dim=1)])
     return torch.isfinite(ends).all(0).cpu()

@@ -1,8 +1,8 @@
 """CUDA graphs: a function of stacked trees without the cost of starting its kernels from Python.
 
 A function's kernels are captured as a CUDA graph that reads and writes fixed memory. A function
-that is called very often is compiled before: fused by torch's compiler, which takes seconds. What
-cannot be captured or compiled runs as it is; the log says why.
+that is called very often is first fused by torch's compiler, which takes seconds. A function that
+cannot be captured or compiled runs as it is, and the log says why.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 CALLS_BEFORE_CAPTURE = 2  # a capture takes about as long as three calls
-# compiling takes ten seconds and more, and saves a fraction of a millisecond a call
+# compiling takes ten seconds or more and saves a fraction of a millisecond per call
 CALLS_BEFORE_COMPILING = 1000
-MOST_OPERATIONS = 1000  # of a function that is compiled; torch's compiler takes minutes for more
+MOST_OPERATIONS = 1000  # in a function to compile; for more, torch's compiler takes minutes
 
 
 class GraphMemory:
     """Fixed memory of the CUDA graphs of one engine: inputs, outputs, and the pool they share.
 
-    Graphs run one after the other, so a result in this memory is good until the graph that made it
+    Graphs run one after another, so a result in this memory is valid until the graph that made it
     runs again.
     """
 
@@ -45,7 +45,7 @@ class GraphMemory:
         self._rooms: dict[Any, list[Tensor]] = {}
 
     def holds(self, leaf: Tensor) -> bool:
-        """Whether ``leaf`` begins at an address that stays."""
+        """Whether ``leaf`` begins at a fixed address."""
         return leaf.data_ptr() in self._held
 
     def hold(self, leaf: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ class GraphMemory:
 
 
 class _Capture:
-    """A CUDA graph, where it reads its inputs and where it leaves its results."""
+    """A CUDA graph, with the memory of its inputs and results."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class _Capture:
         outputs: Tree,
     ) -> None:
         self.graph, self.inputs, self.outputs = graph, inputs, outputs
-        # its constants are read by the graph, and must not be freed before it
+        # the graph reads its constants, so they must live as long
         self.function = function
         self.addresses = [leaf.data_ptr() for leaf in inputs]
         self.replays = 0
@@ -104,7 +104,7 @@ class Captured:
     If it is called very often, it is compiled.
 
     Args:
-        function: may change its inputs in place, where these are in ``memory``.
+        function: may change its inputs in place if they are in ``memory``.
         compile: at once (True), after CALLS_BEFORE_COMPILING calls of the same shapes (None), or
             never (False).
     """
@@ -119,8 +119,8 @@ class Captured:
         if not self.enabled:
             return self.function(shared, inputs)
         values = tree.leaves(shared) + tree.leaves(inputs)
-        # what lies in fixed memory is read and changed there, the rest is copied to where the graph
-        # expects it
+        # inputs in fixed memory are read and changed there; the others are copied to where the
+        # graph expects them
         key = (shapes(values), tuple(leaf.data_ptr() for leaf in values if self.memory.holds(leaf)))
         capture = self.captures.get(key)
         if capture is None:
@@ -156,7 +156,7 @@ class Captured:
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side), torch.random.fork_rng(devices=[values[0].device]):
-                function(*there)  # libraries get ready outside of the capture
+                function(*there)  # libraries initialise outside the capture
             torch.cuda.current_stream().wait_stream(side)
             graph = torch.cuda.CUDAGraph()
             with _undisturbed(), torch.cuda.graph(graph, pool=self.memory.pool):
@@ -176,7 +176,7 @@ class Captured:
         return capture
 
     def _compiled(self, shared: Tree, inputs: Tree) -> TreeFunction:
-        """The function, fused; or as it is, where that does not work."""
+        """The function, fused; or as it is, if that does not work."""
         begin = time.perf_counter()
         log.info("compiling")
         try:
@@ -211,7 +211,7 @@ class Captured:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Free nothing meanwhile, which a capture does not allow, and accept an empty graph.
+    """Free no memory during a capture, which would break it, and accept an empty graph.
 
     A graph is empty if its results are views of its inputs.
     """
@@ -227,12 +227,12 @@ def _undisturbed() -> Iterator[None]:
 
 
 def _restore(places: list[Tensor], values: list[Tensor]) -> None:
-    """Undo what a function did to its inputs in place; expanded ones are never written to."""
+    """Undo a function's changes to its inputs; expanded tensors are never written to."""
     for place, value in zip(places, values, strict=True):
         if 0 not in place.stride():
             place.copy_(value)
 
 
 def _keep_compiled_code() -> None:
-    """Let torch keep compiled code in evenhand's cache directory, where it outlasts a restart."""
+    """Let torch cache compiled code in evenhand's cache directory, which outlasts a restart."""
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(choices.home() / "compiled"))

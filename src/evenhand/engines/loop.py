@@ -20,7 +20,7 @@ from evenhand.tree import Tree
 
 RECURRENT_LAYERS = (nn.RNNBase, nn.RNNCellBase, LSTM)
 HEAVY_LAYERS = (nn.modules.conv._ConvNd, *RECURRENT_LAYERS)
-# parameters; a step of a dense model this large keeps a core busy for a millisecond
+# parameters; one step of a dense model this large keeps a core busy for a millisecond
 LARGE = 200_000
 
 
@@ -29,9 +29,9 @@ class Loop(Engine):
     """Clients one after another.
 
     Args:
-        workers: threads that take clients side by side, each client on one of them. None takes
+        workers: threads that train clients in parallel, each client on one thread. None uses
             torch's number of threads for convolutional, recurrent and large models on a CPU, and
-            one for the others, which Python itself holds up.
+            one for other models, where Python itself is the bottleneck.
     """
 
     workers: int | None = None

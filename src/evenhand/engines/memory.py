@@ -1,4 +1,4 @@
-"""What clients remember between rounds, stacked: a row for each client that remembers something."""
+"""The memories of clients between rounds, stacked: a row for each client that has one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.tree import Tree
 
-# of the device's free memory that memories of all clients may take; where they need more, they stay
-# in main memory
+# share of the device's free memory that the memories of all clients may take; if they need more,
+# they stay in main memory
 SHARE = 0.25
 FIRST_ROWS = 64
 
 
 class Memories:
-    """Memories by client number; with several runs, the clients of one are counted after another.
+    """Memories by client number; with several runs, the clients of each run follow the last run's.
 
     Args:
         clients: how many there may be at most.
-        device: where clients work; memories are kept there where there is room for all of them.
+        device: where clients work; memories are kept there if all of them fit.
     """
 
     def __init__(self, clients: int, device: torch.device) -> None:
@@ -55,7 +55,7 @@ class Memories:
         kept: list[int] = good.nonzero().flatten().tolist()
         if not stacked or not kept:
             return
-        # a method's last work may leave something else
+        # the last round of a method may leave another kind of memory
         if not self._table or self._table.keys() != stacked.keys():
             self._table, self._rows = self._empty(stacked), {}
         keepers = clients if len(kept) == len(clients) else [clients[row] for row in kept]
@@ -76,7 +76,7 @@ class Memories:
     def one_by_one(self, first: int = 0, count: int | None = None) -> dict[int, Tree]:
         """A copy of each client's memory, on the CPU.
 
-        Of ``count`` clients from ``first`` on, which then are numbers 0, 1, ...
+        Only of ``count`` clients from ``first`` on, renumbered from 0.
         """
         chosen = {
             client - first: row
@@ -115,7 +115,7 @@ class Memories:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that are free on ``device``, those included that torch holds without using them."""
+    """Free bytes on ``device``, including those that torch holds without using them."""
     if device.type == "cuda":
         return (
             torch.cuda.mem_get_info(device)[0]
@@ -125,4 +125,4 @@ def free_memory(device: torch.device) -> int:
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
-        return 2 << 30  # a system that does not say: assume 2 GB
+        return 2 << 30  # the system does not say: assume 2 GB

@@ -1,4 +1,4 @@
-"""Evaluation of models that all clients share: blocks of samples, sums by client and group."""
+"""Evaluate models that all clients share, in blocks of samples; sum by client and group."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from evenhand.metrics.tallies import BLOCK, Addend
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-# samples judged at once on a GPU: kernels of this many are long enough to hide how they are started
+# samples evaluated at once on a GPU: enough to hide the time it takes to start a kernel
 GPU_BLOCK = 8192
-# before it is replayed: at the end of a run there are evaluations that do not come again
+# before it is replayed: some evaluations at the end of a run happen only once
 TIMES_AS_IT_IS = 2
 MOST_AT_ONCE = 1 << 16  # samples times runs, there
 
@@ -105,7 +105,7 @@ class Pooled:
         """Blocks of samples: what each adds under every run's model (R, B), its group and cell."""
         model, runs = self._model, len(tree.leaves(shared)[0])
         block = BLOCK
-        # on a CPU a block's size would change bits, and a run must not depend on those beside it
+        # on a CPU the size of a block would change bits, and runs must not depend on each other
         if model.device.type == "cuda":
             block = min(GPU_BLOCK, max(BLOCK // 4, MOST_AT_ONCE // runs))
         if id(work) not in self._judges:
@@ -131,7 +131,7 @@ class _Judge:
         self.work, self._model, self._samples = work, model, samples
         self._form = Reply()
         self._replayed = replayed(self._stacked)
-        self.times = 0  # that all clients were judged
+        self.times = 0  # that all clients were evaluated
 
     def __call__(self, shared: Tree, index: Tensor) -> Reply:
         judge = self._replayed if self.times > TIMES_AS_IT_IS else self._stacked
@@ -179,8 +179,8 @@ class _Judge:
 class _Sums:
     """Sums by run and cell.
 
-    Plain numbers of a GPU are summed there, cell after cell; tables and what is on a CPU, sample
-    after sample.
+    Plain numbers on a GPU are summed there, cell by cell; tables, and everything on a CPU, sample
+    by sample.
     """
 
     def __init__(self, runs: int) -> None:

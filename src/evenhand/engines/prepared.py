@@ -1,4 +1,4 @@
-"""What is made once for a kind of work: its functions for a chunk, so that they are traced once."""
+"""The functions of a kind of work for a chunk, made once so that they are traced once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Prepared:
     def __init__(self, work: Work, model: Model, samples: Samples, batching: Batching) -> None:
         self.work, self._model, self._samples = work, model, samples
         self.first_memory = work.first_memory(model.init())  # of a client that has not worked yet
-        # whether a reply looks at the client's data; found out with the first
+        # whether a reply reads the client's data; the first reply shows it
         self.reads_data: bool | None = None
         self._bytes: dict[int, int] = {}  # of a client, by width
         training_model, local = model.training(), work.local
@@ -74,11 +74,11 @@ class Prepared:
         self.start = batching.replayed(batching.map(start))
         self.step = batching.replayed(step, often=True)  # one step, in place
         self.reply = batching.replayed(replies, often=True)  # stacked
-        # the same with sums in place of what is summed, for clients of one run
+        # the same with sums instead of rows, for clients of one run
         self.summed_reply = batching.replayed(with_sums, often=True)
 
     def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
-        """Find out whether a reply looks at the client's data, by the reply of one client."""
+        """Find out from one client's reply whether replies read the client's data."""
         noticed = _Noticed(self._batch(data))
         self._reply(shared, inputs, noticed)
         self.reads_data = noticed.touched
@@ -120,7 +120,7 @@ class Prepared:
             torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor),
             suppress(Exception),
         ):
-            # where it fails, training will say so, and of which client
+            # if it fails, training will report it with the client
             model.loss(params, Batch(samples, index, ones))
         parameters = sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(params))
         sample = samples.x[:1].numel() * samples.x.element_size()

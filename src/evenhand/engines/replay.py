@@ -1,6 +1,6 @@
-"""On a CPU: a function of stacked trees, replayed as traced operations once it has come up often.
+"""On a CPU, a function of stacked trees that is called often is replayed as traced operations.
 
-What cannot be traced runs as it is; the log says why.
+A function that cannot be traced runs as it is, and the log says why.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from evenhand.errors import first_line
 from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
-CALLS_BEFORE_TRACING = 120  # tracing takes a quarter of a second and saves two milliseconds a call
-MOST_AT_ONCE = 16  # steps that are run in one call
+CALLS_BEFORE_TRACING = (
+    120  # tracing takes a quarter of a second and saves two milliseconds per call
+)
+MOST_AT_ONCE = 16  # steps in one call
 
 
 class Replayed:
-    """A function of two trees that is traced when its shapes have come up a few times."""
+    """A function of two trees, traced after a few calls with the same shapes."""
 
     def __init__(self, function: TreeFunction, calls_before: int | None = None) -> None:
         self.function, self.calls_before = function, calls_before
@@ -59,7 +61,7 @@ class Replayed:
     def repeat(self, shared: Tree, inputs: Tree, batches: Sequence[Tree]) -> None:
         """Call the function, which changes ``inputs`` in place, once for each of ``batches``.
 
-        Once it is traced, many calls are made as one.
+        Once it is traced, one call does many steps.
         """
         fixed = tree.leaves(shared) + tree.leaves(inputs)
         changing = [tree.leaves(batch) for batch in batches]
@@ -95,16 +97,16 @@ class Replayed:
 def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
     """The operations of ``graph`` run by torch's own interpreter.
 
-    That is twice as fast as from Python, and holds up no other threads.
+    That is twice as fast as from Python and does not block other threads.
     """
 
     def outputs(*leaves: Tensor) -> tuple[Tensor, ...]:
-        return (*graph.forward(*leaves), leaves[0])  # it wants at least one result
+        return (*graph.forward(*leaves), leaves[0])  # the interpreter wants at least one result
 
     try:
-        # as above: this runs them once more
+        # as in tracing.py: this runs the operations once more
         with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-            # it may be announced as old, and that sizes become constants is what we want
+            # torch may warn that this is deprecated, or that sizes become constants, which we want
             warnings.simplefilter("ignore")
             scripted: Callable[..., Sequence[Tensor]] = torch.jit.trace(  # type: ignore[no-untyped-call]
                 outputs, tuple(twin(leaf) for leaf in values), check_trace=False
@@ -118,7 +120,7 @@ def _interpreted(graph: GraphModule, values: list[Tensor]) -> Callable[..., Sequ
 def _repeated(
     step: Callable[..., Sequence[Tensor]], fixed: int, changing: int, values: list[Tensor]
 ) -> Callable[..., Tensor]:
-    """Several calls of a traced ``step`` in one, the last ``changing`` arguments new each time."""
+    """Several calls of a traced ``step`` in one; the last ``changing`` arguments differ by call."""
 
     def many(*leaves: Tensor) -> Tensor:
         for first in range(fixed, len(leaves), changing):

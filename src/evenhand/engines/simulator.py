@@ -1,14 +1,14 @@
-"""All clients in this process: what the loop and the vmap engine have in common.
+"""Clients simulated in this process: the part that the loop and vmap engines share.
 
 Both work on chunks of clients whose values are stacked; they differ in how large a chunk is and in
 how a function written for one client is applied to a chunk (:class:`Batching`). Several runs can be
-trained together: a run is one more property of a row, and what is shared is then shared by the rows
-of a run.
+trained together: each row then also belongs to a run, and shared values are shared by the rows of
+a run.
 
 A client's result never depends on its neighbours: its padded shapes are fixed by its own size, a
 chunk's arithmetic runs on one thread (chunks may run side by side), and sums are folded client by
 client in a fixed order, in float64. So chunk sizes, the order in which a cohort is listed and the
-number of threads change no bit of the outcome (on a CPU).
+number of threads change no bit of the result (on a CPU).
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class Simulator:
         self.model, self.federation, self.seed, self.batching = model, federation, seed, batching
         self._chunks = Chunks(model, federation, batching)
         self._memories: Memories | None = None  # of all runs, see _keys
-        # tells, while clients work, what comes next
+        # called while clients work; returns the next work
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
 
     # ---- one run
 
     @property
     def memories(self) -> dict[int, Tree]:
-        """What clients remember, by their number; a client not in it has its first memory."""
+        """The clients' memories by number; a client without an entry has its initial memory."""
         return self.memories_of(0)
 
     @memories.setter
@@ -79,12 +79,12 @@ class Simulator:
     # ---- several runs together
 
     def memories_of(self, run: int) -> dict[int, Tree]:
-        """What clients remember in one of the runs."""
+        """The clients' memories in one of the runs."""
         clients = self.federation.clients
         return {} if self._memories is None else self._memories.one_by_one(run * clients, clients)
 
     def remember_runs(self, memories: list[dict[int, Tree]]) -> None:
-        """Take over what clients remember in each of the runs."""
+        """Set the clients' memories in each of the runs."""
         clients = self.federation.clients
         self._memories = Memories(clients * len(memories), self.model.device)
         self._memories.load(
@@ -105,19 +105,19 @@ class Simulator:
         numbers: Tensor | None = None,
         wait: bool = True,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of R runs at once: every tensor has a row for each run in front.
+        """The exchanges of R runs at once; the first dimension of every tensor is the run.
 
         Args:
             task: shared (R, ...), own (R, K, ...).
             ids: (R, K), ascending for each run.
             seeds: (R,) the runs' seeds.
             numbers: (R,) which of all runs they are, for their memories; None for the first R.
-            wait: for a GPU, to know which replies are finite. Otherwise, where there is nothing but
-                sums, that may be still on the GPU.
+            wait: wait for the GPU to know which replies are finite. Otherwise, if there are only
+                sums, that may still be on the GPU.
 
         Returns:
             Replies with ids (R, K), total (R, ...) and each (R, K, ...), on the model's device, and
-            which replies are finite (R, K): the others are not in the totals and not remembered.
+            which replies are finite (R, K); the others are neither in the totals nor remembered.
         """
         runs, count = ids.shape
         shared, own = (tree.floating(t, self.model.dtype, self.model.device) for t in task)

@@ -1,4 +1,4 @@
-"""How many threads an operation takes."""
+"""How many threads an operation uses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for each operation: splitting one over threads changes the order of its sums."""
+    """One thread per operation, since splitting an operation changes the order of its sums."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

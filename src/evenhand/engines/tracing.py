@@ -1,7 +1,7 @@
 """A function of stacked trees as a flat list of tensor operations.
 
-Batching a function over clients with ``torch.func`` costs one to three milliseconds a call. Shapes
-repeat from step to step and from round to round, so what a call comes down to is found out once.
+Batching a function over clients with ``torch.func`` costs one to three milliseconds per call. Since
+shapes repeat from step to step and from round to round, the operations are traced once.
 """
 
 from __future__ import annotations
@@ -12,27 +12,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from evenhand import tree
+from evenhand import torch_private, tree
 from evenhand.tree import Tree
 
 TreeFunction = Callable[[Tree, Tree], Tree]  # (shared, stacked inputs) -> stacked outputs
 MOST_SHAPES = 64
-LARGEST_CONSTANT = 1 << 16  # numbers; larger ones are made when they are needed, to save memory
+LARGEST_CONSTANT = 1 << 16  # numbers; larger constants are made when needed, to save memory
 
 
 def shapes(leaves: Iterable[Tensor]) -> tuple[Any, ...]:
-    """What a trace or capture depends on."""
+    """The shapes, types and strides that a trace or capture is valid for."""
     return tuple((leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves)
 
 
 def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphModule, Tree]:
-    """The operations that ``function`` comes down to, on flat lists of tensors, and its form."""
-    # imports a second's worth of modules: only when needed
-    from torch.fx.experimental.proxy_tensor import make_fx
-
+    """The operations of ``function`` on flat lists of tensors, and the form of its result."""
     form: list[Tree] = []
 
     def flat(*leaves: Tensor) -> list[Tensor]:
@@ -43,12 +39,12 @@ def traced(function: TreeFunction, shared: Tree, inputs: Tree) -> tuple[GraphMod
         form.append(tree.map(lambda _: torch.empty(0), result))
         return tree.leaves(result)
 
-    # tracing runs the function once more: that must neither use up random numbers nor change what
-    # the function works on in place
+    # tracing runs the function once more, which must neither use up random numbers nor change its
+    # inputs in place
     values = [twin(leaf) for leaf in (*tree.leaves(shared), *tree.leaves(inputs))]
     device = values[0].device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        graph = make_fx(flat)(*values)
+        graph = torch_private.make_fx()(flat)(*values)
     simplify(graph, device)
     return graph, form[0]
 
@@ -63,17 +59,17 @@ def twin(leaf: Tensor) -> Tensor:
 
 
 def _stored(leaf: Tensor) -> tuple[int, ...]:
-    """The shape with one entry along expanded dimensions: what there is in memory."""
+    """The shape in memory, with one entry along expanded dimensions."""
     return tuple(
         1 if stride == 0 else size for size, stride in zip(leaf.shape, leaf.stride(), strict=True)
     )
 
 
 def simplify(module: GraphModule, device: torch.device) -> None:
-    """Remove operations that change nothing or that nobody reads; no bit of a result changes.
+    """Remove operations without effect and unused results; no bit of a result changes.
 
-    Batching and differentiation leave much of both. A derivative begins with ones of the shape of
-    the value: once these are a constant, what leads to the value alone is not read.
+    Batching and differentiation leave many of both. A derivative starts from ones in the shape of
+    the value: once these are a constant, operations that only compute the value are unused.
     """
     aten, graph = torch.ops.aten, module.graph
     constants = {
@@ -101,7 +97,7 @@ def simplify(module: GraphModule, device: torch.device) -> None:
                     node.replace_all_uses_with(graph.get_attr(name))
         elif node.target is aten.mul.Scalar and node.args[1] == 1:
             node.replace_all_uses_with(first)
-        elif node.target in (aten.view.default, aten.expand.default, aten._unsafe_view.default):
+        elif node.target in (aten.view.default, aten.expand.default, torch_private.unsafe_view):
             before = first.meta.get("tensor_meta")
             if before and found and before.shape == found.shape and before.stride == found.stride:
                 node.replace_all_uses_with(first)
@@ -116,15 +112,17 @@ def simplify(module: GraphModule, device: torch.device) -> None:
 
 
 def _only_read(node: Node) -> bool:
-    """Whether nobody changes what an operation gives, or a view of it, or hands it out."""
+    """Whether the result of an operation, or a view of it, is never changed or returned."""
     for user in node.users:
         if (
             user.op != "call_function"
-            or not isinstance(user.target, OpOverload)
-            or user.target._schema.is_mutable
+            or not isinstance(user.target, torch_private.OpOverload)
+            or torch_private.schema(user.target).is_mutable
         ):
             return False
-        is_view = any(result.alias_info is not None for result in user.target._schema.returns)
+        is_view = any(
+            result.alias_info is not None for result in torch_private.schema(user.target).returns
+        )
         if is_view and not _only_read(user):
             return False
     return True

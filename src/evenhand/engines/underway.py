@@ -1,4 +1,4 @@
-"""Replies of clients that a GPU is still at work on, so that the host can start the next round."""
+"""Replies that a GPU is still computing, so that the host can already start the next round."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from evenhand.tree import Tree
 
 
 class Underway(Replies):
-    """Sums of the replies that are finite, and who sent them once that is known.
+    """Sums of the finite replies, and the clients that sent them once that is known.
 
     Args:
-        asked: (K,) all who were asked.
-        sums: of those that are good, on the device.
-        good: (K,) whose replies are finite, on the device.
+        asked: (K,) all clients that were asked.
+        sums: over the good replies, on the device.
+        good: (K,) whether each reply is finite, on the device.
     """
 
     def __new__(cls, asked: Tensor, sums: Tree, good: Tensor) -> Underway:
@@ -66,7 +66,7 @@ class Underway(Replies):
 
 
 def numbers_at_home(values: Tree) -> Tree:
-    """Numbers on the CPU, where servers need them; trees like the model stay where they are."""
+    """Move numbers to the CPU, where servers need them; trees like the model stay on the device."""
     return {
         name: value if isinstance(value, dict) else value.cpu() for name, value in values.items()
     }

@@ -1,4 +1,4 @@
-"""Who works on what: the clients of a chunk, and the samples of each of their local steps."""
+"""The clients of a chunk, and the samples of each of their local steps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from evenhand.tree import Tree
 
 
 class Members(NamedTuple):
-    """Clients that are worked on, all of a cohort or those of a chunk."""
+    """The clients at work: a cohort or a chunk of it."""
 
     ids: Tensor  # (k,) in the federation that is here
     numbers: Tensor  # (k,) in the whole federation: batches and random numbers depend on them
@@ -28,11 +28,11 @@ class Members(NamedTuple):
     widths: Tensor  # (k,) samples after padding
 
     def pick(self, rows: Tensor) -> Members:
-        """Those of ascending ``rows``."""
+        """The clients in ``rows``, which are ascending."""
         return self if len(rows) == len(self.ids) else self.ordered(rows)
 
     def ordered(self, rows: Tensor) -> Members:
-        """Those of ``rows``, in their order."""
+        """The clients in ``rows``, in that order."""
         return Members(*(values[rows] for values in self))
 
 
@@ -43,18 +43,18 @@ class Steps(NamedTuple):
     # padding
     batches: list[Tree]
     stacked: int  # s
-    # how many of these; the others are done, and are there so that few sizes of stacks come up
+    # clients still at work; finished ones stay in the stack, so that stacks have few sizes
     taking_part: int
 
 
 class Visits:
     """The samples that clients visit.
 
-    Clients are in the order of falling steps, so that those who are done fall out of the stack.
+    Clients with more steps come first, so that finished ones drop off the end of the stack.
 
     Args:
         part: the data.
-        device, dtype: where and as which numbers indices and weights are wanted.
+        device, dtype: of the indices and weights.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Visits:
         ]
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
-        """All steps; ``one_by_one``: each for itself."""
+        """All steps; with ``one_by_one``, each by itself."""
         ends = self.steps.numpy()
         done = 0
         while done < ends[0]:

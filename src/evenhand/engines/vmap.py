@@ -23,9 +23,9 @@ from evenhand.layers.grouped import BLOCK
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-MEMORY_SHARE = 0.25  # of the memory that is free, for one chunk
-CALLS_OF_CONVOLUTIONS = 10  # before tracing, which saves tens of milliseconds a call
-# bytes of clients' values; with less in a chunk, threads wait for each other in Python
+MEMORY_SHARE = 0.25  # share of the free memory for one chunk
+CALLS_OF_CONVOLUTIONS = 10  # before tracing, which saves tens of milliseconds per call
+# bytes of clients' values; with smaller chunks, threads wait for each other in Python
 WORTH_A_THREAD = 256 << 20
 
 
@@ -34,10 +34,10 @@ class Vmap(Engine):
     """Clients side by side.
 
     Args:
-        chunk: most clients worked on at once; None chooses from free memory. The result does not
-            depend on it (with dropout, the random numbers do).
-        trace: replay traced operations, on a GPU CUDA graphs. Turn it off for a module that draws
-            Python random numbers in ``forward``.
+        chunk: the largest number of clients trained at once; None chooses it from free memory.
+            Results do not depend on it, except for the random numbers of dropout.
+        trace: replay traced operations, or CUDA graphs on a GPU. Turn it off for a module that
+            draws Python random numbers in ``forward``.
         compile: on a GPU, fuse the operations of a local step with torch's compiler: True at once,
             None when it has been called a thousand times, False never.
     """
@@ -57,15 +57,15 @@ class Vmap(Engine):
 
 
 class SideBySide(Batching):
-    """Chunks of clients that are padded alike."""
+    """Chunks of clients that are padded to the same width."""
 
     hint = '; if the module cannot be stacked over clients, use engine="loop"'
 
     def __init__(self, settings: Vmap, device: torch.device, in_blocks: bool = False) -> None:
         super().__init__(workers=torch.get_num_threads() if device.type == "cpu" else 1)
         self.settings, self.device = settings, device
-        # whether few clients at once are best: convolutions on a CPU, with little that is not in
-        # its cache
+        # convolutions on a CPU are fastest with few clients at once, whose data fit into its
+        # cache
         self._in_blocks = in_blocks
         self._graphs = GraphMemory() if device.type == "cuda" and settings.trace else None
         self._widths: dict[str, Tensor] = {}  # by part of the data
@@ -93,11 +93,11 @@ class SideBySide(Batching):
         return chunks
 
     def _most(self, clients: int, each: int) -> int:
-        """Clients in a chunk: as many as memory holds.
+        """Clients in a chunk, as many as fit into memory.
 
         On a CPU with much work there is at least one chunk for every worker.
         """
-        # once: chunks of another size would have to be traced and captured anew
+        # chosen once, since chunks of another size would be traced and captured again
         if self._room is None:
             self._room = int(MEMORY_SHARE * free_memory(self.device)) // self.workers
             if self.device.type == "cpu":
@@ -111,8 +111,8 @@ class SideBySide(Batching):
         side_by_side = vmap(function, randomness="different")
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
-            # every client gets its own view of what is shared: one matrix product over all of them
-            # would round by how many there are
+            # every client gets its own view of shared values: one matrix product over all of them
+            # would round differently for different numbers of clients
             clients = len(tree.leaves(inputs)[0])
             return side_by_side(
                 tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs
@@ -159,6 +159,6 @@ class SideBySide(Batching):
 
 
 def _blocks(clients: int, workers: int) -> int:
-    """How many blocks of two to four clients; as many for each worker if there are enough."""
+    """The number of blocks of two to four clients; the same for each worker if possible."""
     least = -(-clients // BLOCK)
     return max(least, min(-(-least // workers) * workers, clients // 2))

@@ -1,7 +1,7 @@
-"""Padding: to which lengths clients' data are padded, and how many clients a stacked step holds.
+"""The lengths that clients' data are padded to, and how many clients a stacked step holds.
 
-Both keep masked work below MOST_PADDING of all work. Widths depend on the federation alone, never
-on a cohort or chunk, so a client's arithmetic is the same whoever is stacked with it.
+Both keep masked work below MOST_PADDING of all work. Widths depend only on the federation, never on
+a cohort or chunk, so a client's arithmetic does not depend on the clients it is stacked with.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 MOST_PADDING = 0.15
-# widths to choose among; more would make a federation of very many sizes slow to plan
+# candidate widths; more would make planning slow for a federation with many sizes
 MOST_CANDIDATES = 256
 
 
 def padded_widths(sizes: Tensor) -> Tensor:
     """Ascending widths, each the size of some client, that every client's data are padded to.
 
-    The fewest for which padding is at most MOST_PADDING of all padded samples, and of these the
-    ones with the least padding.
+    They are as few as possible with padding of at most MOST_PADDING of all padded samples, and then
+    have the least padding.
 
     >>> [padded_widths(torch.tensor(sizes)).tolist() for sizes in ([50, 50], [95, 100, 10, 9, 10])]
     [[50], [10, 100]]
@@ -57,7 +57,7 @@ def padded_widths(sizes: Tensor) -> Tensor:
 def stacked_clients(count: int) -> int:
     """The smallest of a few numbers that is at least ``count``.
 
-    They are less than an eighth apart, so that few shapes come up.
+    These numbers are less than an eighth apart, so that there are few shapes.
 
     >>> [stacked_clients(count) for count in (1, 8, 17, 33, 100)]
     [1, 8, 18, 36, 104]

@@ -1,4 +1,4 @@
-"""The kinds of work an exchange can ask of clients: train, answer a question, and evaluate."""
+"""The kinds of work that clients can be asked to do: train, answer a question, and evaluate."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Work(Protocol):
 
     @property
     def local(self) -> LocalSGD | None:
-        """How it descends; None where it only looks."""
+        """How it descends; None for work without local steps."""
 
     @property
     def pooled(self) -> bool:
         """Whether the reply is a sum over samples of ``by_sample``, the same function for all
-        clients: engines may then take the samples of many clients together."""
+        clients; engines may then process the samples of many clients together."""
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         """What each sample adds to ``total``, in the cell of its group, and to ``each``, in that of
@@ -44,7 +44,7 @@ class Work(Protocol):
         """Number of cells a pooled reply has for a client (at least one is made)."""
 
     name: ClassVar[str]
-    must_be_finite: ClassVar[bool]  # whether a reply that is not finite is left out
+    must_be_finite: ClassVar[bool]  # whether a reply that is not finite is skipped
 
     @property
     def snapshot(self) -> bool:
@@ -62,15 +62,15 @@ class Work(Protocol):
         """The variables it optimises, where they start."""
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        """() what it minimises."""
+        """() the objective it minimises."""
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        """Step sizes by name of the variable, where they are not the round's."""
+        """Step sizes by variable, where they differ from the round's."""
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        """What it sends and what it remembers."""
+        """The reply it sends, and its new memory."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Ask(_Looking):
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
         question = self.algorithm.question()
-        assert question is not None, "only a method with a question asks"
+        assert question is not None, "this method has no question"
         return question.answer(model, data, task, memory), memory
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
@@ -163,9 +163,9 @@ class Evaluate(_Looking):
     Args:
         full: take a full tally (see :mod:`evenhand.metrics.tallies`), not only counts, correct
             predictions and losses.
-        clients: how many reply; a table that is too large to be kept for each of them is summed
-            over them.
-        by_client: whether the server sees each client's tally; otherwise nothing but sums over
+        clients: how many reply; a table that is too large to keep for each client is summed over
+            clients.
+        by_client: whether the server sees each client's tally; otherwise it sees only sums over
             clients, see :mod:`evenhand.metrics.client_sums`.
     """
 
@@ -201,7 +201,7 @@ class Evaluate(_Looking):
         return self._divided(found, {name: addend.size for name, addend in found.items()})
 
     def _divided(self, found: Tree, sizes: dict[str, int]) -> Reply:
-        """What is seen in sum alone, and what client by client."""
+        """The entries that the server sees as sums only, and those it sees client by client."""
         large = {
             name
             for name, size in sizes.items()

@@ -6,9 +6,14 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+FLOWER = (
+    "flwr>=1.41,<1.42"  # as in the extra; the apps that `evenhand flower new` writes need it too
+)
+
 if find_spec("flwr") is None:
     raise ImportError(
-        "evenhand.flower needs Flower, which is not installed: pip install 'evenhand[flower]'"
+        f"evenhand.flower needs Flower, which is not installed: pip install '{FLOWER}'"
+        " cryptography (extra: evenhand[flower])"
     )
 
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
 
 from evenhand.flower.watch import Now, Watch
+from evenhand.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -96,7 +97,7 @@ def metrics(now: Now, left_out: Mapping[str, int], at: float) -> str:
     ]
     lines = [
         "# HELP evenhand_build_info Versions in use; always 1.\n# TYPE evenhand_build_info gauge\n"
-        f'evenhand_build_info{{version="{version("evenhand")}",flwr="{version("flwr")}"}} 1'
+        f'evenhand_build_info{{version="{__version__}",flwr="{version("flwr")}"}} 1'
     ]
     for name, words, value in gauges:
         if value is not None:

@@ -1,1 +1,1 @@
-"""Layers in the form that is fastest for a stack of clients."""
+"""Layers in their fastest form for a stack of clients."""

@@ -7,20 +7,20 @@ from torch import Tensor
 
 
 def stacked(value: Tensor, dim: int | None, clients: int) -> Tensor:
-    """With the clients first; what all of them share is repeated."""
+    """Put the client dimension first; repeat values that all clients share."""
     return value.expand(clients, *value.shape) if dim is None else value.movedim(dim, 0)
 
 
 def settled(images: Tensor, any_order: bool) -> Tensor:
-    """Images in an order in memory that what follows can take; on a GPU that is any."""
+    """Images in a memory order that the next layer can use; on a GPU, any order."""
     if any_order or images.is_cuda:
         return images
-    # not contiguous(): that leaves odd strides where a side is 1, which torch takes for an order
+    # contiguous() would leave odd strides where a side is 1, which torch takes for an order
     return images.flatten().reshape(images.shape)
 
 
 def arranged(name: str, value: Tensor, any_order: bool) -> Tensor:
-    """Images as the layer before leaves them in memory if it has the same form."""
+    """Images in the memory order in which a layer of the same form leaves them."""
     if name == "grouped_last" and (any_order or value.is_cuda):
         return apart(side_by_side_last(value), len(value))
     if name == "grouped":

@@ -1,8 +1,8 @@
 """Choices by measurement, remembered in the process and in a small file.
 
-What is fastest depends on the machine, so it is found out by trying, once for each question. The
-file lies in the user's cache directory, or in the directory that the environment variable
-EVENHAND_CACHE names. A file that cannot be read or written is as good as none.
+Which way is fastest depends on the machine, so each question is answered once by timing. The file
+is in the user's cache directory, or in the directory named by the environment variable
+EVENHAND_CACHE. A file that cannot be read or written is ignored.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from pathlib import Path
 
 import torch
 
-from evenhand.files import write_atomic
+from evenhand.files import cache_home, write_atomic
 
-# at most; the best of them counts, since everything that disturbs makes a trial longer
+# at most; the fastest counts, since disturbances only make a trial slower
 REPETITIONS = 7
-PATIENCE = 0.3  # seconds for all trials of one question, after which the best so far is taken
+PATIENCE = 0.3  # seconds for all trials of one question; then the fastest so far wins
 
-# by question: who asks while another finds out waits for the answer
+# by question: a second thread waits for the answer of the first
 _locks: dict[str, threading.Lock] = {}
 
 
 def fastest(question: str, device: torch.device, ways: Mapping[str, Callable[[], object]]) -> str:
-    """The name of the fastest way on this device; one that raises an error is out.
+    """The name of the fastest way on this device; ways that raise an error are excluded.
 
-    Asked again, the same question gets the same answer, also by another process: see
+    The same question gets the same answer again, also in another process; see
     :func:`remembered`.
     """
     return remembered(question, device, lambda: race(device, ways))
 
 
 def remembered(question: str, device: torch.device, find: Callable[[], str]) -> str:
-    """The answer known for this machine, else the one that ``find`` gives in a thread of its own.
+    """The answer known for this machine, or else the result of ``find`` in a new thread.
 
-    That thread knows nothing of transforms and traces that may be under way here, so it computes
-    with plain tensors.
+    Transforms and traces that are active here do not reach that thread, so it computes with plain
+    tensors.
     """
     with _locks.setdefault(f"{device} {question}", threading.Lock()):
         path, machine = home() / "choices.json", _machine(device)
@@ -57,15 +57,13 @@ def remembered(question: str, device: torch.device, find: Callable[[], str]) -> 
 
 
 def known(question: str, device: torch.device) -> str | None:
-    """The answer that was found before, if one was."""
+    """The remembered answer, if there is one."""
     return _known(home() / "choices.json").get(_machine(device), {}).get(question)
 
 
 def home() -> Path:
-    """The directory for what can be found out again."""
-    from pooch import os_cache
-
-    return Path(os.environ.get("EVENHAND_CACHE") or os_cache("evenhand"))
+    """The directory for things that can be measured again."""
+    return Path(os.environ.get("EVENHAND_CACHE") or cache_home())
 
 
 @cache
@@ -74,7 +72,7 @@ def _known(path: Path) -> dict[str, dict[str, str]]:
 
 
 def _read(path: Path) -> dict[str, dict[str, str]]:
-    """What a file says, nothing where it is damaged."""
+    """The contents of the file; nothing if it is damaged."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return {
@@ -93,7 +91,7 @@ def _machine(device: torch.device) -> str:
 
 
 def processor(device: torch.device) -> str:
-    """The name of the processor, or graphics processor, that computes."""
+    """The name of the CPU or GPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
@@ -132,13 +130,13 @@ def race(
 ) -> str:
     """The fastest of several ways; handicaps multiply times.
 
-    Every way has several turns: what disturbs one trial disturbs its neighbours as well.
+    The ways take turns, so that a disturbance affects all of them.
     """
     best: dict[str, float] = {}
     problem: Exception | None = None
     for name, way in ways.items():
         try:
-            way()  # the first time is longer
+            way()  # the first call is slower
             best[name] = float("inf")
         except Exception as error:
             problem = error
@@ -154,7 +152,7 @@ def race(
 
 
 def _seconds(device: torch.device, way: Callable[[], object]) -> float:
-    """How long it takes; on a CPU the time of its one thread, whatever else the machine does."""
+    """How long it takes; on a CPU the time of its one thread, regardless of other load."""
     if device.type == "cuda":
         return _kernel_seconds(way)
     begin = time.thread_time()
@@ -163,7 +161,7 @@ def _seconds(device: torch.device, way: Callable[[], object]) -> float:
 
 
 def _kernel_seconds(way: Callable[[], object], replays: int = 5) -> float:
-    """How long its kernels take on a GPU as part of a CUDA graph, as engines replay them."""
+    """How long its kernels take in a CUDA graph, as engines replay them."""
     graph = torch.cuda.CUDAGraph()
     begin = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
     end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]

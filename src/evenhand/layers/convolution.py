@@ -1,4 +1,4 @@
-"""A convolution's geometry, what a form of it must do, and one client's, as torch does it."""
+"""A convolution's geometry, the interface of its forms, and one client's convolution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Gradients = tuple[Tensor | None, Tensor | None, Tensor | None]
 class Geometry(NamedTuple):
     """How filters move over an image.
 
-    All forms but the loop take two dimensions and filters that are not transposed.
+    All forms except the loop need two dimensions and filters that are not transposed.
     """
 
     stride: Sides = (1, 1)

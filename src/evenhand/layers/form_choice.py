@@ -1,4 +1,4 @@
-"""Which form a convolution of stacked clients takes: the one that is fastest on this machine."""
+"""Choose the fastest form of a convolution of stacked clients on this machine."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from evenhand.layers.arrangement import arranged, settled
 from evenhand.layers.convolution import Geometry, Sides, convolution
 from evenhand.layers.forms import FORMS
 from evenhand.layers.grouped import BLOCK
+from evenhand.torch_private import is_transformed
 
 CANDIDATES = {
     "cpu": ("grouped_last", "loop"),
     "cuda": ("grouped", "grouped_last", "im2col", "im2col_turned"),
 }
-# what torch's compiler leaves of a form's time, beside what it leaves of the others', for exact
-# numbers and for rounded ones (tf32, bf16)
+# a form's time is multiplied by this, since torch's compiler speeds it up more than the others: for
+# exact numbers, and for rounded ones (tf32, bf16)
 HANDICAPS = ({"im2col": 0.8, "im2col_turned": 0.8}, {"im2col": 0.5, "im2col_turned": 0.5})
-# a layer with so few inputs is the first: nobody asks for the gradient of the data
+# a layer with so few channels is the first one; the gradient of the data is not needed
 IMAGE_CHANNELS = 4
 
 
 def fastest_form(x: Tensor, w: Tensor, how: Geometry, any_order: bool) -> str:
     """The name of the form for a layer.
 
-    On a CPU it does not depend on how many clients there are: neither must their bits.
+    On a CPU it does not depend on the number of clients, so that their bits do not either.
     """
     kind = x.device.type
     if x.ndim != 5 or how.transposed or not x.numel() or kind not in CANDIDATES:
         return "loop" if kind == "cpu" else "grouped"
-    if any(map(torch._C._functorch.is_functorch_wrapped_tensor, (x, w))):
-        return "grouped"  # stacked more than once: torch knows how
+    if any(map(is_transformed, (x, w))):
+        return "grouped"  # stacked more than once: torch handles it
     shapes = "x".join(map(str, x.shape[1:])), "x".join(map(str, w.shape[1:]))
     geometry = (
         f"stride {how.stride} padding {how.padding} dilation {how.dilation} groups {how.groups}"
@@ -50,7 +51,7 @@ def fastest_form(x: Tensor, w: Tensor, how: Geometry, any_order: bool) -> str:
     clients = BLOCK if kind == "cpu" else len(x)
     if kind == "cuda":
         question += f", {clients} clients"
-        if torch.cuda.is_current_stream_capturing():  # no time to try things out
+        if torch.cuda.is_current_stream_capturing():  # nothing can be timed now
             return choices.known(question, x.device) or "grouped"
     device, sides, kind_of_number = x.device, (tuple(x.shape[1:]), tuple(w.shape[1:])), x.dtype
     return choices.remembered(
@@ -67,7 +68,7 @@ def _measured(
     device: torch.device,
     any_order: bool,
 ) -> str:
-    """The fastest form for forward and backward, of those that round each client for itself."""
+    """The fastest form for forward and backward, among those that round each client separately."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)  # as in the engine
     try:
@@ -121,7 +122,7 @@ def _measured(
 
 
 def _same_bits(gradient: Tensor, x: Tensor, w: Tensor, bias: Tensor, how: Geometry) -> bool:
-    """Whether blocks of two, three and four clients give each client the same numbers anywhere."""
+    """Whether each client gets the same bits in blocks of two, three and four, at any place."""
     form = FORMS["grouped_last"]
 
     def all_of(rows: list[int]) -> list[Tensor]:

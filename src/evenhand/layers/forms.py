@@ -1,6 +1,6 @@
 """Convolutions of stacked clients in several forms, the same function up to rounding.
 
-Every client has filters of its own. Which form is fastest depends on the layer and the machine.
+Every client has its own filters. Which form is fastest depends on the layer and the machine.
 
     grouped        one convolution with a group for every client: what ``torch.vmap`` does
     grouped_last   the same with the channels of all clients last in memory; on a CPU in blocks of
@@ -53,9 +53,9 @@ def _loop_backward(
 
 
 def _each(x: Tensor) -> list[Tensor]:
-    """Every client's images; on a CPU always in the same order in memory.
+    """Every client's images; on a CPU always in the same memory order.
 
-    So the order before changes no bit.
+    So the order in which they come changes no bit.
     """
     if x.is_cuda or x.ndim != 5:
         return list(x.unbind(0))
@@ -65,7 +65,7 @@ def _each(x: Tensor) -> list[Tensor]:
 
 
 def _stack(values: Sequence[Tensor]) -> Tensor:
-    """Client by client, each laid out in memory as it was."""
+    """Client by client, each in its own memory order."""
     if values[0].ndim != 4 or values[0].is_contiguous():
         return torch.stack(list(values))
     return torch.stack([value.permute(0, 2, 3, 1) for value in values]).permute(0, 1, 4, 2, 3)

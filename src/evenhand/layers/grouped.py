@@ -16,8 +16,8 @@ from evenhand.layers.convolution import (
     convolution_backward,
 )
 
-# clients of one convolution on a CPU: a group's rounding may depend on how many groups there are,
-# so there are always two, three or four
+# clients per convolution on a CPU: rounding may depend on the number of groups, so there are always
+# two, three or four
 BLOCK = 4
 
 
@@ -55,7 +55,7 @@ def _separated(gradients: Gradients, w: Tensor) -> Gradients:
 
 
 def grouped(x: Tensor, w: Tensor, bias: Tensor | None, how: Geometry) -> Tensor:
-    """What ``torch.vmap`` does."""
+    """One grouped convolution, as ``torch.vmap`` does it."""
     flat = None if bias is None else bias.flatten()
     return apart(
         convolution(

@@ -40,7 +40,7 @@ def im2col_turned_backward(
 
 
 def _patches(x: Tensor, kernel: Sides, how: Geometry) -> Tensor:
-    """(K, g, N OH OW, kh kw C/g) from (K, N, C, H, W): what a filter sees at each place."""
+    """(K, g, N OH OW, kh kw C/g) from (K, N, C, H, W): the patch under the filter at each place."""
     (top, left), groups = how.padding, how.groups
     last = x.permute(0, 1, 3, 4, 2)  # (K, N, H, W, C)
     if top or left:
@@ -92,7 +92,7 @@ def _filter_gradient(rows: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tenso
 
 
 def _shifted_sum(rows: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tensor:
-    """The gradient of the images: every place's share in each patch, added up."""
+    """The gradient of the images, summed over all patches that contain a place."""
     (clients, n, channels, height, width), kernel, groups = x.shape, w.shape[3:], how.groups
     out = _out_size(x, (kernel[0], kernel[1]), how)
     # (K, g, N OH OW, kh kw C/g)
@@ -134,7 +134,7 @@ def _turned(gradient: Tensor, x: Tensor, w: Tensor, how: Geometry) -> Tensor:
         size + p - length
         for size, p, length in zip((height, width), how.padding, last.shape[2:4], strict=True)
     ]
-    # a negative amount cuts off
+    # negative padding crops
     last = F.pad(last, (0, 0, before[1], after[1], before[0], after[0]))
     # (K, C, O/g, kh, kw)
     turned = torch.unflatten(w.flip(3, 4), 1, (how.groups, -1)).transpose(2, 3).flatten(1, 2)

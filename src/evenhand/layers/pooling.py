@@ -1,6 +1,6 @@
 """Max-pooling with rules of its own for stacked clients.
 
-Pooling is exact, so only its speed depends on the order in memory.
+Pooling is exact, so the memory order affects only its speed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Convolutions and max-pooling of a module in their fastest form, for one client or a stack.
 
-A module calls torch's functions as ever. While it runs, :class:`FastLayers` sees these calls: under
-``torch.vmap`` a convolution goes to one of the forms of :mod:`evenhand.layers.forms`, chosen for
-this layer and machine by measurement; on a CPU convolutions and pooling get images with channels
-last, where pooling is several times faster.
+A module calls torch's functions as usual, and :class:`FastLayers` intercepts these calls. Under
+``torch.vmap`` a convolution uses one of the forms in :mod:`evenhand.layers.forms`, chosen by timing
+for this layer and machine. On a CPU, convolutions and pooling get images with channels last, which
+makes pooling several times faster.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from evenhand.layers.convolution import Geometry, Sides
 from evenhand.layers.convolution_rules import Convolution
 from evenhand.layers.pooling import MaxPool
+from evenhand.torch_private import transforms_active
 
 SAFE_LAYERS = (
     nn.Conv2d,
@@ -32,7 +33,6 @@ SAFE_LAYERS = (
     nn.Unflatten,
     nn.Linear,
 )
-transforms_active = torch._C._are_functorch_transforms_active
 _POOLING = (torch.max_pool2d, torch.nn.functional.max_pool2d)
 _CONVOLUTIONS = {  # dimensions, and whether transposed
     torch.conv1d: (1, False),
@@ -45,7 +45,7 @@ _CONVOLUTIONS = {  # dimensions, and whether transposed
 
 
 def fast_layers(module: nn.Module, device: torch.device) -> AbstractContextManager[Any]:
-    """A context in which the module's layers take their fastest form."""
+    """A context in which the module's layers use their fastest form."""
     if transforms_active():
         return FastLayers(_sums_nothing(module))
     if device.type == "cpu" and any(
@@ -56,11 +56,11 @@ def fast_layers(module: nn.Module, device: torch.device) -> AbstractContextManag
 
 
 def _sums_nothing(module: nn.Module) -> bool:
-    """Whether no layer adds up what convolutions give before it is brought into order.
+    """Whether no layer sums the results of convolutions before they are back in order.
 
-    Then stacked images may lie in memory in any order. Else not: sums over interleaved clients
-    round by how many they are, and some of torch's layers cannot be stacked over images with
-    channels last.
+    Then stacked images may have any memory order. Otherwise they may not: sums over interleaved
+    clients round differently for different numbers of clients, and torch cannot stack some layers
+    over images with channels last.
     """
     return all(
         (
@@ -73,11 +73,11 @@ def _sums_nothing(module: nn.Module) -> bool:
 
 
 class FastLayers(TorchFunctionMode):
-    """Hands convolutions and pooling over.
+    """Replaces convolutions and pooling by their fastest form.
 
     Args:
-        any_order: whether stacked images may lie in memory in any order: channels last, clients
-            interleaved.
+        any_order: whether stacked images may have any memory order, such as channels last or
+            clients interleaved.
     """
 
     def __init__(self, any_order: bool) -> None:
@@ -166,7 +166,7 @@ def _ordinary(
     dilation: int | Sides = 1,
     groups: int = 1,
 ) -> tuple[Geometry, Sides]:
-    """How the filters move, and the padding at the ends of images that "same" may need."""
+    """How the filters move, and the extra padding that "same" may need."""
     strides, dilations = _sides(stride, dimensions), _sides(dilation, dimensions)
     none = (0,) * dimensions
     extra: Sides = ()
@@ -194,13 +194,13 @@ def _transposed(
 
 
 def _last(x: Tensor) -> Tensor:
-    """One client's images with channels last, which oneDNN and pooling are faster with.
+    """One client's images with channels last, which makes oneDNN and pooling faster.
 
-    Not of float64: torch's own convolution of it is slower.
+    Except for float64, where torch's own convolution is slower with it.
     """
     if x.dtype is torch.float64 or not x.numel():
         return x
     if x.shape[1] > 1:
         return x.contiguous(memory_format=torch.channels_last)
-    # the same place in memory; only now torch takes it for channels last
+    # the same memory; only now does torch recognise channels last
     return x.reshape(len(x), *x.shape[2:], 1).permute(0, 3, 1, 2)

@@ -1,4 +1,4 @@
-"""Networks of the papers' experiments, all of which can be stacked over clients.
+"""Networks from the papers' experiments; all can be stacked over clients.
 
 Each is an ``nn.Module`` with plain arguments; ``MODELS`` maps the names that specs use to functions
 that build one for given data. Any other module without running statistics can be trained as well.

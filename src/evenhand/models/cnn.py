@@ -1,4 +1,4 @@
-"""Convolutional networks of the papers' experiments: two convolutions, then dense layers."""
+"""Convolutional networks from the papers' experiments: two convolutions, then dense layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 class CNN(nn.Sequential):
     """Convolutions with ReLU and max-pooling by 2, then dense layers with ReLU.
 
-    The names that :data:`VARIANTS` gives to some of its settings, and their parameters:
+    The named variants in :data:`VARIANTS`, with their number of parameters:
 
         femnist   5x5 conv 32, pool, 5x5 conv 64, pool, dense 128: the defaults, a middle-sized CNN
                   for 28 x 28 images. 461 630 for 62 classes
@@ -37,22 +37,22 @@ class CNN(nn.Sequential):
                   al., 2024). 1 626 442 for CIFAR-10
         propfair  5x5 conv 64, pool, 5x5 conv 64, pool, both without padding, dropout 0.25, dense
                   384 and 192, dropout 0.25 after each: CINIC-10 in PropFair (Zhang et al., 2022).
-                  The paper states "2 conv + 3 FC" and nothing else. The rest is as in its published
+                  The paper says only "2 conv + 3 FC". The rest follows its published
                   code, whose network has one dense layer less and normalises over channels; the
                   layer of 384 in place of that is our choice. 797 962 for CINIC-10
 
-    ditto, leaf and pfl come from code that starts as TensorFlow does, init="glorot".
+    ditto, leaf and pfl come from code with TensorFlow's initial values, init="glorot".
 
     Args:
         shape: channels, height and width of an image; without channels, height and width.
         outputs: classes.
         channels: of the convolutions, one number each.
         kernel: side of the filters.
-        padded: whether a convolution keeps the size of its image (kernel odd), or drops what its
-            filters do not fit into.
+        padded: whether a convolution keeps the size of its image (needs an odd kernel) or crops
+            the border.
         pool: max-pooling after "each" convolution, or only after the "last" one.
         hidden: widths of the hidden dense layers.
-        dropout: after the convolutions, and after each hidden dense layer; one number stands for
+        dropout: after the convolutions, and after each hidden dense layer; one number sets
             both.
         init: "torch" or "glorot", see :func:`evenhand.models.linear.initialise`.
     """
@@ -74,7 +74,7 @@ class CNN(nn.Sequential):
         require_whole("kernel", kernel, 1)
         require(
             kernel % 2 == 1 or not padded,
-            "kernel must be odd where padded, got {}; use an odd one, or padded=False",
+            "kernel must be odd if padded, got {}; use an odd one, or padded=False",
             kernel,
         )
         require_choice("pool", pool, ("each", "last"))
@@ -104,7 +104,7 @@ class CNN(nn.Sequential):
                 size = [side // 2 for side in size]
         require(
             min(size) > 0,
-            "images of {} are too small for these convolutions; nothing of them is left",
+            "images of {} are too small for these convolutions; use fewer or smaller ones",
             list(shape),
         )
         layers += [*_dropout(after_convolutions), nn.Flatten()]
@@ -116,7 +116,7 @@ class CNN(nn.Sequential):
 
 
 def image_shape(model: str, shape: Sequence[int]) -> list[int]:
-    """Channels, height and width; raises a ValueError where samples of ``shape`` are no images with
+    """Channels, height and width; raises a ValueError unless samples of ``shape`` are images with
     channels first."""
     numbers = [int(side) for side in shape]
     if len(numbers) == 2:
@@ -136,6 +136,6 @@ def image_shape(model: str, shape: Sequence[int]) -> list[int]:
 
 
 def _dropout(chance: float) -> list[nn.Module]:
-    # none where nothing is dropped: the layer would draw numbers all the same, and clients could
+    # no layer if nothing is dropped: it would draw random numbers all the same, and clients could
     # not be spread over threads
     return [nn.Dropout(chance)] if chance else []

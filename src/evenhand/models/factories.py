@@ -1,7 +1,7 @@
 """Modules that a spec can name: functions of a sample's shape, the number of outputs, a seed and
 options.
 
-Initial parameters depend on the seed alone; torch's generators are left as they were.
+Initial parameters depend only on the seed; torch's generators are not changed.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Shape = Sequence[int]
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Inside, torch draws from ``seed`` on the CPU; afterwards its generators are as they were."""
+    """Seed torch's CPU generator inside the block, and restore it afterwards."""
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
-        # not torch.manual_seed, which sets the GPUs' as well
+        # torch.manual_seed would also seed the GPUs
         torch.default_generator.manual_seed(seed)
         yield
 
@@ -60,7 +60,7 @@ def cnn(
     dropout: float | Sequence[float] | None = None,
     init: str | None = None,
 ) -> nn.Module:
-    """Convolutions and dense layers; see :class:`CNN`. What is None is as in the variant."""
+    """Convolutions and dense layers; see :class:`CNN`. None means as in the variant."""
     require(
         variant in VARIANTS, "variant must be one of {}, got {!r}", ", ".join(VARIANTS), variant
     )
@@ -93,7 +93,7 @@ def char_lstm(
     units: int = 256,
     layers: int = 2,
 ) -> nn.Module:
-    """The next of ``symbols`` characters; see :class:`CharLSTM`."""
+    """Predicts the next of ``symbols`` characters; see :class:`CharLSTM`."""
     _require_tokens("char_lstm", shape, "characters")
     require(
         outputs <= symbols,
@@ -114,7 +114,7 @@ def word_lstm(
     layers: int = 1,
     dense: Sequence[int] = (96,),
 ) -> nn.Module:
-    """The next of ``outputs`` words; see :class:`WordLSTM`."""
+    """Predicts the next of ``outputs`` words; see :class:`WordLSTM`."""
     _require_tokens("word_lstm", shape, "words")
     with seeded(seed):
         return WordLSTM(outputs, embedding, units, layers, dense)
@@ -132,7 +132,7 @@ def text_lstm(
     layers: int = 2,
     dense: int = 30,
 ) -> nn.Module:
-    """A class from word codes; see :class:`TextLSTM`.
+    """Predicts a class from word codes; see :class:`TextLSTM`.
 
     Args:
         vectors: "glove" reads them from the data root, as the data set did; or a tensor (words,

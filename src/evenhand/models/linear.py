@@ -43,7 +43,7 @@ class MLP(nn.Sequential):
         inputs: numbers in a sample.
         outputs: classes, or 1 for a score.
         hidden: widths of the hidden layers.
-        init: "torch" or "glorot", see :func:`initialise`; from zero, hidden units would stay equal.
+        init: "torch" or "glorot", see :func:`initialise`; "zero" would keep hidden units equal.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class MLP(nn.Sequential):
         require(wide, "hidden must be a list of widths >= 1, got {}", hidden)
         require(
             init != "zero" or not hidden,
-            'init must be "torch" or "glorot" where there are hidden layers, got "zero"',
+            'init must be "torch" or "glorot" if there are hidden layers, got "zero"',
         )
         layers = [
             layer
@@ -69,7 +69,7 @@ class MLP(nn.Sequential):
 
 
 def initialise(module: nn.Module, init: str) -> None:
-    """Set the dense and convolutional layers of ``module``.
+    """Initialise the dense and convolutional layers of ``module``.
 
     "torch" leaves PyTorch's default: weights and biases uniform within 1 / sqrt(inputs of a unit).
     "glorot", the default of TensorFlow and so of many papers' code: weights uniform within sqrt(6 /

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from evenhand import torch_private
 from evenhand.errors import require_whole
 
 
@@ -16,8 +17,8 @@ class LSTM(nn.Module):
     """Long short-term memory: (B, T, inputs) to the states of the last layer, (B, T, units).
 
     ``torch.func`` cannot stack torch.nn.LSTM over clients, so this one is written as matrix
-    products and a loop over time. Where nothing is stacked, it calls the same kernel as
-    torch.nn.LSTM, which is faster. Parameters have the names, shapes, order and initial values of
+    products and a loop over time. If nothing is stacked, it calls the kernel of torch.nn.LSTM,
+    which is faster. Parameters have the names, shapes, order and initial values of
     ``torch.nn.LSTM(inputs, units, layers, batch_first=True)``: state_dicts fit both.
 
         c_t = f c_{t-1} + i g,  h_t = o tanh c_t;   i, f, o = sigmoid and g = tanh of parts of W_ih
@@ -47,14 +48,14 @@ class LSTM(nn.Module):
             for n in range(self.layers)
             for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         ]
-        if not torch._C._are_functorch_transforms_active():
+        if not torch_private.transforms_active():
             return self._kernel(x, weights)
         x = x.transpose(0, 1)  # time first: a step is then contiguous
         for weight_ih, weight_hh, bias_ih, bias_hh in zip(
             *(weights[kind::4] for kind in range(4)), strict=True
         ):
             shares = F.linear(x, weight_ih, bias_ih + bias_hh)  # of all steps at once
-            # with precision="bf16" the product has that of the shares
+            # with precision="bf16" the product has the precision of the shares
             weight_hh = weight_hh.to(shares.dtype)
             recurrence = _FusedRecurrence if x.is_cuda else _Recurrence
             x = recurrence.apply(shares, weight_hh)[0]  # type: ignore[no-untyped-call]
@@ -63,9 +64,9 @@ class LSTM(nn.Module):
     def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
         zero = x.new_zeros(self.layers, len(x), self.units)
         packed = _in_one_piece(weights) if x.is_cuda else weights
-        # what backpropagation needs; there is no dropout that "train" could switch on
+        # whether to keep values for backpropagation; there is no dropout to switch on
         kept = torch.is_grad_enabled()
-        states: Tensor = torch._VF.lstm(
+        states: Tensor = torch_private.lstm(
             x, (zero, zero), packed, True, self.layers, 0.0, kept, False, True
         )[0]
         return states
@@ -78,9 +79,9 @@ class _Recurrence(torch.autograd.Function):
     """States (T, B, H) from the input's shares (T, B, 4H) of the gates and the recurrent weights
     (4H, H).
 
-    With a derivative of its own, since autograd would add up the gradient of the weights step by
-    step; here it is one product over all steps. Only inputs and states are kept, the rest is
-    computed again. It can be differentiated twice.
+    It has its own derivative: autograd would add up the gradient of the weights step by step, while
+    here it is one product over all steps. Only inputs and states are kept; the rest is recomputed.
+    It can be differentiated twice.
     """
 
     generate_vmap_rule = True
@@ -116,7 +117,7 @@ class _Recurrence(torch.autograd.Function):
             [fresh * (1 - i), torch.stack(cells[:-1]) * f * (1 - f), i * (1 - g * g)], -2
         )
         by_state, through = bent * o * (1 - o), o * (1 - bent * bent)
-        # the slopes that come back from later steps
+        # gradients from later steps
         of_state = of_cell = torch.zeros_like(states[0])
         of_gates = []
         steps = zip(
@@ -135,11 +136,11 @@ class _Recurrence(torch.autograd.Function):
 
 
 class _FusedRecurrence(torch.autograd.Function):
-    """The same on a GPU, where a step is one product and one kernel of torch's own LSTM cell: its
-    time is that of starting kernels.
+    """The same on a GPU, with one product and one kernel of torch's own LSTM cell per step, since
+    starting kernels takes most of the time.
 
-    Gives states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the
-    derivative, which exists once.
+    Returns states (T, B, H), cells (T, B, H) and gates (T, B, 4H); the latter two are for the
+    derivative. It can be differentiated once.
     """
 
     @staticmethod
@@ -166,7 +167,7 @@ class _FusedRecurrence(torch.autograd.Function):
 
 
 class _FusedBackward(torch.autograd.Function):
-    """Slopes of the shares and of the weights, from those of the states."""
+    """Gradients of the shares and of the weights, from those of the states."""
 
     @staticmethod
     def forward(
@@ -192,7 +193,7 @@ class _FusedBackward(torch.autograd.Function):
 
 
 def _stacked(value: Tensor, dim: int | None, clients: int, place: int) -> Tensor:
-    """With the dimension of the clients in this place."""
+    """Move the dimension of the clients to this place."""
     return (
         value.unsqueeze(place).expand(*value.shape[:place], clients, *value.shape[place:])
         if dim is None
@@ -204,13 +205,13 @@ def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """States and cells (T, K, B, H) and gates (T, K, B, 4H) from shares (T, K, B, 4H) and weights
     (K, 4H, H) of K clients.
 
-    Where weights are of low precision, products are; what is added up over time is not.
+    With weights of low precision, products have it too, but sums over time do not.
     """
     steps, clients, batch, width = shares.shape
     turned, exact = weight.transpose(1, 2).contiguous(), _exact(weight.dtype)
     state = cell = shares.new_zeros(clients * batch, width // 4, dtype=exact)
     found = []
-    # which would make the cells' numbers those of the products
+    # which would give the cells the precision of the products
     with torch.autocast(shares.device.type, enabled=False):
         for share in shares.to(exact).contiguous().flatten(1, 2).unbind(0):
             product = (
@@ -218,7 +219,7 @@ def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
                 .to(exact)
                 .flatten(0, 1)
             )
-            state, cell, gates = torch.ops.aten._thnn_fused_lstm_cell(share, product, cell)
+            state, cell, gates = torch_private.fused_lstm_cell(share, product, cell)
             found.append((state, cell, gates))
     states, cells, kept = (
         torch.stack(values).view(steps, clients, batch, -1) for values in zip(*found, strict=True)
@@ -229,14 +230,14 @@ def _run_cells(shares: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _run_cells_back(
     slopes: Tensor, weight: Tensor, states: Tensor, cells: Tensor, gates: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Slopes of shares (T, K, B, 4H) and weights (K, 4H, H) from those of the states."""
+    """Gradients of shares (T, K, B, 4H) and weights (K, 4H, H) from those of the states."""
     steps, clients, batch, units = states.shape
     weight, exact = weight.contiguous(), _exact(weight.dtype)
     of_state, of_cell, of_gates = slopes[-1].to(exact), None, []
     before = _delayed(cells)
     for t in reversed(range(steps)):
         pieces = (value.reshape(clients * batch, -1) for value in (before[t], cells[t], gates[t]))
-        slope, of_cell, _ = torch.ops.aten._thnn_fused_lstm_cell_backward_impl(
+        slope, of_cell, _ = torch_private.fused_lstm_cell_backward(
             of_state.reshape(-1, units), of_cell, *pieces, False
         )
         of_gates.append(slope.view(clients, batch, -1).to(weight.dtype))
@@ -252,20 +253,20 @@ def _run_cells_back(
 
 
 def _exact(dtype: torch.dtype) -> torch.dtype:
-    """What numbers of this kind are added up as."""
+    """The type in which numbers of this type are summed."""
     return torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
 
 
 def _gates(values: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Input gate, forget gate, candidate and output gate, (..., H) each, from (..., 4H)."""
-    # one call for three, and an idle one: calls are what takes time
+    # one call for three gates and an unused one, since calls take the time
     i, f, _, o = _sigmoid(values).chunk(4, -1)
     return i, f, values.chunk(4, -1)[2].tanh(), o
 
 
 def _sigmoid(x: Tensor) -> Tensor:
-    # on a CPU, torch's sigmoid rounds by the place in memory, and a client's bits would depend on
-    # its neighbours; tanh does not
+    # on a CPU, torch's sigmoid rounds differently by place in memory, so a client's bits would
+    # depend on its neighbours; tanh does not
     return x.sigmoid() if x.is_cuda else ((x / 2).tanh() + 1) / 2
 
 
@@ -275,8 +276,8 @@ def _delayed(states: Tensor) -> Tensor:
 
 
 def _in_one_piece(weights: list[Tensor]) -> list[Tensor]:
-    """The same weights as views of one buffer, laid out as cuDNN wants it: it would otherwise warn
-    and copy them itself."""
+    """The same weights as views of one buffer, laid out as cuDNN wants it: otherwise it warns
+    and copies them itself."""
     kinds = ((0, 1), (2, 3))  # matrices of all layers, then biases
     order = [
         4 * layer + kind for pair in kinds for layer in range(len(weights) // 4) for kind in pair

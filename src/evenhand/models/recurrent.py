@@ -15,12 +15,12 @@ from evenhand.models.lstm import LSTM
 
 
 class CharLSTM(nn.Module):
-    """The next character from the characters before it: embedding, LSTM layers, a dense layer on
+    """Predicts the next character from those before it: embedding, LSTM layers, a dense layer on
     the last state.
 
     The network for Shakespeare in LEAF (Caldas et al., 2018), q-FFL, GIFAIR-FL and PropFair: 80
     symbols, embedding 8, two layers of 256: 819 920 parameters. PropFair's paper has one layer:
-    293 584. Starts as PyTorch's layers do (LEAF and q-FFL: TensorFlow's, with a forget bias of 1).
+    293 584. Initial values are PyTorch's (LEAF and q-FFL: TensorFlow's, with a forget bias of 1).
     """
 
     def __init__(
@@ -39,15 +39,15 @@ class CharLSTM(nn.Module):
 
 
 class WordLSTM(nn.Module):
-    """The next word from the words before it: embedding, LSTM layers, dense layers without
+    """Predicts the next word from those before it: embedding, LSTM layers, dense layers without
     activation on the last state.
 
     The network for Stack Overflow in Reddi et al. (ICLR 2021) and PropFair ("1 LSTM + 2 FC"):
     10 004 words, embedding 96, one layer of 670, dense 96, dense to the words: 4 053 428
-    parameters. (Keras has one bias where PyTorch has two: 4 050 748.) Starts as PyTorch's layers
-    do.
+    parameters. (Keras has one bias where PyTorch has two: 4 050 748.) Initial values are
+    PyTorch's.
 
-    Codes 0 before the first word are padding: they are passed over, as with a mask.
+    Codes 0 before the first word are padding, which is skipped as with a mask.
 
     Args:
         words: codes of words, and outputs.
@@ -79,7 +79,7 @@ class WordLSTM(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
         padding = (x == 0).cumprod(1).sum(1, keepdim=True)  # in front
-        # words first, and the state after the last of them: padding comes too late to count
+        # words first, padding after them; the state after the last word is used
         words = x.gather(1, (torch.arange(length, device=x.device) + padding) % length)
         states = self.lstm(self.embedding(words))
         last = (length - 1 - padding).clamp(min=0)[..., None].expand(-1, -1, states.shape[2])
@@ -88,21 +88,21 @@ class WordLSTM(nn.Module):
 
 
 class TextLSTM(nn.Module):
-    """A class from a text's word codes: frozen word vectors, LSTM layers, one or two dense layers
-    on the last state.
+    """Predicts a class from a text's word codes: frozen word vectors, LSTM layers, one or two dense
+    layers on the last state.
 
     The network for Sent140 in q-FFL's code (Li et al., ICLR 2020): two layers of 100 units, a dense
     layer of 30 without activation, one of 2. FAFL's paper says "two LSTM layers and one dense
-    layer": ``dense=0``. Like there, the last state is that after the last position, padding
-    included. Trained parameters: 164 692 for vectors of length 100, 244 692 for 300. Starts as
-    PyTorch's layers do.
+    layer": ``dense=0``. As there, the last state is the one after the last position, padding
+    included. Trained parameters: 164 692 for vectors of length 100, 244 692 for 300. Initial values
+    are PyTorch's.
 
     Args:
-        vectors: (V, d), row = code of a word. They are not trained, do not travel, and are not in
+        vectors: (V, d), the row is the code of a word. They are not trained, not sent, and not in
             the state_dict.
         outputs: classes.
         units, layers: of the LSTM.
-        dense: width of the first dense layer; 0 leaves it out.
+        dense: width of the first dense layer; 0 for none.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class TextLSTM(nn.Module):
 
 
 class FrozenVectors(nn.Module):
-    """Rows of a constant matrix by their number. Copies share the matrix: it may have hundreds of
+    """Looks up rows of a constant matrix. Copies share the matrix, which may take hundreds of
     megabytes."""
 
     vectors: Tensor

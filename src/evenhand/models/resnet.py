@@ -15,15 +15,15 @@ STAGES = ((64, 1), (128, 2), (256, 2), (512, 2))
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 (He et al., CVPR 2016) with group normalisation in the place of batch
+    """ResNet-18 (He et al., CVPR 2016) with group normalisation instead of batch
     normalisation.
 
-    Running statistics of batches cannot be shared between clients; groups of channels of one sample
-    need none (Hsieh et al., ICML 2020). PropFair's experiments on CIFAR (Zhang et al., 2022) take 2
-    groups and the ImageNet stem. As many parameters as with batch normalisation: 11 181 642 for ten
+    Running statistics of batches cannot be shared between clients; group normalisation has none
+    (Hsieh et al., ICML 2020). PropFair's experiments on CIFAR (Zhang et al., 2022) use 2 groups and
+    the ImageNet stem. It has as many parameters as with batch normalisation: 11 181 642 for ten
     classes with the ImageNet stem, 11 173 962 with CIFAR's.
 
-    Starts as torchvision's: convolutions normal with variance 2 / (outputs * filter area),
+    Initial values are torchvision's: convolutions normal with variance 2 / (outputs * filter area),
     normalisation 1 and 0, dense layer as PyTorch's default.
 
     Args:
@@ -31,7 +31,7 @@ class ResNet18(nn.Module):
         outputs: classes.
         stem: "cifar", a 3x3 convolution that keeps the size, or "imagenet", a 7x7 one with stride 2
             and max-pooling by 2.
-        groups: into which the channels of a layer are divided; must divide 64.
+        groups: number of groups for the channels of a layer; must divide 64.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ResNet18(nn.Module):
         require_whole("groups", groups, 1)
         require(
             64 % groups == 0,
-            "groups must divide the 64 channels of the first stage, got {}; the papers take 2",
+            "groups must divide the 64 channels of the first stage, got {}; the papers use 2",
             groups,
         )
         self._add_channel = len(shape) == 2
@@ -84,7 +84,7 @@ class ResNet18(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions beside a shortcut."""
+    """Two 3x3 convolutions with a shortcut."""
 
     def __init__(self, narrow: int, wide: int, stride: int, groups: int) -> None:
         super().__init__()

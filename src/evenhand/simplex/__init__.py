@@ -1,7 +1,7 @@
 """The probability simplex: nearest points, min-norm weights, weighted quantiles.
 
-Vectors are float64; an answer has the type of what was given. Entries that are not finite, as after
-a run that diverged, give NaN.
+Computations are in float64; a result has the type of the input. Entries that are not finite, as
+after a diverged run, give NaN.
 """
 
 from evenhand.simplex.min_norm import min_norm_weights

@@ -13,11 +13,11 @@ from evenhand.errors import require
 from evenhand.simplex.projections import checked_box, project_box
 
 EPS = 2.0**-52
-# of a Newton step: above rounding, so that it does not wander along flat directions; small, so that
-# few are needed
+# damping of a Newton step: above rounding, so that it does not drift along flat directions; small,
+# so that few steps are needed
 DAMPING = 2.0**-34
-# on the way to a start: steps of the gradient, of the power iteration for their length, for the
-# level of a projection, and of the active-set method
+# steps to find a start: of the gradient, of the power iteration for their length, for the level of
+# a projection, and of the active-set method
 GRADIENT_STEPS, POWER_STEPS, THETA_STEPS, SET_STEPS = 60, 12, 12, 12
 
 
@@ -31,12 +31,12 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     stopped by the first bound it meets, or bent along the bounds where that is better; at the best
     point of a face, mass moves between the pair of entries that violates optimality most, a step
     that never has length zero. So every step descends, and no face comes twice. It starts close to
-    the minimum, so that a few steps do. G may be singular, or indefinite by rounding; its scale
-    does not matter.
+    the minimum, so that a few steps are enough. G may be singular, or indefinite by rounding; its
+    scale does not matter.
 
-    The combination sum lam_i u_i is unique, lam need not be. Vectors with equal products and equal
-    bounds get equal weights; between other optimal weights the choice is arbitrary, but always the
-    same.
+    The combination sum lam_i u_i is unique, but lam need not be. Vectors with equal products and
+    equal bounds get equal weights; between other optimal weights the choice is arbitrary, but
+    always the same.
 
     >>> min_norm_weights(torch.tensor([[1.0, 0.0], [0.0, 3.0]])).tolist()
     [0.75, 0.25]
@@ -46,9 +46,7 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
         "gram must be a square matrix, got shape {}",
         tuple(gram.shape),
     )
-    require(
-        bool(gram.isfinite().all()), "gram must be finite; leave out clients whose update is not"
-    )
+    require(bool(gram.isfinite().all()), "gram must be finite; exclude clients whose update is not")
     low, high = checked_box(len(gram), low, high, gram.device)
     lam = project_box(torch.full_like(low, 1 / len(gram)), low, high)
     top = gram.diagonal().double().max().item()
@@ -57,7 +55,7 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
     G = gram.double() / top
     lam = _towards_minimum(G, lam, low, high)
     best, least, since = lam, math.inf, 0
-    # rounding may keep the violation above the tolerance for good: stop when it no longer halves
+    # rounding may keep the violation above the tolerance forever: stop when it no longer halves
     while since < len(gram) + 20:
         lam = _face_minimum(G, lam, low, high)
         exchange, violation = _worst_pair(G, lam, low, high)
@@ -71,8 +69,8 @@ def min_norm_weights(gram: Tensor, low: float | Tensor = 0.0, high: float | Tens
 
 
 def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """A point close to the minimum: gradient steps find most entries on a bound, changes of many
-    at once the others. It need not be more than a good start."""
+    """A point close to the minimum: gradient steps find most entries on a bound, and changing many
+    entries at once finds the others. A good start is enough."""
     start = lam
     rate, ahead, theta = 1 / _curvature(G), lam, torch.zeros((), dtype=G.dtype, device=G.device)
     for k in range(1, GRADIENT_STEPS + 1):
@@ -80,14 +78,14 @@ def _towards_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tenso
         ahead, lam = after + (k - 1) / (k + 2) * (after - lam), after
     candidates = [start, *(project_box(x, low, high) for x in (lam, *_by_sets(G, lam, low, high)))]
     best = min(candidates, key=lambda x: float(x @ (G @ x)))
-    for bound in (low, high):  # a projection may miss it in the last bits
+    for bound in (low, high):  # a projection may miss sum 1 in the last bits
         best = torch.where((best - bound).abs() <= 4 * EPS * bound.abs(), bound, best)
     return best
 
 
 def _curvature(G: Tensor) -> Tensor:
-    """The largest curvature along directions of sum zero, nearly: power iterations, a fifth more
-    for safety, and no more than the bound by sums of rows."""
+    """About the largest curvature along directions of sum zero: power iterations, plus a fifth for
+    safety, limited by the bound from row sums."""
     bound = G.abs().sum(1)
     v = bound - bound.mean() + torch.linspace(-1, 1, len(G), dtype=G.dtype, device=G.device)
     found = torch.zeros((), dtype=G.dtype, device=G.device)
@@ -99,8 +97,8 @@ def _curvature(G: Tensor) -> Tensor:
 
 
 def _nearly_projected(v: Tensor, low: Tensor, high: Tensor, theta: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest point of sum 1 between the bounds, by a few of Newton's steps for theta, halving
-    its range where they leave it."""
+    """The nearest point of sum 1 between the bounds, by a few Newton steps for theta, with
+    bisection where they leave its range."""
     least, most = (v - high).min(), (v - low).max()
     for _ in range(THETA_STEPS):
         x = v - theta
@@ -143,7 +141,7 @@ def _face_minimum(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
         stopped, bent = _moved(lam, direction, low, high), project_box(lam + direction, low, high)
         if len(_inside(stopped, low, high)) == len(free):
             return stopped
-        fewer = len(_inside(bent, low, high)) < len(free)  # else there might be no end
+        fewer = len(_inside(bent, low, high)) < len(free)  # otherwise it might never end
         lam = bent if fewer and bent @ G @ bent < stopped @ G @ stopped else stopped
 
 
@@ -155,8 +153,8 @@ def _inside(lam: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def _newton(G: Tensor, slope: Tensor) -> Tensor:
     """The step of sum zero towards the minimum of the quadratic form ``G``.
 
-    It is damped just enough that G can be factorised. The shortest vector gives what the others
-    take: relative to it, sizes that differ by many orders stay apart.
+    It is damped just enough that G can be factorised. The entry of the shortest vector balances
+    the others: relative to it, sizes that differ by many orders of magnitude stay apart.
     """
     short = G.diagonal().argmin()
     others = torch.arange(len(G), device=G.device) != short
@@ -178,7 +176,7 @@ def _newton(G: Tensor, slope: Tensor) -> Tensor:
 def _worst_pair(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, float]:
     """The best exchange of mass between the two entries where it descends fastest.
 
-    Also by how much the slope there exceeds rounding.
+    Also returns by how much the slope there exceeds rounding.
     """
     slope, noise = G @ lam, 4 * EPS * math.sqrt(len(G)) * (G.abs() @ lam.abs())
     giver = torch.where(lam > low, slope, -torch.inf).argmax()
@@ -206,6 +204,6 @@ def _shared_by_twins(G: Tensor, lam: Tensor, low: Tensor, high: Tensor) -> Tenso
     looks = torch.cat([G, low[:, None], high[:, None]], 1)
     _, twin, count = torch.unique(looks, dim=0, return_inverse=True, return_counts=True)
     one = torch.zeros(len(count), dtype=lam.dtype, device=lam.device).index_put((twin,), lam)
-    # exact where all are equal
+    # exact if all are equal
     shared: Tensor = (one + torch.zeros_like(one).index_add(0, twin, lam - one[twin]) / count)[twin]
     return shared

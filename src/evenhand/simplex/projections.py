@@ -7,9 +7,9 @@ from torch import Tensor
 
 from evenhand.errors import require
 
-ROUND_OFF = 1e-9  # bounds whose sum misses 1 by no more than this count as reaching it
-BRANCHES = 32  # breaks of a projection that are looked at together
-MOST_AT_ONCE = 1 << 16  # numbers that this may take at once; with more of them, fewer breaks
+ROUND_OFF = 1e-9  # bounds whose sum misses 1 by at most this count as reaching it
+BRANCHES = 32  # breakpoints of a projection that are evaluated together
+MOST_AT_ONCE = 1 << 16  # numbers in memory at once; with longer vectors, fewer breakpoints
 
 
 def project_simplex(
@@ -18,8 +18,8 @@ def project_simplex(
     """The point of {x : sum x = 1, x_i >= floor} nearest to ``v`` (n,).
 
     x_i = max(v_i - theta, floor), with theta from sorting (Held, Wolfe and Crowder, 1974). Entries
-    outside ``support`` (n,) are 0. A floor that is a tensor () is taken as it is, unchecked: it
-    stands for the floors of several runs side by side.
+    outside ``support`` (n,) are 0. A floor that is a tensor () is not checked: it stands for the
+    floors of several runs side by side.
 
     >>> project_simplex(torch.tensor([1.0, 0.75, 0.0])).tolist()
     [0.625, 0.375, 0.0]
@@ -39,7 +39,7 @@ def project_simplex(
 def project_capped(v: Tensor, cap: float | Tensor) -> Tensor:
     """The point of {x : sum x = 1, 0 <= x_i <= cap_i} nearest to ``v`` (n,).
 
-    One cap for all, or one each. A tensor () is taken as it is, unchecked, as the floor of
+    One cap for all entries, or one each. A tensor () is not checked, like the floor of
     :func:`project_simplex`.
 
     >>> project_capped(torch.tensor([5.0, 1.0, 0.75]), 0.5).tolist()
@@ -54,10 +54,11 @@ def project_capped(v: Tensor, cap: float | Tensor) -> Tensor:
 def project_box(v: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     """The point of {x : sum x = 1, low_i <= x_i <= high_i} nearest to ``v`` (n,).
 
-    Bounds are for all, or one each. x_i = min(max(v_i - theta, low_i), high_i). The sum falls from
-    sum high to sum low as theta grows, and is linear between the 2n values v_i - high_i and v_i -
-    low_i: a search among these, sorted, finds the piece that crosses 1, where theta is a quotient.
-    No tolerance is involved, but for bounds that sum to 1 up to round-off (1e-9).
+    Bounds are for all entries, or one each. x_i = min(max(v_i - theta, low_i), high_i). As theta
+    grows, the sum falls from sum high to sum low, and is linear between the 2n values v_i - high_i
+    and v_i - low_i. A search among these, sorted, finds the piece that crosses 1; there theta is a
+    quotient.
+    There is no tolerance, except for bounds that sum to 1 up to round-off (1e-9).
 
     >>> project_box(torch.tensor([5.0, 1.0, 0.0]), torch.tensor([0.0, 0.0, 0.25]), 0.5).tolist()
     [0.5, 0.25, 0.25]
@@ -80,7 +81,7 @@ def checked_box(
         first = int(crossed[0])
         raise ValueError(
             f"lower bound {low[first]:g} of entry {first} exceeds its upper bound {high[first]:g};"
-            " exchange or widen them"
+            " swap or widen them"
         )
     require(
         least <= 1 + ROUND_OFF,
@@ -89,7 +90,7 @@ def checked_box(
     )
     require(
         most >= 1 - ROUND_OFF,
-        "the upper bounds sum to {:g}, less than the mass 1; raise them, 1 is no bound",
+        "the upper bounds sum to {:g}, less than the mass 1; raise them; 1 means no bound",
         most,
     )
     return low, torch.where(high.isinf(), low + 2 + abs(least), high)
@@ -97,7 +98,7 @@ def checked_box(
 
 def _projected(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """:func:`project_box` for bounds that were checked."""
-    # no branch looks at a value, so torch.func can stack this over runs
+    # no branch depends on a value, so torch.func can stack this over runs
     both = _levelled(v.double(), _bracket(v.double(), low, high), low, high)  # (2, n)
     miss = _excess(both, low, high).abs()
     x = torch.where(miss[0] <= miss[1], both[0], both[1])
@@ -107,14 +108,14 @@ def _projected(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _excess(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """By how much the sum over the last dimension exceeds 1 once ``v`` is cut to its bounds."""
+    """By how much the sum over the last dimension exceeds 1 after clamping ``v`` to its bounds."""
     return v.clamp(low, high).sum(-1) - 1
 
 
 def _bracket(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """(..., 2) for vectors (..., n): the values of theta between which the sum falls to 1.
 
-    They are neighbours among v - high and v - low; the sum is that of v - theta, cut to its bounds.
+    They are neighbours among v - high and v - low; the sum is that of v - theta, clamped to bounds.
     """
     breaks = torch.cat([v - high, v - low], -1).sort(-1).values
     last = breaks.shape[-1] - 1
@@ -122,8 +123,8 @@ def _bracket(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
     while stride * ways <= last:
         stride *= ways
     first = torch.zeros(1, dtype=torch.int64, device=v.device)
-    # the last of a few evenly spaced breaks where the sum is still 1 or more; then finer, from
-    # there on
+    # the last of a few evenly spaced breakpoints where the sum is still at least 1; then finer
+    # from there
     while stride >= 1:
         place = first + stride * torch.arange(1, ways, device=v.device)  # (..., ways - 1)
         theta = breaks.gather(-1, place.clamp(max=last).expand(*v.shape[:-1], -1))
@@ -136,7 +137,7 @@ def _bracket(v: Tensor, low: Tensor, high: Tensor) -> Tensor:
 def _levelled(v: Tensor, anchors: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """(A, n) v - theta, with theta counted from ``anchors`` (A,) close to it.
 
-    Then no precision is lost, however large the entries are.
+    So no precision is lost, however large the entries are.
     """
     largest = torch.finfo(torch.float64).max
     x = (v - anchors[:, None]).clamp(-largest, largest)

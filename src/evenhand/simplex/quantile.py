@@ -9,10 +9,10 @@ from evenhand.errors import require, require_number
 
 
 def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:
-    """The smallest value () that, with all below it, has at least ``level`` of the weight.
+    """The smallest value () such that values up to it have at least ``level`` of the weight.
 
-    Level 0 gives the smallest value that has weight, 1 the largest. Sums that miss the level by a
-    relative 1e-12 reach it.
+    Level 0 gives the smallest value with positive weight, 1 the largest. Sums within a relative
+    1e-12 of the level reach it.
 
     >>> weighted_quantile(torch.tensor([3.0, 1.0, 2.0]), torch.tensor([1.0, 1.0, 2.0]), 0.75).item()
     2.0
@@ -31,7 +31,7 @@ def weighted_quantile(values: Tensor, weights: Tensor, level: float) -> Tensor:
     held = weights > 0
     order = values[held].argsort()
     ordered, weight = values[held][order], weights[held].double()[order]
-    weight = weight / weight.max()  # no sum overflows
+    weight = weight / weight.max()  # so that no sum overflows
     if level <= 0.5:
         reached = weight.cumsum(0) >= level * weight.sum() * (1 - 1e-12)
     else:  # the same from the other end, where small weights are not lost in a large sum

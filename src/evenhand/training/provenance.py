@@ -17,6 +17,7 @@ from evenhand import files
 from evenhand.engines import processes
 from evenhand.reading import read_json
 from evenhand.training.manifest import Sealed, renew
+from evenhand.version import __version__
 
 ABOUT = "about.json"
 PACKAGES = ("evenhand", "torch", "numpy", "scikit-learn")
@@ -35,9 +36,14 @@ def place_of(device: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
         "machine": platform.platform(),
         "versions": {
             "python": platform.python_version(),
-            **{name: metadata.version(name) for name in packages},
+            **{name: _version_of(name) for name in packages},
         },
     }
+
+
+def _version_of(package: str) -> str:
+    # evenhand itself may run from a clone that is not installed
+    return __version__ if package == "evenhand" else metadata.version(package)
 
 
 def begun_at(directory: Path) -> dict[str, Any]:

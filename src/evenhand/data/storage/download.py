@@ -17,6 +17,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from evenhand.data.storage.file import file_hash
 from evenhand.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,10 +41,8 @@ def digest(path: Path, like: str | None) -> str | None:
     """The file's checksum, of the kind that ``like`` is; None for None."""
     if like is None:
         return None
-    from pooch import file_hash
-
     kind = like.partition(":")[0]
-    return f"{kind}:{file_hash(str(path), kind)}"
+    return f"{kind}:{file_hash(path, kind)}"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from evenhand.errors import DataError, first_line
+from evenhand.files import cache_home
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,7 @@ def data_root() -> Path:
     given = os.environ.get("EVENHAND_DATA")
     if given:
         return Path(given).expanduser()
-    from pooch import os_cache
-
-    return Path(os_cache("evenhand"))
+    return cache_home()
 
 
 def folder_of(dataset: str, root: Path | str | None = None) -> Path:
@@ -62,6 +61,14 @@ def find(file: File, folders: Sequence[Path]) -> Path | None:
             if (folder / name).is_file():
                 return folder / name
     return None
+
+
+def file_hash(path: Path, kind: str) -> str:
+    """The checksum of a file's bytes, "md5" or "sha256"."""
+    with path.open("rb") as content:
+        return hashlib.file_digest(
+            content, lambda: hashlib.new(kind, usedforsecurity=False)
+        ).hexdigest()
 
 
 def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
@@ -106,10 +113,8 @@ def verify(path: Path, file: File) -> bool:
     if file.checksum is None or file.member is not None or path.name != Path(file.name).name:
         # what lies at url has a checksum, but this is a part of it, or packed in another way
         return False
-    from pooch import file_hash
-
     kind, _, wanted = file.checksum.partition(":")
-    got = file_hash(str(path), kind)
+    got = file_hash(path, kind)
     if got != wanted.lower():
         raise DataError(
             f"{path} is damaged or another version: its {kind} is {got}, not {wanted}; remove it"

@@ -195,7 +195,8 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         from pyarrow import parquet
     except ImportError as error:
         raise DataError(
-            f"reading {path} needs pyarrow; install evenhand[parquet], or save the table as CSV"
+            f"reading {path} needs pyarrow: pip install pyarrow (extra: evenhand[parquet]), or save"
+            " the table as CSV"
         ) from error
     try:
         stored = parquet.read_table(path)

@@ -148,7 +148,7 @@ def _decoded(name: str, content: bytes) -> Pixels:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
         raise DataError(
-            "CINIC-10's PNG files need Pillow: pip install 'evenhand[images]'"
+            "CINIC-10's PNG files need Pillow: pip install pillow (extra: evenhand[images])"
         ) from None
     try:
         with Image.open(io.BytesIO(content), formats=("PNG",)) as image:

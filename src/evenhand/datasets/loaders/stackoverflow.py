@@ -236,7 +236,9 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         import h5py
     except ImportError:
-        raise DataError("Stack Overflow's files need h5py: pip install 'evenhand[hdf5]'") from None
+        raise DataError(
+            "Stack Overflow's files need h5py: pip install h5py (extra: evenhand[hdf5])"
+        ) from None
     try:
         file = h5py.File(path, "r")
     except OSError as error:

@@ -31,15 +31,15 @@ from evenhand.tree import Tree
 
 
 def split(exchange: Exchange, model: Model, population: Population) -> Exchange:
-    """``exchange`` divided among the processes; itself where there is one.
+    """``exchange`` divided among the processes; unchanged if there is only one.
 
     All processes must have the same model and the same data.
     """
     if not several():
         if launched():
             warnings.warn(
-                f"torchrun has started {os.environ['WORLD_SIZE']} processes, but each of them"
-                " trains alone; put the training inside `with evenhand.engines.processes.join():`",
+                f"torchrun has started {os.environ['WORLD_SIZE']} processes, but each trains by"
+                " itself; put the training inside `with evenhand.engines.processes.join():`",
                 stacklevel=4,  # where fit is called
             )
         return exchange
@@ -51,7 +51,7 @@ def split(exchange: Exchange, model: Model, population: Population) -> Exchange:
     if len(set(gather_objects(content.hexdigest()))) > 1:
         raise ProcessError(
             "the processes do not start from the same model and data; call torch.manual_seed before"
-            " making the module, and deal the data with the same seed everywhere"
+            " making the module, and partition the data with the same seed everywhere"
         )
     return Split(exchange, model, population)
 
@@ -67,13 +67,13 @@ class Split:
         self.meanwhile: Callable[[], tuple[Work, Tensor, int] | None] | None = None
         # (n,) where a client with a memory works, also after a checkpoint is loaded
         self._home = deal(population.sizes("train"), self.world)
-        # (n,) where it got its memory, if that was unforeseen; -1 for the others
+        # (n,) where it got a memory unexpectedly; -1 for other clients
         self._kept_at = torch.full((population.clients,), -1)
         # by identity: whether a kind of work needs memories; None: not known
         self._remembering: dict[int, tuple[Work, bool | None]] = {}
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Let clients ``ids`` work on ``task``, each at its process."""
+        """Let clients ``ids`` work on ``task``, each on its process."""
         if not len(ids):
             return self.inner.exchange(work, task, ids, round)
         place = self._places(work, ids)
@@ -98,15 +98,15 @@ class Split:
         answered = int(met.rows.sum())
         if not answered:
             return replies
-        if unknown:  # a work that starts without a memory may leave one
+        if unknown:  # work that starts without a memory may leave one
             self._remembering[id(work)] = (work, bool(met.memories.any()))
             if met.memories.any():
                 self._kept_at[ids] = place
         form = common_form(form, met)
-        if not len(replies.ids):  # takes part with a zero for each sum and no rows
+        if not len(replies.ids):  # contributes zeros to the sums, and no rows
             total, rows = form.zeros(self.model.device), form.no_rows(self.model.device)
         total = add_up(total)
-        if answered == len(ids):  # everyone knows who answered
+        if answered == len(ids):  # every process knows which clients answered
             rows = gather_rows({"each": rows["each"]}, met.rows)
             found = torch.cat([ids[place == process] for process in range(self.world)])
         else:
@@ -124,12 +124,12 @@ class Split:
         seeds: Tensor,
         runs: Tensor | None = None,
     ) -> tuple[Replies, Tensor]:
-        """The exchanges of several runs, whole runs at each process.
+        """The exchanges of several runs, each run on one process.
 
-        So their sums have the bits that they have on one process.
+        So their sums have the same bits as with one process.
 
         Args:
-            runs: (R,) which runs the rows are of; by default the first R.
+            runs: (R,) the run of each row; by default the first R.
         """
         numbers = torch.arange(len(ids)) if runs is None else runs
         place = numbers % self.world
@@ -163,7 +163,7 @@ class Split:
 
     @property
     def memories(self) -> dict[int, Tree]:
-        """What clients remember, by id: those of all processes, on every process. All must ask."""
+        """The memories of the clients of all processes, by id; all processes must call this."""
         return self._collected("memories", self.inner.memories)
 
     @memories.setter
@@ -176,7 +176,7 @@ class Split:
         }
 
     def memories_of(self, run: int) -> dict[int, Tree]:
-        """What clients remember in one of several runs; all processes must ask."""
+        """The clients' memories in one of several runs; all processes must call this."""
         inner: Any = self.inner
         place, mine = run % self.world, run // self.world
         return self._collected(
@@ -190,7 +190,7 @@ class Split:
             inner.remember_runs(own)
 
     def _upcoming(self) -> tuple[Work, Tensor, int] | None:
-        """What comes next at this process."""
+        """The next work of this process."""
         upcoming, self.meanwhile = self.meanwhile() if self.meanwhile is not None else None, None
         if upcoming is None:
             return None
@@ -199,7 +199,7 @@ class Split:
         return (work, mine, round) if len(mine) else None
 
     def _places(self, work: Work, ids: Tensor) -> Tensor:
-        """(K,) at which process each client works."""
+        """(K,) the process that each client works on."""
         dealt = deal(self.population.sizes(work.part)[ids], self.world)
         if work.pooled:  # memories play no part
             return dealt
@@ -212,7 +212,7 @@ class Split:
     def _remembers(self, work: Work) -> bool | None:
         """Whether clients need their memories for this work.
 
-        None for training that starts without one and has not come up yet.
+        None for training that starts without one and has not been seen yet.
         """
         if id(work) not in self._remembering:
             starts_with_one = bool(work.first_memory(self.model.init()))
@@ -244,9 +244,9 @@ class Split:
 
 
 def deal(sizes: Tensor, hands: int) -> Tensor:
-    """(K,) the process of each client, so that all get about as many clients and samples.
+    """(K,) the process of each client; all get about the same number of clients and samples.
 
-    From large to small, there and back again.
+    Clients are assigned from large to small, forth and back over the processes.
 
     >>> deal(torch.tensor([5, 9, 1, 7]), 2)
     tensor([1, 0, 0, 1])

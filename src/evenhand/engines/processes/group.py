@@ -1,4 +1,4 @@
-"""The processes of a run: whether there are several, and what they do together."""
+"""The processes of a run, and functions that they call together."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from evenhand.engines.processes.meeting import all_or_none, delivered, meet
 
 Given = ParamSpec("Given")
 Found = TypeVar("Found")
-# a process that dies takes the others along, as torchrun sees to it; one that is slow may be
-# downloading data
+# torchrun stops all processes when one dies; a slow one may be downloading data
 PATIENCE = timedelta(hours=12)
 
 
@@ -32,7 +31,7 @@ def several() -> bool:
 
 
 def is_first() -> bool:
-    """Whether this is the process that writes files and speaks; true where there is one process."""
+    """Whether this process writes files and prints; true if there is only one."""
     return not several() or dist.get_rank() == 0
 
 
@@ -40,8 +39,8 @@ def is_first() -> bool:
 def join() -> Iterator[None]:
     """Work together with the other processes that torchrun has started, until the end of the block.
 
-    Does nothing where torchrun has started none. Inside, device "cuda" is a GPU of this process's
-    own, as long as there are enough of them.
+    Does nothing unless torchrun started this process. Inside, device "cuda" is a GPU of this
+    process's own, if there are enough.
 
     >>> with join():
     ...     is_first()
@@ -50,9 +49,8 @@ def join() -> Iterator[None]:
     if several() or not launched():
         yield
         return
-    # loaded later, as torch.func and torch.compile do, its functions would keep the group as a
-    # default argument, and with it threads that may still be at work when Python ends, which aborts
-    # the process
+    # torch.func and torch.compile would load this later. Its functions would then keep the group as
+    # a default argument, with threads that may still run when Python exits, which aborts it
     import torch.distributed.nn.functional
 
     gpus, own = torch.cuda.device_count(), False
@@ -69,7 +67,7 @@ def join() -> Iterator[None]:
 
 
 def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all processes call: an error of one is an error of all."""
+    """Make a function that all processes call fail on all of them if it fails on one."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -82,7 +80,7 @@ def together(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
-    """A function that all call and the first carries out; all get its result or error."""
+    """Make a function that all call run on the first only; all get its result or error."""
 
     @wraps(function)
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Found:
@@ -92,9 +90,9 @@ def on_first(function: Callable[Given, Found]) -> Callable[Given, Found]:
 
 
 def from_first(function: Callable[[], Found], name: str = "a question") -> Found:
-    """What ``function`` gives on the first process, which alone calls it.
+    """The result of ``function`` on the first process; the others do not call it.
 
-    Tensors in it must be on the CPU.
+    Its tensors must be on the CPU.
     """
     if not several():
         return function()
@@ -108,6 +106,6 @@ def from_first(function: Callable[[], Found], name: str = "a question") -> Found
     meet(name, failure)
     with delivered():
         dist.broadcast_object_list(message, src=0)
-    # from a process of the same job, as everything that torch.distributed sends as an object
+    # safe: it comes from a process of the same job, as all objects of torch.distributed
     found: Found = pickle.loads(message[0])
     return found

@@ -1,7 +1,7 @@
-"""Meetings of the processes of a run: all of them get on, or none.
+"""Meetings of the processes of a run: all of them continue, or none.
 
-Nothing may hang. So processes meet before every message, to hear whether all of them are well and
-at the same point of the program; an error of one is then an error of all.
+Nothing may hang. So processes meet before every message to check that all are well and at the same
+point of the program; an error on one is then an error on all.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from evenhand.errors import EvenhandError, RunError, first_line
 
 
 class ProcessError(RunError):
-    """One process has failed, and all of them stop; or they cannot reach each other any more."""
+    """One process failed, so all stop; or they can no longer reach each other."""
 
 
 class Met(NamedTuple):
-    """What processes say when they meet: a number for each of them."""
+    """The reports of the processes at a meeting, with one number for each process."""
 
-    digest: Tensor  # (W,) of the form of what it has, 0 where it has nothing
+    digest: Tensor  # (W,) digest of the form of its values, 0 if it has none
     rows: Tensor  # (W,) how many rows it has
-    memories: Tensor  # (W,) how many clients' memories it has, where that is asked
+    memories: Tensor  # (W,) how many clients' memories it has, if asked
 
 
 def meet(
@@ -37,11 +37,11 @@ def meet(
     rows: int = 0,
     memories: int = 0,
 ) -> Met:
-    """Wait for all processes; an error everywhere if one has failed or is at another point.
+    """Wait for all processes; raise on all if one failed or is at another point.
 
     Args:
         at: the point of the program.
-        form: of what this process has, the same at all that have something.
+        form: of the values of this process, the same on all that have any.
     """
     mine = torch.tensor(
         [
@@ -76,7 +76,7 @@ def meet(
 
 @contextmanager
 def all_or_none(at: str) -> Iterator[None]:
-    """All processes come out of this well, or none."""
+    """All processes leave this block without an error, or none does."""
     try:
         yield
     except ProcessError:
@@ -104,13 +104,13 @@ def _message(error: Exception) -> str:
 
 
 def digest(content: bytes) -> int:
-    """A positive number that stands for the content, the same on all processes."""
+    """A positive number that identifies the content, the same on all processes."""
     return int.from_bytes(hashlib.blake2b(content, digest_size=7).digest(), "big") + 1
 
 
 @contextmanager
 def delivered() -> Iterator[None]:
-    """Stop this process if a message fails: the others notice that it is gone."""
+    """Stop this process if a message fails; the others then notice that it is gone."""
     try:
         yield
     except RuntimeError as error:
@@ -118,7 +118,7 @@ def delivered() -> Iterator[None]:
 
 
 def carrier(device: torch.device) -> torch.device:
-    """Where tensors of this device can be exchanged: with gloo on the CPU, with nccl on a GPU."""
+    """The device over which these tensors are exchanged: the CPU with gloo, a GPU with nccl."""
     backends = dict(pair.split(":") for pair in str(dist.get_backend_config()).split(","))
     if device.type == "cuda" and backends.get("cuda") == "nccl":
         return device

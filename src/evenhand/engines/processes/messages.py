@@ -1,4 +1,4 @@
-"""Trees of tensors that all processes of a run add up or gather."""
+"""Trees of tensors, summed or gathered over the processes of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Leaf(NamedTuple):
 
 
 class Form(NamedTuple):
-    """The form of what a process has: sums, and rows of which each process has a few."""
+    """The form of the values of a process: sums, and its rows."""
 
     total: Tree
     rows: Tree
@@ -52,13 +52,13 @@ def _leaf(tensor: Tensor, shape: torch.Size) -> Any:
 
 
 def common_form(form: Form | None, met: Met) -> Form:
-    """The form of what all processes have; one that has nothing learns it from the others."""
+    """The form of all processes' values; a process without any learns it from the others."""
     if form is not None and bool((met.digest == met.digest[0]).all()):
         return form
     forms: list[Form] = [other for other in gather_objects(form) if other is not None]
-    if len({repr(other) for other in forms}) > 1:  # as text: the order of names counts
+    if len({repr(other) for other in forms}) > 1:  # as text, since the order of names matters
         raise ProcessError(
-            "the replies at different processes differ in form; a method must reply in the same"
+            "replies of different processes differ in form; a method must reply in the same"
             " form for every client"
         )
     return forms[0]
@@ -87,7 +87,7 @@ def add_up(addend: Tree) -> Tree:
 
 @delivered()
 def gather_rows(rows: Tree, counts: Tensor) -> Tree:
-    """The rows of all processes, those of the first in front, in one message for each device."""
+    """The rows of all processes, in their order, in one message for each device."""
     leaves = tree.leaves(rows)
     gathered: dict[int, Tensor] = {}
     for kind in sorted({leaf.device.type for leaf in leaves}):

@@ -20,6 +20,7 @@ import pandas as pd
 from evenhand.algorithm import Algorithm
 from evenhand.data.tables.columns import Column
 from evenhand.errors import SpecError, require_whole
+from evenhand.flower import FLOWER
 from evenhand.flower.codebook import Codebook
 from evenhand.flower.columns.wanted import Columns
 from evenhand.flower.project import templates
@@ -74,6 +75,7 @@ def write_project(
         "project": package.replace("_", "-"),
         "package": package,
         "flwr": version("flwr"),
+        "requirement": FLOWER,
         "rounds": str(ROUNDS),
         "clients": str(clients),
         "method": algorithm,

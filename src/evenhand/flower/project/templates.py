@@ -9,7 +9,7 @@ name = "$project"
 version = "0.1.0"
 description = "A fair model from tables that stay where they are"
 license = { file = "LICENSE" }
-dependencies = ["flwr>=1.41,<2", "evenhand[flower]"]  # install them on the server and on every node
+dependencies = ["$requirement", "evenhand[flower]"]  # install them on the server and on every node
 
 [tool.flwr.app]
 publisher = "$project"
@@ -174,13 +174,14 @@ they are.
 
 ## Try it on this machine
 
+This needs evenhand with its extra `flower`; from a clone of evenhand, `pip install ".[flower]"`.
+
 ```bash
-pip install "evenhand[flower]"
 $up
 ```
 
-The second command starts a SuperLink and $clients SuperNodes as real processes, with TLS and node
-keys. It trains, shows the server's log, and stops everything. $about_data
+It starts a SuperLink and $clients SuperNodes as real processes, with TLS and node keys. It trains,
+shows the server's log, and stops everything. $about_data
 
 `runs/$project` then holds the model, the history of rounds and the scores.
 
@@ -189,8 +190,8 @@ evenhand report runs/$project
 ```
 
 writes a page about them, which also says what the server has learned about single clients (it needs
-`pip install "evenhand[plots]"`). A run with the same directory goes on from its last round, so give
-a run with other settings or other tables a directory of its own:
+plotly: `pip install plotly`). A run with the same directory goes on from its last round, so give a
+run with other settings or other tables a directory of its own:
 
 ```bash
 $up -c 'num-rounds=20 out="runs/second"'
@@ -198,8 +199,8 @@ $up -c 'num-rounds=20 out="runs/second"'
 
 ## With real nodes
 
-Install `evenhand[flower]` on the server and at every node. Set `FLWR_TELEMETRY_ENABLED=0` and
-`FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process.
+Install evenhand with its extra `flower` on the server and at every node. Set
+`FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process.
 
 1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it,
    and for 127.0.0.1, by which its own processes do. evenhand's docs/how-to/federation.md shows how

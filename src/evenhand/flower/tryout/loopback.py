@@ -16,7 +16,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -79,8 +78,6 @@ class Loopback:
                 "a federation on loopback needs Linux or macOS; start flower-superlink and"
                 " flower-supernode by hand"
             )
-        if find_spec("flwr") is None:
-            raise FederationError("a federation needs Flower: pip install evenhand[flower]")
         self.directory, self.tls = Path(directory).absolute(), tls
         self.data = _one_file_each(data, nodes) if data is not None else None
         self._nodes, self._port = nodes, port

@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from evenhand.files import plain
 from evenhand.studies.audits.numbers import Numbers
+from evenhand.version import __version__
 
 OPTIONS = ("positive", "over", "level", "draws", "seed", "least", "suppress", "reference")
 BLOCK = 1 << 20  # bytes read at a time
@@ -48,6 +48,6 @@ def provenance(audit: Numbers) -> dict[str, Any]:
                 "thresholds": None if audit.thresholds is None else list(audit.thresholds),
             }
         ),
-        "evenhand": metadata.version("evenhand"),
+        "evenhand": __version__,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
     }

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from evenhand import tree
 from evenhand.algorithm import State, Survey
@@ -17,6 +16,7 @@ from evenhand.data.population import Census
 from evenhand.engines.work import Train, Work
 from evenhand.local import LocalSGD
 from evenhand.messages import Replies, Task
+from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
 from evenhand.training.evaluation import Judge
 from evenhand.training.history import Columns, Missing, Rows

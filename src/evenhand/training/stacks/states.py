@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_map, tree_unflatten
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
 from evenhand.engines.graphs import Captured, GraphMemory
 from evenhand.engines.replay import Replayed
 from evenhand.errors import first_line
+from evenhand.torch_private import TreeSpec, tree_flatten, tree_map, tree_unflatten
 from evenhand.training.history import Rows
 from evenhand.training.stacks.hyperparameters import numbers_of, with_numbers
 from evenhand.tree import Tree

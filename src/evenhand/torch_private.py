@@ -1,0 +1,66 @@
+"""The private and experimental parts of torch that evenhand uses, each looked up here.
+
+torch may move them in any release. If one is missing, the error names it and the versions of torch
+that are known to have it.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from evenhand.errors import EvenhandError
+from evenhand.version import __version__
+
+TESTED = ">=2.8,<2.16"  # the lowest and the newest were tested, see docs/reference/versions.md
+
+
+def look_up(name: str) -> Any:
+    """The object called ``torch.{name}``."""
+    try:
+        return resolve_name(f"torch.{name}")
+    except (ImportError, AttributeError):
+        raise _missing(name) from None
+
+
+def _missing(name: str) -> EvenhandError:
+    return EvenhandError(
+        f"evenhand {__version__} needs torch.{name}, which torch {torch.__version__} does not have;"
+        f" install torch{TESTED}"
+    )
+
+
+if TYPE_CHECKING:
+    from torch._ops import OpOverload as OpOverload
+    from torch.utils._pytree import TreeSpec as TreeSpec
+    from torch.utils._pytree import tree_flatten as tree_flatten
+    from torch.utils._pytree import tree_map as tree_map
+    from torch.utils._pytree import tree_unflatten as tree_unflatten
+else:
+    OpOverload = look_up("_ops.OpOverload")
+    TreeSpec = look_up("utils._pytree.TreeSpec")
+    tree_flatten = look_up("utils._pytree.tree_flatten")
+    tree_map = look_up("utils._pytree.tree_map")
+    tree_unflatten = look_up("utils._pytree.tree_unflatten")
+
+lstm = look_up("_VF.lstm")
+fused_lstm_cell = look_up("ops.aten._thnn_fused_lstm_cell")
+fused_lstm_cell_backward = look_up("ops.aten._thnn_fused_lstm_cell_backward_impl")
+unsafe_view = look_up("ops.aten._unsafe_view.default")
+transforms_active = look_up("_C._are_functorch_transforms_active")  # inside vmap, grad, ...
+is_transformed = look_up("_C._functorch.is_functorch_wrapped_tensor")
+
+
+def make_fx() -> Any:
+    """torch's tracer; loading it takes about a second."""
+    return look_up("fx.experimental.proxy_tensor.make_fx")
+
+
+def schema(operation: OpOverload) -> Any:
+    """The arguments and results of an operation, with what it writes to."""
+    try:
+        return operation._schema
+    except AttributeError:
+        raise _missing("_ops.OpOverload._schema") from None

@@ -1,0 +1,1 @@
+"""Programs for maintainers: checks before a release, tests with other versions."""
