@@ -10,9 +10,7 @@ from evenhand.cli.terminal import stopping_cleanly
 
 
 @click.command()
-@click.argument(
-    "app", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path)
-)
+@click.argument("app", metavar="DIR", type=click.Path(exists=True, file_okay=False, path_type=Path))
 def deploy(app: Path) -> None:
     """Write container files for the Flower app in DIR.
 

@@ -20,7 +20,9 @@ NAMES = {
     "env.example": ".env.example",
     "wheels.md": "wheels/README.md",
 }
-DOCKER_NAMES = "\n    resolver 127.0.0.11 valid=10s ipv6=off; # Docker's own; the address may change\n"
+DOCKER_NAMES = (
+    "\n    resolver 127.0.0.11 valid=10s ipv6=off; # Docker's own; the address may change\n"
+)
 EXCLUDE = f'fab-exclude = ["{FOLDER}/**"]'
 
 
