@@ -78,7 +78,7 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     assert sorted((path.parts[-4], path.parts[-2]) for path in kept) == memories
 
 
-# Processes that die; the figures in docs/how-to/federation.md are what these print with -s
+# Processes that die; the figures in docs/explanation/federation.md are what these print with -s
 
 
 @needs_proc
