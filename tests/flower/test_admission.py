@@ -244,7 +244,7 @@ def test_waiting_says_who_has_come_and_counts_right(
     monkeypatch.setattr(gathering, "SPEAK_EVERY", 0.1)
     with pytest.raises(
         TimeoutError,
-        match=r"only 3 of 4 nodes have registered within 2 s; 1 cannot take part, see above",
+        match=r"only 3 of 4 nodes registered within 2 s; 1 cannot take part, see above",
     ):
         run(tmp_path, claiming(4, x_shape=[6]), clients=4, patience=2)
     assert "waiting for 4 nodes to register, for 2 s at most" in caplog.text
@@ -258,7 +258,7 @@ def test_a_run_begins_without_a_misfit_when_everyone_has_answered(
     settings: dict[str, Any] = {"clients": 4, "grace": 0.3}
     _, result = run(tmp_path, claiming(4, x_shape=[6]), **settings)
     assert [row["answered"] for row in result.history_rows] == [3, 3]
-    assert "the run begins with 3 of 4 clients: the others cannot take part" in caplog.text
+    assert "the run starts with 3 of 4 clients: the others cannot take part" in caplog.text
     _, again = run(tmp_path, claiming(4, x_shape=[6]), **settings, rounds=3)
     assert [row["answered"] for row in again.history_rows] == [3, 3, 3]
 
@@ -350,7 +350,7 @@ def test_a_name_belongs_to_a_key(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ({"names": "abc"}, 'names must be a list of names, such as ("a", "b")'),
         ({"most_groups": 0}, "most_groups must be a whole number >= 1"),
         ({"nodes": {"a": "nowhere.pub"}}, "public key nowhere.pub cannot be read: No such file"),
-        ({"nodes": {"a": "ssh-rsa no"}}, "ssh-rsa no is no public key; give the file NAME.pub"),
+        ({"nodes": {"a": "ssh-rsa no"}}, "ssh-rsa no is not a public key; give the file NAME.pub"),
     ],
     ids=str,
 )

@@ -102,7 +102,7 @@ class Loopback:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise FederationError(
-                f"{self.directory} is used by another federation that runs; choose another"
+                f"{self.directory} is in use by another running federation; choose another"
                 " directory"
             ) from None
         try:
