@@ -73,7 +73,7 @@ def test_a_reply_as_expected_is_good() -> None:
         (changed("each", "secret name", to=torch.zeros(1)), "1 unexpected entry"),
         (
             Reply({**good().total, "a": {"b": torch.zeros(1), "c": {}}}, good().each),
-            "2 entries that nobody asked for",
+            "2 unexpected entries",
         ),
         (
             Reply({"weight": good().total["weight"], "delta": good().total["delta"]}, good().each),
@@ -305,7 +305,7 @@ def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
         (about(client=2), "replies under another client's number"),
         (about(round=4), "replies to another round than 6; the reply is late"),
         (about(round=6), "replies to another round than 6; the reply is late"),
-        (about(work="evaluate"), "replies to other work than train"),
+        (about(work="evaluate"), "replies to a task other than train"),
     ],
 )
 def test_a_reply_to_something_else_is_refused(values: dict[str, Any], reason: str) -> None:
@@ -342,8 +342,8 @@ def test_a_client_that_got_a_spoilt_model_does_not_blame_the_learning_rate(value
     with pytest.raises(NotFinite) as error:
         require_finite(bad, received=sent)
     assert str(error.value) == (
-        "nothing is sent, because it is not finite: each/loss; the model that the server sent is"
-        " spoilt already, its values are beyond 1e+12; start a new run, or go on from an earlier"
+        "nothing is sent, because it is not finite: each/loss; the model that the server sent has"
+        " diverged: it has values beyond 1e+12; start a new run, or resume from an earlier"
         " checkpoint"
     )
     sent["model"] = {"w": torch.tensor([0.0, 5.0])}

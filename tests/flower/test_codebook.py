@@ -125,7 +125,7 @@ def test_one_row_is_for_training() -> None:
         ({"age": [50, "old", 45, 70]}, r"column 'age': 'old' in row 2 is not a number"),
         (
             {"ill": ["yes", "no", "maybe", "no"]},
-            r"label 'ill' is 'maybe' in some row; the codebook knows no, yes",
+            r"label 'ill' has the value 'maybe', which is not a class of the codebook; its classes are no, yes",
         ),
         ({"ill": [None] * 4}, r"no row has a value of 'ill'"),
     ],

@@ -230,8 +230,8 @@ def test_a_node_says_once_how_many_rows_have_no_label(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Nodes(tmp_path, tables()[:1]).run(clients=1)
-    said = [line for line in caplog.messages if "left out" in line]
-    assert said == ["excluded 2 with no value of 'ill'"]
+    said = [line for line in caplog.messages if "excluded" in line]
+    assert said == ["excluded 2 rows with no value of 'ill'"]
 
 
 def test_an_owner_can_keep_columns_to_herself(
@@ -241,7 +241,7 @@ def test_an_owner_can_keep_columns_to_herself(
     with pytest.raises(TimeoutError, match="only 0 of 3 nodes reported their columns within 0"):
         nodes.run(patience=0.01)
     assert (
-        "node 1 does not contribute to the codebook: its owner's policy refuses it: sums of columns are"
+        "node 1 does not contribute to the codebook: its owner's policy refuses it: it asks for sums of columns"
         in (caplog.text)
     )
     audit = (tmp_path / "state site 1" / "audit.jsonl").read_text().splitlines()
@@ -407,7 +407,7 @@ def test_an_app_without_columns_says_so(tmp_path: Path) -> None:
     plain = client_app(model, lambda config: {})
     reply = plain(message, nodes.grid.contexts[1])
     assert records.fault_in(reply.content) == (
-        "this app's client_app has no columns; give it those of the server"
+        "client_app has no columns; give it those of server_app"
     )
     census = Message(
         records.task_content(eh.messages.Task({}, {}), {}),

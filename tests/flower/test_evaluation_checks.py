@@ -1,4 +1,4 @@
-"""An evaluation that cannot be is left out and named; the run goes on, and so does a restart."""
+"""The server skips and names an impossible evaluation; the run continues, also after a restart."""
 
 from __future__ import annotations
 

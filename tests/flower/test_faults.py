@@ -29,7 +29,7 @@ from tests.support.flower_grid import InProcessGrid
 from tests.support.flower_nodes import FAST, Setting, flat, one_client
 
 SIZES = (2, 12, 7)
-FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is left out, and of which round: the middle one
+FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is skipped, and in which round: the middle one
 CANARY = 31337.125  # a value of a client's data: no log of the server may show it
 PATH = "/home/clinic/patients.csv"
 
@@ -475,7 +475,7 @@ def test_a_node_that_is_away_for_a_round_is_back_in_the_next(
 
 
 def test_a_question_without_an_answer_counts_as_in_the_simulator(tmp_path: Path) -> None:
-    """DRFA asks for losses in a round of its own: who does not answer is left out there."""
+    """DRFA asks for losses in a round of its own: clients that do not answer are skipped there."""
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.__class__ = type("AwayWhenAsked", (Absent,), {"away": ("survey", ROUND)})
     method = eh.DRFA(lr_lambda=0.05, sample=3)

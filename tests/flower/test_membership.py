@@ -1,4 +1,4 @@
-"""Nodes that leave and come back: each client is found again, or left out at once."""
+"""Nodes that leave and come back: each client is found again, or skipped at once."""
 
 from __future__ import annotations
 

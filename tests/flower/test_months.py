@@ -270,7 +270,7 @@ def test_a_finished_run_goes_on_with_more_rounds(method: str, tmp_path: Path) ->
     )
     assert eh.load(tmp_path / "run") is not None
     assert "rounds = 5" in (tmp_path / "run" / "spec.toml").read_text()
-    with pytest.raises(RunError, match=r"begun with other settings \(rounds\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(rounds\)"):
         setting.run(METHODS[method], rounds=4, **FAST)
 
 
@@ -285,7 +285,7 @@ def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
         patch.setattr(Checkpoints, "save", stopped)
         with pytest.raises(KeyboardInterrupt):
             setting.run(eh.FedAvg(), rounds=3, **FAST)
-    with pytest.raises(RunError, match=r"begun with other settings \(rounds\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(rounds\)"):
         setting.run(eh.FedAvg(), rounds=5, **FAST)
     assert len(setting.run(eh.FedAvg(), rounds=3, **FAST).history_rows) == 3
 

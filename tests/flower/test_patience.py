@@ -63,7 +63,7 @@ def test_where_nobody_comes_back_no_round_is_used_up(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
         match=(
-            r"no client came back within 0\.5 s; start the run again, it goes on from its last"
+            r"no client came back within 0\.5 s; start the run again, it resumes after its last"
             r" round"
         ),
     ):

@@ -298,7 +298,7 @@ def test_the_owner_is_told_how_many_are_left_out(
     with caplog.at_level(logging.WARNING, logger="evenhand"):
         Curious(tmp_path, grouped("fffffmmmmmdd", "fffff")).census()
     assert caplog.messages == [
-        "train data: 2 left out, of groups with fewer than 5 samples here (min-cell in the policy);"
+        "train data: excluded 2 samples of groups with fewer than 5 here (min-cell in the policy);"
         " merge groups in the table to use them"
     ]
 

@@ -244,8 +244,8 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, call: Call) -> None:
         ("roster.json", "roster.json is damaged"),
         ("spec.toml", "spec.toml is damaged"),
         ("fedavg/checkpoint.safetensors", "checkpoint.safetensors is damaged"),
-        ("progress.jsonl", "progress.jsonl has 6 damaged lines, which are not counted"),
-        ("fedavg/faults.jsonl", "faults.jsonl has 2 damaged lines, which are not counted"),
+        ("progress.jsonl", "progress.jsonl has 6 damaged lines, which are ignored"),
+        ("fedavg/faults.jsonl", "faults.jsonl has 2 damaged lines, which are ignored"),
     ],
 )
 def test_a_damaged_file_is_told_in_one_line(name: str, problem: str, run: Path, call: Call) -> None:

@@ -123,9 +123,9 @@ class Gathering:
             return replace(roster, admission=free), session
         if capped is not None and now != capped:
             raise RunError(
-                f"{self.out} was started with other caps or approved samples: clients counted as"
-                f" {_listed(capped)} and would now count as {_listed(now)}; restore the old values,"
-                " or use another directory"
+                f"{self.out} was started with other caps or approved samples (then:"
+                f" {_listed(capped)}; now: {_listed(now)}); restore the old values, or use another"
+                " directory"
             )
         return roster, session
 
@@ -182,7 +182,7 @@ def _now() -> float:
 
 
 def _listed(capped: dict[str, int]) -> str:
-    return ", ".join(f"{name} {most}" for name, most in capped.items()) or "what they report"
+    return ", ".join(f"{name} as {most}" for name, most in capped.items()) or "nobody capped"
 
 
 def _name_lonely_groups(roster: Roster) -> None:

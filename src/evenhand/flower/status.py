@@ -287,7 +287,7 @@ def _lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         problems.append(f"{path} cannot be read: {first_line(error)}")
         return []
     if found.damaged:
-        problems.append(f"{path} has {found.damaged} damaged lines, which are not counted")
+        problems.append(f"{path} has {found.damaged} damaged lines, which are ignored")
     return found.records
 
 
