@@ -131,7 +131,7 @@ def test_a_cap_that_bites_is_named_and_kept(
     _, result = run(tmp_path, claiming(4, **many), clients=4)
     # the claimed ones are 10, 12, 14 and 10^7
     line = (
-        "3 weighs as much as 65 samples, not as the 10000000 that it reports; approve more with"
+        "3 counts as 65 samples instead of the 10000000 that it reports; approve more with"
         " Admission(samples={'3': ...}) or cap=None"
     )
     assert line in [record.getMessage() for record in caplog.records]
@@ -140,8 +140,8 @@ def test_a_cap_that_bites_is_named_and_kept(
     assert json.loads((tmp_path / "run/roster.json").read_text())["capped"] == {"3": 65}
     with pytest.raises(
         RunError,
-        match="begun with other caps or approved samples: clients weighed 3 65, and would now weigh"
-        " as they report; give those of before",
+        match=r"started with other caps or approved samples \(then: 3 as 65; now: nobody capped\);"
+        " restore the old values, or use another directory",
     ):
         run(tmp_path, claiming(4, **many), clients=4, admission=Admission(cap=None))
     # the same in another run with a client that has as many samples as it weighs
@@ -160,7 +160,7 @@ def test_a_run_of_a_version_without_caps_goes_on_without(
     del kept["capped"]
     path.write_text(json.dumps(kept))
     run(tmp_path, claiming(4, **many), clients=4)
-    assert "was begun without a cap, and goes on without" in caplog.text
+    assert "was started without a cap and continues without one" in caplog.text
 
 
 def test_many_claimed_test_samples_count_as_few_with_the_same_rates() -> None:
@@ -199,13 +199,16 @@ def test_many_claimed_test_samples_count_as_few_with_the_same_rates() -> None:
 @pytest.mark.parametrize(
     ("told", "reason"),
     [
-        ({"name": "0"}, "node 1 is called 0, too; give each its own name in its node config"),
+        ({"name": "0"}, "node 1 has the name 0 too; give each its own name in its node config"),
         ({"x_shape": [6]}, "nodes 0 and 3 have samples of different shapes or types"),
         (
             {"labels": ["no", "yes", "maybe"]},
-            "nodes 0 and 3 differ in having groups or teams, or in",
+            "nodes 0 and 3 differ in their classes, or only one of them",
         ),
-        ({"team": ""}, "nodes 0 and 3 differ in having groups or teams"),
+        (
+            {"team": ""},
+            "nodes 0 and 3 differ in their classes, or only one of them has groups or teams",
+        ),
         (
             {
                 "groups": [str(group) for group in range(50_000)],
@@ -244,7 +247,7 @@ def test_waiting_says_who_has_come_and_counts_right(
     monkeypatch.setattr(gathering, "SPEAK_EVERY", 0.1)
     with pytest.raises(
         TimeoutError,
-        match=r"only 3 of 4 nodes have registered within 2 s; 1 cannot take part, see above",
+        match=r"only 3 of 4 nodes registered within 2 s; 1 cannot take part, see above",
     ):
         run(tmp_path, claiming(4, x_shape=[6]), clients=4, patience=2)
     assert "waiting for 4 nodes to register, for 2 s at most" in caplog.text
@@ -258,7 +261,7 @@ def test_a_run_begins_without_a_misfit_when_everyone_has_answered(
     settings: dict[str, Any] = {"clients": 4, "grace": 0.3}
     _, result = run(tmp_path, claiming(4, x_shape=[6]), **settings)
     assert [row["answered"] for row in result.history_rows] == [3, 3]
-    assert "the run begins with 3 of 4 clients: the others cannot take part" in caplog.text
+    assert "the run starts with 3 of 4 clients; the others cannot take part" in caplog.text
     _, again = run(tmp_path, claiming(4, x_shape=[6]), **settings, rounds=3)
     assert [row["answered"] for row in again.history_rows] == [3, 3, 3]
 
@@ -270,7 +273,7 @@ def test_where_there_are_too_many_groups_those_go_who_have_them_alone(
     told = {part: torch.ones(3, dtype=torch.int64) for part in ("train", "val", "test")}
     run(tmp_path, claiming(1, groups=groups, **told), admission=Admission(most_groups=4))
     assert (
-        "node 1 (0) cannot take part: with its 3 groups there would be 6, and 4 are allowed"
+        "node 1 (0) cannot take part: its 3 groups would make 6 in total, and 4 are allowed"
         in caplog.text
     )
 
@@ -305,7 +308,7 @@ def test_a_group_that_is_not_approved_costs_its_node(
     )
     caplog.clear()
     run(tmp_path / "open", claiming(4, groups=["a", "b", "invented"]), clients=4)
-    assert "only 3 has samples of invented; if that is as it should be, approve it" in caplog.text
+    assert "only 3 has samples of invented; if that is right, approve it" in caplog.text
 
 
 class Keyed(InProcessGrid):
@@ -350,7 +353,10 @@ def test_a_name_belongs_to_a_key(tmp_path: Path, caplog: pytest.LogCaptureFixtur
         ({"names": "abc"}, 'names must be a list of names, such as ("a", "b")'),
         ({"most_groups": 0}, "most_groups must be a whole number >= 1"),
         ({"nodes": {"a": "nowhere.pub"}}, "public key nowhere.pub cannot be read: No such file"),
-        ({"nodes": {"a": "ssh-rsa no"}}, "ssh-rsa no is no public key; give the file NAME.pub"),
+        (
+            {"nodes": {"a": "ssh-rsa no"}},
+            "ssh-rsa no is not a public key; give the .pub file of ssh-keygen",
+        ),
     ],
     ids=str,
 )

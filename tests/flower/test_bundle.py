@@ -194,9 +194,9 @@ def with_a_negative_count(reply: Reply) -> Reply:
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (without_the_look, "client 1 is left out: its reply lacks the work or the evaluation"),
-        (with_one_more, "client 1: not what the server knows: each/count; left out"),
-        (with_a_negative_count, "client 1: negative: each/correct; left out"),
+        (without_the_look, "client 1 is skipped: its reply lacks the work or the evaluation"),
+        (with_one_more, "client 1: not what the node reported at the start: each/count; skipped"),
+        (with_a_negative_count, "client 1: negative: each/correct; skipped"),
     ],
 )
 def test_a_reply_with_a_bad_look_is_left_out_as_a_whole(

@@ -70,21 +70,21 @@ def test_a_reply_as_expected_is_good() -> None:
         # names and their order
         (changed("total", "weight", to=None), "missing: total/weight"),
         (changed("total", "delta", to=None), "missing: total/delta/weight and 1 more"),
-        (changed("each", "secret name", to=torch.zeros(1)), "1 entry that nobody asked for"),
+        (changed("each", "secret name", to=torch.zeros(1)), "1 unexpected entry"),
         (
             Reply({**good().total, "a": {"b": torch.zeros(1), "c": {}}}, good().each),
-            "2 entries that nobody asked for",
+            "2 unexpected entries",
         ),
         (
             Reply({"weight": good().total["weight"], "delta": good().total["delta"]}, good().each),
-            "entries in another order than expected",
+            "entries in an unexpected order",
         ),
         (
             Reply(
                 {**good().total, "delta": dict(reversed(good().total["delta"].items()))},
                 good().each,
             ),
-            "entries in another order than expected",
+            "entries in an unexpected order",
         ),
         # shapes, also those that would be broadcast
         (
@@ -173,7 +173,7 @@ def test_a_fault_is_found_and_named(reply: Reply, reason: str) -> None:
 def test_a_tensor_in_place_of_a_branch_is_found() -> None:
     assert check_reply(changed("total", "delta", to=torch.zeros(1)), good(), WHO) == [
         f"{WHO}: missing: total/delta/weight and 1 more",
-        f"{WHO}: 1 entry that nobody asked for",
+        f"{WHO}: 1 unexpected entry",
     ]
     nothing = "a tensor on one side, an empty branch on the other"
     assert check_reply(Reply({"a": {}}), Reply({"a": torch.zeros(1)}), WHO) == [
@@ -183,7 +183,7 @@ def test_a_tensor_in_place_of_a_branch_is_found() -> None:
         f"{WHO}: {nothing}: total/a"
     ]
     assert check_reply(Reply({"a": {}}), Reply({"a": {}}), WHO) == []
-    assert check_reply(Reply({"a": {}}), Reply(), WHO) == [f"{WHO}: 1 entry that nobody asked for"]
+    assert check_reply(Reply({"a": {}}), Reply(), WHO) == [f"{WHO}: 1 unexpected entry"]
 
 
 def test_every_kind_of_fault_has_a_line() -> None:
@@ -247,10 +247,10 @@ def test_counts_are_those_of_the_census() -> None:
     assert check_reply(reply, reply, WHO, known={path: torch.tensor([4, 2])}) == []
     for census in (torch.tensor([4, 3]), torch.tensor([4]), torch.tensor([[4, 2]])):
         assert check_reply(reply, reply, WHO, known={path: census}) == [
-            f"{WHO}: not what the server knows: each/count"
+            f"{WHO}: not what the node reported at the start: each/count"
         ]
     assert check_reply(reply, reply, WHO, known={("total", "count"): torch.tensor(4)}) == [
-        f"{WHO}: not what the server knows: total/count"
+        f"{WHO}: not what the node reported at the start: total/count"
     ]
 
 
@@ -284,7 +284,7 @@ def test_a_second_reply_is_left_out() -> None:
     called = roll()
     assert called.answer(3, about()) == []
     assert called.answer(3, about()) == [
-        "client 3 has replied already; its second reply is left out"
+        "client 3 has replied already; its second reply is ignored"
     ]
     assert called.answer(1, about(1)) == []
 
@@ -295,7 +295,7 @@ def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
         "client 3 replies to another round than 6; the reply is late"
     ]
     assert called.answer(3, about()) == [
-        "client 3 has replied already; its second reply is left out"
+        "client 3 has replied already; its second reply is ignored"
     ]
 
 
@@ -305,7 +305,7 @@ def test_a_second_reply_is_left_out_also_after_a_bad_one() -> None:
         (about(client=2), "replies under another client's number"),
         (about(round=4), "replies to another round than 6; the reply is late"),
         (about(round=6), "replies to another round than 6; the reply is late"),
-        (about(work="evaluate"), "replies to other work than train"),
+        (about(work="evaluate"), "replies to a task other than train"),
     ],
 )
 def test_a_reply_to_something_else_is_refused(values: dict[str, Any], reason: str) -> None:
@@ -322,7 +322,7 @@ def test_a_reply_that_says_nothing_is_refused() -> None:
 
 def test_a_client_that_was_not_asked_is_refused() -> None:
     called = roll()
-    assert called.answer(9, about(9)) == ["client 9 has replied and was not asked"]
+    assert called.answer(9, about(9)) == ["client 9 replied without being asked"]
     assert called.missing == [1, 2, 3]
 
 
@@ -342,8 +342,8 @@ def test_a_client_that_got_a_spoilt_model_does_not_blame_the_learning_rate(value
     with pytest.raises(NotFinite) as error:
         require_finite(bad, received=sent)
     assert str(error.value) == (
-        "nothing is sent, because it is not finite: each/loss; the model that the server sent is"
-        " spoilt already, its values are beyond 1e+12; start a new run, or go on from an earlier"
+        "nothing is sent, because it is not finite: each/loss; the model that the server sent has"
+        " diverged: it has values beyond 1e+12; start a new run, or resume from an earlier"
         " checkpoint"
     )
     sent["model"] = {"w": torch.tensor([0.0, 5.0])}

@@ -96,7 +96,7 @@ def test_no_coefficient_can_be_changed(name: str) -> None:
                 told = {**getattr(reply, part), key: getattr(reply, part)[key] * 1.001 + 1e-9}
                 lie = reply._replace(**{part: told})
                 assert check_claims(lie, entries, "client 2", "cross_entropy") == [
-                    f"client 2: not what the server has sent: {part}/{key}"
+                    f"client 2: not what the server sent: {part}/{key}"
                 ]
 
 

@@ -125,7 +125,7 @@ def test_one_row_is_for_training() -> None:
         ({"age": [50, "old", 45, 70]}, r"column 'age': 'old' in row 2 is not a number"),
         (
             {"ill": ["yes", "no", "maybe", "no"]},
-            r"label 'ill' is 'maybe' in some row; the codebook knows no, yes",
+            r"label 'ill' has the value 'maybe', which is not a class of the codebook; its classes are no, yes",
         ),
         ({"ill": [None] * 4}, r"no row has a value of 'ill'"),
     ],
@@ -145,7 +145,7 @@ def test_a_missing_column_is_named() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('label = "ill"', "", "label is missing, or no text"),
+        ('label = "ill"', "", "label is missing or not a text"),
         (
             'classes = ["no", "yes"]',
             'classes = ["no"]',
@@ -179,7 +179,7 @@ def test_codebooks_that_make_no_sense_are_refused_in_one_line(
     path.write_text(CODEBOOK.replace(old, new))
     with pytest.raises(SpecError) as refused:
         Codebook.load(path)
-    assert str(refused.value) == f"codebook.toml is no codebook: {message}"
+    assert str(refused.value) == f"codebook.toml is not a codebook: {message}"
 
 
 def test_a_codebook_of_a_table_has_rounded_numbers_and_no_counts() -> None:
@@ -265,7 +265,7 @@ def test_a_codebook_of_a_table_has_hints_and_what_is_missing() -> None:
     made = Codebook.of_table(rows, "ill", ("sex",), missing=("<1",))
     assert made.missing == ("<1",)
     assert [column.name for column in made.columns] == ["record", "crp", "sex"]
-    assert made.hints[0] == "10 of 60 rows have no value of 'ill'; nodes leave such rows out"
+    assert made.hints[0] == "10 of 60 rows have no value of 'ill'; nodes exclude such rows"
     assert [hint.split(" has ")[0] for hint in made.hints[1:]] == ["'record'", "'crp'", "'sex'"]
     assert made.hints[3] == (
         "'sex' has 'm' (20 rows) and 'M' (10 rows), which may mean the same but count as different"

@@ -223,25 +223,25 @@ def test_rows_of_a_class_or_category_that_nobody_was_told_of() -> None:
     assert found.train.x.tolist() == [[1, 0, 0], [0, 0, 0]]
     assert found.train.y.tolist() == [0, 1]
     assert found.encoding is not None
-    assert found.encoding.dropped == (("a value of 'ill' that is no class of the codebook", 1),)
+    assert found.encoding.dropped == (("a value of 'ill' that is not a class of the codebook", 1),)
 
 
 def test_a_node_says_once_how_many_rows_have_no_label(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     Nodes(tmp_path, tables()[:1]).run(clients=1)
-    said = [line for line in caplog.messages if "left out" in line]
-    assert said == ["rows left out: 2 with no value of 'ill'"]
+    said = [line for line in caplog.messages if "excluded" in line]
+    assert said == ["excluded 2 rows with no value of 'ill'"]
 
 
 def test_an_owner_can_keep_columns_to_herself(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = Nodes(tmp_path, tables(), "codebook = false")
-    with pytest.raises(TimeoutError, match="only 0 of 3 nodes have told their columns within 0"):
+    with pytest.raises(TimeoutError, match="only 0 of 3 nodes reported their columns within 0"):
         nodes.run(patience=0.01)
     assert (
-        "node 1 has no say in the codebook: its owner's policy refuses it: sums of columns are"
+        "node 1 does not contribute to the codebook: its owner's policy refuses it: it asks for sums of columns"
         in (caplog.text)
     )
     audit = (tmp_path / "state site 1" / "audit.jsonl").read_text().splitlines()
@@ -277,12 +277,12 @@ def told_of(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (told_of(count=-4), "it sent a count that cannot be, of column 'age'"),
-        (told_of(count=1.5), "it sent a count that cannot be, of column 'age'"),
-        (told_of(count=10**12), "it sent a count that cannot be, of column 'age'"),
-        (told_of(sum=float("nan")), "it sent a sum that cannot be, of column 'age'"),
-        (told_of(sum=1e300), "it sent a sum that cannot be, of column 'age'"),
-        (told_of(sum="3"), "it sent a sum that cannot be, of column 'age'"),
+        (told_of(count=-4), "it sent an impossible count for column 'age'"),
+        (told_of(count=1.5), "it sent an impossible count for column 'age'"),
+        (told_of(count=10**12), "it sent an impossible count for column 'age'"),
+        (told_of(sum=float("nan")), "it sent an impossible sum for column 'age'"),
+        (told_of(sum=1e300), "it sent an impossible sum for column 'age'"),
+        (told_of(sum="3"), "it sent an impossible sum for column 'age'"),
         (told_of(kind="secret"), "it sent columns that cannot be read"),
         (told_of(names=["a"] * 2), "it sent columns that cannot be read"),
         (told_of(names=["x" * 300]), "it sent columns that cannot be read"),
@@ -318,7 +318,8 @@ def test_a_liar_has_no_say_and_is_named(tmp_path: Path, caplog: pytest.LogCaptur
     with caplog.at_level(logging.WARNING, logger="evenhand"):
         nodes.run(clients=2)
     assert (
-        "node 3 has no say in the codebook: it sent sums of squares that cannot be" in caplog.text
+        "node 3 does not contribute to the codebook: it sent impossible sums of squares"
+        in caplog.text
     )
     assert nodes.codebook.columns[2].categories == ("A", "B", "C10")
 
@@ -367,14 +368,16 @@ def test_columns_of_some_nodes_alone_are_left_out_and_one_class_is_too_few() -> 
 
 def test_a_slip_in_drop_tells_nothing() -> None:
     wanted = Columns("ill", drop=("nte",))
-    with pytest.raises(RunError, match="drop names 'nte', which is no column of the node's table"):
+    with pytest.raises(
+        RunError, match="drop names 'nte', which is not a column of the node's table"
+    ):
         OwnColumns(wanted, tables()[0], 1)
 
 
 def test_two_sites_of_one_name_cannot_make_a_codebook(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, tables())
     nodes.grid.contexts[2].node_config["name"] = "site 1"
-    with pytest.raises(RunError, match="two nodes are called site 1"):
+    with pytest.raises(RunError, match="two nodes have the name site 1"):
         nodes.run()
 
 
@@ -384,7 +387,7 @@ def test_columns_are_kept_in_a_file(tmp_path: Path) -> None:
     path = tmp_path / "columns.toml"
     for text, message in {
         "labl = 'a'": "unknown entry 'labl'; did you mean 'label'?",
-        "group = []": "label is missing, or no text",
+        "group = []": "label is missing or not a text",
         "label = 'a'\ndrop = 3": "drop must be a list of columns, got 3",
         "label = 'a'\ntest = 1": "test must be in [0, 1), got 1",
     }.items():
@@ -404,7 +407,7 @@ def test_an_app_without_columns_says_so(tmp_path: Path) -> None:
     plain = client_app(model, lambda config: {})
     reply = plain(message, nodes.grid.contexts[1])
     assert records.fault_in(reply.content) == (
-        "this app's client_app has no columns; give it those of the server"
+        "client_app has no columns; give it those of server_app"
     )
     census = Message(
         records.task_content(eh.messages.Task({}, {}), {}),
@@ -412,4 +415,4 @@ def test_an_app_without_columns_says_so(tmp_path: Path) -> None:
         message_type="query.census",
     )
     reply = nodes.grid.app(census, nodes.grid.contexts[1])
-    assert "load_data has failed" in records.fault_in(reply.content)
+    assert "load_data failed" in records.fault_in(reply.content)

@@ -102,8 +102,8 @@ def test_a_clock_is_compared_with_the_superlinks(
     ("ahead", "near", "words"),
     [
         (0.4, True, "the clock agrees with the SuperLink's"),
-        (3.0, True, "the clock is 3 s ahead of the SuperLink's: near enough"),
-        (-200.0, True, "the clock is 200 s behind the SuperLink's: near enough"),
+        (3.0, True, "the clock is 3 s ahead of the SuperLink's: close enough"),
+        (-200.0, True, "the clock is 200 s behind the SuperLink's: close enough"),
         (4.5, False, "the clock is 4 s ahead of the SuperLink's: its clock may be off"),
         (-310.0, False, "the clock is 310 s behind the SuperLink's: its clock may be off"),
     ],

@@ -127,7 +127,7 @@ def test_the_spec_says_how_models_are_evaluated(tmp_path: Path) -> None:
     run(tmp_path, evaluate="with training")
     spec = load_spec(tmp_path / "run")
     assert spec.evaluate == "with training"
-    with pytest.raises(RunError, match=r"begun with other settings \(evaluate\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(evaluate\)"):
         run(tmp_path)
     # earlier versions did not write it: then the checkpoint tells
     path = tmp_path / "run" / "spec.toml"
@@ -149,7 +149,7 @@ def test_a_local_solver_may_be_written_with_or_without_its_defaults(tmp_path: Pa
         path.read_text().replace("lr = 0.1\n", "lr = 0.1\nmomentum = 0.0\ndecay = 1.0\n")
     )
     run(tmp_path, local=local)
-    with pytest.raises(RunError, match=r"begun with other settings \(local\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(local\)"):
         run(tmp_path, local=eh.LocalSGD(lr=0.1, epochs=1, batch_size=32, momentum=0.5))
 
 

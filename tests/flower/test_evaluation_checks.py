@@ -1,4 +1,4 @@
-"""An evaluation that cannot be is left out and named; the run goes on, and so does a restart."""
+"""The server skips and names an impossible evaluation; the run continues, also after a restart."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def moved(name: str) -> Change:
 
 LIES: dict[str, tuple[Change, str]] = {
     "-5 correct": (put("correct", -5.0), "negative: total/correct"),
-    "half a sample": (put("correct", 0.5), "parts of samples: correct"),
-    "1000 x correct": (times("correct", 1000.0), "more samples than it has reported: correct"),
+    "half a sample": (put("correct", 0.5), "fractions of samples: correct"),
+    "1000 x correct": (times("correct", 1000.0), "more samples than it reported: correct"),
     "NaN": (put("loss", math.nan), "no finite value: loss"),
     "infinite loss": (put("loss", math.inf), "no finite value: loss"),
     "negative loss": (put("loss", -1.0), "values out of range: loss"),
@@ -64,18 +64,27 @@ LIES: dict[str, tuple[Change, str]] = {
     "4e9 in a histogram": (put("client_accuracies", 4e9, 3), "another histogram than that of one"),
     "two clients in a histogram": (put("client_accuracies", 1.0, 3), "another histogram"),
     "the wrong cell": (moved("client_accuracies"), "another histogram"),
-    "-4 clients": (put("clients", -4.0), "other values than its tally: clients"),
-    "two clients": (put("clients", 2.0), "other values than its tally: clients"),
-    "accuracy 1e300": (put("client_accuracy", 1e300), "other values than its tally: client_acc"),
-    "its square": (put("client_accuracy_squared", 7.0), "other values than its tally: client_acc"),
-    "client loss": (put("client_loss", 9.0), "other values than its tally: client_loss"),
-    "count": (times("count", 2.0), "not what the server knows: total/count"),
+    "-4 clients": (put("clients", -4.0), "values that do not match its tally: clients"),
+    "two clients": (put("clients", 2.0), "values that do not match its tally: clients"),
+    "accuracy 1e300": (
+        put("client_accuracy", 1e300),
+        "values that do not match its tally: client_acc",
+    ),
+    "its square": (
+        put("client_accuracy_squared", 7.0),
+        "values that do not match its tally: client_acc",
+    ),
+    "client loss": (put("client_loss", 9.0), "values that do not match its tally: client_loss"),
+    "count": (times("count", 2.0), "not what the node reported at the start: total/count"),
 }
 OF_TABLES: dict[str, tuple[Change, str]] = {
-    "confusion": (times("confusion", 2.0), "more samples than it has reported: confusion"),
-    "less confusion": (times("confusion", 0.0), "fewer samples than it has reported: confusion"),
-    "diagonal": (times("correct", 0.0), "another number than its table of predictions: correct"),
-    "scored": (times("scored", 100.0), "more samples than it has reported: scored"),
+    "confusion": (times("confusion", 2.0), "more samples than it reported: confusion"),
+    "less confusion": (times("confusion", 0.0), "fewer samples than it reported: confusion"),
+    "diagonal": (
+        times("correct", 0.0),
+        "a number that does not match its table of predictions: correct",
+    ),
+    "scored": (times("scored", 100.0), "more samples than it reported: scored"),
     "score": (times("score", 100.0), "values out of range: score"),
     "brier": (put("brier", 1e5), "values out of range: brier"),
 }
@@ -110,7 +119,7 @@ def test_a_node_that_lies_is_left_out_and_named_and_so_after_a_restart(
     assert 0 < row["loss"] < 10
     about = [line.getMessage() for line in caplog.records if "client 1" in line.getMessage()]
     assert any(reason in line for line in about)
-    assert all(line.endswith("; left out") for line in about)
+    assert all(line.endswith("; skipped") for line in about)
     faults = (tmp_path / "run/fedavg/faults.jsonl").read_text().splitlines()
     assert json.loads(faults[0])["client"] == 1
     assert json.loads(faults[0]).keys() == {"round", "client", "name", "kind", "what"}

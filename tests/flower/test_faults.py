@@ -29,7 +29,7 @@ from tests.support.flower_grid import InProcessGrid
 from tests.support.flower_nodes import FAST, Setting, flat, one_client
 
 SIZES = (2, 12, 7)
-FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is left out, and of which round: the middle one
+FAULTY, ROUND, ROUNDS = 1, 1, 3  # who is skipped, and in which round: the middle one
 CANARY = 31337.125  # a value of a client's data: no log of the server may show it
 PATH = "/home/clinic/patients.csv"
 
@@ -161,11 +161,11 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     ),
     "an entry too many": (
         rewritten(lambda reply, about: reply.each.update(secret=torch.tensor(CANARY))),
-        "1 entry that nobody asked for",
+        "1 unexpected entry",
     ),
     "another order": (
         rewritten(lambda reply, about: Reply(dict(reversed(reply.total.items())), reply.each)),
-        "entries in another order than expected",
+        "entries in an unexpected order",
     ),
     "each in place of total": (
         rewritten(lambda reply, about: Reply({}, {**reply.total, **reply.each})),
@@ -180,7 +180,7 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     "1e38": (put(*BIAS, to=with_value(1e38)), "values beyond 1e+30: total/delta/2.bias"),
     "a negative weight": (
         put("total", "weight", to=with_value(-CANARY)),
-        "not what the server has sent: total/weight",
+        "not what the server sent: total/weight",
     ),
     "another client's number": (told(client=FAULTY + 1), "another client's number"),
     "a number that is none": (told(client=float(FAULTY + 0.5)), "another client's number"),
@@ -254,7 +254,7 @@ def test_a_faulty_reply_costs_its_client_the_round(
         (
             "fedminmax",
             put("total", "group_share", to=with_value(-1e-9)),
-            "not what the server has sent: total/group_share",
+            "not what the server sent: total/group_share",
         ),
         ("fedmgda", FAULTS["another round"][0], "the reply is late"),
     ],
@@ -314,7 +314,7 @@ def test_a_second_reply_is_not_counted(tmp_path: Path, caplog: pytest.LogCapture
     assert_same(setting.run(METHODS["afl"], rounds=ROUNDS, **FAST), reference(METHODS["afl"]))
     assert setting.changed == 1
     assert heard_by_server(caplog) == [
-        f"node {FAULTY + 1} has replied already; its second reply is not counted"
+        f"node {FAULTY + 1} has replied already; its second reply is ignored"
     ]
 
 
@@ -330,7 +330,7 @@ def test_a_reply_to_an_earlier_message_is_not_counted(
         Spoilt(tmp_path, with_an_old_one).run(METHODS["afl"], rounds=ROUNDS, **FAST),
         reference(METHODS["afl"]),
     )
-    told = f"node {FAULTY + 1} replies to an earlier message; the reply is late and is not counted"
+    told = f"node {FAULTY + 1} replies to an earlier message; the reply is late and is ignored"
     assert heard_by_server(caplog) == [told]
 
 
@@ -369,12 +369,12 @@ class FileGone(OSError):
 @pytest.mark.parametrize(
     ("error", "reason"),
     [
-        (FileGone(f"{PATH}: no such file"), "load_data has failed on the node; its log says more"),
+        (FileGone(f"{PATH}: no such file"), "load_data failed on the node; see its log"),
         (
             eh.errors.DataError(f"{PATH}, row 7: {CANARY}"),
-            "load_data has failed on the node; its log says more",
+            "load_data failed on the node; see its log",
         ),
-        (RunError(f"{PATH} holds {CANARY}"), "load_data has failed on the node; its log says more"),
+        (RunError(f"{PATH} holds {CANARY}"), "load_data failed on the node; see its log"),
     ],
 )
 def test_what_a_nodes_loader_says_stays_on_the_node(
@@ -410,7 +410,7 @@ def test_what_fails_inside_training_stays_on_the_node(
     setting.grid.app = app  # type: ignore[assignment]
     result = setting.run(METHODS["afl"], rounds=ROUNDS, **FAST)
     assert_same(result, reference(METHODS["afl"], ("train", ROUND, FAULTY)))
-    assert_told(caplog, "on the node; its log says more")
+    assert_told(caplog, "on the node; see its log")
 
 
 def test_a_client_that_diverges_sends_nothing_but_a_refusal(
@@ -446,7 +446,7 @@ def test_a_client_that_diverges_sends_nothing_but_a_refusal(
     named = [
         line
         for line in heard_by_server(caplog)
-        if f"client {FAULTY} is left out: nothing is sent" in line
+        if f"client {FAULTY} is skipped: nothing is sent" in line
     ]
     assert len(named) == ROUNDS
 
@@ -470,12 +470,12 @@ def test_a_node_that_is_away_for_a_round_is_back_in_the_next(
     setting.grid.__class__ = Absent
     result = setting.run(METHODS[method], rounds=ROUNDS, deadline=1.0, **FAST)
     assert_same(result, reference(METHODS[method], ("train", ROUND, FAULTY)))
-    assert_told(caplog, f"has not answered within 1 s and is left out of round {ROUND + 1}")
+    assert_told(caplog, f"has not answered within 1 s and is skipped in round {ROUND + 1}")
     assert all(message.metadata.ttl == 1.0 for message in setting.grid.sent)
 
 
 def test_a_question_without_an_answer_counts_as_in_the_simulator(tmp_path: Path) -> None:
-    """DRFA asks for losses in a round of its own: who does not answer is left out there."""
+    """DRFA asks for losses in a round of its own: clients that do not answer are skipped there."""
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.__class__ = type("AwayWhenAsked", (Absent,), {"away": ("survey", ROUND)})
     method = eh.DRFA(lr_lambda=0.05, sample=3)
@@ -608,7 +608,7 @@ def test_another_setting_with_the_same_directory_is_refused(tmp_path: Path) -> N
     setting.run(METHODS["fedavg"], rounds=1, **FAST)
     sent = len(setting.grid.sent)
     with pytest.raises(
-        RunError, match=r"was begun with other settings \(local\); use another directory"
+        RunError, match=r"was started with other settings \(local\); use another directory"
     ) as caught:
         setting.run(
             METHODS["fedavg"],
@@ -628,9 +628,7 @@ def test_a_node_with_other_data_than_at_first_costs_itself_alone(
     Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1, **FAST)
     data = [one_client(ragged(SIZES), client) for client in (0, 1, 1)]  # the third has another's
     changed = Setting(tmp_path, ragged(SIZES), network(), data)
-    with pytest.raises(
-        TimeoutError, match=r"only 2 of 3 nodes have registered within 0\.3 s; 1 can"
-    ):
+    with pytest.raises(TimeoutError, match=r"only 2 of 3 nodes registered within 0\.3 s; 1 can"):
         changed.run(METHODS["fedavg"], rounds=1, patience=0.3, **FAST)
     assert (
         "node 3 (2) cannot take part: it has other data than when this run began; give it those"

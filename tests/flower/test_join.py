@@ -165,7 +165,7 @@ def test_a_newcomer_brings_a_group_that_was_approved_and_a_team(
     refused = run(setting, eh.FedMinMax(lr_mu=0.1), clients=2, out=tmp_path / "not approved")
     assert refused.state["rho"].tolist() == pytest.approx([1 / 2, 1 / 2])
     assert (
-        "node 3 (2) cannot join: its group a was not there when the run began; approve it with"
+        "node 3 (2) cannot join: its group a is new since the run started; approve it with"
         " Admission(groups=...)"
     ) in warned(caplog)
     setting.grid.arrives = {3: 0}  # type: ignore[attr-defined]
@@ -195,7 +195,7 @@ def test_a_newcomer_brings_a_group_that_was_approved_and_a_team(
             "nodes 0 and 4 have samples of different shapes or types",
         ),
         (eh.FedAvg(), {"group": None}, "nodes 0 and 4 differ in having groups or teams"),
-        (eh.FedAvg(), {"name": "1"}, "client 1 has this name, and other data"),
+        (eh.FedAvg(), {"name": "1"}, "client 1 has this name but other data"),
     ],
 )
 def test_who_cannot_join_is_named_and_training_goes_on_without(
@@ -403,16 +403,16 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
     )  # type: ignore[assignment]
     setting.run(METHODS[method], rounds=1, by_client=by_client, **FAST)
     lines = [
-        line for line in warned(caplog) if line.startswith("client 1 is left out: its owner shares")
+        line for line in warned(caplog) if line.startswith("client 1 is skipped: its owner shares")
     ]
     said = {"sums": "sums alone", "method": "what the method needs"}.get(share)
     for work, names in refused.items():
         assert (
-            f'client 1 is left out: its owner shares {said} (share="{share}"), and {work} would'
+            f'client 1 is skipped: its owner shares {said} (share="{share}"), and {work} would'
             f" show of this client by itself: {names}" in lines
         )
     assert bool(lines) == bool(refused)
-    foretold = [line for line in warned(caplog) if line.startswith("client 1 will be left out: ")]
+    foretold = [line for line in warned(caplog) if line.startswith("client 1 will be skipped: ")]
     assert bool(foretold) == bool(refused)
 
 
@@ -424,7 +424,7 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
             "sums",
             "afl",
             False,
-            r'sees of each client: its loss.* share="method", or a method that needs sums alone',
+            r'sees of each client: its loss.* share="method", or a method that needs only sums',
         ),
     ],
 )
@@ -476,7 +476,7 @@ def test_a_look_that_goes_with_training_needs_leave_too(
     setting.grid.contexts[2].node_config["share"] = "method"
     found = setting.run(METHODS["afl"], rounds=1, evaluate="with training", **FAST)
     assert found.history_rows[0]["left_out"] == "1"
-    assert "and evaluate would show of this client by itself: count, correct, loss" in caplog.text
+    assert "and evaluate would reveal about this client: count, correct, loss" in caplog.text
 
 
 def test_newcomers_are_evaluated_with_training(tmp_path: Path) -> None:

@@ -36,12 +36,12 @@ def faults(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("method", "change", "kind", "what"),
     [
-        ("fedavg", lies.trained(lies.times(1e6)), "refused", "not what the server has sent: total/weight; left out"),
-        ("afl", lies.trained(lies.set_to(-1.0, "loss")), "refused", "a negative loss: each/loss_at_start; left out"),
-        ("fafl", lies.trained(lies.set_to(9e29, "eta")), "refused", "out of range: total/eta; left out"),
-        ("fedmgda", lies.trained(lies.times(3.0, "weight")), "refused", "not what the server has sent: each/weight; left out"),
-        ("agnosticfedavg", lies.trained(lies.times(2.0, "group_share")), "refused", "not what the server has sent: total/group_share; left out"),
-        ("term", lies.trained(lies.times(-1.0, "weight")), "refused", "negative: total/weight; left out"),
+        ("fedavg", lies.trained(lies.times(1e6)), "refused", "not what the server sent: total/weight; skipped"),
+        ("afl", lies.trained(lies.set_to(-1.0, "loss")), "refused", "a negative loss: each/loss_at_start; skipped"),
+        ("fafl", lies.trained(lies.set_to(9e29, "eta")), "refused", "out of range: total/eta; skipped"),
+        ("fedmgda", lies.trained(lies.times(3.0, "weight")), "refused", "not what the server sent: each/weight; skipped"),
+        ("agnosticfedavg", lies.trained(lies.times(2.0, "group_share")), "refused", "not what the server sent: total/group_share; skipped"),
+        ("term", lies.trained(lies.times(-1.0, "weight")), "refused", "negative: total/weight; skipped"),
     ],
 )  # fmt: skip
 def test_what_is_impossible_is_refused_and_the_rest_is_as_without_the_liar(
@@ -101,7 +101,7 @@ def test_those_who_are_late_are_noted_too(tmp_path: Path) -> None:
     setting.run(METHODS["fedavg"], rounds=1, deadline=0.3, **FAST)
     first = faults(tmp_path)[0]
     assert (first["round"], first["client"], first["kind"]) == (1, LIAR, "late")
-    assert first["what"] == "has not answered within 0.3 s and is left out of round 1"
+    assert first["what"] == "has not answered within 0.3 s and is skipped in round 1"
 
 
 def test_a_reply_that_is_larger_than_its_form_is_refused(tmp_path: Path) -> None:
@@ -109,7 +109,7 @@ def test_a_reply_that_is_larger_than_its_form_is_refused(tmp_path: Path) -> None
         return reply._replace(total={**reply.total, "more": torch.zeros(1 << 17)})
 
     spoilt(tmp_path, lies.trained(longer)).run(METHODS["fedavg"], rounds=1, **FAST)
-    assert "is left out: its reply has 525220 bytes, at most 66" in faults(tmp_path)[0]["what"]
+    assert "is skipped: its reply has 525220 bytes, at most 66" in faults(tmp_path)[0]["what"]
 
 
 def test_a_bounded_run_that_is_interrupted_ends_as_if_it_had_not_been(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that leave and come back: each client is found again, or left out at once."""
+"""Nodes that leave and come back: each client is found again, or skipped at once."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_a_client_whose_node_is_gone_is_left_out_at_once(
 
     assert time.monotonic() - before < 15
     assert _left_out(result) == ["", "1", "1"]
-    assert "client 1 has no node any more and is left out of round 2" in caplog.text
+    assert "client 1 has no node any more and is skipped in round 2" in caplog.text
     assert "new node" not in caplog.text
 
 
@@ -136,7 +136,7 @@ def test_a_silent_node_that_flower_still_lists_gives_way_to_its_successor(
     result = place.train(deadline=0.5)
 
     assert _left_out(result) == ["", "1", ""]
-    assert "client 1 has not answered within 0.5 s and is left out of round 2" in caplog.text
+    assert "client 1 has not answered within 0.5 s and is skipped in round 2" in caplog.text
     assert "client 1 has a new node" in caplog.text
 
 
@@ -155,7 +155,7 @@ def test_so_does_one_for_which_flower_itself_replies(
 
     assert _left_out(place.train()) == ["", "1", ""]
     assert _warnings(caplog)[:2] == [
-        "client 1 is left out: it has not answered in time (Flower's error 3)",
+        "client 1 is skipped: it has not answered in time (Flower's error 3)",
         "client 1 has a new node",
     ]
 

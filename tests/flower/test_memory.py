@@ -355,7 +355,7 @@ def test_a_damaged_file_is_refused_and_stays(tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         node.recall(START, 1)
     assert (
-        refused(caught, tmp_path) == told + "is damaged; put a copy of it back, or start a new run"
+        refused(caught, tmp_path) == told + "is damaged; restore it from a copy, or start a new run"
     )
     assert str(path) in str(caught.value.__cause__)  # for the node's own log
     # the round before is whole; training again mends the file
@@ -390,8 +390,8 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "way_out"),
     [
-        (errno.ENOSPC, "make room on its disk"),
-        (errno.EDQUOT, "make room on its disk"),
+        (errno.ENOSPC, "free space on its disk"),
+        (errno.EDQUOT, "free space on its disk"),
         (errno.EIO, "see its log"),
     ],
 )

@@ -118,7 +118,7 @@ def test_a_quorum_goes_on_when_the_others_have_had_their_grace(
     setting.run(eh.FedAvg(), deadline=60, quorum=0.75, grace=0.3, **options)
     assert time.monotonic() - before < 15
     assert "client 1 has not answered within 0." in caplog.text
-    assert "and is left out of round 1" in caplog.text
+    assert "and is skipped in round 1" in caplog.text
 
 
 def test_where_all_answer_a_quorum_changes_nothing(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_full_disk_is_one_line_and_a_restart_goes_on(
 
     line = (
         "cannot write /out/checkpoint.safetensors: No space left on device; make room; then start"
-        " the run again, it goes on from its last round"
+        " the run again, it resumes after its last round"
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", full)
@@ -270,7 +270,7 @@ def test_a_finished_run_goes_on_with_more_rounds(method: str, tmp_path: Path) ->
     )
     assert eh.load(tmp_path / "run") is not None
     assert "rounds = 5" in (tmp_path / "run" / "spec.toml").read_text()
-    with pytest.raises(RunError, match=r"begun with other settings \(rounds\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(rounds\)"):
         setting.run(METHODS[method], rounds=4, **FAST)
 
 
@@ -285,7 +285,7 @@ def test_an_unfinished_run_is_finished_first(tmp_path: Path) -> None:
         patch.setattr(Checkpoints, "save", stopped)
         with pytest.raises(KeyboardInterrupt):
             setting.run(eh.FedAvg(), rounds=3, **FAST)
-    with pytest.raises(RunError, match=r"begun with other settings \(rounds\)"):
+    with pytest.raises(RunError, match=r"started with other settings \(rounds\)"):
         setting.run(eh.FedAvg(), rounds=5, **FAST)
     assert len(setting.run(eh.FedAvg(), rounds=3, **FAST).history_rows) == 3
 

@@ -183,7 +183,7 @@ def test_columns_from_nodes_need_no_table_and_are_checked_against_one_that_is_gi
     assert err.startswith("evenhand: label: 'age > 90' holds in none of the 20 rows; age goes from")
     status, _, err = call(*options, "ill", "--drop", "name")
     assert status == 0
-    assert "hint: 5 of 20 rows have no value of 'ill'; nodes leave such rows out\n" in err
+    assert "hint: 5 of 20 rows have no value of 'ill'; nodes exclude such rows\n" in err
     assert Columns.load("seen/seen/columns.toml") == Columns("ill", (), ("name",))
 
 
@@ -359,8 +359,8 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
         (
             ("--label", "age"),
             (
-                "label: the made-up tables have another column 'age'; choose another name, or give"
-                " a table of yours"
+                "label: the made-up tables already have a column 'age'; choose another name, or"
+                " give your own table with --table"
             ),
         ),
     ],
@@ -382,7 +382,7 @@ def test_a_directory_with_something_in_it_is_left_alone(call: Any) -> None:
     status, _, err = call("flower", "new", "mine")
     assert (status, err) == (
         1,
-        "evenhand: mine is there already and not empty; choose another directory\n",
+        "evenhand: mine exists and is not empty; choose another directory\n",
     )
     assert [path.name for path in Path("mine").iterdir()] == ["thesis.tex"]
     Path("mine/thesis.tex").unlink()
@@ -447,16 +447,16 @@ def test_the_log_that_is_shown_says_which_node_and_why(tmp_path: Path) -> None:
     log = tmp_path / "node.log"
     log.write_text(
         "SuperNode ID: 77\nevenhand.errors.DataError: label 'a\\1' is odd\nx._OwnersError:"
-        " load_data has failed; its log says more\n"
+        " load_data failed; its log says more\n"
     )
     nodes = [SimpleNamespace(name="node 0", log=log)]
     shown = (
-        "node 77 cannot take part: load_data has failed; its log says more\nnode 5 cannot take"
+        "node 77 cannot take part: load_data failed; its log says more\nnode 5 cannot take"
         " part: no; its log says more"
     )
     assert (
         explained(shown, cast(Any, SimpleNamespace(nodes=nodes, data=[Path("north.csv")])))
-        == "node 77 (node 0, north.csv) cannot take part: load_data has failed; its log says: label"
+        == "node 77 (node 0, north.csv) cannot take part: load_data failed; its log says: label"
         " 'a\\1' is odd\nnode 5 cannot take part: no; its log says more"
     )
 

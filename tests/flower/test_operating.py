@@ -152,7 +152,7 @@ def test_a_client_app_that_is_told_to_end_does_not_silence_its_node(
     os.kill(_processes(node, "flwr-clientapp")[-1], signal.SIGTERM)
     _assert_completes(run, tmp_path)
     assert [row["left_out"] for row in history(tmp_path)] == ["", "1", ""]
-    assert "client 1 is left out: its process was told to end (SIGTERM)" in run.log()
+    assert "client 1 is skipped: its process got SIGTERM" in run.log()
     assert DEAF not in explain(node.text())
 
 

@@ -63,7 +63,7 @@ def test_where_nobody_comes_back_no_round_is_used_up(tmp_path: Path) -> None:
     with pytest.raises(
         RunError,
         match=(
-            r"no client has come back within 0\.5 s; start the run again, it goes on from its last"
+            r"no client came back within 0\.5 s; start the run again, it resumes after its last"
             r" round"
         ),
     ):
@@ -87,7 +87,7 @@ def test_a_run_in_which_nobody_ever_answers_does_not_complete(tmp_path: Path) ->
         return [reply]
 
     with pytest.raises(
-        RunError, match="no client has answered in any round, for the reasons that are logged above"
+        RunError, match="no client answered in any round, for the reasons logged above"
     ):
         Setting(tmp_path, ragged(SIZES), network(), spoil=mute).run(METHODS["fedavg"], rounds=2)
 
@@ -134,7 +134,7 @@ def test_a_refused_run_leaves_the_directory_as_it_was(tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     sent = len(setting.grid.sent)
     with pytest.raises(
-        RunError, match=r"was begun with other settings \(seed\); use another directory"
+        RunError, match=r"was started with other settings \(seed\); use another directory"
     ):
         setting.run(METHODS["fedavg"], rounds=1, seed=9)
     assert {
@@ -149,7 +149,7 @@ def test_a_node_that_cannot_take_part_is_named_once(
     setting = Setting(tmp_path, ragged(SIZES), network())
     setting.grid.contexts[2].node_config["share"] = "nonsense"
     message = (
-        "only 2 of 3 nodes have registered within 0.7 s; 1 cannot take part, see above and"
+        "only 2 of 3 nodes registered within 0.7 s; 1 cannot take part, see above and"
         " their logs; start the others"
     )
     with caplog.at_level(logging.WARNING), pytest.raises(TimeoutError, match=message):

@@ -137,7 +137,7 @@ def test_test_data_are_not_for_training(tmp_path: Path) -> None:
         "its owner's policy refuses it: train asks for the test data (train = train)"
     )
     assert server.evaluate("test")[1] == ""
-    assert server.evaluate("val")[1] == "evaluate asks for val data, and the node has none"
+    assert server.evaluate("val")[1] == "evaluate asks for val data, but the node has none"
     hidden = Curious(tmp_path, data, 'evaluate = ["test"]\nsurvey = []')
     assert "evaluate asks for the train data (evaluate = test)" in hidden.evaluate("train")[1]
     with pytest.raises(Refused, match=r"survey asks for the train data \(survey = nothing\)"):
@@ -182,7 +182,7 @@ def test_the_server_meets_the_daily_limit(tmp_path: Path) -> None:
     faults = [server.train(round)[1] for round in range(4)]
     assert faults[:3] == ["", "", ""]
     assert faults[3] == (
-        "its owner's policy refuses it: so many train tasks have been answered (rounds-per-day = 3)"
+        "its owner's policy refuses it: it has answered that many train tasks (rounds-per-day = 3)"
     )
 
 
@@ -298,7 +298,7 @@ def test_the_owner_is_told_how_many_are_left_out(
     with caplog.at_level(logging.WARNING, logger="evenhand"):
         Curious(tmp_path, grouped("fffffmmmmmdd", "fffff")).census()
     assert caplog.messages == [
-        "train data: 2 left out, of groups with fewer than 5 samples here (min-cell in the policy);"
+        "train data: excluded 2 samples of groups with fewer than 5 here (min-cell in the policy);"
         " merge groups in the table to use them"
     ]
 
@@ -433,7 +433,7 @@ def test_no_audit_no_answer(tmp_path: Path) -> None:
     place.unlink()
     place.mkdir()
     assert server.train()[1] == (
-        "its audit file cannot be written (Is a directory); nothing is answered without it"
+        "its audit file cannot be written (Is a directory); so it answers nothing"
     )
 
 
@@ -445,9 +445,9 @@ def test_the_server_logs_the_rule(tmp_path: Path, caplog: pytest.LogCaptureFixtu
         local=eh.LocalSGD(lr=0.1, steps=1, batch_size=4),
     )  # fmt: skip
     grid = InProcessGrid(app, configs)
-    with pytest.raises(RunError, match="no client has answered in any round"):
+    with pytest.raises(RunError, match="no client answered in any round"):
         server(grid, grid.contexts[1])
     assert (
-        "client 0 is left out: its owner's policy refuses it: it asks for batches of 4 (min-batch ="
+        "client 0 is skipped: its owner's policy refuses it: it asks for batches of 4 (min-batch ="
         " 5)" in caplog.text
     )

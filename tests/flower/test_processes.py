@@ -78,7 +78,7 @@ def test_a_method_gives_what_the_simulator_gives_to_the_bit(
     assert sorted((path.parts[-4], path.parts[-2]) for path in kept) == memories
 
 
-# Processes that die; the figures in docs/how-to/federation.md are what these print with -s
+# Processes that die; the figures in docs/explanation/federation.md are what these print with -s
 
 
 @needs_proc
@@ -137,7 +137,7 @@ def test_a_killed_node_that_comes_back_under_another_number_goes_on(
         clock.tell("the run has completed")
         log = run.log()
     assert _assert_only_absent(tmp_path, trial, "ditto", client=1, rounds=4) == [2]
-    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
+    assert "client 1 is skipped: its node is gone (Flower's error 5)" in log
     assert "client 1 has a new node" in log
     _assert_tells_nothing(log)
 
@@ -163,9 +163,9 @@ def test_a_killed_node_with_a_key_comes_back_under_its_number(
     assert absent in ([2], [2, 3])
     clock.tell(f"absent in rounds {absent}")
     log = run.log()
-    assert "client 1 is left out: its node is gone (Flower's error 5)" in log
+    assert "client 1 is skipped: its node is gone (Flower's error 5)" in log
     assert "new node" not in log
-    assert ("client 1 has no node any more and is left out of round 3" in log) == (absent == [2, 3])
+    assert ("client 1 has no node any more and is skipped in round 3" in log) == (absent == [2, 3])
 
 
 # Replies that must not count
@@ -201,7 +201,7 @@ def test_a_late_reply_of_a_node_that_comes_back_is_not_counted(
     )
     assert (kept / "after-1.safetensors").exists()  # it has done the work of round 2, and sent it
     assert f"[RUN {run.id}, ROUND 1]\nINFO :      Sending: train message" in node.text()
-    assert "client 1 is left out: its node is gone (Flower's error 5)" in run.log()
+    assert "client 1 is skipped: its node is gone (Flower's error 5)" in run.log()
 
 
 @needs_proc
@@ -214,7 +214,7 @@ def test_a_reply_of_ten_times_the_limit_costs_its_node_the_round(
     assert _assert_only_absent(tmp_path, trial, "afl", client=1, rounds=ROUNDS) == [1, 2]
     log = run.log()
     told = re.findall(
-        rf"client 1 is left out: a message has (\d+) bytes, the limit is {LIMIT} bytes", log
+        rf"client 1 is skipped: a message has (\d+) bytes, the limit is {LIMIT} bytes", log
     )
     assert [int(size) > 10 * LIMIT for size in told] == [True] * ROUNDS
     _assert_tells_nothing(log)

@@ -166,9 +166,9 @@ def test_values_of_another_kind_are_refused() -> None:
     assert whole(about, "round") == 3
     assert text(about, "work") == "train"
     for name in ("float", "truth", "work", "missing"):
-        assert refused(lambda name=name: whole(about, name)) == f"a message does not say its {name}"  # type: ignore[misc]
+        assert refused(lambda name=name: whole(about, name)) == f"a message has no {name}"  # type: ignore[misc]
     for name in ("round", "missing"):
-        assert refused(lambda name=name: text(about, name)) == f"a message does not say its {name}"  # type: ignore[misc]
+        assert refused(lambda name=name: text(about, name)) == f"a message has no {name}"  # type: ignore[misc]
 
 
 # sizes

@@ -357,7 +357,7 @@ def test_what_a_node_cannot_mean_is_refused_in_one_line(changes: dict[str, Any])
 
 
 def test_a_node_that_tells_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="install the same evenhand on all sides"):
+    with pytest.raises(ValueError, match="install the same version everywhere"):
         read_report(Reply(), {})
 
 

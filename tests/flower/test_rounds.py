@@ -216,4 +216,4 @@ def test_a_client_that_counts_other_samples_than_it_told_of_is_left_out(
         *[int(federation.test.sizes[0]), 0],
         *federation.test.sizes.tolist()[2:],
     ]
-    assert "client 1: not what the server knows: each/count; left out" in caplog.text
+    assert "client 1: not what the node reported at the start: each/count; skipped" in caplog.text

@@ -66,7 +66,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     with kept, pytest.raises(eh.RunError) as error:
         kept.put(2, reply(2))
     assert str(error.value) == (
-        f"replies cannot be kept in {tmp_path}: No space left on device; free some space and start"
+        f"replies cannot be stored in {tmp_path}: No space left on device; free some space and start"
         " the server again"
     )
 

@@ -230,12 +230,12 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, call: Call) -> None:
     code, out, err = call("flower", "status", str(tmp_path / "none"))
     assert (code, out) == (1, "")
     assert err == (
-        f"evenhand: {tmp_path}/none is no directory; give the out of a server app, such as"
+        f"evenhand: {tmp_path}/none is not a directory; give the out of a server app, such as"
         " runs/ours\n"
     )
     code, _, err = call("flower", "status", str(tmp_path))
     assert code == 1
-    assert err.startswith(f"evenhand: {tmp_path} holds no run of a federation; give the out")
+    assert err.startswith(f"evenhand: {tmp_path} contains no run of a federation; give the out")
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_what_is_no_run_is_told_in_one_line(tmp_path: Path, call: Call) -> None:
         ("roster.json", "roster.json is damaged"),
         ("spec.toml", "spec.toml is damaged"),
         ("fedavg/checkpoint.safetensors", "checkpoint.safetensors is damaged"),
-        ("progress.jsonl", "progress.jsonl has 6 damaged lines, which are not counted"),
-        ("fedavg/faults.jsonl", "faults.jsonl has 2 damaged lines, which are not counted"),
+        ("progress.jsonl", "progress.jsonl has 6 damaged lines, which are ignored"),
+        ("fedavg/faults.jsonl", "faults.jsonl has 2 damaged lines, which are ignored"),
     ],
 )
 def test_a_damaged_file_is_told_in_one_line(name: str, problem: str, run: Path, call: Call) -> None:

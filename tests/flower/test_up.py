@@ -228,7 +228,7 @@ def test_strangers_are_refused_and_told_why(federation: Loopback, tmp_path: Path
     assert "does not trust the SuperLink's certificate" in told["wrong CA"]
     assert "key is not registered" in told["unregistered key"]
     assert "came without a key" in told["no key"]
-    assert "speaks plaintext" in told["plaintext"]
+    assert "uses plaintext" in told["plaintext"]
     online = federation.flwr_json("supernode", "list", "loopback")["nodes"]
     assert [node["status"] for node in online] == ["online"] * 3
 

@@ -63,7 +63,7 @@ def test_a_file_that_cannot_be_written_costs_a_line_in_the_log(
     (tmp_path / "lines.jsonl").mkdir()
     journal.append(tmp_path / "lines.jsonl", {"round": 1})
     assert (
-        f"{tmp_path}/lines.jsonl cannot be written: Is a directory; training goes on without it"
+        f"{tmp_path}/lines.jsonl cannot be written: Is a directory; training continues without it"
         in caplog.text
     )
 
@@ -242,7 +242,7 @@ def test_a_port_that_is_taken_costs_a_line_and_not_the_run(
         monkeypatch.setenv(metrics.VARIABLE, str(taken.getsockname()[1]))
         result = Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1)
     assert len(result.history_rows) == 1
-    assert caplog.text.count("no metrics are served on") == 1
+    assert caplog.text.count("cannot serve metrics on") == 1
     assert "Address already in use; choose a free port, training goes on without" in caplog.text
 
 
@@ -252,7 +252,7 @@ def test_an_address_that_is_none_costs_a_line(
     for address in ("nine", "99999999", "127.0.0.1:x"):
         with metrics.served(watch, address) as port:
             assert port is None
-        assert f"no metrics are served on {address}: " in caplog.text
+        assert f"cannot serve metrics on {address}: " in caplog.text
     assert metrics.read_address("9464") == ("127.0.0.1", 9464)
     assert metrics.read_address("0.0.0.0:9464") == ("0.0.0.0", 9464)
     assert metrics.read_address("[::1]:9464") == ("::1", 9464)
@@ -337,11 +337,11 @@ def test_logs_on_standard_error_are_lines_and_nothing_else(
     try:
         raise KeyError("ward")
     except KeyError:
-        logging.getLogger("evenhand.flower.client").exception("a task could not be done")
+        logging.getLogger("evenhand.flower.client").exception("a task failed")
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     assert [line["text"] for line in lines] == [
         "process 7 hangs\nfor long",
-        "a task could not be done: KeyError: 'ward'",
+        "a task failed: KeyError: 'ward'",
     ]
     assert [line["event"] for line in lines] == ["log", "failed"]
     assert {line["process"] for line in lines} == {"node"}
@@ -362,7 +362,7 @@ def test_logs_stay_words_unless_lines_are_asked_for(
     ("text", "event"),
     [
         ("round 3 of 9: 4 of 4 clients have answered", "round"),
-        ("client 1 (north) is left out: its node is gone (Flower's error 5)", "left_out"),
+        ("client 1 (north) is skipped: its node is gone (Flower's error 5)", "left_out"),
         ("node 77 cannot take part: node has no training samples", "refused"),
         ("no client has a node any more; round 2 waits for one, for 600 s at most", "waiting"),
         ("client 1 has a new node", "node_back"),

@@ -63,7 +63,7 @@ def test_work_in_time_is_left_alone() -> None:
 def test_a_process_that_does_not_give_way_is_ended() -> None:
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
-    assert "a task has expired after 0.3 s and does not give way; it is ended" in done.stderr
+    assert "a task has expired after 0.3 s and does not stop; its process is killed" in done.stderr
 
 
 def test_processes_that_are_not_for_one_message_are_left_alone() -> None:
@@ -106,10 +106,10 @@ def test_the_server_hears_why_also_where_the_owners_function_was_at_work(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def load(config: dict[str, object]) -> dict[str, object]:
-        raise Stopped("its process was told to end (SIGTERM)")
+        raise Stopped("its process got SIGTERM")
 
     setting = Setting(tmp_path, ragged((9, 7)), network())
     setting.grid.app = client_app(network(), load)
     with pytest.raises(TimeoutError):
         setting.run(METHODS["fedavg"], rounds=1, patience=0.5)
-    assert "cannot take part: its process was told to end (SIGTERM)" in caplog.text
+    assert "cannot take part: its process got SIGTERM" in caplog.text

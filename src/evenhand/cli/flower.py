@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from evenhand.cli.deploy import deploy
+from evenhand.cli.deploy import write as write_deployment
 from evenhand.cli.operate import check, status
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.tryout import (
@@ -96,6 +98,11 @@ def flower() -> None:
 @click.option(
     "--clients", default=4, show_default=True, type=click.IntRange(min=1), help="Number of nodes."
 )
+@click.option(
+    "--compose",
+    is_flag=True,
+    help="Also write container files, as evenhand flower deploy does.",
+)
 def new(
     directory: Path,
     method: str,
@@ -107,6 +114,7 @@ def new(
     encoding: str | None,
     from_nodes: bool,
     clients: int,
+    compose: bool,
 ) -> None:
     """Create a Flower app in the new directory DIR.
 
@@ -143,6 +151,8 @@ def new(
             " on this machine:"
         )
         click.echo(f"  evenhand flower up {place} --data {data}{nodes}")
+        if compose:
+            write_deployment(directory)
         if not source.group:
             click.echo(
                 "no groups will be compared; name them with --group COLUMN, or in"
@@ -300,3 +310,4 @@ def up(
 
 flower.add_command(status)
 flower.add_command(check)
+flower.add_command(deploy)

@@ -1,7 +1,7 @@
-"""Who may take part in a federation, and how much a client may weigh: what its operator approves.
+"""Which clients the operator of a federation approves, and how much each may count.
 
-A node says itself how many samples it has, so a claim must not buy weight. By default a client
-weighs no more than five times the median of the clients' samples; the operator approves more.
+Nodes report their own sample counts, so a false count must not buy weight. By default a client
+counts for at most five times the median number of samples; the operator can approve more.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from evenhand.errors import require_number, require_whole
 from evenhand.flower.registration import Registration
 
-LEAST = 3  # clients of which a median says anything
+LEAST = 3  # fewest clients with a meaningful median
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,16 @@ class Admission:
     """What the operator of a federation approves.
 
     Args:
-        cap: a client weighs no more than so many times the median of the clients' samples, in
-            training and in sums over samples; None for no cap.
-        samples: how many samples a client may weigh, whatever the median is: a number for all, or
-            numbers by name for some.
+        cap: a client counts for at most this many times the median number of samples, in training
+            and in sums over samples; None for no cap.
+        samples: how many samples a client may count for, whatever the median: one number for all
+            clients, or numbers by name for some.
         names: clients that may take part; None for any.
-        groups: groups that samples may have; None for those that the first clients have.
+        groups: groups that samples may have; None for those of the first clients.
         teams: teams that clients may be in; None for any.
-        nodes: which node a name belongs to: Flower's number of the node, or its public key (a path
-            or the text of the key, as it was registered). Names without an entry belong to the
-            first node that uses them.
-        most_groups: groups in the whole federation; more costs memory on the server.
+        nodes: the node that a name belongs to: Flower's node id, or the registered public key (a
+            path or its text). Other names belong to the first node that uses them.
+        most_groups: limit on groups in the whole federation; more groups cost memory on the server.
     """
 
     cap: float | None = 5.0
@@ -57,7 +56,7 @@ class Admission:
             if isinstance(getattr(self, field), str):
                 raise TypeError(f'{field} must be a list of names, such as ("a", "b")')
         require_whole("most_groups", self.most_groups, 1)
-        _ = self._keys  # a key that cannot be read shows now
+        _ = self._keys  # unreadable keys fail now
 
     @property
     def needs_keys(self) -> bool:
@@ -70,8 +69,7 @@ class Admission:
         return {name: _key(known) for name, known in nodes if not isinstance(known, int)}
 
     def reason_against(self, report: Registration, node: int, key: bytes = b"") -> str:
-        """Why the operator has not approved this node, which ``key`` belongs to; empty where it may
-        take part."""
+        """Why this node, with its public ``key``, is not approved; empty if it is."""
         unknown = [name for name in report.groups if not _allows(self.groups, name)]
         if not _allows(self.names, report.name):
             return f"{report.name} is not among the approved names"
@@ -92,7 +90,7 @@ class Admission:
         return ""
 
     def weighed(self, names: Iterable[str], sizes: Tensor) -> Tensor:
-        """(n,) samples that count for each client, of those that it reports."""
+        """(n,) the number of samples each client counts for."""
         known = [size for size in sizes.tolist() if size]
         most = int(sizes.max()) if known else 0
         if self.cap is not None and len(known) >= LEAST:
@@ -104,7 +102,7 @@ class Admission:
         return torch.minimum(sizes, limits)
 
 
-# whatever nodes report; what a roster without an operator has
+# believe whatever nodes report
 ANYONE = Admission(cap=None, most_groups=1 << 20)
 
 
@@ -113,7 +111,7 @@ def _allows(allowed: Collection[str] | None, name: str) -> bool:
 
 
 def _key(known: str | Path) -> bytes:
-    """A public key, of a file or a text, in one form."""
+    """A public key from a file or a text, in one form."""
     text = str(known)
     try:
         if isinstance(known, Path) or not text.startswith(("ssh-", "ecdsa-", "-----")):
@@ -122,12 +120,12 @@ def _key(known: str | Path) -> bytes:
         raise ValueError(f"public key {known} cannot be read: {error.strerror}") from error
     found = _same_key(text.encode())
     if not found:
-        raise ValueError(f"{known} is no public key; give the file NAME.pub of ssh-keygen")
+        raise ValueError(f"{known} is not a public key; give the .pub file of ssh-keygen")
     return found
 
 
 def _same_key(key: bytes) -> bytes:
-    """The key in one form, whether ssh-keygen or Flower has written it; empty where it is none."""
+    """The key in one form, whether ssh-keygen or Flower wrote it; empty if it is not a key."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization as forms
 

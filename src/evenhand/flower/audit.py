@@ -1,8 +1,8 @@
-"""What a node was asked, written down for its owner, and how often it has answered.
+"""Records what a node was asked, for its owner, and counts its answers.
 
-``audit.jsonl`` in the node's state-dir (or where the policy says) gets one line for each message:
-when, by which run, what it asked for, and whether it was answered. A node that cannot write it down
-does not answer.
+``audit.jsonl`` in the node's state-dir (or where the policy says) gets one line per message: the
+time, the run, the request, and whether the node answered. A node that cannot write it does not
+answer.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def audited(
     kind: str,
     answer: Callable[[], RecordDict],
 ) -> RecordDict:
-    """An answer to a message, written down before it is sent."""
+    """Answer a message, and record it before the answer is sent."""
     asked = _asked(content, context, kind)
     try:
         reply = answer()
@@ -49,7 +49,8 @@ def audited(
 
 
 def _asked(content: RecordDict, context: Context, kind: str) -> dict[str, Any]:
-    """What a message asks for, without tensors; long texts are cut, since a server wrote them."""
+    """What a message asks for, without tensors; long texts are cut, because the server wrote
+    them."""
     record = content.get("about")
     about = record if isinstance(record, ConfigRecord) else ConfigRecord()
     asked: dict[str, Any] = {"flower_run": str(context.run_id), "kind": kind}
@@ -89,15 +90,14 @@ def write_down(
             os.close(descriptor)
     except OSError as error:
         raise RunError(
-            f"its audit file cannot be written ({error.strerror}); nothing is answered without it"
+            f"its audit file cannot be written ({error.strerror}), so it answers nothing"
         ) from error
 
 
 def count_answer(policy: Policy, folder: Path, kind: str, today: str | None = None) -> None:
-    """Count one more answer to a task of a kind; raises :class:`Refused` where the owner's limit is
-    reached.
+    """Count one more answer to a kind of task; raise :class:`Refused` at the owner's limit.
 
-    It is counted before the work is done: a node that is killed on the way has answered.
+    It counts before the work is done, so a node that is killed on the way has answered.
     """
     if not policy.rounds_per_day and not policy.rounds_in_total:
         return
@@ -124,7 +124,7 @@ def count_answer(policy: Policy, folder: Path, kind: str, today: str | None = No
                 ("rounds-in-total", in_total, policy.rounds_in_total),
             ):
                 if most and times > most:  # raising takes the count back
-                    raise Refused(f"{rule} = {most}", f"so many {kind} tasks have been answered")
+                    raise Refused(f"{rule} = {most}", f"it has answered that many {kind} tasks")
     except sqlite3.Error as error:
         raise RunError(
             f"its count of answers, {COUNTS}, is damaged: {error}; its owner can remove the file"

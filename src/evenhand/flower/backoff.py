@@ -1,4 +1,4 @@
-"""Clients that miss deadlines are asked less and less often, until they answer again."""
+"""Asks clients that miss deadlines less and less often, until they answer."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ log = logging.getLogger(__name__)
 
 Name = Callable[[int], str]
 
-PATIENT = 2  # rounds in a row that a client may miss before the next go on without it
-MOST = 64  # rounds without it, at most
+PATIENT = 2  # misses in a row before a client is skipped
+MOST = 64  # most rounds to skip it for
 
 
 class BackOff:
-    """Which clients are not asked for now.
+    """Which clients are not asked at present.
 
-    A client that has missed deadlines in two rounds in a row is not asked for one round, after the
-    next miss for two, then four, and so on.
+    A client that misses two rounds in a row is not asked in the next round, after another miss not
+    in the next two, then four, and so on.
     """
 
     def __init__(self) -> None:
@@ -26,19 +26,19 @@ class BackOff:
         self._until: dict[int, int] = {}  # the round in which each is asked again
 
     def waiting(self, clients: Collection[int], round: int) -> set[int]:
-        """Those that are not asked in this round; nobody, where that would be everyone."""
+        """Clients that are not asked in this round; empty if that would be all of them."""
         found = {client for client in clients if self._until.get(client, round) > round}
         return set() if len(found) == len(clients) else found
 
     def forget(self, client: int) -> None:
-        """A client has answered, or may be another process now."""
+        """A client has answered, or may have a new process."""
         self._missed.pop(client, None)
         self._until.pop(client, None)
 
     def note(
         self, answered: Collection[int], missed: Collection[int], round: int, name: Name
     ) -> None:
-        """Who has answered in an exchange, and who has missed its deadline."""
+        """Record who answered and who missed the deadline."""
         for client in answered:
             self.forget(client)
         for client in missed:
@@ -51,8 +51,8 @@ class BackOff:
             self._until[client] = round + 1 + min(2 ** (times - PATIENT), MOST)
             if times == PATIENT:  # named once
                 log.warning(
-                    "%s has missed %d rounds in a row; it is asked again in round %d, and less"
-                    " often until it answers",
+                    "%s has missed %d rounds in a row; it is asked again in round %d, then less and"
+                    " less often until it answers",
                     name(client),
                     times,
                     self._until[client] + 1,

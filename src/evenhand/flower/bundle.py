@@ -1,7 +1,7 @@
-"""Evaluation and training in the same message, one in place of two.
+"""Puts evaluation and training into one message instead of two.
 
-The task's ``shared`` holds the model to evaluate under a name of its own, unless it is the one to
-train. The reply holds both replies, each under its name.
+The task's ``shared`` has the model to evaluate under a separate name, unless it is the one to
+train. The reply has both replies, each under its name.
 """
 
 from __future__ import annotations
@@ -42,14 +42,13 @@ def join_replies(reply: Reply, evaluation: Reply) -> Reply:
 
 
 def split_reply(reply: Reply) -> tuple[Reply, Reply]:
-    """The replies that :func:`join_replies` has put together; raises a ValueError where there are
-    not two."""
+    """Undo :func:`join_replies`; raises a ValueError if there are not two replies."""
     for part in reply:
         if list(part) != [WORK, EVALUATION] or not all(
             isinstance(value, dict) for value in part.values()
         ):
             raise ValueError(
-                "its reply lacks the work or the evaluation; install the same evenhand on all sides"
+                "its reply lacks the work or the evaluation; install the same version everywhere"
             )
     work, evaluation = (Reply(*(part[name] for part in reply)) for name in (WORK, EVALUATION))
     return work, evaluation

@@ -1,11 +1,10 @@
-"""Groups of people that are too small to be told of.
+"""Excludes groups that are too small to report.
 
 A node reports how many samples of each group it has, and evaluations give sums for each group. The
-sums of a group of one are that person's. So samples of a group with fewer than ``least`` samples
-in a part of the node's data are left out of that part, before anything is counted, trained or
-evaluated. The server never learns of them, and every method sees data that are whole in
-themselves: those of a client without these samples. (To rename such groups to "other" would make
-one more group for minimax methods to look after, and a mixture of people that nobody is in.)
+sums of a group of one are that person's. So if a split has fewer than ``least`` samples of a group,
+they are excluded from that split before anything is counted, trained or evaluated. The server never
+sees them, and every method sees consistent data: those of a client without these samples. (Renaming
+such groups to "other" would give minimax methods an artificial group to protect.)
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from evenhand.data.samples import Part
 
 
 def without_small_cells(data: Federation, least: int) -> tuple[Federation, dict[str, int]]:
-    """The data of one client without samples of groups that are too small, and how many were left
-    out of each part; names of groups that nobody is left of are gone as well."""
+    """Exclude samples of groups that are too small, and say how many from each split. Names of
+    groups without samples go too."""
     kept, left_out = dict(data.parts), dict[str, int]()
     for name, part in data.parts.items():
         counts, size = part.counts(len(data.group_names))[0], len(part.x)

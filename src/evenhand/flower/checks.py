@@ -1,9 +1,10 @@
-"""What is checked before a client's reply counts, and before a client sends one.
+"""Checks a client's reply before it counts, and before the client sends it.
 
-Flower's own averaging takes what comes: one NaN, and the model is NaN from then on. Here a reply is
-compared with what the server expects (names and their order, shapes, types) and its values with
-what they can be. A reply with a fault is left out of the round. Reasons name the client, entries
-the server knows of, and what it expected; never a value, or a name that only the client knows.
+Flower's own averaging accepts anything: one NaN, and the model is NaN from then on. Here the server
+compares a reply with what it expects (names and their order, shapes, types) and checks that its
+values are possible. A client with a faulty reply is skipped for that round. Reasons name the
+client, entries the server knows, and what it expected; never a value, or a name that only the
+client knows.
 """
 
 from __future__ import annotations
@@ -21,26 +22,25 @@ from evenhand.messages import Reply
 from evenhand.metrics.tallies import COUNTS
 from evenhand.tree import Tree
 
-# Far above what a model that is any good sends, and the sum of 10^8 such values is still a float32
-# (up to 3.4e38).
+# Far above what a useful model sends; the sum of 10^8 such values still fits into a float32 (up to
+# 3.4e38).
 LARGEST = 1e30
-SPOILT = 1e12  # no model that is any good has such a value
+SPOILT = 1e12  # no useful model has such a value
 MOST = 2**53  # whole numbers up to here are added exactly in float64
 
 Path = tuple[str, ...]  # of an entry: ("total", "delta", "weight")
 
 
 class NotFinite(EvenhandError):
-    """A client's work has ended in infinity or NaN, and nothing is sent."""
+    """A client's training ended in infinity or NaN, and nothing is sent."""
 
 
 class RollCall:
-    """Who has answered in one exchange. A reply that is not an answer to what was asked is refused
-    before its tensors are looked at.
+    """Who has answered in one exchange. Refuses a reply to another task before reading its tensors.
 
     Args:
         clients: those that were asked.
-        round, work: what they were asked; people count rounds from 1.
+        round, work: what they were asked; messages count rounds from 1.
         name: gives a client's name; None means its number.
     """
 
@@ -60,16 +60,16 @@ class RollCall:
         return sorted(self._missing)
 
     def answer(self, client: int, about: Mapping[str, Any]) -> list[str]:
-        """What is wrong with the reply to the task that was sent to ``client``, from what goes with
-        it: client, round and work.
+        """What is wrong with a reply to the task of ``client``, judging by its client, round and
+        work.
 
         The first reply is the client's only one, whatever is wrong with it.
         """
         who = label(client, self._name)
         if client in self._replied:
-            return [f"{who} has replied already; its second reply is left out"]
+            return [f"{who} has replied already; its second reply is ignored"]
         if client not in self._missing:
-            return [f"{who} has replied and was not asked"]
+            return [f"{who} replied without being asked"]
         self._missing.remove(client)
         self._replied.add(client)
         reasons = []
@@ -80,12 +80,12 @@ class RollCall:
                 f"{who} replies to another round than {self.round + 1}; the reply is late"
             )
         if about.get("work") != self._work:
-            reasons.append(f"{who} replies to other work than {self._work}")
+            reasons.append(f"{who} replies to a task other than {self._work}")
         return reasons
 
 
 def label(client: int, name: Callable[[int], str] | None = None) -> str:
-    """A client in words: its number, and its name where it has another."""
+    """A client in words: its number, and its name if that differs."""
     called = str(client) if name is None else name(client)
     return f"client {client}" if called == str(client) else f"client {client} ({called})"
 
@@ -99,15 +99,14 @@ def check_reply(
     largest: float = LARGEST,
     known: Mapping[Path, Tensor] | None = None,
 ) -> list[str]:
-    """What is wrong with a reply, in one line for each kind of fault; nothing where it can be
-    counted.
+    """What is wrong with a reply, one line for each kind of fault; empty if it can count.
 
     Args:
         expected: a reply of the right names, shapes and types; its values do not matter.
         who: the client, see :func:`label`.
-        must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. The losses
-            of a model that has diverged may be any of these when it is evaluated; counts never.
-        known: what entries must be equal to: sample counts that the census has told.
+        must_be_finite: whether infinity, NaN and values beyond ``largest`` are faults. Losses of a
+            diverged model may be any of these in an evaluation; counts never.
+        known: what entries must equal: the sample counts reported at the start.
     """
     found, wanted = _entries(reply), _entries(expected)
     faults = _structure(found, wanted)
@@ -122,7 +121,7 @@ def check_reply(
                 faults.setdefault(fault, []).append(path)
         for path, value in (known or {}).items():
             if path not in tensors or not _equal(tensors[path], value):
-                faults.setdefault("not what the server knows", []).append(path)
+                faults.setdefault("not what the node reported at the start", []).append(path)
     return [
         f"{who}: {fault}" + (f": {_listed(paths)}" if paths else "")
         for fault, paths in faults.items()
@@ -130,8 +129,8 @@ def check_reply(
 
 
 def require_finite(reply: Reply, memory: Tree | None = None, received: Tree | None = None) -> None:
-    """On a client: raise :class:`NotFinite` unless all it is about to send and remember is
-    finite; ``received`` is what the server has sent."""
+    """On a client: raise :class:`NotFinite` unless everything it is about to send and remember is
+    finite; ``received`` is what the server sent."""
     bad = [
         path
         for path, leaf in _entries(reply, memory or {}).items()
@@ -142,8 +141,8 @@ def require_finite(reply: Reply, memory: Tree | None = None, received: Tree | No
     sent = [abs(end) for leaf in tree.leaves(received or {}) for end in _ends(leaf)]
     spoilt = not all(end < SPOILT for end in sent)  # NaN is not below it either
     why = (
-        "the model that the server sent is spoilt already, its values are beyond"
-        f" {SPOILT:g}; start a new run, or go on from an earlier checkpoint"
+        f"the model that the server sent has diverged: it has values beyond {SPOILT:g}; start a"
+        " new run, or resume from an earlier checkpoint"
         if spoilt
         else "is the learning rate too large?"
     )
@@ -179,9 +178,9 @@ def _structure(
     if lacking:
         faults["missing"] = lacking
     if more:
-        faults[f"{more} {'entry' if more == 1 else 'entries'} that nobody asked for"] = []
+        faults[f"{more} unexpected {'entry' if more == 1 else 'entries'}"] = []
     if not faults and list(found) != list(wanted):
-        faults["entries in another order than expected"] = []  # sums go by the order
+        faults["entries in an unexpected order"] = []  # sums go by the order
     shapes, types = [], []
     for path, expected in wanted.items():
         given = found.get(path)
@@ -213,7 +212,7 @@ def _value_fault(leaf: Tensor, counts: bool, must_be_finite: bool, limit: float)
 
 
 def _ends(leaf: Tensor) -> tuple[float, float]:
-    """The least and the largest value, NaN where there is one among them; one pass, and no copy."""
+    """The smallest and the largest value, NaN if any is NaN; in one pass, without a copy."""
     if not leaf.numel():
         return 0.0, 0.0
     low, high = leaf.aminmax()

@@ -1,8 +1,8 @@
-"""What a client's reply claims, held against what the server knows before it comes.
+"""Checks a client's reply against what the server knows beforehand.
 
-A method declares what the entries of its replies can be (:meth:`evenhand.Algorithm.entries`): a
-coefficient that the server has sent itself, a range, an update, a loss. What is impossible is
-refused here; what is out of proportion is scaled down in :mod:`evenhand.flower.proportion`.
+A method declares what its replies can contain (:meth:`evenhand.Algorithm.entries`): a coefficient
+that the server sent, a range, an update, a loss. Impossible values are refused here;
+disproportionate ones are scaled down in :mod:`evenhand.flower.proportion`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from evenhand.losses import LOSSES
 from evenhand.messages import Asked, Entries, Entry, Reply, Task
 from evenhand.tree import Tree
 
-# losses of evenhand's own are never negative; one below zero by more than this is no rounding
+# evenhand's losses are never negative; below this it is not rounding
 LEAST_LOSS = -1e-3
 
 
@@ -43,7 +43,7 @@ def entries_of(work: Work, task: Task, place: int, population: Population, clien
 
 
 def steps_of(local: LocalSGD, samples: int) -> float:
-    """Local steps of a client with so many samples, each counted with what momentum makes of it."""
+    """Local steps of a client with this many samples, each counted with the effect of momentum."""
     each = 1 if local.batch_size is None else max(1, math.ceil(samples / local.batch_size))
     steps, m = local.steps or each * (local.epochs or 1), local.momentum
     # sum over k = 1 ... steps of 1 + m + ... + m^(k-1)
@@ -60,7 +60,7 @@ def check_claims(reply: Reply, entries: Entries, who: str, loss: str) -> list[st
 
 
 def declared(reply: Reply, entries: Entries) -> Iterator[tuple[str, Tensor | Tree, Entry, Tree]]:
-    """Path, value, declaration and compartment of each entry that the method speaks of."""
+    """Path, value, declaration and part of the reply of each declared entry."""
     for part, values in (("total", reply.total), ("each", reply.each)):
         for name, value in values.items():
             if name in entries:
@@ -68,7 +68,7 @@ def declared(reply: Reply, entries: Entries) -> Iterator[tuple[str, Tensor | Tre
 
 
 def losses_in(value: Tensor, entry: Entry, part: Tree) -> Tensor:
-    """The losses that an entry tells, NaN where it tells none."""
+    """The losses that an entry reports, NaN where there is none."""
     value = value.double()
     if entry.to_loss is not None:
         return torch.where(value > 0, entry.to_loss(value), torch.nan)
@@ -92,7 +92,7 @@ def _fault(value: Tensor | Tree, entry: Entry, part: Tree, never_negative: bool)
     if entry.known is not None:
         known = entry.known.double().reshape(value.shape)
         same = (value - known).abs() <= rounding * known.abs() + torch.finfo(torch.float32).tiny
-        return "" if bool(same.all()) else "not what the server has sent"
+        return "" if bool(same.all()) else "not what the server sent"
     if entry.kind == "loss":
         if entry.to_loss is not None:  # a weight
             if bool((value < 0).any()):
@@ -115,5 +115,5 @@ def _nobody(entry: Entry, part: Tree, value: Tensor) -> Tensor:
 
 
 def _rounding(value: Tensor) -> float:
-    """How far a number that was computed in this type may be from what it should be, relatively."""
+    """The relative rounding error to allow for numbers of this type."""
     return math.sqrt(torch.finfo(value.dtype).eps) if value.is_floating_point() else 0.0

@@ -1,4 +1,4 @@
-"""A node's side of a Flower app."""
+"""The client side of a Flower app."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Config = Mapping[str, Any]  # a node's own settings, as it was started with
+Config = Mapping[str, Any]  # the node config that the node was started with
 
 
 def client_app(
@@ -64,24 +64,24 @@ def client_app(
     share: str = "method",
     columns: Columns | None = None,
 ) -> ClientApp:
-    """A node's side: trains, answers and evaluates with its own data, which never leave it.
+    """Build the client side: it trains and evaluates on the node's own data, which never leave it.
 
     Args:
-        model: the module, or a function that makes it; the same as the server's.
-        load_data: called with the node's config ("partition-id", "data" ...) for every message,
-            because a node starts anew each time.
-        algorithm: the run's method, where it is not one of evenhand's.
-        loss: a function, where the run's loss is not one of evenhand's.
-        limit: bytes of a message.
-        share: what the server may see of this client by itself. "sums": nothing, it only answers
-            what is added up over clients. "method": what the run's method has it look at. "client":
-            also how the client fares, for a server with ``by_client=True``. An entry "share" in the
-            node's config overrides this, because the app comes with the run and the config from the
+        model: the module, or a function that returns it; the same as the server's.
+        load_data: called with the node config ("partition-id", "data" ...) for every message,
+            because Flower starts a new process each time.
+        algorithm: the run's method, if it is not one of evenhand's.
+        loss: a function, if the run's loss is not one of evenhand's.
+        limit: largest message in bytes.
+        share: what the server may see about this client alone. "sums": nothing; the client sends
+            only what is summed over clients. "method": what the method reads client by client.
+            "client": also its scores, for a server with ``by_client=True``. "share" in the node
+            config overrides this, because the app comes with the run, and the config from the
             node's owner.
-        columns: as on the server, for a codebook of all nodes; ``model`` is then a function of it,
-            and ``load_data`` gives the node's table or the path of it.
+        columns: as on the server, for a codebook of all nodes; ``model`` is then a function of the
+            codebook, and ``load_data`` returns the node's table or its path.
 
-    Limits on what the server may ask are in the file that the node's config names as "policy"; see
+    The file named as "policy" in the node config limits what the server may ask; see
     :class:`evenhand.flower.policy.Policy`.
     """
     require_choice("share", share, tuple(SHARES))
@@ -136,7 +136,7 @@ class _NodeApp:
 
         policy, wanted = Policy.of_node(context.node_config), self.columns
         if wanted is None:
-            raise RunError("this app's client_app has no columns; give it those of the server")
+            raise RunError("client_app has no columns; give it those of server_app")
 
         def answer() -> RecordDict:
             about = content.config_records["about"]
@@ -147,16 +147,16 @@ class _NodeApp:
         return audited(policy, _folder(context), content, context, "columns", answer)
 
     def report(self, content: RecordDict, context: Context) -> RecordDict:
-        """What the server may know of the node's data beforehand."""
+        """What the server may know about the node's data beforehand."""
         policy = Policy.of_node(context.node_config)
 
         def answer() -> RecordDict:
             data, left_out = self._data(content, context, policy)
             for why, count in () if data.encoding is None else data.encoding.dropped:
-                log.warning("rows left out: %d with %s", count, why)
+                log.warning("excluded %d rows with %s", count, why)
             for part, count in left_out.items():
                 log.warning(
-                    "%s data: %d left out, of groups with fewer than %d samples here (min-cell in"
+                    "%s data: excluded %d samples of groups with fewer than %d here (min-cell in"
                     " the policy); merge groups in the table to use them",
                     *(part, count, policy.min_cell),
                 )
@@ -231,8 +231,8 @@ class _NodeApp:
     def _data(
         self, content: RecordDict, context: Context, policy: Policy
     ) -> tuple[Federation, dict[str, int]]:
-        """The node's data, without groups that are too small to be told of, and how many samples
-        these had in each part."""
+        """The node's data without groups that are too small, and how many samples that excludes
+        from each split."""
 
         def load() -> Federation:
             found = self.load_data(context.node_config)
@@ -254,18 +254,18 @@ class _NodeApp:
 
 
 def _name(context: Context) -> str:
-    """What the node is called."""
+    """The node's name."""
     config = context.node_config
     return str(config.get("name", config.get("partition-id", context.node_id)))
 
 
 def _folder(context: Context) -> Path:
-    """Where the node keeps what outlives a message."""
+    """Where the node stores what outlives a message."""
     return Path(str(context.node_config.get("state-dir", ".evenhand")))
 
 
 class _OwnersError(EvenhandError):
-    """A function of the node's owner has failed; the cause is for the node's log alone."""
+    """A function of the node's owner failed; only the node's log has the cause."""
 
 
 def _by_owner(name: str, function: Callable[[], T]) -> T:
@@ -274,25 +274,23 @@ def _by_owner(name: str, function: Callable[[], T]) -> T:
     except Stopped:
         raise
     except Exception as error:
-        raise _OwnersError(f"{name} has failed on the node; its log says more") from error
+        raise _OwnersError(f"{name} failed on the node; see its log") from error
 
 
 def _or_fault(
     answer: Callable[[RecordDict, Context], RecordDict], content: RecordDict, context: Context
 ) -> RecordDict:
-    """A reply; where there is none, a reason: Flower itself would send the error's text, which may
-    reveal data or paths."""
+    """The reply, or a reason why there is none. Flower itself would send the error's text, which
+    may reveal data or paths."""
     try:
         return answer(content, context)
     except (NotFinite, NotShared, Refused) as error:
         return records.fault_content(first_line(error))
     except Exception as error:
-        log.exception("a task could not be done")
-        # of the others only these have words that are evenhand's alone: about the task, its size,
-        # or about memory without a path
+        log.exception("a task failed")
+        # only these have texts written by evenhand, about the task, its size or its memory, and
+        # without a path
         speaks = isinstance(error, RunError | SpecError | records.TooLarge | _OwnersError)
         return records.fault_content(
-            first_line(error)
-            if speaks
-            else f"{type(error).__name__} on the node; its log says more"
+            first_line(error) if speaks else f"{type(error).__name__} on the node; see its log"
         )

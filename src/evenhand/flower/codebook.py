@@ -1,8 +1,8 @@
-"""How nodes turn the columns of their tables into numbers: a small file that travels with an app.
+"""How nodes turn the columns of their tables into numbers: a small file that travels with the app.
 
-Nodes must encode rows in the same way without seeing each other's. So the constants are agreed on
-beforehand and written down where everyone can read them: which columns are features, roughly which
-mean and spread a number has, which values a category can take.
+Nodes must encode rows in the same way without seeing each other's rows. So the constants are fixed
+beforehand, in a file that everyone can read: which columns are features, the rough mean and spread
+of each number, and the values of each category.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ from evenhand.flower.codebook_text import (
 )
 from evenhand.flower.conditions import require_both_sides
 
-# of means and spreads taken from a table: enough to scale by, and they tell less about its rows
+# of means and spreads: enough for scaling, and less revealing
 DIGITS = 2
 ENTRIES = ("label", "classes", "group", "test", "missing", "columns")
 
 
 @dataclass(frozen=True)
 class Codebook:
-    """How one table of a node becomes the data of a client.
+    """How a node's table becomes a client's data.
 
     Args:
-        columns: the features; other columns of a table are not used.
+        columns: the features; other columns are not used.
         label: the column to predict, or a condition on one: "stage > 2".
         classes: the values of the label.
-        group: columns, or conditions, whose combinations are the groups of people to compare.
-        test: the share of rows that is kept for testing.
+        group: columns or conditions whose combinations are the groups to compare.
+        test: the share of rows kept for testing.
         left_out: columns of a table that cannot be features, and why; written as comments.
         missing: texts that stand for a missing value in all columns, such as "<0.5".
-        hints: what may be wrong with the table that it was made from.
+        hints: what may be wrong with the table it was made from.
     """
 
     columns: tuple[Column, ...]
@@ -94,14 +94,13 @@ class Codebook:
         return len(self.classes)
 
     def federation(self, table: pd.DataFrame | str | Path, strict: bool = True) -> Federation:
-        """The data of one node, from its table or the path of it.
+        """The data of one node, from its table or the table's path.
 
-        Which rows are for testing depends on their number alone, so it is the same at every call.
-        The encoding of a text file is guessed; read it with ``read_table`` to name it.
+        The test split depends only on the number of rows, so it is the same at every call. The
+        encoding of a text file is guessed; to name it, read the file with ``read_table``.
 
-        Rows without a label are left out; ``encoding.dropped`` of the result says how many.
-        ``strict``: whether a label that is none of the classes is an error; otherwise its rows are
-        left out, too.
+        Rows without a label are excluded; ``encoding.dropped`` of the result says how many. With
+        ``strict``, a label outside the classes is an error; otherwise its rows are excluded too.
         """
         if not isinstance(table, pd.DataFrame):
             table = read_table(table, missing=self.missing)
@@ -110,8 +109,8 @@ class Codebook:
         unknown = [name for name in answer.names if name not in self.classes]
         if unknown and strict:
             raise DataError(
-                f"label {self.label!r} is {unknown[0]!r} in some row; the codebook knows"
-                f" {', '.join(self.classes)}"
+                f"label {self.label!r} has the value {unknown[0]!r}, which is not a class of the"
+                f" codebook; its classes are {', '.join(self.classes)}"
             )
         position = {name: code for code, name in enumerate(self.classes)}
         place = np.array([*(position.get(name, -1) for name in answer.names), -1], dtype=np.int64)
@@ -174,7 +173,7 @@ class Codebook:
             TypeError,
             ValueError,
         ) as error:
-            raise SpecError(f"{Path(path).name} is no codebook: {first_line(error)}") from error
+            raise SpecError(f"{Path(path).name} is not a codebook: {first_line(error)}") from error
 
     @classmethod
     def parse(cls, text: str) -> Codebook:
@@ -191,7 +190,7 @@ class Codebook:
         for name, kind in (("label", str), ("classes", list), ("columns", dict)):
             if not isinstance(found.get(name), kind):
                 raise ValueError(
-                    f"{name} is missing, or no"
+                    f"{name} is missing or not a"
                     f" {'text' if kind is str else 'table' if kind is dict else 'list'}"
                 )
         group = found.get("group", [])
@@ -215,15 +214,15 @@ class Codebook:
         drop: tuple[str, ...] = (),
         missing: tuple[str, ...] = (),
     ) -> Codebook:
-        """A first codebook from a table that looks like the nodes': its means and spreads, rounded,
-        and its categories."""
+        """Make a first codebook from a table like the nodes': its rounded means and spreads, and
+        its categories."""
         missing = missing_texts(missing)
         table = without(table, missing)
         answer = levels_of(table, "label", label)
         if len(answer.names) > MOST_CLASSES:
             raise ValueError(
-                f"label: {label!r} has {len(answer.names)} different values, a model tells at most"
-                f" {MOST_CLASSES} classes apart; give a condition, such as '{label} > ...'"
+                f"label: {label!r} has {len(answer.names)} different values, and a model has at"
+                f" most {MOST_CLASSES} classes; give a condition, such as '{label} > ...'"
             )
         require_both_sides(table, "label", label)
         for name in group:
@@ -266,10 +265,10 @@ def training_rows(count: int, test: float) -> Ints:
 
 
 def _dropped(unlabelled: int, unknown: int, label: str) -> tuple[tuple[str, int], ...]:
-    """Why rows are left out, and how many."""
+    """Why rows are excluded, and how many."""
     reasons = (
         (f"no value of {label!r}", unlabelled),
-        (f"a value of {label!r} that is no class of the codebook", unknown),
+        (f"a value of {label!r} that is not a class of the codebook", unknown),
     )
     return tuple(reason for reason in reasons if reason[1])
 
@@ -290,8 +289,8 @@ def _hints(
     if not lacking:
         return hints
     return (
-        f"{lacking} of {len(table)} rows have no value of {answer.column!r}; nodes leave such rows"
-        " out",
+        f"{lacking} of {len(table)} rows have no value of {answer.column!r}; nodes exclude such"
+        " rows",
         *hints,
     )
 

@@ -10,24 +10,24 @@ from evenhand.data.tables.columns import Column
 from evenhand.errors import require_number
 
 HEAD = """\
-# How every node turns the columns of its table into numbers. This file travels with the app, so
-# that all nodes do the same without seeing each other's rows. Everyone in the federation can read
-# it: put nothing into it that a single node would not tell.
+# How every node turns the columns of its table into numbers. This file travels with the app, so all
+# nodes do the same without seeing each other's rows. Everyone in the federation can read it: put
+# nothing into it that a node would not disclose.
 
 label = {label}  # the column to predict, or a condition on one: "stage > 2"
 classes = {classes}  # its values
-group = {group}  # columns whose combinations are the groups of people to compare; [] for none
-test = {test}  # the share of each node's rows that is kept for testing
+group = {group}  # columns whose combinations are the groups to compare; [] for none
+test = {test}  # the share of each node's rows kept for testing
 {missing}
-# The features. Columns of a table that are not named here are not used.
+# The features. Other columns are not used.
 #   a number:   {{ mean = 60, std = 12 }}, roughly; it becomes (value - mean) / std. A missing value
-#               counts as the mean; with missing = true an extra feature is 1 where it is missing.
-#   a category: {{ values = ["A", "B"] }}; one feature for each value (a single one for two values).
-#               Any other value sets none of them.
+#               counts as the mean; missing = true adds a feature that is 1 for missing values.
+#   a category: {{ values = ["A", "B"] }}; one feature per value (only one for two values). Any
+#               other value sets none of them.
 [columns]
 """
 MISSING = """\
-missing = {}  # cells with these texts have no value, in all columns
+missing = {}  # cells with these texts count as missing, in all columns
 """
 
 

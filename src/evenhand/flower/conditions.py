@@ -1,4 +1,4 @@
-"""Conditions on columns, checked against an example of the nodes' tables."""
+"""Checks conditions on columns against an example of the nodes' tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from evenhand.data.tables.values import Values
 
 
 def require_both_sides(table: pd.DataFrame, what: str, name: str) -> None:
-    """Raise where a condition holds in no row of a table, or in all of them."""
+    """Raise if a condition is true in no row of a table, or in all."""
     condition = condition_in(table, name)
     if condition is None:
         return

@@ -1,8 +1,8 @@
-"""The run directory of a real federation: the simulator's, without what stays with the nodes.
+"""The run directory of a real federation: like the simulator's, without what stays with the nodes.
 
-It has no samples, no values of single samples and no personal models. The checkpoint stays when the
-run is done: an app that is started again with the same directory trains nothing, evaluates once
-more and gives the same result.
+It has no samples, no per-sample values and no personal models. A finished run keeps its checkpoint:
+an app started again with the same directory trains nothing, evaluates once more and gives the same
+result.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evenhand.training.provenance import PACKAGES, begun_at
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
 
-# settings that a spec has as they are
+# settings that a spec takes unchanged
 PLAIN = ("rounds", "seed", "loss", "weights", "eval_every", "track_weights", "evaluate")
 
 
@@ -50,7 +50,7 @@ class Directory:
         return self.path / self.spec.methods[0].label
 
     def check(self) -> None:
-        """Refuse a directory that was begun with other settings, before writing anything."""
+        """Refuse a directory that was started with other settings, before writing anything."""
         if not (self.path / "spec.toml").exists():
             return
         then, now = map(_compared, (directories.load_spec(self.path), self.spec))
@@ -59,11 +59,11 @@ class Directory:
                 "evaluate"
             ]  # earlier versions did not write it; the checkpoint compares it, too
         if then["rounds"] < now["rounds"] and self._rounds_done() == then["rounds"]:
-            del now["rounds"]  # a finished run may go on
+            del now["rounds"]  # a finished run may be extended
         other = [name for name in now if then[name] != now[name]]
         if other:
             raise RunError(
-                f"{self.path} was begun with other settings ({', '.join(other)}); use another"
+                f"{self.path} was started with other settings ({', '.join(other)}); use another"
                 " directory"
             )
 
@@ -72,7 +72,7 @@ class Directory:
         return int(files.read_tensors(path)[1].get("rounds", 0)) if path.exists() else 0
 
     def begin(self, population: WeighedPopulation, by_client: bool) -> None:
-        """Write what the run is about; the directory of a resumed run stays as it is."""
+        """Describe the run; the directory of a resumed run stays as it is."""
         files.clear_partial(self.path)
         path = self.path / "spec.toml"
         if path.exists() and directories.load_spec(self.path).rounds >= self.spec.rounds:
@@ -82,7 +82,7 @@ class Directory:
         renew_run(self.path)
 
     def finish(self, result: Result, population: WeighedPopulation, by_client: bool) -> None:
-        """Write what came of it."""
+        """Write the results."""
         self._describe(population, by_client)
         renew_run(self.path)
         saved.write_method(result, self.folder, keep_checkpoint=True)
@@ -104,7 +104,7 @@ class Directory:
 
 
 def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Settings) -> Spec:
-    """What a server app was asked for, in the form of a spec; its data are with the nodes."""
+    """The settings of a server app as a spec; the data are with the nodes."""
     spec = Spec(
         name=plain_name(path.resolve().name),
         engine="flower",
@@ -123,7 +123,7 @@ def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Sett
 
 
 def _compared(spec: Spec) -> dict[str, Any]:
-    """What must be the same for a run to go on; the directory may have been moved."""
+    """The settings that must match to resume a run; the directory may have moved."""
     found = dataclasses.asdict(spec)
     del found["name"]
     defaults = {field.name: field.default for field in dataclasses.fields(LocalSGD)}
@@ -133,7 +133,7 @@ def _compared(spec: Spec) -> dict[str, Any]:
 def _method(algorithm: Algorithm) -> Mapping[str, Any]:
     try:
         return algorithm_table(algorithm)
-    except SpecError:  # of the user's own, which no spec can make again
+    except SpecError:  # the user's own method, which a spec cannot build
         return {"name": type(algorithm).__name__, **_given(algorithm)}
 
 
@@ -148,7 +148,7 @@ def _given(settings: Any) -> dict[str, Any]:
 
 
 def _about_client(population: Population, client: int) -> dict[str, Any]:
-    """What a client's node has reported."""
+    """What a client's node reported."""
     team = "" if population.teams is None else population.team_names[int(population.teams[client])]
     names = population.group_names or ("",)
     samples = {

@@ -1,4 +1,4 @@
-"""Asking nodes for their reports, without waiting for those that do not answer."""
+"""Asks nodes for their reports, without waiting for those that do not answer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from evenhand.flower.registration import Registration, read_report
 log = logging.getLogger(__name__)
 
 REPORT = "query.census"  # the type of the message that asks nodes for their reports
-LONGEST = 16  # a silent node is asked again after at most so many times the deadline
+LONGEST = 16  # a silent node is asked again after at most this many deadlines
 GREETING = 30.0  # seconds that others wait for a node's first answer, once
 
 
 class Enquiry:
-    """Asks nodes for their reports. Nodes that do not answer, or send a report that cannot count,
-    are asked again after longer and longer times.
+    """Asks nodes for their reports. Nodes that do not answer, or send an unusable report, are asked
+    again at growing intervals.
 
-    ``refused`` says why nodes cannot take part, by number; each reason is logged once.
+    ``refused`` has the reasons why nodes cannot take part; each is logged once.
     """
 
     def __init__(self, link: Link, admission: Admission) -> None:
@@ -36,7 +36,7 @@ class Enquiry:
         self._greeted: dict[int, float] = {}  # until when others wait for its first answer
 
     def ask(self, nodes: Collection[int]) -> None:
-        """Ask those nodes whose time has come."""
+        """Ask the nodes that are due."""
         now, limits = time.monotonic(), self._link.limits
         due = sorted(node for node in nodes if self._again.get(node, now) <= now)
         if not due:
@@ -53,7 +53,7 @@ class Enquiry:
             self._again[node] = now + limits.deadline * min(2 ** (tries - 1), LONGEST)
 
     def collect(self) -> dict[int, Registration]:
-        """The reports that have come since."""
+        """The reports that have arrived since the last call."""
         found: dict[int, Registration] = {}
         if not self._asked:
             return found
@@ -74,8 +74,8 @@ class Enquiry:
         return found
 
     def wait(self) -> dict[int, Registration]:
-        """The reports that have come since, and those of nodes that were asked for the first time:
-        these are waited for, but never for long."""
+        """The reports that have arrived, waiting briefly for nodes that were asked for the first
+        time."""
         found = self.collect()
         while any(time.monotonic() < self._greeted[node] for node in self._asked.values()):
             time.sleep(self._link.limits.poll)
@@ -83,20 +83,20 @@ class Enquiry:
         return found
 
     def forget(self, nodes: Collection[int]) -> None:
-        """Ask these at once when they are to be asked again."""
+        """Ask these nodes without delay the next time."""
         for node in nodes:
             self._tries.pop(node, None)
             self._again.pop(node, None)
 
     def keep_present(self, nodes: Collection[int]) -> None:
-        """Nodes that come back are asked at once."""
+        """Forget nodes that are gone, so that they are asked at once when they come back."""
         self._asked = {name: node for name, node in self._asked.items() if node in nodes}
         for node in [node for node in self._greeted if node not in nodes]:
             del self._greeted[node]
             self.forget([node])
 
     def refuse(self, node: int, reason: str, name: str = "") -> None:
-        """Note, and log once, why a node cannot take part."""
+        """Record why a node cannot take part, and log it once."""
         if self.refused.get(node) != reason:
             who = f"node {node} ({name})" if name else f"node {node}"
             log.warning("%s cannot take part: %s", who, reason)
@@ -115,7 +115,7 @@ class Enquiry:
         return report
 
     def _key(self, node: int) -> bytes:
-        """The public key of a node, where it matters."""
+        """The public key of a node, if admission needs it."""
         if not self._admission.needs_keys:
             return b""
         known = {found.node_id: found.public_key for found in self._link.grid.get_nodes()}

@@ -1,7 +1,7 @@
-"""What a client's evaluation can be: counts within counts, sums that add up, values in range.
+"""Checks a client's evaluation: consistent counts, sums that add up, values in range.
 
-A model that is finite and not huge has finite losses, so NaN in an evaluation of it is no result.
-The losses of a model that has diverged may be anything.
+A model with moderate parameters has finite losses, so its evaluation cannot contain NaN. The losses
+of a diverged model may be anything.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from evenhand.metrics.tallies import COUNTS, PROBABLE
 from evenhand.model import Model
 
 SOUND = 1e6  # a model with no parameter beyond this has not diverged
-LARGEST_LOSS = 1e6  # of a sample that a sound classifier judges
+LARGEST_LOSS = 1e6  # of a sample, for a sound classifier
 NOT_NEGATIVE_LOSSES = (*PROBABLE, losses.hinge, losses.hinge_sum, losses.mse)
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # sums over groups on another machine
 
 
 def check_evaluation(reply: Reply, task: Task, model: Model, who: str) -> list[str]:
-    """What is wrong with a client's evaluation, whose form, counts and signs have been checked; one
+    """What is wrong with a client's evaluation whose form, counts and signs have been checked; one
     line for each kind of fault.
 
-    ``task`` is what was sent: the model that was evaluated.
+    ``task`` is what was sent, with the evaluated model.
     """
     tally: dict[str, Tensor] = {**reply.total, **reply.each}
     faults: dict[str, list[str]] = {}
@@ -42,21 +42,21 @@ def check_evaluation(reply: Reply, task: Task, model: Model, who: str) -> list[s
 
 
 def _counts(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple[str, str]]:
-    """Faults of whole numbers: no table may have more samples than there are."""
+    """Faults in whole numbers: no table may have more samples than there are."""
     count, sums = tally["count"], {}
     for name in COUNTS:
         if name in tally:
             sums[name] = tally[name].flatten(1).sum(1) if tally[name].ndim > 1 else tally[name]
             if not torch.equal(tally[name], tally[name].round()):
-                yield name, "parts of samples"
+                yield name, "fractions of samples"
             elif bool((sums[name] > count).any()):
-                yield name, "more samples than it has reported"
+                yield name, "more samples than it reported"
     if "confusion" in tally and labels_known:
         right = tally["confusion"].diagonal(dim1=-2, dim2=-1).sum(-1)
         if not torch.equal(sums["confusion"], count):
-            yield "confusion", "fewer samples than it has reported"
+            yield "confusion", "fewer samples than it reported"
         if not torch.equal(right, tally["correct"]):
-            yield "correct", "another number than its table of predictions"
+            yield "correct", "a number that does not match its table of predictions"
     if "score" in tally:
         score, scored = tally["score"], tally["scored"]
         if not bool(((score >= 0) & (score <= scored + CLOSE["atol"])).all()):
@@ -64,7 +64,7 @@ def _counts(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple[s
 
 
 def _losses(tally: Mapping[str, Tensor], model: Model, sound: bool) -> Iterator[tuple[str, str]]:
-    """Faults of sums of real numbers."""
+    """Faults in sums of real numbers."""
     known = model.loss_function in NOT_NEGATIVE_LOSSES
     for name in ("loss", "brier", "absolute"):
         if name not in tally:
@@ -81,7 +81,8 @@ def _losses(tally: Mapping[str, Tensor], model: Model, sound: bool) -> Iterator[
 
 
 def _client_sums(tally: Mapping[str, Tensor], sound: bool) -> Iterator[tuple[str, str]]:
-    """Faults of what the client adds to numbers over clients: all of it follows from its tally."""
+    """Faults in what the client adds to metrics over clients, all of which follows from its
+    tally."""
     if "clients" not in tally:
         return
     plain = {name: tally[name] for name in ("count", "loss", "correct") if name in tally}
@@ -91,6 +92,6 @@ def _client_sums(tally: Mapping[str, Tensor], sound: bool) -> Iterator[tuple[str
             cells, right = tally[name], int(expected[name].argmax())
             near = cells[max(0, right - 1) : right + 2]
             if not (float(cells.sum()) == float(near.max()) == 1.0 and bool((cells >= 0).all())):
-                yield name, "another histogram than that of one client with its accuracy"
+                yield name, "a histogram that does not match its accuracy"
         elif not torch.allclose(tally[name], expected[name], equal_nan=not sound, **CLOSE):
-            yield name, "other values than its tally"
+            yield name, "values that do not match its tally"

@@ -1,9 +1,9 @@
-"""Exchanges with clients behind Flower's grid: the engine of a real federation.
+"""The engine of a real federation: exchanges messages with clients through Flower's grid.
 
-A task goes to each client's node as one message that expires with the exchange, so that a node
-that comes back does not work on an old round. Replies are checked, then added in the order of the
-clients' numbers, in float64, as the simulator adds them: the sums do not depend on who is quick.
-Clients that miss the deadline, or send a reply with a fault, are left out of the exchange.
+Each client's node gets its task as one message that expires with the exchange, so a node that comes
+back does not work on an old round. Replies are checked, then summed in the order of client numbers,
+in float64, as in the simulator: the sums do not depend on who is fast. Clients that miss the
+deadline, or send a faulty reply, are skipped.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class Remote(Engine):
 
     Args:
         method: the run's method.
-        run: a name that stays when the run is resumed; nodes keep their clients' memories under it.
+        run: a name that a resumed run keeps; nodes store their clients' memory under it.
         loss: the name of the run's loss.
-        by_client: whether the server sees how single clients fare, not only sums over them.
-        bound: how many times the median an update or a loss may be; None does not bound them.
-        folder: where faults are noted, and replies wait; None notes none.
+        by_client: whether the server sees the scores of single clients, not only sums.
+        bound: largest multiple of the median for an update or a loss; None for no bound.
+        folder: where faults are recorded and replies wait; None records none.
     """
 
     link: Link
@@ -100,8 +100,7 @@ class GridExchange:
 
     @property
     def memories(self) -> dict[int, Tree]:
-        """After which round each client's memory is, for checkpoints; memories stay on the
-        nodes."""
+        """The round of each client's memory, for checkpoints; the memory stays on the node."""
         return {client: {"counted": torch.tensor(round)} for client, round in self._counted.items()}
 
     @memories.setter
@@ -109,7 +108,7 @@ class GridExchange:
         self._counted = {client: int(kept["counted"]) for client, kept in memories.items()}
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
-        """Send ``task`` to clients ``ids`` and add up their replies."""
+        """Send ``task`` to clients ``ids`` and sum their replies."""
         request = self._request(work, task, ids)
         return self._exchange([request], task, pack(task.shared), ids, round)[0]
 
@@ -139,7 +138,7 @@ class GridExchange:
     def _exchange(
         self, requests: list[Request], task: Task, shared: Array, ids: Tensor, round: int
     ) -> list[Replies]:
-        """What the clients reply to the first request, and those of the second to both."""
+        """The clients' replies to the first request, and to the second where it was sent."""
         clients, work = ids.tolist(), requests[0].work
         present = self._present(clients, work, round)
         resting = self._resting(present, work, round)
@@ -152,7 +151,7 @@ class GridExchange:
         roll = RollCall(list(client_of.values()), round, work.name, self.population.name)
         link, membership = self.engine.link, self.engine.membership
         for client in sorted(set(clients) - set(present.values())):
-            what = f"has no node any more and is left out of round {round + 1}"
+            what = f"has no node any more and is skipped in round {round + 1}"
             self._note(round, client, "gone", what)
         membership.unresponsive -= set(client_of.values())
         begun, self._expired = time.monotonic(), set()
@@ -162,7 +161,7 @@ class GridExchange:
         waited = min(link.limits.deadline, time.monotonic() - begun)
         for client in roll.missing:
             what = f"has not answered within {waited:.3g} s"
-            self._note(round, client, "late", f"{what} and is left out of round {round + 1}")
+            self._note(round, client, "late", f"{what} and is skipped in round {round + 1}")
         membership.unresponsive |= set(roll.missing)
         late = self._expired.union(roll.missing)
         membership.backoff.note(set(client_of.values()) - late, late, round, self._label)
@@ -194,7 +193,8 @@ class GridExchange:
         return found
 
     def _resting(self, present: dict[int, int], work: Work, round: int) -> set[int]:
-        """Clients that have missed deadlines and are not asked now; at the end everyone is."""
+        """Clients that missed deadlines and are not asked now; the final evaluation asks
+        everyone."""
         if isinstance(work, Evaluate) and work.full:
             return set()
         return self.engine.membership.backoff.waiting(present.values(), round)
@@ -236,28 +236,28 @@ class GridExchange:
         round: int,
         size: int,
     ) -> None:
-        """Keep the client's replies to the requests, or say why they cannot count."""
+        """Keep the client's replies, or record why they cannot count."""
         asked = [request for request in requests if client in request.entries]
         try:
             replies, about = self._read(client, message, both=len(asked) > 1, size=size)
         except _Failed as error:
             roll.answer(client, {})
-            self._note(round, client, error.kind, f"is left out: {error}")
+            self._note(round, client, error.kind, f"is skipped: {error}")
             return
         except ValueError as error:
             roll.answer(client, {})
-            self._note(round, client, "refused", f"is left out: {error}")
+            self._note(round, client, "refused", f"is skipped: {error}")
             return
         reasons = roll.answer(client, about)
         for request, reply in zip(asked, replies, strict=True):
             reasons = reasons or self._faults_in(client, reply, request)
         for reason in reasons:
-            self._note(round, client, "refused", f"{reason}; left out")
+            self._note(round, client, "refused", f"{reason}; skipped")
         for request, reply in zip(asked, [] if reasons else replies, strict=False):
             request.keep(client, reply, self.population, self.engine.loss)
 
     def _note(self, round: int, client: int, kind: str, said: str) -> None:
-        """Tell of a fault; ``said`` may begin with the client, of whom it is."""
+        """Log and record a fault; ``said`` may begin with the client's name."""
         who = self._label(client)
         what = said.removeprefix(who).removeprefix(":").strip()
         line = said if said.startswith(who) else f"{who} {said}"
@@ -268,8 +268,8 @@ class GridExchange:
     def _read(
         self, client: int, message: Message, both: bool, size: int
     ) -> tuple[tuple[Reply, ...], dict[str, Any]]:
-        """The replies in a message, and what goes with them; raises a ValueError where they cannot
-        be read."""
+        """The replies in a message and their plain values; raises a ValueError if they cannot be
+        read."""
         if message.has_error():
             self.engine.membership.unresponsive.add(client)
             code = message.error.code
@@ -301,8 +301,7 @@ class GridExchange:
         return check_claims(reply, request.entries[client], who, self.engine.loss)
 
     def _known(self, work: Work, client: int) -> dict[tuple[str, ...], Tensor]:
-        """What a reply must say: when it evaluates, as many samples of each group as its node has
-        reported."""
+        """What a reply must contain: an evaluation, the sample counts that its node reported."""
         if not isinstance(work, Evaluate):
             return {}
         counts = self.population.counts(work.part)[client]

@@ -1,4 +1,4 @@
-"""What went wrong with a client: in words, and as lines of a file in the method's folder, for
+"""Describes what went wrong with a client, and records it in a file in the method's folder for
 ``evenhand flower status`` and the metrics."""
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from evenhand.flower import journal
 FILE = "faults.jsonl"  # in the method's folder
 
 EXPIRED, GONE = 3, 5
-# of the errors with which Flower itself replies, by code
+# Flower's own errors, by code
 ERRORS = {
     1: "its app cannot be loaded, see its log",
     2: "its node has failed, see its log",
@@ -24,19 +24,19 @@ ERRORS = {
 
 
 def in_words(code: int) -> str:
-    """An error with which Flower itself replies."""
+    """Describe an error with which Flower itself replies."""
     return f"{ERRORS.get(code, ERRORS[2])} (Flower's error {code})"
 
 
 def note_fault(
     folder: Path | None, round: int, client: int | None, name: str, kind: str, what: str
 ) -> None:
-    """Add a line to the file of faults.
+    """Append a line to the file of faults.
 
     Args:
-        folder: the method's; None notes nothing.
-        round: counted from 1, as people do.
-        client: None for a node that is no client of the run.
+        folder: the method's folder; None records nothing.
+        round: counted from 1.
+        client: None for a node that is not a client of the run.
         kind: "refused", "failed", "late", "gone" or "bounded".
         what: the reason, without the client's name.
     """

@@ -1,4 +1,4 @@
-"""Which nodes fit together: one that does not costs itself, not the run."""
+"""Which nodes fit together. A misfit loses its own place and does not end the run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from evenhand.flower.ordering import natural_order
 from evenhand.flower.registration import Registration
 from evenhand.flower.roster import check_fits, kind_of
 
-# raises a ValueError where the run's model cannot take the samples of this client
+# raises a ValueError if the run's model cannot take this client's samples
 Suits = Callable[[Registration], object]
 
 
 def fitting(
     reports: Mapping[int, Registration], suits: Suits, most_groups: int
 ) -> tuple[dict[int, Registration], dict[int, str]]:
-    """The nodes that fit together, and why each of the others does not.
+    """Split nodes into those that fit together, and the reasons why the others do not.
 
-    ``reports`` are in the order in which nodes have registered: the first node with a name keeps
-    it. What most nodes have, shape and classes of samples, is what all must have, if the model can
-    take it. Where there are more groups than allowed, nodes that have most groups to themselves
-    have to go.
+    ``reports`` are in the order of registration: the first node with a name keeps it. The majority
+    sets the shape and classes of samples, if the model can take them. If there are more groups than
+    allowed, the nodes with the most groups of their own go first.
     """
     refused: dict[int, str] = {}
     kept: dict[int, Registration] = {}
@@ -29,8 +28,8 @@ def fitting(
     for node, report in reports.items():
         if report.name in owner:
             refused[node] = (
-                f"node {owner[report.name]} is called {report.name}, too; give each its own name in"
-                " its node config"
+                f"node {owner[report.name]} has the name {report.name} too; give each its own name"
+                " in its node config"
             )
         else:
             owner[report.name], kept[node] = node, report
@@ -45,7 +44,7 @@ def fitting(
 
 
 def _most_common(reports: Mapping[int, Registration], suits: Suits) -> Registration:
-    """A client of the kind that most clients are of, among those kinds that suit the model."""
+    """A client of the most common kind that suits the model."""
     kinds: dict[object, list[Registration]] = {}
     for report in reports.values():
         kinds.setdefault(kind_of(report), []).append(report)
@@ -60,7 +59,7 @@ def _most_common(reports: Mapping[int, Registration], suits: Suits) -> Registrat
 
 
 def _beyond(kept: dict[int, Registration], most: int) -> dict[int, str]:
-    """Take out nodes with whom there would be more groups than allowed; why."""
+    """Remove nodes that would bring more groups than allowed; returns the reasons."""
     refused: dict[int, str] = {}
     uses = Counter(group for report in kept.values() for group in report.groups)
     alone = {
@@ -72,7 +71,7 @@ def _beyond(kept: dict[int, Registration], most: int) -> dict[int, str]:
         larger = groups.union(kept[node].groups)
         if len(larger) > most:
             refused[node] = (
-                f"with its {len(kept[node].groups)} groups there would be {len(larger)}, and"
+                f"its {len(kept[node].groups)} groups would make {len(larger)} in total, and"
                 f" {most} are allowed (Admission(most_groups=...))"
             )
         else:

@@ -1,4 +1,4 @@
-"""The start of a run: waiting for nodes, and which of them are its clients."""
+"""The start of a run: waits for nodes and decides which of them are its clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evenhand.reading import damaged
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
-SPEAK_EVERY = 30.0  # seconds between lines about who is waited for
+SPEAK_EVERY = 30.0  # seconds between log lines about missing nodes
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class Gathering:
     """How the clients of a run are found.
 
     Args:
-        clients: nodes to wait for. Those that do not fit, or are not approved, have the grace of
-            ``link`` to be mended; then the run begins without them, if most of the clients fit.
-        accepts: raises a ValueError where the run cannot have these clients.
-        suits: raises a ValueError where the model cannot take a client's samples.
+        clients: nodes to wait for. Nodes that do not fit, or are not approved, get the grace period
+            of ``link`` to be fixed; then the run starts without them, if most clients fit.
+        accepts: raises a ValueError if the run cannot have these clients.
+        suits: raises a ValueError if the model cannot take a client's samples.
     """
 
     link: Link
@@ -46,13 +46,13 @@ class Gathering:
     admission: Admission = ANYONE
 
     def wait(self) -> Membership:
-        """The clients of the run in ``out``, once so many of their nodes are connected."""
+        """Wait for the nodes; returns the clients of the run in ``out``."""
         path = self.out / FILE
         found = self._again(path) if path.exists() else self._first(path)
         found.save()
         for name, most in found.roster.population.capped().items():
             log.warning(
-                "%s weighs as much as %d samples, not as the %d that it reports; approve more with"
+                "%s counts as %d samples instead of the %d that it reports; approve more with"
                 " Admission(samples={%r: ...}) or cap=None",
                 name,
                 most,
@@ -100,13 +100,13 @@ class Gathering:
             reports = dict(sorted(membership.enquiry.wait().items()))
             known |= reports.keys()
             membership.assign(reports)
-            # a run that began without nodes that did not fit goes on without them
+            # a run that started without misfits continues without them
             if membership.present >= min(self.clients, len(membership.roster.clients)):
                 return membership
             clock.tick(membership.names_present, membership.enquiry.refused)
 
     def _read(self, path: Path) -> tuple[Roster, int]:
-        """The roster of a run that began earlier, and how often its server was started."""
+        """The roster of an earlier start, and its session number."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
             roster, capped = Roster.from_plain(kept, self.admission), kept.get("capped")
@@ -115,29 +115,29 @@ class Gathering:
             *(OSError, ValueError, TypeError, KeyError, AttributeError),
             *(IndexError, OverflowError, RecursionError),
         ) as error:
-            way_out = "put a copy of it back, or give the run another directory"
+            way_out = "restore it from a copy, or use another directory"
             raise damaged(path, first_line(error), way_out) from error
-        if capped is None and now:  # of a version that had no caps
-            log.warning("%s was begun without a cap, and goes on without", self.out)
+        if capped is None and now:  # written by a version without caps
+            log.warning("%s was started without a cap and continues without one", self.out)
             free = replace(self.admission, cap=None, samples=None)
             return replace(roster, admission=free), session
         if capped is not None and now != capped:
             raise RunError(
-                f"{self.out} was begun with other caps or approved samples: clients weighed"
-                f" {_listed(capped)}, and would now weigh {_listed(now)}; give those of before, or"
-                " the run another directory"
+                f"{self.out} was started with other caps or approved samples (then:"
+                f" {_listed(capped)}; now: {_listed(now)}); restore the old values, or use another"
+                " directory"
             )
         return roster, session
 
 
 def next_session(last: int) -> int:
-    """A number for the next start of a server: later than any before, also where the roster is an
-    old copy that knows nothing of the last starts."""
+    """A number for the next start of the server, larger than any before, even if the roster is an
+    old copy."""
     return max(last + 1, time.time_ns() // 1_000_000)
 
 
 class _Clock:
-    """Says who is waited for, and ends the waiting."""
+    """Logs who is missing, and ends the wait."""
 
     def __init__(self, gathering: Gathering) -> None:
         self._gathering, self._end = gathering, _now() + gathering.link.limits.patience
@@ -146,7 +146,7 @@ class _Clock:
         flowers_log.info(text, gathering.clients, gathering.link.limits.patience)
 
     def begins_without(self, fit: int, refused: dict[int, str]) -> bool:
-        """Whether all have answered, most of them fit, and the others had their time to mend it."""
+        """Whether all have answered, most fit, and the others had time to be fixed."""
         clients, limits = self._gathering.clients, self._gathering.link.limits
         if fit + len(refused) < clients or 2 * fit <= clients:
             self._told = math.inf
@@ -154,12 +154,12 @@ class _Clock:
         self._told = min(self._told, _now())
         if _now() < self._told + limits.grace:
             return False
-        text = "the run begins with %d of %d clients: the others cannot take part, see above"
+        text = "the run starts with %d of %d clients; the others cannot take part, see above"
         log.warning(text, fit, clients)
         return True
 
     def tick(self, names: list[str], refused: dict[int, str]) -> None:
-        """Wait a moment; raises a TimeoutError when it was long enough."""
+        """Wait a moment; raises a TimeoutError when patience runs out."""
         clients, limits = self._gathering.clients, self._gathering.link.limits
         there = f": {', '.join(natural_order(names))} have registered" if names else ""
         if len(names) == 1:
@@ -167,7 +167,7 @@ class _Clock:
         if _now() > self._end:
             others = f"{len(refused)} cannot take part, see above and their logs; "
             raise TimeoutError(
-                f"only {len(names)} of {clients} nodes have registered within"
+                f"only {len(names)} of {clients} nodes registered within"
                 f" {limits.patience:g} s; {others if refused else ''}start the others, or wait for"
                 " fewer"
             )
@@ -182,11 +182,11 @@ def _now() -> float:
 
 
 def _listed(capped: dict[str, int]) -> str:
-    return ", ".join(f"{name} {most}" for name, most in capped.items()) or "as they report"
+    return ", ".join(f"{name} as {most}" for name, most in capped.items()) or "nobody capped"
 
 
 def _name_lonely_groups(roster: Roster) -> None:
-    """Warn of clients with groups that no other has: they may have invented them."""
+    """Warn about clients with groups that no other client has: they may be invented."""
     if len(roster.clients) < LEAST or roster.admission.groups is not None:
         return
     uses = Counter(group for client in roster.clients for group in client.groups)
@@ -194,7 +194,7 @@ def _name_lonely_groups(roster: Roster) -> None:
         alone = [group for group in client.groups if uses[group] == 1]
         if alone:
             log.warning(
-                "only %s has samples of %s; if that is as it should be, approve it with"
+                "only %s has samples of %s; if that is right, approve it with"
                 " Admission(groups=...)",
                 client.name,
                 ", ".join(alone),

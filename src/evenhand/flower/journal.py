@@ -1,4 +1,4 @@
-"""Files of one JSON object per line that a server adds to while others read them."""
+"""Files with one JSON object per line, appended by a server while others read them."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ PROGRESS = "progress.jsonl"  # in the run directory: each start of the server, e
 
 
 def utc() -> str:
-    """The present time, to the millisecond, as people and programs elsewhere can read it."""
+    """The present time in UTC, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 class Lines(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     records: list[dict[str, Any]]
-    damaged: int = 0  # lines that cannot be read, less the last one, which may be half-written
+    damaged: int = 0  # unreadable lines, except the last one, which may be half-written
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add a line. A run goes on where that fails: these files are for people who look on."""
+    """Append a line. If that fails, the run continues: these files are only for observers."""
     line = json.dumps(dict(record)).encode() + b"\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # in one write, at the end as it is then: lines of several processes stay whole
+        # a single write at the current end keeps lines of several processes intact
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             os.write(descriptor, line if _ends_a_line(descriptor) else b"\n" + line)
         finally:
             os.close(descriptor)
     except OSError as error:
-        log.warning("%s cannot be written: %s; training goes on without it", path, error.strerror)
+        log.warning("%s cannot be written: %s; training continues without it", path, error.strerror)
 
 
 def _ends_a_line(descriptor: int) -> bool:
-    """Whether the file is empty or ends with a line break; one that was killed may have left half a
+    """Whether the file is empty or ends with a line break; a killed process may have left half a
     line."""
     size = os.fstat(descriptor).st_size
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
 def read(path: Path) -> Lines:
-    """All whole lines; none where there is no file. Raises an OSError where it cannot be read."""
+    """All complete lines; none if there is no file. Raises an OSError if it cannot be read."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -64,8 +64,8 @@ def read(path: Path) -> Lines:
 
 
 def read_from(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
-    """Whole lines from a place in the file on, and the place after them; none where the file
-    cannot be read."""
+    """Complete lines from a position on, and the position after them; none if the file cannot be
+    read."""
     try:
         with path.open("rb") as file:
             file.seek(start)

@@ -1,4 +1,4 @@
-"""Messages to nodes over Flower's grid, and their replies."""
+"""Sends messages to nodes over Flower's grid and receives their replies."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Limits:
     """How long the server waits, and how large messages may be.
 
     Args:
-        deadline: seconds that clients have for an exchange; messages expire then.
+        deadline: seconds for an exchange; messages expire then.
         poll: seconds between looking for replies.
-        message: bytes of a message.
-        patience: seconds to wait for nodes, at the start and when none is left.
-        quorum: share of those asked whose answers are enough.
-        grace: seconds that the others have then.
+        message: largest message in bytes.
+        patience: seconds to wait for nodes, at the start and when all are gone.
+        quorum: share of the asked clients whose answers are enough.
+        grace: seconds that the others get after that.
     """
 
     deadline: float = 600.0
@@ -41,7 +41,7 @@ class Limits:
 
 
 class Link:
-    """Sends messages to nodes and yields their replies as they come."""
+    """Sends messages to nodes and yields their replies as they arrive."""
 
     def __init__(self, grid: Grid, limits: Limits) -> None:
         self.grid, self.limits = grid, limits
@@ -49,10 +49,10 @@ class Link:
     def ask(
         self, contents: Mapping[int, RecordDict], kind: str, group: str, size: int = 1
     ) -> Iterator[tuple[int, Message]]:
-        """Pairs of a node and its reply, until all have answered, a quorum has and the others had
-        their grace, or the deadline has passed.
+        """Yield pairs of a node and its reply, until all have answered, a quorum has and the grace
+        period is over, or the deadline has passed.
 
-        ``size``: bytes of a reply; large ones are fetched a few at a time.
+        ``size``: bytes of a reply; large replies are fetched a few at a time.
         """
         ttl = self.limits.deadline
         messages = [
@@ -60,10 +60,10 @@ class Link:
             for node, content in contents.items()
         ]
         names: list[str | None] = list(self.grid.push_messages(messages))
-        if len(names) < len(messages):  # Flower's way to say it
+        if len(names) < len(messages):  # how Flower reports it
             raise RunError(
-                "the SuperLink, or a proxy before it, takes no messages as large as this model's;"
-                " raise its limit"
+                "the SuperLink, or a proxy in front of it, refuses messages as large as this"
+                " model's; raise its limit"
             )
         # a message without a name: its node has just left
         asked = {name: node for name, node in zip(names, contents, strict=True) if name}
@@ -79,12 +79,11 @@ class Link:
                     yield asked.pop(name), reply
                 elif name in known:
                     log.warning(
-                        "node %s has replied already; its second reply is not counted", known[name]
+                        "node %s has replied already; its second reply is ignored", known[name]
                     )
                 else:
                     log.warning(
-                        "node %s replies to an earlier message; the reply is late and is not"
-                        " counted",
+                        "node %s replies to an earlier message; the reply is late and is ignored",
                         reply.metadata.src_node_id,
                     )
             if len(known) - len(asked) >= enough:
@@ -94,7 +93,7 @@ class Link:
             time.sleep(self.limits.poll)
 
     def _fetched(self, names: list[str], at_once: int) -> Iterator[Message]:
-        """The replies that are there; none is held longer than it is looked at."""
+        """The replies that have arrived; each is released once it is read."""
         for start in range(0, len(names), at_once):
             found = list(self.grid.pull_messages(names[start : start + at_once]))
             found.reverse()

@@ -1,8 +1,8 @@
-"""Logs as one JSON object per line, for programs that collect them.
+"""Logs as one JSON object per line, for log collectors.
 
-Each line has time, level, event, round, client, text and the process; what is not known is null.
-``EVENHAND_LOG_JSON`` turns it on where the SuperLink or a SuperNode is started: 1 for standard
-error, or the path of a file, which several processes may share.
+Each line has time, level, event, round, client, text and process; unknown values are null. Set
+``EVENHAND_LOG_JSON`` for the SuperLink or a SuperNode to turn it on: 1 for standard error, or the
+path of a file, which several processes may share.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ VARIABLE = "EVENHAND_LOG_JSON"
 LOGGERS = ("evenhand", "flwr")
 STANDARD_ERROR = ("1", "-", "true")
 
-# what has happened, by how a line is worded; the first that fits
+# events by the wording of a line; the first match counts
 EVENTS = {
     "round": r"^round \d+ of \d+: ",
-    "left_out": r"left out|not counted",
+    "left_out": r"skipped|excluded|ignored",
     "refused": r"cannot take part|cannot join",
     "waiting": r"\bwait(s|ing)\b",
     "node_back": r"has a new node",
-    "failed": r"could not be done|raised an exception",
+    "failed": r"a task failed|raised an exception",
 }
 ROUND, CLIENT = re.compile(r"\bround (\d+)"), re.compile(r"\bclient (\d+)")
 
 
 def log_as_json(process: str, where: str | None = None) -> None:
-    """Turn it on for this process, if it was asked for: ``where``, or the environment variable."""
+    """Turn JSON logs on for this process, if ``where`` or the environment variable asks for it."""
     where = where or os.environ.get(VARIABLE, "")
     if not where or where == "0":
         return
@@ -44,8 +44,8 @@ def log_as_json(process: str, where: str | None = None) -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
         before = [old for old in logger.handlers if not isinstance(old, _ToStandardError | _ToFile)]
-        # beside a file the words stay where people look for them; Python's last resort is for
-        # loggers without any handler
+        # with a file, plain text stays on the console; Python's last resort is only for loggers
+        # without any handler
         shown = before or [_words()]
         logger.handlers = [handler, *([] if stream else shown)]
         logger.setLevel(min(logger.getEffectiveLevel(), logging.INFO))
@@ -72,7 +72,7 @@ def record_of(record: logging.LogRecord, process: str) -> dict[str, object]:
 
 
 def event_of(text: str) -> str:
-    """What has happened, in one word; "log" for all else."""
+    """What happened, in one word; "log" for everything else."""
     return next((name for name, words in EVENTS.items() if re.search(words, text)), "log")
 
 
@@ -86,7 +86,8 @@ class _Lines(logging.Formatter):
 
 
 class _ToStandardError(logging.StreamHandler):  # type: ignore[type-arg]
-    """Standard error as it is at the time: Flower replaces it to send it to the SuperLink."""
+    """Writes to the current standard error, which Flower replaces to forward it to the
+    SuperLink."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -98,7 +99,7 @@ class _ToStandardError(logging.StreamHandler):  # type: ignore[type-arg]
 
 
 class _ToFile(logging.Handler):
-    """A file that others may add lines to as well."""
+    """Writes to a file that other processes may append to as well."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -110,7 +111,7 @@ class _ToFile(logging.Handler):
 
 
 def _words() -> logging.Handler:
-    """Warnings as they would be shown without us."""
+    """A handler that shows warnings as usual."""
     handler = logging.StreamHandler()
     handler.setLevel(logging.WARNING)
     return handler

@@ -1,8 +1,8 @@
 """Which clients take part: the node of each, and nodes that join during the run.
 
-A node is recognised by what it reports: a name and counts. A client keeps its number for the whole
-run, also when the server is started again, because the roster is kept beside the checkpoint.
-Clients that join later get the next numbers.
+A node is recognised by the name and counts it reports. A client keeps its number for the whole run,
+even across restarts of the server, because the roster is saved beside the checkpoint. Clients that
+join later get the next numbers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ log = logging.getLogger(__name__)
 
 FILE = "roster.json"
 
-Accepts = Callable[[Roster], object]  # raises a ValueError where the run cannot have these clients
+Accepts = Callable[[Roster], object]  # raises a ValueError if the run cannot have these clients
 
 
 class ClientsJoined(Exception):
-    """Clients have joined; the round that was about to begin begins with them."""
+    """Clients have joined; the next round starts with them."""
 
 
 class Membership:
@@ -40,9 +40,9 @@ class Membership:
     Args:
         nodes: the node of each client that has one.
         accepts: whether the run can have more clients.
-        path: where the roster is kept; None keeps it nowhere.
+        path: where the roster is saved; None saves it nowhere.
         session: grows with each start of the server.
-        enquiry: asks nodes for their reports, and knows which have been asked already.
+        enquiry: asks nodes for their reports, and knows whom it has asked.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Membership:
         self.enquiry = enquiry or Enquiry(link, roster.admission)
         self._link, self._node_of, self._accepts, self._path = link, dict(nodes), accepts, path
         self._unassigned: dict[int, Registration] = {}  # reports of nodes that have no client
-        self._refused: set[int] = set()  # nodes whose reason for not joining has been logged
+        self._refused: set[int] = set()  # nodes whose reason has been logged
 
     @property
     def present(self) -> int:
@@ -76,11 +76,11 @@ class Membership:
     def nodes_of(self, clients: list[int], admit_new: bool = False) -> dict[int, int]:
         """The nodes that are connected now, and the client of each.
 
-        A node that restarts without a key comes back under another number. So where a client's node
-        is gone, or did not answer its last task (Flower takes a minute to notice that a node is
-        gone), nodes without a client are asked for their reports, and waited for a moment. With
-        ``admit_new`` all new nodes are asked, and :class:`ClientsJoined` is raised if there are new
-        clients among those that have answered; others join when they have.
+        A node that restarts without a key comes back under another id. So if a client's node is
+        gone, or did not answer its last task (Flower takes a minute to notice), nodes without a
+        client are asked for their reports, with a short wait. With ``admit_new`` all new nodes are
+        asked, and :class:`ClientsJoined` is raised if new clients have answered; others join once
+        they answer.
         """
         present = set(self._link.grid.get_node_ids())
         lost = [
@@ -117,7 +117,7 @@ class Membership:
         }
 
     def wait_for_someone(self, round: int) -> None:
-        """Return when a client has a node, so that no round passes without anyone to train."""
+        """Wait until a client has a node, so that no round passes without training."""
         patience, clients = self._link.limits.patience, list(range(len(self.roster.clients)))
         end = time.monotonic() + patience
         warned = False
@@ -126,25 +126,25 @@ class Membership:
         ) and not self.nodes_of(clients):
             if not warned:
                 log.warning(
-                    "no client has a node any more; round %d waits for one, for %g s at most",
+                    "no client has a node any more; round %d waits up to %g s for one",
                     round + 1,
                     patience,
                 )
                 warned = True
             if time.monotonic() > end:
                 raise RunError(
-                    f"no client has come back within {patience:g} s; start the run again, it goes"
-                    " on from its last round"
+                    f"no client came back within {patience:g} s; start the run again, it resumes"
+                    " after its last round"
                 )
             time.sleep(self._link.limits.poll)
 
     def turn_away(self, reports: Mapping[int, Registration]) -> None:
-        """Nodes that do not fit, and have been named."""
+        """Record nodes that do not fit and have been logged."""
         self._unassigned |= reports
         self._refused |= reports.keys()
 
     def assign(self, reports: Mapping[int, Registration]) -> None:
-        """When the server starts again: give nodes to the clients it knows, and admit new ones."""
+        """After a restart of the server: match nodes to known clients, and admit new ones."""
         for node, report in reports.items():
             number = self.roster.number(report.name)
             if number is None or number in self._node_of:
@@ -155,14 +155,14 @@ class Membership:
             else:
                 self.enquiry.refuse(
                     node,
-                    "it has other data than when this run began; give it those back, or the run"
-                    " another directory",
+                    "its data have changed since this run started; restore them, or use another"
+                    " directory",
                     report.name,
                 )
         self._admit(set(reports))
 
     def _admit(self, present: set[int]) -> bool:
-        """Give the next numbers to new clients that fit the run; whether there is one."""
+        """Give the next numbers to new clients that fit the run; returns whether there are any."""
         before = len(self.roster.clients)
         node_of = {
             report.name: node
@@ -178,7 +178,7 @@ class Membership:
                 reason = (
                     ""
                     if report.is_same_client(self.roster.clients[number])
-                    else f"client {number} has this name, and other data"
+                    else f"client {number} has this name but other data"
                 )
             if reason:
                 self._refused.add(node)
@@ -194,11 +194,11 @@ class Membership:
         invented = [name for name in report.groups if name not in self.roster.groups]
         if self.roster.groups and invented and admission.groups is None:
             return (
-                f"its group {invented[0]} was not there when the run began; approve it with"
+                f"its group {invented[0]} is new since the run started; approve it with"
                 " Admission(groups=...)"
             )
         if len(self.roster.groups) + len(invented) > admission.most_groups:
-            return f"with its groups there would be more than {admission.most_groups}"
+            return f"its groups would make more than {admission.most_groups} in total"
         try:
             self._accepts(self.roster.with_clients([report]))
         except ValueError as error:
@@ -206,7 +206,7 @@ class Membership:
         return ""
 
     def save(self) -> None:
-        """Keep the roster for the next start of the server."""
+        """Save the roster for the next start of the server."""
         if self._path is not None:
             self.check_newest()
             capped = self.roster.population.capped()
@@ -214,13 +214,13 @@ class Membership:
             write_json(self._path, plain)
 
     def check_newest(self) -> None:
-        """Raise where the server was started again: then the run is no longer this one's."""
+        """Raise if the server was started again, because another process now owns the run."""
         if self._path is None or not self._path.exists():
             return
         try:
             newest = int(json.loads(self._path.read_text(encoding="utf-8"))["session"])
         except (OSError, ValueError, TypeError, KeyError):
-            return  # the next start names the damage
+            return  # the next start reports the damage
         if newest > self.session:
             raise RunError(
                 f"another server has taken over the run in {self._path.parent} (its start {newest},"

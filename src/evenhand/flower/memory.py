@@ -1,24 +1,23 @@
-"""What a client remembers between rounds, on its own disk.
+"""A client's memory between rounds, on its own disk.
 
 A node may execute a task twice, or one whose reply never counts: the server gave up and asked
-again, the node stopped between writing and replying, the server was resumed from an earlier round.
-So memory is a function of the run and of the last round in which the server **counted** this
+again, the node stopped between writing and replying, or the server resumed from an earlier round.
+So memory depends only on the run and on the last round in which the server **counted** this
 client's reply. Every task names that round, and
 
 - training in round r starts from the memory after round ``counted``, and writes the memory after
   round r beside it;
 - questions and evaluation only read the memory after round ``counted``.
 
-Executing a task again then gives the same reply and the same memory, and a late reply leaves no
-trace in later rounds, as in the simulator.
+So executing a task again gives the same reply and the same memory, and a late reply leaves no trace
+in later rounds, as in the simulator.
 
-One file holds the memory after one round. Files are removed while a later round is trained, never
-while reading. The newest few before ``counted`` stay (a resumed server may ask for one again), and
-the newest few after it (late replies). A server that goes back further gets an error that names the
-rounds there are.
+Each file has the memory after one round. Old files are removed while a later round is trained,
+never while reading. The newest few before ``counted`` stay (a resumed server may ask for one
+again), and the newest few after it (late replies). A server that goes back further gets an error
+that lists the available rounds.
 
-An error's text reaches the server with Flower's reply, so it names no path of the node; the cause
-in the node's log does.
+An error's text reaches the server, so it names no path of the node; the node's log does.
 """
 
 from __future__ import annotations
@@ -42,38 +41,38 @@ from evenhand.tree import Tree
 
 log = logging.getLogger(__name__)
 
-FIRST = -1  # counted, where no reply of the client has been counted yet
-SPARE = 2  # memories kept on either side of the one that counts
+FIRST = -1  # counted, before any reply of the client counts
+SPARE = 2  # memories to keep on either side of the one that counts
 # seconds to wait for another process of this node; reading and writing take moments
 PATIENCE = 60.0
 
-KEEP_RUNS = 5  # other runs that a node remembers in any case, unless they are old
+KEEP_RUNS = 5  # other runs that a node keeps, unless they are old
 DAY = 86400.0  # seconds
 IDLE_DAYS, OLD_DAYS = 7, 90
 
-# it names a folder, and comes from the server
+# it becomes a folder name, and comes from the server
 _RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FILE = re.compile(r"after-(\d+)\.safetensors")
 _CLIENT = re.compile(r"client-\d+")
 
 
 class MemoryLost(RunError):
-    """The server asks for a memory that the node does not have: it went back too far, or the node
-    has lost its disk."""
+    """The node lacks the memory that the server asks for: the server went back too far, or the node
+    lost its disk."""
 
 
 class NodeMemory:
-    """One client's memory of one run. Other runs, and other clients with the same ``directory``,
-    have their own folders.
+    """One client's memory of one run. Other runs and other clients in the same ``directory`` have
+    separate folders.
 
     Args:
-        directory: a folder of the node's own that outlasts its processes.
-        run: names the run; a run that is resumed keeps its name.
+        directory: the node's own folder, which outlives its processes.
+        run: the run's name; a resumed run keeps it.
         client: the client's number.
-        spare: how many memories are kept before, and after, the one that counts.
-        session: counts how often the server was started; a task of an earlier session that comes
-            after one of a later leaves no trace.
-        keep_runs: how many other runs are remembered, see :func:`forget_old_runs`.
+        spare: how many memories to keep before and after the one that counts.
+        session: grows with each start of the server; a task of an earlier session that arrives
+            after one of a later session leaves no trace.
+        keep_runs: how many other runs to keep, see :func:`forget_old_runs`.
     """
 
     def __init__(
@@ -98,10 +97,10 @@ class NodeMemory:
         self._run, self._client, self._session, self._spare = run, client, session, spare
 
     def recall(self, first: Tree, counted: int) -> Tree:
-        """The memory after round ``counted``; ``first``, which later ones must fit, where that is
+        """The memory after round ``counted``, or ``first``, whose form later ones share, if that is
         :data:`FIRST`."""
         require_whole("counted", counted, FIRST)
-        # many methods remember nothing
+        # many methods have no memory
         if counted == FIRST or (not first and not self._folder.exists()):
             return first
         with self._alone():
@@ -125,7 +124,7 @@ class NodeMemory:
         return _with_empty_branches(found, first)
 
     def remember(self, round: int, counted: int, memory: Tree) -> None:
-        """Keep the memory after training in ``round``, which started from that after round
+        """Save the memory after training in ``round``, which started from that after round
         ``counted``."""
         require_whole("counted", counted, FIRST)
         require_whole("round", round, counted + 1)
@@ -141,12 +140,12 @@ class NodeMemory:
             self._remove_old(round, counted)
 
     def _be_newest(self) -> None:
-        """Note the session; raise where there was a later one."""
+        """Record the session; raise if there was a later one."""
         path = self._folder / "session"
         newest = self._session_of(path) if path.exists() else 0
         if newest > self._session:
             raise RunError(
-                "the task is of a time before the server was started again, and client"
+                "the task is from before the server was restarted, and client"
                 f" {self._client} has had later ones"
             )
         if newest < self._session:
@@ -157,8 +156,8 @@ class NodeMemory:
             return int(read_text(path))
         except (RunError, ValueError) as error:
             raise RunError(
-                f"client {self._client} does not know the last session of run {self._run}: the file"
-                " is damaged; remove the file session from its memory"
+                f"client {self._client} cannot read the last session of run {self._run}: the file"
+                ' is damaged; remove the file "session" from its memory'
             ) from error
 
     def _remove_old(self, round: int, counted: int) -> None:
@@ -183,19 +182,19 @@ class NodeMemory:
             flat, about = read_tensors(self._path(round))
         except RunError as error:
             raise RunError(
-                f"{who}: the file is damaged; put a copy of it back, or start a new run"
+                f"{who}: the file is damaged; restore it from a copy, or start a new run"
             ) from error
         owner = tuple(about.get(name) for name in ("run", "client", "round"))
         if owner != (self._run, self._client, round):
             raise RunError(
-                f"{who}: the file belongs to another run, client or round; put the right one back,"
+                f"{who}: the file belongs to another run, client or round; restore the right one,"
                 " or start a new run"
             )
         return flat
 
     def _check_fits(self, flat: dict[str, Tensor], first: dict[str, Tensor], counted: int) -> None:
         who = (
-            f"what client {self._client} remembers after round {counted} of run {self._run} does"
+            f"the memory of client {self._client} after round {counted} of run {self._run} does"
             " not fit the model"
         )
         if flat.keys() != first.keys():
@@ -208,7 +207,8 @@ class NodeMemory:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """No other process of this node reads or writes meanwhile. One that dies gives way."""
+        """Keep other processes of this node from reading or writing meanwhile; the lock of a dead
+        process is free."""
         from filelock import FileLock, Timeout
 
         try:
@@ -222,21 +222,21 @@ class NodeMemory:
             ) from error
         except OSError as error:
             way_out = (
-                "make room on its disk"
+                "free space on its disk"
                 if error.errno in (errno.ENOSPC, errno.EDQUOT)
                 else "see its log"
             )
             raise RunError(
-                f"client {self._client} cannot use the folder of its memory, nothing there is lost;"
+                f"client {self._client} cannot use its memory folder; nothing there is lost;"
                 f" {way_out}"
             ) from error
 
 
 def forget_old_runs(directory: Path, current: str, keep: int = KEEP_RUNS) -> list[str]:
-    """Remove the memories of old runs, and say which.
+    """Remove the memory of old runs; returns their names.
 
-    These are runs that nobody has used for OLD_DAYS, and those beyond the ``keep`` used last that
-    nobody has used for IDLE_DAYS. What is not a memory stays.
+    Old runs are those unused for OLD_DAYS and, beyond the ``keep`` most recent, those unused for
+    IDLE_DAYS. Other files stay.
     """
     if not directory.is_dir():
         return []
@@ -252,12 +252,12 @@ def forget_old_runs(directory: Path, current: str, keep: int = KEEP_RUNS) -> lis
             shutil.rmtree(folder, ignore_errors=True)
             gone.append(folder.name)
     if gone:
-        log.info("memories of %d old runs were removed: %s", len(gone), ", ".join(gone))
+        log.info("removed the memory of %d old runs: %s", len(gone), ", ".join(gone))
     return gone
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether a folder holds memories of clients and nothing else."""
+    """Whether a folder contains only memory of clients."""
     files = [path for path in folder.rglob("*") if not path.is_dir()]
     return bool(files) and all(
         _CLIENT.fullmatch(path.relative_to(folder).parts[0])
@@ -271,7 +271,7 @@ def _kind(leaf: Tensor) -> str:
 
 
 def _with_empty_branches(found: Tree, first: Tree) -> Tree:
-    """Branches without tensors, of which a file says nothing, are those of the first memory."""
+    """Add the empty branches of the first memory, which files do not store."""
     for key, value in first.items():
         if isinstance(value, dict):
             found[key] = _with_empty_branches(found.get(key, {}), value)

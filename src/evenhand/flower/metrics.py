@@ -1,7 +1,7 @@
-"""Health and numbers of a running server on a local port, in Prometheus' text format.
+"""Serves health and metrics of a running server on a local port, in Prometheus' text format.
 
-``/healthz`` answers 200 while the run goes on and 503 where nothing has moved for longer than an
-exchange and the wait for nodes may take; ``/metrics`` has the numbers.
+``/healthz`` answers 200 while the run advances, and 503 if nothing has moved for longer than an
+exchange and the wait for nodes may take.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ log = logging.getLogger(__name__)
 VARIABLE = "EVENHAND_METRICS"  # a port, or an address with a port
 HOST = "127.0.0.1"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
-SLACK = 30.0  # seconds on top of deadline and patience, for what the server itself computes
+SLACK = 30.0  # seconds beyond deadline and patience, for the server's own work
 
 
 @contextmanager
 def served(watch: Watch, address: str) -> Iterator[int | None]:
-    """Serve until left; the port, or None where there is none. A run goes on without it."""
+    """Serve until the context ends; yields the port, or None if it cannot serve. The run continues
+    without it."""
     try:
         host, port = read_address(address)
         server = ThreadingHTTPServer((host, port), _handler(watch)) if address else None
     except (OSError, ValueError, OverflowError) as error:
         log.warning(
-            "no metrics are served on %s: %s; choose a free port, training goes on without",
+            "cannot serve metrics on %s: %s; choose a free port; training continues without",
             address,
             error,
         )
@@ -52,8 +53,8 @@ def served(watch: Watch, address: str) -> Iterator[int | None]:
 
 
 def address_in(run_config: Mapping[str, object]) -> str:
-    """Where to serve: "metrics" in the run's config, or what the SuperLink was started with; empty
-    for nowhere."""
+    """Where to serve: "metrics" in the run config, or the SuperLink's environment; empty for
+    nowhere."""
     return str(run_config.get("metrics") or os.environ.get(VARIABLE, ""))
 
 
@@ -64,35 +65,35 @@ def read_address(address: str) -> tuple[str, int]:
 
 
 def health(now: Now, patience: float, deadline: float, at: float) -> tuple[bool, str]:
-    """Whether the run goes on, and a line that says so; ``at``: by the monotonic clock."""
+    """Whether the run advances, and a line that says so; ``at`` is monotonic time."""
     quiet, most = at - now.moved, deadline + patience + SLACK
     where = f"round {now.done} of {now.rounds} done" if now.begun else "waiting for nodes"
     if now.finished:
         return True, "finished"
     if quiet <= most:
-        return True, f"{where}, {quiet:.0f} s ago something moved"
+        return True, f"{where}, last activity {quiet:.0f} s ago"
     return False, (
         f"{where}, and nothing has moved for {quiet:.0f} s, longer than deadline and patience"
-        f" allow ({most:.0f} s); look at the server's log, and start the run again with the same"
+        f" allow ({most:.0f} s); check the server's log, and start the run again with the same"
         " out"
     )
 
 
 def metrics(now: Now, left_out: Mapping[str, int], at: float) -> str:
-    """All numbers as text."""
+    """All metrics as text."""
     gauges: list[tuple[str, str, float | None]] = [
-        ("rounds_done", "Rounds that are done and on disk.", now.done),
+        ("rounds_done", "Rounds done and saved.", now.done),
         ("rounds", "Rounds of the run.", now.rounds),
         ("finished", "1 when model and scores are written.", now.finished),
         ("clients_registered", "Clients of the run.", now.registered),
         (
             "clients_present",
-            "Clients less those without a node in the last round.",
+            "Clients with a node in the last round.",
             max(0, now.registered - now.gone),
         ),
-        ("clients_asked", "Clients that were asked to train in the last round.", now.asked),
+        ("clients_asked", "Clients asked to train in the last round.", now.asked),
         ("clients_answered", "Clients whose replies counted in the last round.", now.answered),
-        ("round_seconds", "Seconds that the last round took.", now.seconds),
+        ("round_seconds", "Duration of the last round in seconds.", now.seconds),
         ("quiet_seconds", "Seconds since something last moved.", at - now.moved),
     ]
     lines = [
@@ -103,7 +104,7 @@ def metrics(now: Now, left_out: Mapping[str, int], at: float) -> str:
         if value is not None:
             lines.append(_head(name, words, "gauge") + f"evenhand_{name} {float(value)!r}")
     lines.append(
-        _head("left_out_total", "Times that a client was left out or bounded.", "counter")
+        _head("left_out_total", "Times a client was skipped or bounded.", "counter")
         + "\n".join(
             f'evenhand_left_out_total{{reason="{reason}"}} {float(count)!r}'
             for reason, count in sorted({"late": 0, "gone": 0, **left_out}.items())
@@ -139,7 +140,7 @@ def _handler(watch: Watch) -> type[BaseHTTPRequestHandler]:
                 well, line = health(watch.now, limits.patience, limits.deadline, at)
                 self._answer(200 if well else 503, f"{line}\n")
             else:
-                self._answer(404, "here are /metrics and /healthz\n")
+                self._answer(404, "try /metrics or /healthz\n")
 
         def _answer(self, code: int, text: str, kind: str = "text/plain; charset=utf-8") -> None:
             content = text.encode()
@@ -150,6 +151,6 @@ def _handler(watch: Watch) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(content)
 
         def log_message(self, format: str, *arguments: object) -> None:
-            """Nothing: a scrape every few seconds is no news."""
+            """Log nothing: a scrape every few seconds is not news."""
 
     return Handler

@@ -1,4 +1,4 @@
-"""The module that the server and all nodes train."""
+"""Builds the module that the server and all nodes train."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenhand.errors import require_kind
 
 
 def require_model(model: object) -> None:
-    """Raise unless ``model`` is a module, or can be a function that makes one."""
+    """Raise unless ``model`` is a module or a function."""
     if not callable(model):  # a module is, too
         raise TypeError(
             f"model must be a torch module, or a function that makes it, got {type(model).__name__}"
@@ -19,8 +19,8 @@ def require_model(model: object) -> None:
 
 
 def build_module(model: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """The module. Random initial values are the same on the server, on every node and when the run
-    is resumed."""
+    """Build the module, with the same random initial values on the server, on every node and in a
+    resumed run."""
     if isinstance(model, nn.Module):
         return model
     with torch.random.fork_rng(devices=[]):

@@ -12,12 +12,12 @@ from evenhand.data.federation import Federation
 from evenhand.data.samples import Part
 from evenhand.errors import RunError
 
-# of one client: a federation of one, or arrays "x", "y" and, if there are, "group" and "test"
+# one client's data: a federation of one, or arrays "x", "y" and optionally "group" and "test"
 Data = Federation | Mapping[str, Any]
 
 
 def as_federation(found: Data) -> Federation:
-    """What ``load_data`` gives, as a federation."""
+    """The result of ``load_data`` as a federation."""
     if isinstance(found, Federation):
         return found
     test = found.get("test")
@@ -26,8 +26,7 @@ def as_federation(found: Data) -> Federation:
 
 
 def with_groups(federation: Federation, names: tuple[str, ...]) -> Federation:
-    """The same data with the groups of the whole federation, some of which may have no sample
-    here."""
+    """The same data with the groups of the whole federation, even those without samples here."""
     if not names or federation.group_names == names:
         return federation
     unknown = set(federation.group_names) - set(names)

@@ -24,11 +24,11 @@ def natural_order(names: Sequence[str]) -> list[str]:
 
 
 def merge_orders(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """All names in one order that agrees with every one of ``orders``: the order they would have
-    in one table, where nodes have made their tables alike.
+    """Merge names into one order that agrees with all ``orders``: the order of one common table, if
+    nodes prepare their tables alike.
 
-    Names that no node has together are in the order of :meth:`evenhand.Federation.from_arrays`;
-    so are all names where nodes contradict each other.
+    Names that no node has together are in the order of :meth:`evenhand.Federation.from_arrays`; so
+    are all names if nodes contradict each other.
     """
     later: dict[str, set[str]] = {name: set() for order in orders for name in order}
     for order in orders:
@@ -48,8 +48,8 @@ def merge_orders(orders: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _rank(name: str) -> tuple[bool, float, str]:
-    """Numbers by their value, then texts, as :mod:`evenhand.data.arrays` has them; a node sends a
-    number as text."""
+    """Numbers by value, then texts, as in :mod:`evenhand.data.arrays`; nodes send numbers as
+    text."""
     try:
         value = float(name)
     except ValueError:

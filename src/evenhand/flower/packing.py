@@ -1,14 +1,14 @@
 """A tree of tensors as one Flower array, exactly and without pickle.
 
-One array and not one per tensor: each array costs two more requests in either direction. Its bytes
-are
+One array instead of one per tensor, because each array costs two more requests in either direction.
+Its bytes are
 
     8 bytes    length of the header, little-endian
     header     JSON: a branch is an object, a tensor is [type, shape], keys in the order of the tree
     tensors    one after another in the order of the header, as they lie in memory
 
-so structure, order and bits come back as they were, and nothing is decoded that could run code.
-Whatever is wrong with an array that was received raises a ValueError of one line.
+so structure, order and bits are preserved, and decoding runs no code. Any fault in a received array
+raises a one-line ValueError.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def pack(tree: Tree) -> Array:
 
 
 def packed_size(tree: Tree) -> int:
-    """Bytes of the array that :func:`pack` makes of a tree, without making it."""
+    """Bytes of the array that :func:`pack` would make."""
     parts: list[memoryview] = []
     header = json.dumps(_describe(tree, parts, 0), separators=(",", ":")).encode()
     return _PREFIX + len(header) + sum(part.nbytes for part in parts)
 
 
 def unpack(array: Array) -> Tree:
-    """The tree that :func:`pack` was given; every tensor has memory of its own."""
+    """Undo :func:`pack`; every tensor has its own memory."""
     data = array.data
     if array.stype != STYPE:
         raise ValueError(f"an array is encoded as {_shown(array.stype)}, expected '{STYPE}'")
@@ -88,7 +88,7 @@ def unpack(array: Array) -> Tree:
 
 
 class _Leaf:
-    """A tensor that a header describes, and then the tensor itself."""
+    """A tensor described by a header, and later the tensor itself."""
 
     def __init__(self, name: Any, shape: Any) -> None:
         dtype = _TYPES.get(name) if isinstance(name, str) else None
@@ -122,7 +122,7 @@ class _Leaf:
 
 
 def _describe(tree: Tree, parts: list[memoryview], depth: int) -> dict[str, Any]:
-    """What the header says of a tree; the bytes of its tensors are added to ``parts``."""
+    """Describe a tree for the header; appends the bytes of its tensors to ``parts``."""
     if depth > _DEPTH_LIMIT:
         raise ValueError(
             f"a tree with more than {_DEPTH_LIMIT} branches inside each other cannot be sent"
@@ -172,7 +172,7 @@ def _without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _outline(header: Any, leaves: list[_Leaf], depth: int) -> dict[str, Any]:
-    """The tree that a header describes, with leaves that are not read yet."""
+    """The tree described by a header, with unread leaves."""
     if not isinstance(header, dict) or depth > _DEPTH_LIMIT:
         raise ValueError("the header of an array does not describe a tree")
     found: dict[str, Any] = {}
@@ -193,10 +193,10 @@ def _filled(outline: dict[str, Any]) -> Tree:
 
 
 def byte_count(size: int) -> str:
-    """A number of bytes for people."""
+    """A number of bytes in readable form."""
     return f"{size} bytes" if size < 1 << 20 else f"{size / (1 << 20):.1f} MiB"
 
 
 def _shown(value: Any) -> str:
-    """A few characters of what somebody else has written, in one line."""
+    """A few characters of foreign text, on one line."""
     return ascii(value if isinstance(value, str) else type(value).__name__)[:40]

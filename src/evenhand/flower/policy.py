@@ -1,8 +1,8 @@
-"""What a node's owner lets a server ask: limits in a file of the node's own.
+"""What a node's owner allows a server to ask: limits in a file on the node.
 
-The file is named in the node's config (``policy="/etc/evenhand/policy.toml"``) and so comes with
-the node, never with the app that a run ships. A task that asks for more is refused on the node,
-with one line that names the rule; nothing is computed for it.
+The node config names the file (``policy="/etc/evenhand/policy.toml"``), so it comes with the node
+and never with the app that a run ships. The node refuses a task that asks for more with one line
+that names the rule, and computes nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from evenhand.errors import (
 from evenhand.flower.sharing import SHARES
 from evenhand.local import LocalSGD
 
-ORDERS = ("node", "server")  # who decides the order in which samples are visited
+ORDERS = ("node", "server")  # who decides the order of samples
 
 
 class Refused(EvenhandError):
-    """The server asks for what the owner's policy does not allow."""
+    """The server asks for something that the owner's policy forbids."""
 
     def __init__(self, rule: str, reason: str) -> None:
         super().__init__(f"its owner's policy refuses it: {reason} ({rule})")
@@ -42,26 +42,25 @@ class Refused(EvenhandError):
 
 @dataclass(frozen=True)
 class Policy:
-    """An owner's limits; the defaults hold where a file does not say otherwise.
+    """An owner's limits; the defaults apply to keys that a file does not set.
 
     Args:
-        share: what the server may see of this client by itself; None leaves it to the node's config
+        share: what the server may see about this client alone; None leaves it to the node config
             and the app.
-        min_batch: least samples in a local step, and least training samples of the node.
-        min_steps, max_steps: local steps in one round; epochs are counted in steps.
+        min_batch: fewest samples in a local step, and fewest training samples of the node.
+        min_steps, max_steps: local steps in a round; epochs are counted in steps.
         max_parameters: of a model.
-        max_groups: groups of people in the whole federation.
-        min_cell: a group with fewer samples here, in one part of the data, is left out of that
-            part.
-        rounds_per_day, rounds_in_total: tasks of each kind (training, questions, evaluations) that
-            are answered; 0 sets no limit.
-        train, survey, evaluate: parts of the data that training, a method's questions and
-            evaluations may read.
-        methods, losses: names of those allowed; none named, all are.
-        codebook: whether sums of columns are told, for a codebook of all nodes together.
-        order: "node": the node draws its batches in secret; "server": they are those of the
-            simulator, to the bit, so that the server can know which samples are in each.
-        audit: where requests are written down; empty for audit.jsonl in the node's state-dir.
+        max_groups: demographic groups in the whole federation.
+        min_cell: a group with fewer samples in a split is excluded from that split.
+        rounds_per_day, rounds_in_total: most tasks of each kind (training, questions, evaluations)
+            to answer; 0 sets no limit.
+        train, survey, evaluate: splits that training, a method's questions and evaluations may
+            read.
+        methods, losses: allowed names; empty allows all.
+        codebook: whether to send sums of columns, for a codebook of all nodes.
+        order: "node": the node draws its batches in secret. "server": they follow from the run's
+            seed and equal the simulator's, so the server can know which samples are in each.
+        audit: the file that records requests; empty for audit.jsonl in the node's state-dir.
     """
 
     share: str | None = None
@@ -118,31 +117,31 @@ class Policy:
 
     @classmethod
     def of_node(cls, config: Mapping[str, Any]) -> Policy:
-        """The policy that a node's config names.
+        """The policy that a node config names.
 
-        Without one the limits are the same, and batches follow from the run's seed: nobody speaks
-        for the owner, and a federation equals a simulation to the bit.
+        Without a file the limits are the same, but batches follow from the run's seed, so a
+        federation equals a simulation bit for bit.
         """
         path = config.get("policy")
         if path is None:
             return cls(order="server")
         try:
             return cls.parse(Path(str(path)).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:  # also where it is no UTF-8, or no TOML
+        except (OSError, ValueError) as error:  # including text that is not UTF-8 or not TOML
             shown = error.strerror if isinstance(error, OSError) else first_line(error)
             raise SpecError(f"the policy in its node config cannot be used: {shown}") from error
 
     def permits(self, work: Work, data: Federation, parameters: int, loss: str) -> None:
-        """Raise :class:`Refused` where a task asks for more than the owner allows.
+        """Raise :class:`Refused` if a task asks for more than the owner allows.
 
         Args:
-            data: of the node, with the names of all groups in the federation.
-            parameters: numbers in the model.
+            data: the node's data, with the names of all groups in the federation.
+            parameters: the size of the model.
             loss: its name.
         """
         self._permits_part(work)
         if not int(data.sizes(work.part)[0]):
-            raise RunError(f"{work.name} asks for {work.part} data, and the node has none")
+            raise RunError(f"{work.name} asks for {work.part} data, but the node has none")
         if parameters > self.max_parameters:
             raise Refused(
                 f"max-parameters = {self.max_parameters}", f"the model has {parameters} parameters"
@@ -159,7 +158,7 @@ class Policy:
             self._permits_steps(work.local, int(data.sizes(work.part)[0]))
 
     def permits_samples(self, samples: int) -> None:
-        """Raise :class:`Refused` where the node has too few samples to train with."""
+        """Raise :class:`Refused` if the node has too few training samples."""
         if samples < self.min_batch:
             raise Refused(
                 f"min-batch = {self.min_batch}",
@@ -189,8 +188,8 @@ class Policy:
 
 
 def method_names(algorithm: Algorithm) -> list[str]:
-    """Names of a method and of those inside it; a method of the owner's own has its class's name,
-    and one that does nothing in particular has none."""
+    """Names of a method and of the methods inside it. The owner's own method has its class name;
+    the plain base class has none."""
     if type(algorithm) is Algorithm:
         return []
     try:

@@ -1,14 +1,14 @@
-"""Bounds on the server: no reply counts out of proportion to the others'.
+"""Bounds on the server: no reply counts out of proportion to the others.
 
-A client's update has a length, what its method multiplies it by taken out. One that is more than
-``bound`` times as long as the round's median update is scaled down to that. A client with more
-local steps than the median may be longer by as much. A loss that is more than ``bound`` times the
-largest median of the run so far is not believed: it counts as the round's median. So a lie gains
-nothing, and a client that truly fares badly late in training is still heard.
+The length of an update is measured without the factor of its method. An update more than ``bound``
+times as long as the round's median is scaled down to that; a client with more local steps than the
+median may go proportionally further. A loss more than ``bound`` times the largest median so far
+counts as the round's median. So a false report gains nothing, and a client that is really badly off
+late in training still counts.
 
-The median says something where at least three replies can be compared; with fewer, updates are held
-against the last round in which there were, and losses are as they are. Medians are kept in
-``medians.jsonl``, so a run that is resumed goes on as if it had not been interrupted.
+A median needs at least three comparable replies. With fewer, updates are compared with the last
+round that had three, and losses are not bounded. Medians are saved in ``medians.jsonl``, so a
+resumed run continues as if it had not been interrupted.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from evenhand.messages import Entries, Reply
 from evenhand.tree import Tree
 
 BOUND = 3.0
-ENOUGH = 3  # replies whose median says something
+ENOUGH = 3  # replies for a meaningful median
 MEDIANS = "medians.jsonl"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One client's updates and losses, as they are compared."""
+    """One client's updates and losses in comparable form."""
 
     entries: Entries
     steps: float
@@ -46,16 +46,16 @@ class Measured:
 
 @dataclass(frozen=True)
 class Change:
-    """What is done to a client's reply, and why."""
+    """What happens to a client's reply, and why."""
 
     factors: dict[str, float]  # of updates
-    losses: dict[str, Tensor]  # in place of those told; NaN where they stay
+    losses: dict[str, Tensor]  # replacing those reported; NaN where they stay
     entries: Entries
     words: list[str]
 
 
 def measure(reply: Reply, entries: Entries, steps: float, loss: str) -> Measured:
-    """What of a reply is compared with those of others."""
+    """Measure what is compared with other replies."""
     lengths, comparable, losses = {}, {}, {}
     compares_losses = loss not in LOSSES or LOSSES[loss] not in SUMMED
     for path, value, entry, part in declared(reply, entries):
@@ -80,7 +80,7 @@ class Medians:
     """The medians of past rounds, by work and entry.
 
     Args:
-        folder: where they are kept; None keeps them in this process.
+        folder: where to save them; None keeps them in memory.
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -91,13 +91,13 @@ class Medians:
                 self._found[row["entry"]][int(row["round"])] = float(row["median"])
 
     def note(self, entry: str, round: int, median: float) -> None:
-        """Keep the median of a round."""
+        """Record the median of a round."""
         self._found[entry][round] = median
         if self._path is not None:
             journal.append(self._path, {"round": round, "entry": entry, "median": median})
 
     def last(self, entry: str, round: int) -> float | None:
-        """The median of the last round up to this one that had one."""
+        """The median of the latest round up to this one."""
         known = [past for past in self._found[entry] if past <= round]
         return self._found[entry][max(known)] if known else None
 
@@ -110,7 +110,7 @@ class Medians:
 def judge(
     found: dict[int, Measured], bound: float, medians: Medians, work: str, round: int
 ) -> dict[int, Change]:
-    """What is out of proportion, by client; clients that are not named stay as they are."""
+    """What is out of proportion, by client; other clients' replies count unchanged."""
     changes = {client: Change({}, {}, one.entries, []) for client, one in found.items()}
     steps = _median([one.steps for one in found.values()]) or 1.0
     paths = {path for one in found.values() for path in one.lengths}
@@ -158,8 +158,8 @@ def _judge_losses(
         if bool(over.any()):
             changes[client].losses[path] = torch.where(over, median, torch.nan)
             changes[client].words.append(
-                f"{path} tells a loss {float(losses[over].max()) / median:.3g} times the median; it"
-                " is not believed and counts as the median"
+                f"{path} reports a loss {float(losses[over].max()) / median:.3g} times the median;"
+                " it counts as the median"
             )
 
 

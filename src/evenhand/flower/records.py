@@ -2,9 +2,9 @@
 
 A message is a record "trees" with two arrays, the compartments of a task or a reply (see
 :mod:`evenhand.flower.packing`), and a record "about" with a few plain values (round, work, client
-...). A client that cannot do what it is asked replies with a record "fault" alone.
+...). A client that cannot do its task replies with only a record "fault".
 
-Whatever is wrong with a message that was received raises a ValueError of one line.
+Any fault in a received message raises a one-line ValueError.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def task_content(
 
     Args:
         about: plain values that go with it.
-        shared: ``pack(task.shared)``, where the same goes to many clients: it is then packed,
-            hashed and uploaded once.
+        shared: ``pack(task.shared)``, if it goes to many clients: it is then packed, hashed and
+            uploaded once.
         limit: bytes of the whole message.
     """
     return _content(
@@ -49,7 +49,7 @@ def task_content(
 
 
 def read_task(content: RecordDict, limit: int = LIMIT) -> tuple[Task, dict[str, Any]]:
-    """The task in a message, and the values that go with it."""
+    """The task in a message, and its plain values."""
     (shared, own), about = _read(content, ("shared", "own"), limit)
     return Task(shared, own), about
 
@@ -60,42 +60,42 @@ def reply_content(reply: Reply, about: About, limit: int = LIMIT) -> RecordDict:
 
 
 def read_reply(content: RecordDict, limit: int = LIMIT) -> tuple[Reply, dict[str, Any]]:
-    """The reply in a message, and the values that go with it."""
+    """The reply in a message, and its plain values."""
     (total, each), about = _read(content, ("total", "each"), limit)
     return Reply(total, each), about
 
 
 def fault_content(fault: str) -> RecordDict:
-    """The reply of a client that cannot do what it is asked, with a reason that reveals
-    nothing about its data."""
+    """The reply of a client that cannot do its task, with a reason that reveals nothing about its
+    data."""
     return RecordDict({"fault": ConfigRecord({"reason": fault})})
 
 
 def fault_in(content: RecordDict) -> str:
-    """The reason in a reply of :func:`fault_content`; empty where it is another reply."""
+    """The reason in a reply of :func:`fault_content`; empty for any other reply."""
     record = content.get("fault")
     reason = record.get("reason") if isinstance(record, ConfigRecord) else None
     return "".join(filter(str.isprintable, reason))[:200] if isinstance(reason, str) else ""
 
 
 def whole(about: Mapping[str, Any], name: str) -> int:
-    """A whole number that goes with a message."""
+    """An integer among a message's plain values."""
     value = about.get(name)
     if type(value) is not int:
-        raise ValueError(f"a message does not say its {name}")
+        raise ValueError(f"a message has no {name}")
     return value
 
 
 def text(about: Mapping[str, Any], name: str) -> str:
-    """A text that goes with a message."""
+    """A text among a message's plain values."""
     value = about.get(name)
     if not isinstance(value, str):
-        raise ValueError(f"a message does not say its {name}")
+        raise ValueError(f"a message has no {name}")
     return value
 
 
 def size_of(content: RecordDict) -> int:
-    """Bytes of all names and values of a message; what Flower puts around them is not counted."""
+    """Bytes of all names and values of a message, without Flower's envelope."""
     return sum(
         _length(name) + sum(_length(key) + _length(value) for key, value in record.items())
         for name, record in content.items()
@@ -103,7 +103,7 @@ def size_of(content: RecordDict) -> int:
 
 
 def check_size(content: RecordDict, limit: int) -> None:
-    """Raise where a message has more bytes than ``limit``."""
+    """Raise if a message has more bytes than ``limit``."""
     size = size_of(content)
     if size > limit:
         raise TooLarge(
@@ -114,7 +114,7 @@ def check_size(content: RecordDict, limit: int) -> None:
 
 def _content(trees: dict[str, Array], about: About, limit: int) -> RecordDict:
     if "format" in about:
-        raise ValueError('"format" goes with every message by itself; use another name')
+        raise ValueError('"format" is a reserved name; use another')
     values = ConfigRecord({"format": FORMAT})
     for key, value in about.items():
         if any(
@@ -146,7 +146,7 @@ def _read(
         shown = found if type(found) is int else "no number"
         raise ValueError(
             f"a message has format {shown}, this evenhand reads format {FORMAT}; install the same"
-            " version on all sides"
+            " version everywhere"
         )
     check_size(content, limit)
     trees = content.get("trees")

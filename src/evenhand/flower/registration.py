@@ -1,7 +1,7 @@
-"""What a node reports about its data when it registers: counts, shapes and names, no sample.
+"""What a node reports about its data when it registers: counts, shapes and names, but no samples.
 
-The server needs to know how many samples of each group a client has in each part, how they are
-shaped, and what the client, its groups and its team are called.
+The server needs the number of samples of each group in each split, their shape, and the names of
+the client, its groups and its team.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ DTYPES = {
         *(torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8),
     )
 }
-MOST_SAMPLES = 1 << 28  # of one client in one part: more is a mistake
+MOST_SAMPLES = 1 << 28  # of one client in one split: more is a mistake
 MOST_VALUES = 1 << 28  # of one sample
 
 
 @dataclass(frozen=True)
 class Registration:
-    """One client as its node describes it."""
+    """A client as its node describes it."""
 
     name: str
-    team: str  # empty where clients have no teams
+    team: str  # empty if clients have no teams
     groups: tuple[str, ...]  # names of its samples' groups
-    labels: tuple[str, ...]  # names of the classes, where they have names
+    labels: tuple[str, ...]  # names of the classes, if they have names
     form: Form
     # (A,) samples of each of its groups in train, val and test; (1,) where there are no groups
     counts: Mapping[str, Tensor]
@@ -59,7 +59,7 @@ class Registration:
         }
 
     def to_plain(self) -> dict[str, Any]:
-        """All but the counts, in plain values."""
+        """Everything except the counts, as plain values."""
         return {
             "name": self.name,
             "team": self.team,
@@ -76,7 +76,7 @@ class Registration:
 def report_data(
     federation: Federation, name: str, share: str = "method"
 ) -> tuple[Reply, dict[str, Any]]:
-    """The report of a node that has the data of one client, as a message."""
+    """The report of a node with one client's data, as a message."""
     counts = {part: federation.counts(part)[0] for part in PARTS}
     registration = Registration(
         name=federation.names[0] if federation.names else name,
@@ -91,7 +91,7 @@ def report_data(
 
 
 def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
-    """What a node has reported; raises a ValueError of one line where that is not valid."""
+    """Read a node's report; raises a one-line ValueError if it is invalid."""
     try:
         form = Form(
             *(_shape(about["x_shape"]), DTYPES[about["x_type"]]),
@@ -103,7 +103,7 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
         name, team = _name(about["name"]), _name(about["team"])
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            "node sent a data report that cannot be read; install the same evenhand on all sides"
+            "node sent a data report that cannot be read; install the same version everywhere"
         ) from error
     if not name:
         raise ValueError("node has no name; give it one in its node config")
@@ -121,7 +121,7 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
 
 
 def _name(value: Any) -> str:
-    """A name that fits into one line of a log or a table."""
+    """A name that fits on one line of a log or a table."""
     if not isinstance(value, str) or len(value) > 200 or not value.isprintable():
         raise ValueError("not a name")
     return value

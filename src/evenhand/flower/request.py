@@ -1,4 +1,4 @@
-"""Work that is asked of clients in an exchange, and what becomes of their replies."""
+"""A task for the clients of an exchange, and what happens to their replies."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ Note = Callable[[int, str], None]  # of a client, why it is bounded
 
 @dataclass(frozen=True)
 class Request:
-    """Work that is asked of clients.
+    """Work for clients.
 
     Args:
         text: the work as it travels.
         form: a reply of the right names, shapes and types.
-        entries: what the reply of each client can be.
+        entries: what the reply of each client can contain.
     """
 
     work: Work
@@ -42,7 +42,7 @@ class Request:
     _measured: dict[int, Measured] = field(default_factory=dict)
 
     def keep(self, client: int, reply: Reply, population: Population, loss: str) -> None:
-        """Keep a reply until all are in; ``loss`` is the name of the run's."""
+        """Keep a reply until all have arrived; ``loss`` is the name of the run's loss."""
         entries, local = self.entries[client], self.work.local
         if entries:
             samples = int(population.sizes(self.work.part)[client])
@@ -53,7 +53,7 @@ class Request:
         self.sums.add(client, reply)
 
     def summed(self, bound: float | None, medians: Medians, round: int, note: Note) -> Replies:
-        """The sum of the replies, none of them out of proportion."""
+        """Sum the replies, with bounds on those out of proportion."""
         changes = dict[int, Change]()
         if bound is not None and self._measured:
             changes = judge(self._measured, bound, medians, self.work.name, round)
@@ -68,7 +68,7 @@ class Request:
 
 
 def form_of(work: Work, task: Task, model: Model, population: Population, seed: int) -> Reply:
-    """A reply of the right names, shapes and types: that of a client with zeros for samples."""
+    """A reply of the right names, shapes and types: the one of a client whose samples are zeros."""
     client = SingleClient(model, _zeros(population), seed, 0)
     own = tree.map(lambda leaf: leaf[:1], task.own)
     form, _ = client.answer(work, Task(task.shared, own), 0, work.first_memory(model.init()))
@@ -76,7 +76,7 @@ def form_of(work: Work, task: Task, model: Model, population: Population, seed: 
 
 
 def _zeros(population: Population) -> Federation:
-    """One client with two samples of each group in every part."""
+    """One client with two samples of each group in every split."""
     groups = torch.arange(max(1, population.groups)).repeat_interleave(2)
     x, y, _ = population.form.zeros(len(groups))
     part = Part(x, y, torch.tensor([0, len(groups)]), groups if population.groups else None)

@@ -1,4 +1,4 @@
-"""Who is registered: the clients of a run in the order of their numbers."""
+"""The registered clients of a run, in the order of their numbers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from evenhand.messages import Reply
 
 @dataclass(frozen=True)
 class Roster:
-    """The clients in the order of their numbers, and the names of all their groups and teams; who
-    joins later has the next numbers."""
+    """The clients in the order of their numbers, and the names of all groups and teams. Clients
+    that join later get the next numbers."""
 
     clients: tuple[Registration, ...]
     groups: tuple[str, ...]
@@ -32,13 +32,13 @@ class Roster:
 
     @classmethod
     def of(cls, clients: Sequence[Registration], admission: Admission = ANYONE) -> Roster:
-        """The first clients of a run; raises a ValueError where they do not fit together."""
+        """The first clients of a run; raises a ValueError if they do not fit together."""
         for client in clients[1:]:
             check_fits(clients[0], client)
         return cls(tuple(clients), *_names_of(clients), admission)
 
     def with_clients(self, newcomers: Sequence[Registration]) -> Roster:
-        """With more clients; raises a ValueError where one does not fit."""
+        """Add clients; raises a ValueError if one does not fit."""
         for client in newcomers:
             check_fits(self.clients[0], client)
         groups, teams = _names_of(newcomers)
@@ -50,12 +50,12 @@ class Roster:
         )
 
     def with_share(self, number: int, share: str) -> Roster:
-        """The same clients, where the owner of one shares more or less than before."""
+        """The same clients, with a new ``share`` for one of them."""
         known = replace(self.clients[number], share=share)
         return replace(self, clients=(*self.clients[:number], known, *self.clients[number + 1 :]))
 
     def sharing_less(self, than: str) -> list[int]:
-        """Clients whose owners let the server see less of them by themselves."""
+        """Clients whose owners share less than this."""
         rank = tuple(SHARES).index
         return [
             number for number, client in enumerate(self.clients) if rank(client.share) < rank(than)
@@ -69,7 +69,7 @@ class Roster:
 
     @cached_property
     def population(self) -> WeighedPopulation:
-        """What the server knows of the clients."""
+        """What the server knows about the clients."""
         codes = [self.teams.index(client.team) for client in self.clients] if self.teams else None
         known = Population(
             {part: torch.stack([self._counts(it, part) for it in self.clients]) for part in PARTS},
@@ -83,7 +83,7 @@ class Roster:
         return WeighedPopulation(known, self.admission)
 
     def _counts(self, client: Registration, part: str) -> Tensor:
-        """(A,) a client's samples of each of all groups; (1,) where there are no groups."""
+        """(A,) a client's samples of each group of the federation; (1,) without groups."""
         if not self.groups:
             return client.counts[part]
         counts = torch.zeros(len(self.groups), dtype=torch.int64)
@@ -91,7 +91,7 @@ class Roster:
         return counts
 
     def to_plain(self) -> dict[str, Any]:
-        """In values that JSON has, for :meth:`from_plain`."""
+        """As JSON values, for :meth:`from_plain`."""
         clients = [
             client.to_plain() | {kind: client.counts[kind].tolist() for kind in PARTS}
             for client in self.clients
@@ -110,7 +110,7 @@ class Roster:
 def _names_of(
     clients: Sequence[Registration],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Their groups and teams, each in one order."""
+    """Their groups and teams, each in a common order."""
     groups = merge_orders([client.groups for client in clients])
     return groups, merge_orders([(client.team,) for client in clients if client.team])
 
@@ -125,7 +125,7 @@ def kind_of(client: Registration) -> tuple[object, ...]:
 
 
 def check_fits(first: Registration, client: Registration) -> None:
-    """Raise a ValueError where two clients cannot be in one run."""
+    """Raise a ValueError if two clients cannot be in one run."""
     if client.form != first.form:
         raise ValueError(
             f"nodes {first.name} and {client.name} have samples of different shapes or types;"
@@ -133,6 +133,6 @@ def check_fits(first: Registration, client: Registration) -> None:
         )
     if kind_of(client) != kind_of(first):
         raise ValueError(
-            f"nodes {first.name} and {client.name} differ in having groups or teams, or in their"
-            " classes"
+            f"nodes {first.name} and {client.name} differ in their classes, or only one of them has"
+            " groups or teams"
         )

@@ -1,9 +1,9 @@
-"""Batches that only the node knows.
+"""Draws batches that only the node knows.
 
-In a simulation a client visits its samples in an order that follows from the run's seed. A server
-could compute that order, too: it would know which samples are in every batch, and its steps would
-be equations for single rows. So a node draws batches with a secret of its own, unless its owner's
-policy says ``order = "server"``, which makes a federation equal to a simulation to the bit.
+In a simulation the order of a client's samples follows from the run's seed. A server could compute
+that order too: it would know which samples are in every batch, and could solve the steps for single
+rows. So a node draws batches with its own secret, unless its owner's policy says ``order =
+"server"``, which makes a federation equal to a simulation bit for bit.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ FILE = "order-key"
 
 @dataclass(frozen=True)
 class SecretOrder(LocalSGD):
-    """Local SGD over batches drawn with ``key``; no batch, also not the last of an epoch, has fewer
-    than ``least`` samples: a small rest goes into the batch before it."""
+    """Local SGD over batches drawn with ``key``. No batch has fewer than ``least`` samples: a small
+    last batch is merged into the one before it."""
 
     key: int = 0
     least: int = 1
 
     @classmethod
     def of(cls, local: LocalSGD, key: int, least: int) -> SecretOrder:
-        """The same solver with batches of the node's own."""
+        """The same solver with the node's own batches."""
         settings = {field.name: getattr(local, field.name) for field in fields(LocalSGD)}
         return cls(**settings, key=key, least=least)
 
     def schedule(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
     ) -> Schedule:
-        """The samples that the one client visits."""
+        """The order in which the client visits its samples."""
         samples = int(sizes[0])
         if self.batch_size is None or self.batch_size >= samples:
             return super().schedule(ids, sizes, width, round, seed)
@@ -66,14 +66,14 @@ class SecretOrder(LocalSGD):
 
 
 def _shuffled(count: int, key: str) -> NDArray[np.int64]:
-    """A permutation that cannot be told without the key."""
+    """A permutation that nobody can compute without the key."""
     numbers = hashlib.shake_256(key.encode()).digest(8 * count)
     return np.frombuffer(numbers, dtype="<u8").argsort(kind="stable")
 
 
 def order_key(folder: Path, content: RecordDict) -> int:
-    """A number that only this node can compute: the same for the same task, so that a task that is
-    carried out twice gives the same reply, and unrelated for any other."""
+    """A number that only this node can compute: equal for the same task, so that repeating a task
+    gives the same reply, and unrelated for any other."""
     digest = hashlib.sha256(_secret(folder))
     about = {
         key: value for key, value in content.config_records["about"].items() if key != "session"
@@ -86,7 +86,7 @@ def order_key(folder: Path, content: RecordDict) -> int:
 
 
 def _secret(folder: Path) -> bytes:
-    """Random bytes, made once; whole or not there, also when two messages come at once."""
+    """Random bytes, made once and atomically, even if two messages arrive together."""
     path = folder / FILE
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)

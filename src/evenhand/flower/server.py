@@ -1,4 +1,4 @@
-"""The server's side of a Flower app."""
+"""The server side of a Flower app."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 # the second is shown from the level INFO on
 log, flowers_log = logging.getLogger(__name__), logging.getLogger("flwr")
 
-# settings that a server does not choose
+# settings that a server cannot choose
 FIXED = ("engine", "device", "checkpoint_every", "precision")
 
 
-# numbers of errors that a disk gives, not the network
+# error numbers of disks, not of networks
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
 
 
@@ -74,37 +74,37 @@ def server_app(
     columns: Columns | None = None,
     **options: Unpack[Options],
 ) -> ServerApp:
-    """The server's side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
+    """Build the server side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
 
-    An interrupted run goes on from its last round when the app is started again with the same
-    ``out``; a finished one, where ``rounds`` is larger than before.
+    Start the app again with the same ``out`` to resume an interrupted run after its last round, or
+    to extend a finished one with larger ``rounds``.
 
     Args:
-        clients: nodes to wait for before the first round, those that fit and are approved; nodes
-            that come later join from the next round on.
-        out: the run directory, with the checkpoint of every round, the history, and at the end
-            model and scores; ``evenhand report`` reads it.
-        settings: how to train, as a value; its fields can be given as keywords of their own.
-        deadline: seconds that clients have for an exchange; clients that miss it are left out.
-        patience: seconds to wait for the nodes at the start, and for one of them when all are gone.
-        limit: bytes of a message.
-        by_client: ask how each client fares, for a row per client in the scores and for the
-            clients' weights; their owners must allow it with ``share="client"``. Otherwise
-            evaluation sends nothing but sums over clients and groups.
-        bound: how many times the round's median a client's update, or a loss that it reports, may
-            be; longer updates are scaled down, larger losses count as the median, and the client is
-            named in the log and in faults.jsonl. None takes them as they are.
-        admission: what the operator approves: names, groups, and how much a client may weigh. By
-            default no client weighs more than five times the median.
-        quorum: share of the clients asked whose answers are enough; the others then have ``grace``
+        clients: how many nodes that fit and are approved to wait for before the first round; later
+            nodes join from the next round on.
+        out: the run directory, with a checkpoint of every round, the history, and finally model and
+            scores; ``evenhand report`` reads it.
+        settings: how to train; its fields can also be given as keywords.
+        deadline: seconds that clients have to answer; clients that miss it are skipped.
+        patience: seconds to wait for nodes at the start, and for one of them when all are gone.
+        limit: largest message in bytes.
+        by_client: ask for each client's scores, for a row per client and for the clients' weights;
+            their owners must allow it with ``share="client"``. Otherwise evaluation sends only sums
+            over clients and groups.
+        bound: largest multiple of the round's median for a client's update or reported loss. Longer
+            updates are scaled down, larger losses count as the median, and the log and faults.jsonl
+            name the client. None for no bound.
+        admission: what the operator approves: names, groups, and how much a client may count. By
+            default no client counts for more than five times the median.
+        quorum: share of the asked clients whose answers are enough; the others then get ``grace``
             more seconds. 1 waits for everyone until the deadline.
         finished: called with the result.
-        columns: make a codebook of all nodes' tables before the first round; ``model`` is then a
-            function of it.
+        columns: make a codebook from all nodes' tables before the first round; ``model`` is then a
+            function of the codebook.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, and track_weights, which needs ``by_client`` and one more
-    exchange with everyone for each evaluated round.
+    message to every client for each evaluated round.
     """
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_model(model)
@@ -147,11 +147,11 @@ def server_app(
 
 
 def _checked(settings: Settings, by_client: bool) -> Settings:
-    """The settings; raises where a real federation cannot have them."""
+    """Return the settings; raise if a real federation cannot use them."""
     for name in FIXED:
         if getattr(settings, name) != DEFAULTS[name]:
             raise TypeError(
-                f"server_app takes no {name}: nodes compute as their owners have set them up, and"
+                f"server_app takes no {name}: nodes compute the way their owners set them up, and"
                 " every round has a checkpoint"
             )
     if not isinstance(settings.loss, str):
@@ -181,12 +181,12 @@ class _Run:
 
     @cached_property
     def directory(self) -> Directory:
-        """Where the run is kept."""
+        """The run directory."""
         spec = run_spec(self.out, self.algorithm, self.module, self.settings)
         return Directory(self.out, spec, self.algorithm, self.module)
 
     def train(self, clients: int, watch: Watch) -> Result:
-        """The result, once ``clients`` nodes have come and all rounds are done."""
+        """Wait for ``clients`` nodes and run all rounds."""
         directory = self.directory
         directory.check()
         watch.starts()
@@ -197,13 +197,12 @@ class _Run:
         while result is None:
             _check_sharing(membership.roster, self.algorithm, self.settings, self.by_client)
             watch.begins(len(membership.roster.clients))
-            # the run then goes on from its last round, with more clients
+            # the run then resumes after its last round, with more clients
             with suppress(ClientsJoined):
                 result = self._fit(membership, watch)
         if all(row["void"] for row in result.history_rows):
             raise RunError(
-                "no client has answered in any round, for the reasons that are logged above;"
-                " nothing was learned"
+                "no client answered in any round, for the reasons logged above; nothing was learned"
             )
         membership.check_newest()
         directory.finish(result, membership.roster.population, self.by_client)
@@ -233,12 +232,12 @@ class _Run:
         )
 
     def _accepts(self, roster: Roster) -> None:
-        """Raise a ValueError where the method cannot have these clients."""
+        """Raise a ValueError if the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
         self.algorithm.init(Model(self.module, self.settings.loss).init(), census)
 
     def _suits(self, client: Registration) -> None:
-        """Raise a ValueError where the model cannot take a client's samples."""
+        """Raise a ValueError if the model cannot take a client's samples."""
         Model(self.module, self.settings.loss).check(Roster.of([client]).population)
 
     def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
@@ -254,28 +253,28 @@ class _Run:
 def _check_sharing(
     roster: Roster, algorithm: Algorithm, settings: Settings, by_client: bool
 ) -> None:
-    """Warn of clients whose owners share less than the run will ask for; raise where no client
-    would be left."""
+    """Warn about clients whose owners share less than the run needs; raise if that is all of
+    them."""
     seen = visible(algorithm, roster.population.census(settings.weights))
     unscored = roster.sharing_less("client") if by_client else []
     untrained = roster.sharing_less("method") if seen else []
     for clients, what, remedy in (
         (
             untrained,
-            f"the method sees of each client: {', '.join(seen)}",
-            'share="method", or a method that needs sums alone',
+            f"the method reads client by client: {', '.join(seen)}",
+            'share="method", or a method that needs only sums',
         ),
         (
             unscored,
-            "the run sees how each client fares (by_client=True)",
+            "the run asks for each client's scores (by_client=True)",
             'share="client", or by_client=False',
         ),
     ):
         if len(clients) == len(roster.clients):
-            raise RunError(f"{what}, and no client's owner shares that; it takes {remedy}")
+            raise RunError(f"{what}, and no client's owner shares that; use {remedy}")
         for client in clients:
             log.warning(
-                "%s will be left out: %s, and its owner does not share that",
+                "%s will be skipped: %s, and its owner does not share that",
                 label(client, roster.population.name),
                 what,
             )
@@ -283,20 +282,20 @@ def _check_sharing(
 
 @contextmanager
 def in_one_line(out: Path) -> Iterator[None]:
-    """Say in one line why a run ends, and how it goes on; Flower shows a traceback alone."""
+    """Say in one line why a run ended and how to resume it; Flower shows only a traceback."""
     try:
         yield
     except (OSError, RunError) as error:
         if isinstance(error, OSError) and error.errno in DISK:
             line = f"{cannot_write(error.filename or out, error)}; then start the run again"
-            log.error("%s, it goes on from its last round", line)
-            raise RunError(f"{line}, it goes on from its last round") from error
+            log.error("%s, it resumes after its last round", line)
+            raise RunError(f"{line}, it resumes after its last round") from error
         log.error("%s", first_line(error))
         raise
 
 
 def run_name(out: Path) -> str:
-    """A name for the run in ``out``: made once, and found there again when the run is resumed."""
+    """The name of the run in ``out``, made once and kept when the run is resumed."""
     path = out / "run-name"
     if not path.exists():
         write_atomic(path, secrets.token_hex(8).encode())

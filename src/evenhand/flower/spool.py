@@ -1,9 +1,8 @@
-"""Replies that wait for the others, in memory as far as they fit and on disk beyond.
+"""Stores replies that wait for others, in memory as far as they fit, then on disk.
 
-A reply can count when the last one of the round is in: only then is the median known that it is
-compared with, and sums are taken in the order of the clients' numbers. So that the server's memory
-does not grow with the number of clients, replies beyond a few MiB wait in a file that has no name
-and is gone with the process.
+A reply counts only when the last one of the round has arrived: only then is the median known, and
+sums are taken in the order of client numbers. To keep the server's memory independent of the number
+of clients, replies beyond a few MiB wait in an unnamed file that disappears with the process.
 """
 
 from __future__ import annotations
@@ -28,8 +27,8 @@ class Spool:
     """Replies by client.
 
     Args:
-        folder: where the file lies, on a disk that is large enough; None is the system's folder.
-        in_memory: bytes that are kept in memory; None is IN_MEMORY.
+        folder: where to put the file, on a large enough disk; None for the system's folder.
+        in_memory: bytes to keep in memory; None for IN_MEMORY.
     """
 
     def __init__(self, folder: Path | None = None, in_memory: int | None = None) -> None:
@@ -64,12 +63,12 @@ class Spool:
             self._places[client] = [self._write(part) for part in reply]
         except OSError as error:
             raise RunError(
-                f"replies cannot be kept in {self._folder or tempfile.gettempdir()}:"
+                f"replies cannot be stored in {self._folder or tempfile.gettempdir()}:"
                 f" {error.strerror}; free some space and start the server again"
             ) from error
 
     def take(self, client: int) -> Reply:
-        """A client's reply, which is then no longer kept."""
+        """Remove and return a client's reply."""
         if client in self._kept:
             return self._kept.pop(client)
         return Reply(*(self._read(*place) for place in self._places.pop(client)))

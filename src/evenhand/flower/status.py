@@ -1,7 +1,7 @@
-"""Where the run of a federation stands, read from its directory alone: while a server is at work,
-after it was killed, and when it is done.
+"""The status of a federation's run, read only from its directory: while a server works, after it
+was killed, and when it is finished.
 
-Nothing here waits, locks or writes, and nothing is imported that takes time.
+Nothing here waits, locks, writes or imports slow modules.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LAST_ROUNDS = 20  # over which the time of a round is averaged
 
 @dataclass(frozen=True)
 class Client:
-    """A client of the run, as far as the directory tells."""
+    """A client of the run, as far as the directory shows."""
 
     number: int
     name: str
@@ -53,7 +53,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Status:
-    """Where a run stands."""
+    """The status of a run."""
 
     run: str
     state: str  # "finished", "working", "waiting", "stalled" or "stopped"
@@ -71,16 +71,17 @@ class Status:
 
 
 def read_status(run: Path, now: datetime | None = None) -> Status:
-    """Where the run in a directory stands; raises a RunError where there is none."""
+    """Read the status of the run in a directory; raises a RunError if there is none."""
     now, problems = now or datetime.now(UTC), list[str]()
     if not run.is_dir():
-        raise RunError(f"{run} is no directory; give the out of a server app, such as runs/ours")
+        raise RunError(f"{run} is not a directory; give the out of a server app, such as runs/ours")
     folder = _folder(run)
     roster = _json(run / ROSTER, problems)
     lines = _lines(run / journal.PROGRESS, problems)
     if folder is None and roster is None and not lines and not problems:
         raise RunError(
-            f"{run} holds no run of a federation; give the out of a server app, such as runs/ours"
+            f"{run} contains no run of a federation; give the out of a server app, such as"
+            " runs/ours"
         )
     faults = _lines(folder / FAULTS, problems) if folder else []
     spec = _toml(run / SPEC, problems)
@@ -114,7 +115,7 @@ def read_status(run: Path, now: datetime | None = None) -> Status:
 
 
 def _folder(run: Path) -> Path | None:
-    """The method's folder, where the first round is done or somebody was left out of it."""
+    """The method's folder, if the first round is done or a client was skipped in it."""
     for name in (CHECKPOINT, MODEL, HISTORY, FAULTS):
         with suppress(OSError):
             if found := sorted(run.glob(f"*/{name}")):
@@ -137,22 +138,22 @@ def _state(
 
 
 def _done(folder: Path | None, lines: list[dict[str, Any]], problems: list[str]) -> int:
-    """Rounds that a server would not train again: those of the checkpoint."""
+    """Rounds that a server would not repeat: those of the checkpoint."""
     path = None if folder is None else folder / CHECKPOINT
     if path is not None and path.exists():
         try:
             return rounds_in(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             problems.append(
-                f"{path} is damaged: {first_line(error)}; put a copy of the run directory back"
+                f"{path} is damaged: {first_line(error)}; restore the run directory from a copy"
             )
     rounds = [int(line["round"]) for line in _rounds(lines)]
     return rounds[-1] if rounds else 0
 
 
 def rounds_in(path: Path) -> int:
-    """The rounds of a checkpoint, from its header, which is small whatever the model; raises an
-    OSError, ValueError, KeyError or TypeError where it is damaged."""
+    """The rounds of a checkpoint, from its small header; raises an OSError, ValueError, KeyError or
+    TypeError if it is damaged."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if not 0 < length <= path.stat().st_size - 8:
@@ -168,14 +169,14 @@ def _server(run: Path, problems: list[str]) -> Server | None:
     try:
         pid, host, since = int(about["pid"]), str(about["host"]), str(about["since"])
     except (KeyError, TypeError, ValueError):
-        problems.append(f"{run / HOLDER} does not say which process is at work")
+        problems.append(f"{run / HOLDER} does not name the server's process")
         return None
     return Server(pid, host, since, _holds(pid, run / LOCK) if host == platform.node() else None)
 
 
 def _holds(pid: int, lock: Path) -> bool:
-    """Whether a process of this machine runs and, where that can be seen, has the lock open: its
-    number may have been given to another."""
+    """Whether a process of this machine runs and, if that can be seen, has the lock open: its id
+    may have been reused."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -219,7 +220,7 @@ def _clients(
         ]
     except (KeyError, TypeError):
         if roster is not None:
-            problems.append(f"{ROSTER} does not list the clients; put a copy of it back")
+            problems.append(f"{ROSTER} does not list the clients; restore it from a copy")
         named = []
     found = []
     for number, (name, share) in enumerate(named):
@@ -239,7 +240,7 @@ def _clients(
 
 
 def _missed(path: Path, problems: list[str]) -> dict[str, list[int]]:
-    """The rounds that clients were left out of, by name, from the history."""
+    """The rounds in which clients were skipped, by name, from the history."""
     found: dict[str, list[int]] = {}
     try:
         with path.open(newline="", encoding="utf-8") as file:
@@ -260,12 +261,12 @@ def _json(path: Path, problems: list[str]) -> dict[str, Any] | None:
     try:
         found = json.loads(path.read_bytes())
         if not isinstance(found, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         return found
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:
-        problems.append(f"{path} is damaged: {first_line(error)}; put a copy of it back")
+        problems.append(f"{path} is damaged: {first_line(error)}; restore it from a copy")
         return None
 
 
@@ -275,7 +276,7 @@ def _toml(path: Path, problems: list[str]) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        problems.append(f"{path} is damaged: {first_line(error)}; put a copy of it back")
+        problems.append(f"{path} is damaged: {first_line(error)}; restore it from a copy")
         return {}
 
 
@@ -286,7 +287,7 @@ def _lines(path: Path, problems: list[str]) -> list[dict[str, Any]]:
         problems.append(f"{path} cannot be read: {first_line(error)}")
         return []
     if found.damaged:
-        problems.append(f"{path} has {found.damaged} damaged lines, which are not counted")
+        problems.append(f"{path} has {found.damaged} damaged lines, which are ignored")
     return found.records
 
 

@@ -1,4 +1,4 @@
-"""Sums of replies that do not depend on the order in which they arrive."""
+"""Sums replies independently of the order in which they arrive."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from evenhand.messages import Replies, Reply
 
 
 class OrderedSum:
-    """Adds replies in the order of ``clients``, as the simulator does, when all are in."""
+    """Sums replies in the order of ``clients``, as the simulator does, when all have arrived."""
 
     def __init__(self, clients: list[int], spool: Spool | None = None) -> None:
         self._clients, self._spool = clients, spool or Spool()
 
     def add(self, client: int, reply: Reply | None) -> None:
-        """A client's reply; None where it has none that counts."""
+        """Add a client's reply; None if none counts."""
         if reply is not None:
             self._spool.put(client, reply)
 
     def replies(self, as_counted: Callable[[int, Reply], Reply] | None = None) -> Replies:
         """The sum; clients that were not added do not count.
 
-        ``as_counted``: gives the reply that counts in place of a client's.
+        ``as_counted`` returns the reply that counts instead of a client's.
         """
         fold, counted = Fold(1, len(self._clients)), []
         with self._spool as spool:

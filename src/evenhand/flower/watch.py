@@ -1,7 +1,6 @@
-"""How a server's run goes, for people who look at it from outside: a line per round on disk, and
-numbers for the metrics.
+"""Records a server's progress for observers: a line per round on disk, and values for the metrics.
 
-Nothing that it writes is ever read to train.
+Training never reads what it writes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ SCORES = ("loss", "mean", "worst10", "worst", "worst_group")  # of the history's
 
 @dataclass(frozen=True)
 class Now:
-    """Where a run stands."""
+    """The progress of a run."""
 
     rounds: int
     done: int = 0
@@ -51,7 +50,7 @@ class Now:
 
 
 class Watch:
-    """Notes how the run in ``out`` goes; ``folder``: that of its method."""
+    """Records the progress of the run in ``out``; ``folder`` is its method's."""
 
     def __init__(self, out: Path, folder: Path, rounds: int, limits: Limits) -> None:
         self.limits, self._folder, self._path = limits, folder, out / journal.PROGRESS
@@ -62,7 +61,7 @@ class Watch:
 
     @property
     def now(self) -> Now:
-        """Where the run stands; any thread may ask."""
+        """The progress; any thread may ask."""
         with self._lock:
             return self._now
 
@@ -74,7 +73,7 @@ class Watch:
         self._move()
 
     def begins(self, registered: int) -> None:
-        """The clients are there, or more of them: rounds begin, or go on."""
+        """The clients, or additional clients, are there: rounds start or continue."""
         self._note({"event": "rounds", "clients": registered})
         self._round_began = time.monotonic()
         # there is none before the first round; one that is damaged is told of when it is read
@@ -116,13 +115,13 @@ class Watch:
         self._move()
 
     def left_out(self) -> dict[str, int]:
-        """How often clients were left out so far, by kind of reason."""
+        """How often clients were skipped so far, by kind of reason."""
         with self._lock:
             self._take_in()
             return dict(self._counts)
 
     def _take_in(self) -> None:
-        """Count what was noted of faults since the last time."""
+        """Count the faults recorded since the last time."""
         found, self._read = journal.read_from(self._folder / FAULTS, self._read)
         for fault in found:
             kind = str(fault.get("kind"))
@@ -131,14 +130,14 @@ class Watch:
                 self._gone.setdefault(fault.get("round"), set()).add(fault.get("client"))
 
     def _gone_in(self, round: int) -> int:
-        """How many clients had no node in a round that is over."""
+        """How many clients had no node in a finished round."""
         with self._lock:
             self._take_in()
             gone, self._gone = self._gone, {}
             return len(gone.get(round, ()))
 
     def over(self, engine: Engine) -> Engine:
-        """The same engine, heard."""
+        """The same engine, observed."""
         return _Heard(engine, self)
 
     def _move(self, **changes: Any) -> None:

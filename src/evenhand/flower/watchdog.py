@@ -1,10 +1,9 @@
-"""A node's process gives way when nobody waits for its answer any more, and clears away those that
-hang.
+"""Ends a node's process when nobody waits for its answer any more, and processes that hang.
 
-Flower starts a process for every message, one at a time, and a node hears nothing else until there
-is a reply. So a process that is told to end, or whose task has expired, sends a reason in place of
-a reply. A process that waits for the rest of a message from a server that was killed does so for
-two hours, before any code of ours is loaded; the next one ends it.
+Flower starts a process for every message, one at a time, and a node gets nothing else until there
+is a reply. So a process that gets SIGTERM, or whose task has expired, sends a reason instead of a
+reply. A process that waits for the rest of a message from a killed server does so for up to two
+hours, before any code of ours is loaded; the next process ends it.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from evenhand.errors import RunError
 log = logging.getLogger(__name__)
 
 COMMAND, ADDRESS = "flwr-clientapp", b"--runtime-api-address"
-GRACE = 20.0  # seconds to answer after being told to end
+GRACE = 20.0  # seconds to answer after SIGTERM
 PROCESSES = Path("/proc")
 
 
@@ -35,9 +34,8 @@ class Stopped(RunError):
 
 @contextmanager
 def watched(seconds: float) -> Iterator[None]:
-    """Do a message's work within ``seconds``; raises :class:`Stopped` in it when they are over, or
-    when the process is told to end. Does nothing but in a process that Flower started for one
-    message."""
+    """Limit a message's work to ``seconds``: raise :class:`Stopped` in it when they are over, or on
+    SIGTERM. Only acts in a process that Flower started for one message."""
     if (
         Path(sys.argv[0]).name != COMMAND
         or threading.current_thread() is not threading.main_thread()
@@ -52,21 +50,21 @@ def watched(seconds: float) -> Iterator[None]:
 @contextmanager
 def giving_up(seconds: float, grace: float = GRACE) -> Iterator[None]:
     """Raise :class:`Stopped` in the main thread on SIGTERM and when the time is over; a process
-    that does not give way then is ended."""
+    that does not stop then is killed."""
     late = threading.Event()
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise Stopped(
-            f"its task has expired after {seconds:g} s; a longer deadline helps, or less work"
+            f"its task has expired after {seconds:g} s; raise the deadline or reduce the work"
             if late.is_set()
-            else "its process was told to end (SIGTERM)"
+            else "its process got SIGTERM"
         )
 
     def expire() -> None:
         late.set()
         os.kill(os.getpid(), signal.SIGTERM)
         if not done.wait(grace):
-            log.error("a task has expired after %g s and does not give way; it is ended", seconds)
+            log.error("a task expired after %g s and does not stop; its process is killed", seconds)
             os._exit(1)
 
     done, before = threading.Event(), signal.signal(signal.SIGTERM, stop)
@@ -82,10 +80,10 @@ def giving_up(seconds: float, grace: float = GRACE) -> Iterator[None]:
 
 
 def end_leftovers() -> list[int]:
-    """Tell older processes for messages of the same node to end; their ids."""
+    """Send SIGTERM to older processes of the same node; returns their ids."""
     found = leftovers(os.getpid())
     for pid in found:
-        log.warning("process %d of an earlier message hangs, and is told to end", pid)
+        log.warning("process %d of an earlier message hangs; it gets SIGTERM", pid)
         with suppress(OSError):
             os.kill(pid, signal.SIGTERM)
     return found

@@ -1,4 +1,4 @@
-"""Clients that weigh no more than their operator has approved, however many samples they claim."""
+"""Limits how much clients count to what the operator approved, whatever they claim."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MEANS = {"loss": "count", "brier": "count", "absolute": "count", "score": "score
 
 
 class WeighedPopulation(Population):
-    """A population whose census counts no more samples of a client than were approved."""
+    """A population whose census counts at most the approved samples of a client."""
 
     def __init__(self, known: Population, admission: Admission) -> None:
         super().__init__(
@@ -36,12 +36,12 @@ class WeighedPopulation(Population):
         self.admission = admission
 
     def weighed(self, part: str) -> Tensor:
-        """(n,) samples of a part that count for each client."""
+        """(n,) the number of samples of a split that each client counts for."""
         names = [self.name(client) for client in range(self.clients)]
         return self.admission.weighed(names, self.sizes(part))
 
     def capped(self) -> dict[str, int]:
-        """Names of clients that weigh less than they claim, with the samples they weigh."""
+        """Names of clients that count for less than they claim, with the samples they count for."""
         sizes, most = self.sizes("train").tolist(), self.weighed("train").tolist()
         return {
             self.name(client): most[client]
@@ -66,8 +66,8 @@ class WeighedPopulation(Population):
 
 
 def weighed_reply(reply: Reply, population: Population, part: str, client: int) -> Reply:
-    """A client's evaluation as it counts in sums over samples: that of so many samples as were
-    approved, with the same means. What it adds to numbers over clients stays."""
+    """A client's evaluation as it counts in sums over samples: reduced to the approved number of
+    samples, with the same means. What it adds to metrics over clients stays."""
     if not isinstance(population, WeighedPopulation):
         return reply
     most, size = int(population.weighed(part)[client]), int(population.sizes(part)[client])
@@ -80,8 +80,8 @@ def weighed_reply(reply: Reply, population: Population, part: str, client: int) 
 
 
 def _fewer(tally: Tree, share: float) -> Tree:
-    """A tally (A, ...) of a share of the samples: whole numbers stay whole, and tables add up to
-    the same counts where they did."""
+    """Reduce a tally (A, ...) to a share of the samples: integers stay integers, and tables still
+    add up to the counts."""
     found: dict[str, Any] = dict(tally)
     count = tally["count"].numpy()
     fewer = {"count": np.maximum(np.rint(count * share), count > 0)}

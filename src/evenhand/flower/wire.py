@@ -1,8 +1,7 @@
-"""The work that a client is asked to do, as text: plain values from which the node makes the same
-work again.
+"""Describes a client's work as text, from which the node rebuilds the same work.
 
-A method travels by its name and settings, never as code: a node carries out nothing but evenhand's
-own methods, and those that its owner has given to :func:`evenhand.flower.client_app`.
+A method travels as its name and settings, never as code: a node runs only evenhand's own methods
+and those that its owner gave to :func:`evenhand.flower.client_app`.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from evenhand.errors import SpecError
 from evenhand.local import LocalSGD
 from evenhand.studies.specs.method import build_algorithm
 
-OWN = "node's own"  # the name under which a method travels that is no method of evenhand's
+OWN = "node's own"  # stands for a method that is not evenhand's
 MOST = 1 << 31  # clients, and groups
-SAME = "install the same evenhand on all sides"
+SAME = "install the same version of evenhand everywhere"
 
 
 def describe_work(work: Work, method: Algorithm) -> str:
@@ -45,8 +44,8 @@ def describe_work(work: Work, method: Algorithm) -> str:
 
 
 def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
-    """The method whose functions the work uses: the run's own, the one that follows its last round,
-    or none in particular."""
+    """The method whose functions the work uses: the run's own, the one after its last round, or
+    none."""
     if type(algorithm) is Algorithm:
         return {"plain": True}
     last = algorithm != method and algorithm == method.local_work().last
@@ -58,10 +57,9 @@ def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
 
 
 def read_work(text: str, own: Algorithm | None = None) -> Work:
-    """The work in a text of :func:`describe_work`; raises a SpecError of one line where a node
-    should not do it.
+    """Read a text of :func:`describe_work`; raises a one-line SpecError if a node should not do it.
 
-    ``own``: the method that the node's owner has given.
+    ``own``: the method that the node's owner gave.
     """
     asked = _parsed(text)
     algorithm, part, kind = _algorithm(asked, own), asked.get("part"), asked.get("kind")
@@ -89,7 +87,7 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
 def _parsed(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # including a number with thousands of digits
         raise SpecError(f"the server's request cannot be read; {SAME}") from error
     if not isinstance(found, dict):
         raise SpecError(f"the server's request cannot be read; {SAME}")

@@ -1,1 +1,1 @@
-"""A codebook from all nodes together: each sends sums of its columns, never a cell."""
+"""Makes a codebook from all nodes: each sends sums of its columns, never a cell."""

@@ -1,8 +1,8 @@
-"""The exchange before the first round in which nodes and server make a codebook together.
+"""Lets nodes and server make a codebook together before the first round.
 
-Two questions go to every node: first for counts, sums and names, then, when the means of all nodes
-are known, for sums of squares about them. The server keeps the codebook in the run's directory, and
-every later message carries it: nodes keep nothing, and nodes that join later get the same.
+The server asks every node twice: for counts, sums and names, and then for sums of squares around
+the common means. It saves the codebook in the run directory, and every later message carries it:
+nodes store nothing, and nodes that join later get the same.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def with_codebook(
 
 
 def agreed(link: Link, clients: int, out: Path, wanted: Columns) -> Codebook:
-    """The codebook in ``out``; where there is none yet, that of the first ``clients`` nodes."""
+    """The codebook in ``out``, or else a new one from the first ``clients`` nodes."""
     path = out / FILE
     if path.exists():
         return Codebook.load(path)
@@ -72,7 +72,7 @@ def agreed(link: Link, clients: int, out: Path, wanted: Columns) -> Codebook:
             failed |= refused.keys() - told.keys()
         elif time.monotonic() > end:
             raise TimeoutError(
-                f"only {len(told)} of {clients} nodes have told their columns within"
+                f"only {len(told)} of {clients} nodes reported their columns within"
                 f" {link.limits.patience:g} s; start the others, or wait for fewer"
             )
         else:
@@ -84,11 +84,13 @@ def agreed(link: Link, clients: int, out: Path, wanted: Columns) -> Codebook:
 def _finished(
     link: Link, wanted: Columns, told: dict[int, tuple[str, Told]], refused: dict[int, str]
 ) -> Codebook | None:
-    """The codebook; None where a node has not given the second answer and is left out."""
+    """The codebook; None if a node failed to give the second answer and was excluded."""
     names = [name for name, _ in told.values()]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
-        raise RunError(f"two nodes are called {doubled}; give each its own name in its node config")
+        raise RunError(
+            f"two nodes have the name {doubled}; give each its own name in its node config"
+        )
     place = {name: number for number, name in enumerate(natural_order(names))}
     nodes = sorted(told, key=lambda node: place[told[node][0]])
     means, squares = means_of([told[node][1] for node in nodes]), dict[int, dict[str, float]]()
@@ -100,7 +102,7 @@ def _finished(
             _refuse(node, str(error), refused)
     if squares.keys() != told.keys():
         for node in told.keys() - squares.keys():
-            refused.setdefault(node, "it has not told its sums of squares")
+            refused.setdefault(node, "it sent no sums of squares")
             del told[node]
         return None
     return merged(wanted, [told[node][1] for node in nodes], [squares[node] for node in nodes])
@@ -109,7 +111,7 @@ def _finished(
 def _ask(
     link: Link, nodes: list[int], about: Mapping[str, Any], refused: dict[int, str]
 ) -> Iterable[tuple[int, dict[str, Any]]]:
-    """Nodes and what goes with their answers; those that refuse are logged."""
+    """Yield nodes and their answers; log refusals."""
     if not nodes:
         return
     question = RecordDict({"about": ConfigRecord({"format": records.FORMAT, **about})})
@@ -125,24 +127,24 @@ def _ask(
 
 
 def _refuse(node: int, reason: str, refused: dict[int, str]) -> None:
-    """Log why a node has no say in the codebook, once."""
+    """Log once why a node does not contribute to the codebook."""
     if refused.get(node) != reason:
-        log.warning("node %s has no say in the codebook: %s", node, reason)
+        log.warning("node %s does not contribute to the codebook: %s", node, reason)
     refused[node] = reason
 
 
 def answer_about_columns(
     wanted: Columns, table: Table, about: Mapping[str, Any], policy: Policy, name: str
 ) -> dict[str, Any]:
-    """On a node: what goes with the answer to one of the two questions."""
+    """On a node: the answer to one of the two questions."""
     if not policy.codebook:
-        raise Refused("codebook = false", "sums of columns are not told")
+        raise Refused("codebook = false", "it asks for sums of columns")
     own = OwnColumns(wanted, table, policy.min_cell)
     if records.whole(about, "step") == 1:
         return {"name": name, "columns": json.dumps(own.told())}
     means = json.loads(records.text(about, "means"))
     if not isinstance(means, dict) or not all(isinstance(m, int | float) for m in means.values()):
-        raise RunError("the server's request cannot be read; install the same evenhand everywhere")
+        raise RunError("the server's request cannot be read; install the same version everywhere")
     return {"name": name, "squares": json.dumps(own.squares(means))}
 
 
@@ -151,7 +153,7 @@ def carried(content: RecordDict) -> Codebook:
     about = content.config_records.get("about")
     text = None if about is None else about.get(ENTRY)
     if not isinstance(text, str):
-        raise RunError("the message carries no codebook; is this app's server_app without columns?")
+        raise RunError("the message has no codebook; does server_app lack columns=?")
     try:
         return Codebook.parse(text)
     except (TypeError, ValueError) as error:
@@ -159,7 +161,7 @@ def carried(content: RecordDict) -> Codebook:
 
 
 class CarryingGrid(Grid):
-    """A grid that puts a codebook into every message that is sent."""
+    """A grid that adds a codebook to every message."""
 
     def __init__(self, grid: Grid, text: str) -> None:
         self._grid, self._text = grid, text

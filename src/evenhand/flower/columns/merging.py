@@ -1,5 +1,5 @@
-"""What nodes tell of their columns, added up: the codebook that the simulator makes of one table
-with all their rows."""
+"""Merges the nodes' sums into the codebook that the simulator makes from one table with all
+rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Told = Mapping[str, Any]
 
 
 def read_told(text: str) -> Told:
-    """A node's first answer; raises a ValueError of one line where it cannot be right."""
+    """Read a node's first answer; raises a one-line ValueError if it is impossible."""
     found = _parsed(text)
     classes, columns = found.get("classes"), found.get("columns")
     if not _are_names(classes, MOST_CLASSES) or not isinstance(columns, list):
@@ -44,17 +44,17 @@ def read_told(text: str) -> Told:
 
 
 def read_squares(text: str, means: Mapping[str, float]) -> dict[str, float]:
-    """A node's second answer; raises a ValueError of one line where it cannot be right."""
+    """Read a node's second answer; raises a one-line ValueError if it is impossible."""
     found = _parsed(text)
     if found.keys() != means.keys() or not all(
         _is_number(value) and value >= 0 for value in found.values()
     ):
-        raise ValueError("it sent sums of squares that cannot be")
+        raise ValueError("it sent impossible sums of squares")
     return {name: float(value) for name, value in found.items()}
 
 
 def means_of(told: Sequence[Told]) -> dict[str, float]:
-    """The mean over all nodes of each column of numbers."""
+    """The mean of each numeric column over all nodes."""
     return {
         name: _sum(entries, "sum") / _sum(entries, "count")
         for name, entries in _shared(told).items()
@@ -70,7 +70,7 @@ def merged(
     if len(classes) < 2 or len(classes) > MOST_CLASSES:
         raise RunError(
             f"label {wanted.label!r} has {len(classes)} classes with enough rows at one node; a"
-            f" model tells 2 to {MOST_CLASSES} apart"
+            f" model needs 2 to {MOST_CLASSES}"
         )
     means, columns, out = means_of(told), [], []
     for name, entries in _shared(told).items():
@@ -90,7 +90,7 @@ def merged(
         if name not in everywhere
     ]
     if not columns:
-        raise RunError("no column of the nodes' tables can be a feature; see what they hold")
+        raise RunError("no column of the nodes' tables can be a feature; check the tables")
     return Codebook(
         tuple(columns), wanted.label, classes, wanted.group, wanted.test, tuple(out), wanted.missing
     )
@@ -172,7 +172,7 @@ def _ordered(names: set[str]) -> tuple[str, ...]:
 
 
 def _sum(entries: Sequence[Told], what: str) -> float:
-    """As the simulator adds over clients; those without a value have 0."""
+    """Sum over nodes as the simulator does; nodes without a value have 0."""
     return float(np.array([float(entry.get(what, 0.0)) for entry in entries]).sum())
 
 
@@ -210,14 +210,14 @@ def _is_column(entry: Any) -> bool:
 
 
 def _check_sums(entry: Told) -> None:
-    """Raise where a column's count is not whole or its sum is not what such values add up to."""
+    """Raise if a column's count is not an integer or its sum is impossible."""
     if entry["kind"] not in ("number", "category"):
         return
     count = entry.get("count")
     if type(count) is not int or not 1 <= count <= MOST_SAMPLES:
-        raise ValueError(f"it sent a count that cannot be, of column {entry['name']!r}")
+        raise ValueError(f"it sent an impossible count for column {entry['name']!r}")
     if entry["kind"] == "number" and not _is_number(entry.get("sum")):
-        raise ValueError(f"it sent a sum that cannot be, of column {entry['name']!r}")
+        raise ValueError(f"it sent an impossible sum for column {entry['name']!r}")
 
 
 def _is_number(value: Any) -> bool:

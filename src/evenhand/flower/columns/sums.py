@@ -1,8 +1,8 @@
-"""What a node tells of its columns: counts, sums and names of common categories in its training
-rows.
+"""What a node reports about its columns: counts, sums and names of common categories in its
+training rows.
 
-What fewer than ``least`` rows have is not told: neither a category of theirs, nor the sum of a
-column that has a value in so few rows. Such a column counts as empty here.
+A node does not report what fewer than ``least`` rows have: neither such a category, nor the sum of
+a column with values in so few rows. Such a column counts as empty.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnColumns:
     """The columns of one node's table.
 
     Args:
-        least: rows that a told number or name stands for.
+        least: fewest rows behind a reported number or name.
     """
 
     def __init__(self, wanted: Columns, table: Table, least: int) -> None:
@@ -53,16 +53,16 @@ class OwnColumns:
         ]
 
     def _dropped(self, name: str) -> str:
-        """A column that is not to be told of; a slip in its name must not tell it."""
+        """A column that must not be reported, so a misspelt name is an error."""
         try:
             return find_column(self.table, "drop", name)
         except ValueError as error:
             raise RunError(
-                f"drop names {name!r}, which is no column of the node's table"
+                f"drop names {name!r}, which is not a column of the node's table"
             ) from error
 
     def told(self) -> dict[str, Any]:
-        """The first answer: names of classes, and of each column what it holds."""
+        """The first answer: the names of classes, and what each column contains."""
         return {
             "classes": self._classes(),
             "columns": [{"name": name, **self._column(name)} for name in self._names],
@@ -87,7 +87,7 @@ class OwnColumns:
         if len(names) > MOST_CLASSES:
             raise RunError(
                 f"the label has more than {MOST_CLASSES} different values here; give a condition on"
-                " it, or drop what is no class"
+                " it, or remove values that are not classes"
             )
         counts = tally(self._answer.codes, len(names))
         return [name for name, count in zip(names, counts, strict=False) if count >= self.least]
@@ -145,5 +145,5 @@ class OwnColumns:
 
 
 def _total(values: Floats) -> float:
-    """As the simulator adds a client's values."""
+    """Sum a client's values as the simulator does."""
     return float(client_sums(values, np.array([0, len(values)])).sum())

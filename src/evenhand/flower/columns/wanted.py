@@ -1,4 +1,4 @@
-"""What a codebook of all nodes is to be about: the label, the groups, and what is no feature."""
+"""What a codebook of all nodes is for: the label, the groups, and columns to drop."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from evenhand.flower.codebook_text import MISSING, toml_text, toml_texts
 ENTRIES = ("label", "group", "drop", "test", "missing")
 
 TEXT = """\
-# What all nodes' tables are read for. Means, spreads and categories of the other columns come from
-# the nodes themselves, as sums, before the first round; the server writes them into codebook.toml
-# in the run's directory. The names of all columns but those in drop are told.
+# What to predict from the nodes' tables. Means, spreads and categories of all other columns come
+# from the nodes, as sums, before the first round; the server writes them into codebook.toml in the
+# run directory. Nodes send the names of all columns except those in drop.
 
 label = {label}  # the column to predict, or a condition on one: "stage > 2"
-group = {group}  # columns whose combinations are the groups of people to compare; [] for none
-drop = {drop}  # columns that are no features
-test = {test}  # the share of each node's rows that is kept for testing
+group = {group}  # columns whose combinations are the groups to compare; [] for none
+drop = {drop}  # columns that are not features
+test = {test}  # the share of each node's rows kept for testing
 {missing}"""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of the nodes' tables have a role of their own; see :class:`Codebook`."""
+    """Which columns of the nodes' tables have a special role; see :class:`Codebook`."""
 
     label: str
     group: tuple[str, ...] = ()
@@ -68,7 +68,7 @@ class Columns:
         for name in found:
             require_known("entry", name, ENTRIES)
         if not isinstance(found.get("label"), str):
-            raise ValueError("label is missing, or no text")
+            raise ValueError("label is missing or not a text")
         lists = {}
         for name in ("group", "drop"):
             given = found.get(name, [])

@@ -1,1 +1,1 @@
-"""A new Flower project: its files, and the codebook that makes tables alike."""
+"""Writes the files of a new Flower app."""

@@ -1,5 +1,5 @@
-"""A new Flower app: the files of a project that runs as it is, with tables of made-up hospitals or
-for a user's own."""
+"""Writes a new Flower app that runs as it is, with tables of made-up hospitals or for a user's own
+tables."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ def write_project(
     """Write a Flower app into a new or empty directory.
 
     Args:
-        codebook: how nodes read their tables, or, where that is to come from the nodes themselves,
-            which columns have a role of their own.
+        codebook: how nodes read their tables; or, if the nodes are to agree on that themselves, the
+            label, the groups and columns to drop.
         method: NAME or NAME:key=value,..., as on the command line; local.lr=0.1 changes how nodes
             train.
         clients: nodes to wait for.
-        tables: made-up ones, for a try-out; written into data/.
+        tables: made-up tables for a try-out, written into data/.
     """
     require_whole("clients", clients, 1)
     from_nodes = isinstance(codebook, Columns)
     algorithm, local = _python(method)
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise SpecError(f"{directory} is there already and not empty; choose another directory")
+        raise SpecError(f"{directory} exists and is not empty; choose another directory")
     package = package_name(directory.absolute().name)
     nodes = "" if clients == 4 else f" --nodes {clients}"
     place = shlex.quote(str(directory))
     source = shlex.quote(str(directory / "data")) if tables else "DIRECTORY-OF-CSV-FILES"
     about = (
-        "The rows of the tables in `data` are made up, one file for each node."
+        "The tables in `data` are made up, one file for each node."
         if tables
         else (
-            "DIRECTORY-OF-CSV-FILES has one .csv file for each node, such as made-up rows in the"
+            "DIRECTORY-OF-CSV-FILES has one .csv file for each node, such as made-up rows of the"
             " same form."
         )
     )
@@ -114,8 +114,7 @@ def write_project(
 
 
 def package_name(name: str) -> str:
-    """A name for a Python package, from that of a directory; never one that is taken by an
-    installed module.
+    """Turn the name of a directory into the name of a Python package that no installed module has.
 
     >>> [package_name(name) for name in ("Fair model 2", "json", "2024-trial", "class")]
     ['fair_model_2', 'json_app', 'app_2024_trial', 'class_app']
@@ -126,8 +125,8 @@ def package_name(name: str) -> str:
 
 
 def code(setting: Algorithm | LocalSGD, given: Mapping[str, Any] | None = None) -> str:
-    """What to write in Python for a method or local solver; settings at their defaults are left out
-    unless they were ``given``.
+    """The Python code for a method or local solver, without settings at their defaults unless they
+    were ``given``.
 
     >>> from evenhand import FedProx, QFFL
     >>> code(FedProx(mu=0.1, inner=QFFL(q=2.0)))
@@ -151,8 +150,7 @@ def code(setting: Algorithm | LocalSGD, given: Mapping[str, Any] | None = None) 
 
 
 def _python(method: str) -> tuple[str, str]:
-    """Python for the method and for the local solver, both of which are made on the way, and thus
-    checked."""
+    """Python code for the method and the local solver; building both also checks them."""
     table = parse_method(method)
     local: dict[str, Any] = LOCAL | table.pop("local", {})
     if "steps" in local:
@@ -166,11 +164,11 @@ def _python(method: str) -> tuple[str, str]:
 def example(
     label: str = "disease", group: str = "sex", hospitals: int = 4
 ) -> tuple[Codebook, dict[str, pd.DataFrame]]:
-    """A codebook, and the tables of made-up hospitals.
+    """Make a codebook and the tables of made-up hospitals.
 
-    Hospitals differ in size, in their patients' age and in the share of women; for men the disease
-    shows in the blood pressure, for women in the cholesterol, so that a model for most patients
-    serves the hospitals with many women badly.
+    Hospitals differ in size, in their patients' age and in the share of women. The disease shows in
+    men's blood pressure and in women's cholesterol, so a model that suits most patients serves
+    hospitals with many women badly.
     """
     people = ("female", "male") if group == "sex" else ("a", "b")
     columns = (
@@ -182,8 +180,8 @@ def example(
     )
     if label in {column.name for column in columns}:
         raise ValueError(
-            f"label: the made-up tables have another column {label!r}; choose another name, or give"
-            " a table of yours"
+            f"label: the made-up tables already have a column {label!r}; choose another name, or"
+            " give your own table with --table"
         )
     codebook = Codebook(columns, label, ("no", "yes"), (group,))
     return codebook, {

@@ -7,7 +7,7 @@ PYPROJECT = """\
 [project]
 name = "$project"
 version = "0.1.0"
-description = "A fair model from tables that stay where they are"
+description = "A fair model from tables that never leave their owners"
 license = { file = "LICENSE" }
 dependencies = ["$requirement", "evenhand[flower]"]  # install them on the server and on every node
 
@@ -20,19 +20,19 @@ flwr-version-target = "$flwr"
 serverapp = "$package.server_app:app"
 clientapp = "$package.client_app:app"
 
-# Settings of a run; change them here, or for one run: -c 'num-rounds=50 out="runs/long"'
+# Settings of a run. Change them here, or for a single run with -c 'num-rounds=50 out="runs/long"'
 [tool.flwr.app.config]
 num-rounds = $rounds
 clients = $clients  # nodes to wait for before the first round
-deadline = 300.0  # seconds that nodes have to answer; nodes that miss it are left out of the round
-quorum = 1.0  # share of the nodes that is enough; below 1, the others then have 30 s more
-# below the directory where the SuperLink was started; a run that is started again with the same
-# directory goes on from its last round
+deadline = 300.0  # seconds to answer; clients that miss it are skipped for that round
+quorum = 1.0  # below 1: when this share has answered, the others get 30 s more
+# relative to the directory where the SuperLink was started; a run started again with the same
+# directory resumes after its last round
 out = "runs/$project"
 """
 
 MODEL = '''\
-"""The model and the codebook of its inputs; the same on the server and on every node."""
+"""The model and the codebook of its inputs, for the server and every node."""
 
 from pathlib import Path
 
@@ -48,8 +48,7 @@ def make_model() -> Linear:
 '''
 
 COLUMNS_MODEL = '''\
-"""The model, and what nodes are asked about their columns; the same on the server and on every
-node."""
+"""The model, and what nodes are asked about their columns, for the server and every node."""
 
 from pathlib import Path
 
@@ -60,18 +59,18 @@ COLUMNS = Columns.load(Path(__file__).with_name("columns.toml"))
 
 
 def make_model(codebook: Codebook) -> Linear:
-    """Logistic regression. Any torch module will do; the codebook is that of all nodes."""
+    """Logistic regression, for the codebook of all nodes. Any torch module will do."""
     return Linear(codebook.inputs, codebook.outputs, init="zero")
 '''
 
 ABOUT_CODEBOOK = "the label, the features and the groups to compare"
 ABOUT_COLUMNS = (
-    "the label, the groups to compare and what is no feature; means, spreads and categories come"
-    " from all nodes, as sums"
+    "the label, the groups to compare and columns to drop; means, spreads and categories come from"
+    " all nodes, as sums"
 )
 
 CLIENT_APP = '''\
-"""What a node does: it trains with its own rows and sends what the method needs, never a row."""
+"""The client side: trains on the node's rows and sends what the method needs, never a row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -83,18 +82,18 @@ from $package.model import CODEBOOK, make_model
 
 
 def load_data(config: Mapping[str, Any]) -> Federation:
-    """The node's rows; its owner names the file: --node-config 'data="/path/to/table.csv"'."""
+    """Load the node's rows. Its owner names the file: --node-config 'data="/path/to/table.csv"'."""
     return CODEBOOK.federation(config["data"])
 
 
-# What the server may see of this node by itself: "sums" (nothing; methods that need more leave the
-# node out), "method" (what the method looks at) or "client" (also its scores). The owner of a node
-# decides for it with share="..." in its --node-config.
+# What the server may see about this node: "sums" (nothing about it alone; methods that need more
+# skip it), "method" (what the method reads client by client) or "client" (also its scores). The
+# owner has the last word with share="..." in the --node-config.
 app = client_app(make_model, load_data, share="method")
 '''
 
 COLUMNS_CLIENT_APP = '''\
-"""What a node does: it trains with its own rows and sends what the method needs, never a row."""
+"""The client side: trains on the node's rows and sends what the method needs, never a row."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -105,18 +104,18 @@ from $package.model import COLUMNS, make_model
 
 
 def load_table(config: Mapping[str, Any]) -> str:
-    """The node's table; its owner names the file: --node-config 'data="/path/to/table.csv"'."""
+    """Find the node's table; its owner names it: --node-config 'data="/path/to/table.csv"'."""
     return str(config["data"])
 
 
-# What the server may see of this node by itself: "sums" (nothing; methods that need more leave the
-# node out), "method" (what the method looks at) or "client" (also its scores). The owner of a node
-# decides for it with share="..." in its --node-config.
+# What the server may see about this node: "sums" (nothing about it alone; methods that need more
+# skip it), "method" (what the method reads client by client) or "client" (also its scores). The
+# owner has the last word with share="..." in the --node-config.
 app = client_app(make_model, load_table, columns=COLUMNS, share="method")
 '''
 
 SERVER_APP = '''\
-"""What the server does: the rounds of a fair method. It never sees a row."""
+"""The server side: runs the rounds of a fair method. It never sees a row."""
 
 import evenhand as eh
 from evenhand.flower import server_app
@@ -125,11 +124,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from $package.model import $columns_import
 
-# What you approve; by default nobody weighs more than five times the median:
+# What nodes may claim. By default nobody counts for more than five times the median:
 # names=("north",), nodes={"north": "keys/north.pub"}, groups=("female",), samples={"north": 5000}
 ADMISSION = eh.flower.Admission()
-METHOD = $method  # `evenhand algorithms` describes this method and all others
-LOCAL = $local  # how nodes train in a round
+METHOD = $method  # `evenhand algorithms` describes all methods
+LOCAL = $local  # local training
 
 app = ServerApp()
 
@@ -149,7 +148,7 @@ def main(grid: Grid, context: Context) -> None:
         deadline=float(settings["deadline"]),
         quorum=float(settings["quorum"]),
         admission=ADMISSION,
-        eval_every=5,  # an evaluation is one more message to every node
+        eval_every=5,  # each evaluation is one more message to every node
         local=LOCAL,
 $columns        out=str(settings["out"]),
         finished=finished,
@@ -160,16 +159,16 @@ $columns        out=str(settings["out"]),
 README = """\
 # $project
 
-A Flower app that trains one model with evenhand's `$method` from $clients tables that stay where
-they are.
+A Flower app that trains one model with evenhand's `$method` on $clients tables. The tables never
+leave their owners.
 
 | file | |
 | --- | --- |
 | `$package/$columns_file` | $about_columns |
 | `$package/model.py` | the model |
-| `$package/client_app.py` | what a node does with its table |
+| `$package/client_app.py` | how a node loads its table and trains |
 | `$package/server_app.py` | the method and its settings |
-| `pyproject.toml` | number of rounds and nodes, where results go |
+| `pyproject.toml` | rounds, nodes, and where results go |
 | `policy.toml` | for the owner of a node: what the server may ask of it |
 
 ## Try it on this machine
@@ -180,18 +179,18 @@ This needs evenhand with its extra `flower`; from a clone of evenhand, `pip inst
 $up
 ```
 
-It starts a SuperLink and $clients SuperNodes as real processes, with TLS and node keys. It trains,
-shows the server's log, and stops everything. $about_data
+It starts a SuperLink and $clients SuperNodes as real processes with TLS and node
+keys, trains, shows the server's log, and stops everything. $about_data
 
-`runs/$project` then holds the model, the history of rounds and the scores.
+Afterwards `runs/$project` has the model, the history and the scores. Write a report about them (it
+needs plotly: `pip install plotly`). It also says what the server learned about single clients:
 
 ```bash
 evenhand report runs/$project
 ```
 
-writes a page about them, which also says what the server has learned about single clients (it needs
-plotly: `pip install plotly`). A run with the same directory goes on from its last round, so give a
-run with other settings or other tables a directory of its own:
+A run with the same directory resumes after its last round. Give a run with other settings or tables
+its own directory:
 
 ```bash
 $up -c 'num-rounds=20 out="runs/second"'
@@ -199,12 +198,14 @@ $up -c 'num-rounds=20 out="runs/second"'
 
 ## With real nodes
 
-Install evenhand with its extra `flower` on the server and at every node. Set
-`FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process.
+`evenhand flower deploy .` writes container files for the server and the nodes. Without containers,
+install evenhand with its extra `flower` on the server and at every node, set `FLWR_TELEMETRY_ENABLED=0` and
+`FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process, and take these steps:
 
-1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it,
-   and for 127.0.0.1, by which its own processes do. evenhand's docs/how-to/federation.md shows how
-   to make one, and how to keep strangers from starting runs: do that before you use real data.
+1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it
+   and for 127.0.0.1, which its own processes use. evenhand's docs/how-to/federation-security.md
+   shows how to make one, and how to keep strangers from starting runs. Do both before you use real
+   data.
 
    ```bash
    flower-superlink --host 0.0.0.0 --port 8000 --database link.db --enable-supernode-auth \\
@@ -212,7 +213,7 @@ Install evenhand with its extra `flower` on the server and at every node. Set
        --ssl-ca-certfile ca.crt --ssl-certfile server.pem --ssl-keyfile server.key
    ```
 
-2. Tell Flower's commands on the server where it is, in `~/.flwr/config.toml`:
+2. Tell Flower's commands on the server where the SuperLink is, in `~/.flwr/config.toml`:
 
    ```toml
    [superlink.my-link]
@@ -232,9 +233,9 @@ Install evenhand with its extra `flower` on the server and at every node. Set
    flwr supernode register node-key.pub my-link
    ```
 
-4. At each node, copy `policy.toml` and change what its owner wants changed. Start the node with it,
-   with a name that no other node has, a directory that only this node uses, and the path of its
-   table; absolute paths are best:
+4. At each node, copy `policy.toml` and let the owner adapt it. Start the node with this policy, a
+   name that no other node has, a directory that only this node uses, and the path of its table.
+   Absolute paths are best:
 
    ```bash
    flower-supernode --superlink link.example.org:8000 --root-certificates ca.crt \\
@@ -248,11 +249,11 @@ Install evenhand with its extra `flower` on the server and at every node. Set
    flwr run . my-link --stream
    ```
 
-Tables have the columns that `$columns_file` names. They are not sent with the app: Flower sends
+Tables need the columns that `$columns_file` names. They are not sent with the app: Flower sends
 .py, .toml, .md, .yaml and .json files, never .csv.
 """
 
-# 0BSD: users may do with these files what they like, and put their own licence here
+# 0BSD: users may do what they like with these files, and put their own licence here
 LICENSE = """\
 Permission to use, copy, modify, and/or distribute this software for any
 purpose with or without fee is hereby granted.

@@ -1,1 +1,1 @@
-"""A federation of real processes on one machine, to try an app out."""
+"""A federation of real processes on one machine, for trying out an app."""

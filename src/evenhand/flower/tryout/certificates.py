@@ -1,5 +1,4 @@
-"""Certificates for the SuperLink and keys for its nodes, made for one federation and readable by
-their owner alone."""
+"""Makes certificates for the SuperLink and keys for its nodes, readable only by their owner."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-SAMPLE_NAMES = ("localhost", "127.0.0.1", "::1")  # where a try-out is reached
+SAMPLE_NAMES = ("localhost", "127.0.0.1", "::1")  # the addresses of a try-out
 
 
 class Certificates(NamedTuple):
@@ -48,11 +47,11 @@ def private_directory(path: Path) -> Path:
 def write_certificates(
     directory: Path, names: tuple[str, ...] = SAMPLE_NAMES, days: int = 30
 ) -> Certificates:
-    """A fresh authority and a certificate that it signed for a server reached by ``names`` (host
-    names or IP addresses).
+    """Make an authority, and a certificate for a server reached by ``names`` (host names or IP
+    addresses).
 
-    The authority's private key is never written: it signs once and is gone, so nobody can sign a
-    second server with it.
+    The authority's private key is never written: it signs once and is gone, so nobody can sign
+    another server with it.
     """
     authority_key = ec.generate_private_key(ec.SECP256R1())
     server_key = ec.generate_private_key(ec.SECP256R1())
@@ -107,7 +106,7 @@ def write_certificates(
 
 
 def write_node_key(directory: Path, name: str) -> NodeKey:
-    """A fresh key pair for one node: the files ``name`` and ``name``.pub.
+    """Make a key pair for one node: the files ``name`` and ``name``.pub.
 
     Flower reads elliptic-curve keys in OpenSSH's format; ``ssh-keygen -t ecdsa -b 384`` makes the
     same.

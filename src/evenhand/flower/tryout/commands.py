@@ -1,4 +1,4 @@
-"""Commands of ``flwr`` for a federation on loopback, all by one process that has Flower loaded."""
+"""Runs ``flwr`` commands for a federation on loopback in one process that has Flower loaded."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from evenhand.flower.tryout.errors import FederationError
 from evenhand.flower.tryout.guard import end_group
 from evenhand.flower.tryout.processes import Processes
 
-USER = "user"  # the process that carries out commands, and its FLWR_HOME
+USER = "user"  # the process that runs commands, and its FLWR_HOME
 
 
 class Commands:
-    """Carries out ``flwr`` commands in the process of ``console.py``."""
+    """Runs ``flwr`` commands in the process of ``console.py``."""
 
     def __init__(self, processes: Processes) -> None:
         self._processes, self._log = processes, processes.directory / "logs" / "console.log"
@@ -47,7 +47,7 @@ class Commands:
         self._console = None
 
     def flwr(self, *arguments: str) -> str:
-        """Carry out a command; what it prints."""
+        """Run a command; returns what it prints."""
         if self._console is None:
             raise FederationError("the federation is not running; call start() first")
         try:
@@ -66,7 +66,7 @@ class Commands:
         return str(printed)
 
     def flwr_json(self, *arguments: str) -> dict[str, Any]:
-        """Carry out a command that can answer in JSON."""
+        """Run a command that can answer in JSON."""
         answer: dict[str, Any] = json.loads(self.flwr(*arguments, "--format", "json"))
         if not answer.get("success"):
             raise FederationError(
@@ -77,8 +77,8 @@ class Commands:
 
 
 def _error_in(printed: str) -> str:
-    """In one line, what a command that failed says, without its notes before and the box it
-    draws."""
+    """The message of a failed command on one line, without the notes before it and the box around
+    it."""
     said = re.sub(r".*(Using SuperLink: \S+ \(\S+\)|Error ─)", "", printed, flags=re.DOTALL)
     return " ".join(said.translate(dict.fromkeys(map(ord, "─│╭╮╰╯"), " ")).split())
 

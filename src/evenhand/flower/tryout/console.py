@@ -1,8 +1,8 @@
-"""Commands of ``flwr`` one after another in one process, as a script: importing Flower takes a
-second, a command some milliseconds.
+"""Runs ``flwr`` commands one after another in one process: importing Flower takes a second, a
+command some milliseconds.
 
-Each line on standard input is a JSON list of arguments; each line on standard output a JSON list of
-exit code and printed text.
+Each line on standard input is a JSON list of arguments; each line on standard output is a JSON list
+of exit code and printed text.
 """
 
 from __future__ import annotations

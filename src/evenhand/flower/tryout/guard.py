@@ -1,11 +1,11 @@
-"""The end of every process of a federation, also when the one that started it is killed.
+"""Ends every process of a federation, even if the process that started it is killed.
 
-Flower's processes start others, some in sessions of their own, so a process group does not hold
-them all. They all inherit the environment: a variable with a random value, the mark, finds them.
-Run as a script, with the standard library alone, this file waits until its standard input closes,
-which happens whatever way its owner ends, and then ends what is left. It reads process ids on the
-way: where there is no /proc to search, their groups are ended, and the rest follows because
-Flower's processes watch their parents.
+Flower's processes start others, some in new sessions, so a process group does not contain them all.
+But all inherit the environment, so a variable with a random value, the mark, finds them. Run as a
+script, with only the standard library, this file waits until its standard input closes, which
+happens however its owner ends, and then kills the rest. It also reads process ids: without a /proc
+to search, it kills their groups, and the rest follows because Flower's processes watch their
+parents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROCESSES = Path("/proc")
 
 
 def marked(mark: str) -> list[int]:
-    """Ids of the running processes whose mark is ``mark``, or begins with it and a slash."""
+    """Ids of running processes whose mark is ``mark``, or begins with it and a slash."""
     whole, start = f"{MARK}={mark}".encode(), f"{MARK}={mark}/".encode()
     found = []
     for entry in os.listdir(PROCESSES) if PROCESSES.is_dir() else ():
@@ -38,7 +38,7 @@ def marked(mark: str) -> list[int]:
 
 
 def end_marked(mark: str, patience: float = 5.0) -> None:
-    """Kill all marked processes, and those they start meanwhile."""
+    """Kill all marked processes, and any they start meanwhile."""
     deadline = time.monotonic() + patience
     while (
         pids := [pid for pid in marked(mark) if pid != os.getpid()]
@@ -50,13 +50,13 @@ def end_marked(mark: str, patience: float = 5.0) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill a process and what it started in its own group."""
+    """Kill a process and its group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def main() -> None:
-    """Wait for the owner's end: ``guard.py MARK``; lines on standard input: +ID and -ID of the
+    """Wait for the owner's end: ``guard.py MARK``. Lines on standard input are +ID and -ID of the
     processes it started and saw end."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)

@@ -1,13 +1,13 @@
-"""A federation on this machine's loopback: a SuperLink and some SuperNodes as real processes, for a
-try-out and for tests.
+"""A federation on this machine's loopback: a SuperLink and SuperNodes as real processes, for
+try-outs and tests.
 
     with Loopback(directory, nodes=4) as federation:
         run = federation.run("my-app", {"num-rounds": 3})
         print(run.wait(timeout=300))                        # "finished:completed"
 
-Everything lies in the directory: logs/, tls/, keys/, flwr/ (the FLWR_HOME of each process), state/
-(what nodes remember) and link.db. Certificates, keys and database are fresh at every start; state/
-is kept.
+The directory has everything: logs/, tls/, keys/, flwr/ (the FLWR_HOME of each process), state/ (the
+nodes' memory) and link.db. Each start makes new certificates, keys and a new database; state/ is
+kept.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ from evenhand.flower.tryout.run import Run, kill_server_apps
 
 
 class Loopback:
-    """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1; entering it as a context starts them,
-    leaving it ends all their processes.
+    """A SuperLink and ``nodes`` SuperNodes on 127.0.0.1. As a context manager it starts them, and
+    ends all their processes on exit.
 
     Args:
-        directory: where everything is kept; only one federation at a time can use it.
-        tls: encrypt, and let in only nodes whose key is registered. Without it, anything that
-            reaches the port is let in.
-        data: one file for each node, or a directory with as many .csv files; a node finds its path
-            as "data" in its configuration.
-        env: more environment variables for all processes.
+        directory: where everything is stored; only one federation at a time can use it.
+        tls: encrypt, and admit only nodes with a registered key. Without it, anything that reaches
+            the port is admitted.
+        data: one file per node, or a directory with as many .csv files; a node finds its path as
+            "data" in its node config.
+        env: additional environment variables for all processes.
         port: the SuperLink's; 0 for a free one.
-        cwd: working directory of the SuperLink, thus of server apps; the present one by default.
+        cwd: working directory of the SuperLink, and so of server apps; by default the current one.
         policy: a file with the owner's limits, for every node.
     """
 
@@ -92,14 +92,14 @@ class Loopback:
     # Starting and stopping
 
     def start(self) -> None:
-        """Start all processes and return when every node is online; where that fails, nothing is
-        left running."""
+        """Start all processes and return when every node is online; if that fails, no process stays
+        behind."""
         private_directory(self.directory)
         try:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise FederationError(
-                f"{self.directory} is used by another federation that runs; choose another"
+                f"{self.directory} is in use by another running federation; choose another"
                 " directory"
             ) from None
         try:
@@ -124,9 +124,9 @@ class Loopback:
 
     def stop(self) -> None:
         """End every process of the federation and wait until they are gone."""
-        if self.members:  # before the nodes: a server's app would go on, and find nobody
+        if self.members:  # before the nodes: a server app would continue and find nobody
             kill_server_apps(self.link)
-        # nodes first, so that they can take their leave
+        # nodes first, so that they can sign off
         for members in (self.nodes, self.members[:1]):
             for member in members:
                 member.terminate()
@@ -193,11 +193,11 @@ class Loopback:
         return self.processes.home(USER)
 
     def ended(self) -> list[Member]:
-        """Members that should run and do not."""
+        """Members that should run but do not."""
         return [member for member in self.members if member.pid is None]
 
     def pids(self) -> list[int]:
-        """Ids of all processes of the federation (where there is a /proc to search)."""
+        """Ids of all processes of the federation (needs /proc)."""
         return self.processes.pids()
 
     # Runs and commands
@@ -214,11 +214,11 @@ class Loopback:
         return Run(self._commands, self.link, int(started["run-id"]))
 
     def flwr(self, *arguments: str) -> str:
-        """Carry out a ``flwr`` command; what it prints."""
+        """Run a ``flwr`` command; returns what it prints."""
         return self._commands.flwr(*arguments)
 
     def flwr_json(self, *arguments: str) -> dict[str, Any]:
-        """Carry out a ``flwr`` command that can answer in JSON."""
+        """Run a ``flwr`` command that can answer in JSON."""
         return self._commands.flwr_json(*arguments)
 
     # Files
@@ -264,8 +264,7 @@ class Loopback:
 
 
 def data_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Files for the nodes: those given, or the .csv files of a directory in the order of their
-    names."""
+    """Files for the nodes: those given, or the .csv files of a directory in alphabetical order."""
     if isinstance(source, str | Path):
         directory = Path(source)
         if not directory.is_dir():

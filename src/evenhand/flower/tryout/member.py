@@ -1,5 +1,4 @@
-"""One process of a federation on loopback: the SuperLink or a SuperNode, and why it is not let
-in."""
+"""One process of a federation on loopback, the SuperLink or a SuperNode, and why it is refused."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ TAIL = 15  # lines of a log that a message quotes
 
 
 class Member:
-    """One process of the federation, with all that it starts: the SuperLink or a SuperNode."""
+    """One process of the federation and all that it starts: the SuperLink or a SuperNode."""
 
     def __init__(
         self, processes: Processes, name: str, command: Sequence[str], ready: Callable[[str], bool]
@@ -30,15 +29,15 @@ class Member:
 
     @property
     def pid(self) -> int | None:
-        """Its process id; none where it does not run."""
+        """Its process id; None if it does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def pids(self) -> list[int]:
-        """Ids of its process and of all that it started (where there is a /proc to search)."""
+        """Ids of its process and of all that it started (needs /proc)."""
         return marked(self._mark)
 
     def text(self) -> str:
-        """What it has logged since it was last started."""
+        """Its log since it was last started."""
         if not self.log.exists():
             return ""
         with self.log.open("rb") as file:
@@ -58,7 +57,7 @@ class Member:
             )
 
     def wait_until_ready(self, timeout: float = 60) -> None:
-        """Wait until it works; raise with its log where it ends instead."""
+        """Wait until it works; raise with its log if it ends instead."""
         deadline = time.monotonic() + timeout
         while not self.is_ready():
             self.check()
@@ -70,12 +69,11 @@ class Member:
             time.sleep(0.05)
 
     def is_ready(self) -> bool:
-        """Whether it works: for the SuperLink that it listens, for a node that the SuperLink has
-        accepted it."""
+        """Whether it works: the SuperLink listens, or a node was accepted by the SuperLink."""
         return self.pid is not None and self._ready(self.text())
 
     def check(self) -> None:
-        """Raise where it has ended, with the end of its log."""
+        """Raise with the end of its log if it has ended."""
         if self.pid is None:
             code = self._process.returncode if self._process else "none"
             why = f": {words}" if (words := reason(self.text())) else ""
@@ -90,7 +88,7 @@ class Member:
             self._process.send_signal(signal.SIGTERM)
 
     def stop(self, patience: float = 8) -> None:
-        """Let it take its leave and end; a node can then be started again at once."""
+        """Let it sign off and end; a node can then be started again at once."""
         self.terminate()
         if self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -109,8 +107,8 @@ class Member:
     def restart(self, timeout: float = 120) -> None:
         """Start it again, with the same address, key and database.
 
-        After :meth:`kill` the SuperLink refuses a node with a key until the heartbeats of the
-        killed process have run out, about a minute later; so this tries again until it is accepted.
+        After :meth:`kill` the SuperLink refuses a node with a key until the killed process's
+        heartbeats time out, about a minute later; so this retries until it is accepted.
         """
         deadline = time.monotonic() + timeout
         while True:

@@ -1,4 +1,4 @@
-"""What Flower's processes are started with: command lines and configuration, as plain functions."""
+"""Command lines and configuration of Flower's processes, as plain functions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Value = str | int | float | bool
 
 
 def link_command(port: int, database: Path, certificates: Certificates | None) -> list[str]:
-    """Starts the SuperLink; without certificates it lets in anything that reaches the port."""
+    """The command that starts the SuperLink; without certificates it admits anything that reaches
+    the port."""
     command = ["flower-superlink", "--host", HOST, "--port", f"{port}", "--database", f"{database}"]
     if certificates is None:
         return [*command, "--insecure"]
@@ -27,8 +28,8 @@ def link_command(port: int, database: Path, certificates: Certificates | None) -
 def node_command(
     address: str, port: int, config: Mapping[str, Value], trust: Path | None, key: NodeKey | None
 ) -> list[str]:
-    """Starts a SuperNode that listens on ``port``; ``trust``: the certificate of the SuperLink's
-    authority."""
+    """The command that starts a SuperNode on ``port``; ``trust`` is the certificate of the
+    SuperLink's authority."""
     command = ["flower-supernode", "--superlink", address, "--host", HOST, "--port", f"{port}"]
     if trust is None or key is None:
         command += ["--insecure"]
@@ -52,7 +53,7 @@ def connection(address: str, certificates: Certificates | None) -> str:
 
 
 def key_values(settings: Mapping[str, Value]) -> str:
-    """Settings as Flower's key=value lists have them."""
+    """Settings in the form of Flower's key=value lists."""
     return " ".join(f"{key}={_value(value)}" for key, value in settings.items())
 
 

@@ -8,20 +8,19 @@ import socket
 from evenhand.flower.tryout.errors import FederationError
 
 HOST = "127.0.0.1"
-# below those that systems give to outgoing connections, which could take a port between choice and
-# use
+# below the range for outgoing connections, which could take a port between choice and use
 PORTS = range(20000, 32000)
 
 
 def free_ports(first: int, count: int) -> list[int]:
-    """``count`` ports that nobody listens on; the first is ``first`` unless that is 0."""
+    """Find ``count`` free ports; the first is ``first`` unless that is 0."""
     if first and not _is_free(first):
         raise FederationError(
             f"port {first} of {HOST} is taken; choose another with --port, or leave it out to get a"
             " free one"
         )
     ports = [first] if first else []
-    # not the program's generator, whose seed would give all the same ports
+    # not the program's generator, whose seed would give everyone the same ports
     for port in random.SystemRandom().sample(PORTS, len(PORTS)):
         if len(ports) == count:
             break

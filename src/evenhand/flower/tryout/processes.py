@@ -1,4 +1,4 @@
-"""Starts the processes of a federation on loopback so that none of them outlives it."""
+"""Starts the processes of a federation on loopback so that none outlives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO
 
 from evenhand.flower.tryout.guard import MARK, marked
 
-QUIET_FLOWER = {  # no telemetry, no look for updates, no installing of an app's dependencies
+QUIET_FLOWER = {  # no telemetry, no update checks, no installation of dependencies
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -22,12 +22,12 @@ QUIET_FLOWER = {  # no telemetry, no look for updates, no installing of an app's
 
 
 class Processes:
-    """All processes of one federation, each with a mark and a FLWR_HOME of its own.
+    """All processes of one federation, each with its own mark and FLWR_HOME.
 
     Args:
-        directory: where the federation keeps its files.
+        directory: where the federation stores its files.
         cwd: working directory of the SuperLink and the nodes.
-        env: more environment variables for them.
+        env: additional environment variables for them.
     """
 
     def __init__(self, directory: Path, cwd: Path, env: Mapping[str, str]) -> None:
@@ -36,7 +36,7 @@ class Processes:
         self._guard: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start the guard, which ends all others when we do."""
+        """Start the guard, which ends all other processes when we end."""
         self._token = secrets.token_hex(16)
         self._guard = subprocess.Popen(
             [sys.executable, "-P", str(Path(__file__).with_name("guard.py")), self._token],
@@ -46,7 +46,7 @@ class Processes:
         )
 
     def stop(self) -> None:
-        """End the guard, and with it whatever is left."""
+        """End the guard, and with it all remaining processes."""
         if self._guard is not None:
             if self._guard.stdin is not None:
                 with suppress(BrokenPipeError):
@@ -65,7 +65,7 @@ class Processes:
         cwd: Path | None = None,
         **env: str,
     ) -> subprocess.Popen[bytes]:
-        """Start the process ``name``, with ``env`` on top of the environment of all."""
+        """Start the process ``name`` with additional environment variables ``env``."""
         process = subprocess.Popen(
             command,
             stdin=stdin,
@@ -79,11 +79,11 @@ class Processes:
         return process
 
     def ended(self, pid: int) -> None:
-        """A process has ended, and its number may be given to another."""
+        """A process has ended, and its id may be reused."""
         self._tell_guard(f"-{pid}")
 
     def pids(self) -> list[int]:
-        """Ids of all processes (where there is a /proc to search)."""
+        """Ids of all processes (needs /proc)."""
         return marked(self._token)
 
     def home(self, name: str) -> Path:
@@ -91,11 +91,11 @@ class Processes:
         return self.directory / "flwr" / name.replace(" ", "-")
 
     def mark(self, name: str) -> str:
-        """What marks a process and all that it starts."""
+        """The mark of a process and of all that it starts."""
         return f"{self._token}/{name.replace(' ', '-')}"
 
     def environment(self, name: str) -> dict[str, str]:
-        """Environment variables for a process: our settings, a FLWR_HOME of its own, and Flower's
+        """Environment variables for a process: our settings, its own FLWR_HOME, and Flower's
         commands on the path."""
         scripts = sysconfig.get_path("scripts")  # Flower starts its own commands by name
         return {
@@ -110,7 +110,7 @@ class Processes:
         }
 
     def _tell_guard(self, line: str) -> None:
-        """Which process groups the guard has to end."""
+        """Tell the guard which process groups to end."""
         if self._guard is not None and self._guard.stdin is not None:
             with suppress(BrokenPipeError):
                 self._guard.stdin.write(f"{line}\n".encode())

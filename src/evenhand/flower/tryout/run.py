@@ -1,4 +1,4 @@
-"""A run that was started on a federation on loopback."""
+"""A run on a federation on loopback."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Run:
         return str(self.row().get("status-details", ""))
 
     def row(self) -> dict[str, Any]:
-        """All that ``flwr list`` knows about it."""
+        """Everything that ``flwr list`` knows about it."""
         listed = self._commands.flwr_json("list", CONNECTION, "--run-id", str(self.id))
         rows: list[dict[str, Any]] = listed["runs"]
         return rows[0]
 
     def wait(self, timeout: float | None = None) -> str:
-        """Wait until it has finished; its status."""
+        """Wait until it has finished; returns its status."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while not (status := self.status()).startswith("finished"):
             self._link.check()
@@ -49,7 +49,7 @@ class Run:
         return status
 
     def log(self) -> str:
-        """What the server's app has logged."""
+        """The log of the server app."""
         printed = self._commands.flwr("log", str(self.id), CONNECTION, "--show")
         first, _, rest = printed.partition("\n")
         return rest if first.startswith("Using SuperLink") else printed
@@ -59,15 +59,14 @@ class Run:
         self._commands.flwr_json("stop", str(self.id), CONNECTION)
 
     def kill_server_app(self) -> None:
-        """Kill the process that runs the server's app (of every run in progress: they cannot be
-        told apart)."""
+        """Kill the process of the server app (of every run in progress: they cannot be
+        distinguished)."""
         if not kill_server_apps(self._link):
             raise FederationError(f"run {self.id} has no server app; its status is {self.status()}")
 
 
 def kill_server_apps(link: Member) -> bool:
-    """Kill the processes that run servers' apps (where there is a /proc to find them); whether
-    there were any."""
+    """Kill the processes of server apps (needs /proc); returns whether there were any."""
     found = [pid for pid in link.pids() if b"flwr-serverapp" in _command_line(pid)]
     for pid in found:
         with suppress(ProcessLookupError):

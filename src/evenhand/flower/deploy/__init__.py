@@ -1,0 +1,1 @@
+"""Files that deploy a federation with containers, and what runs inside them."""

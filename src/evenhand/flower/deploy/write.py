@@ -1,0 +1,92 @@
+"""Writes the files that deploy a Flower app with containers: ``deploy/`` beside the app."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+from string import Template
+
+from evenhand.errors import SpecError
+
+KIT = Path(__file__).with_name("kit")
+FOLDER = "deploy"
+# names in the kit that would be hidden, or mean something, in this repository
+NAMES = {
+    "dockerignore": ".dockerignore",
+    "gitignore": ".gitignore",
+    "env.example": ".env.example",
+    "wheels.md": "wheels/README.md",
+}
+DOCKER_NAMES = (
+    "\n    resolver 127.0.0.11 valid=10s ipv6=off; # Docker's own; the address may change\n"
+)
+EXCLUDE = f'fab-exclude = ["{FOLDER}/**"]'
+
+
+class _Kit(Template):
+    """@{name} is filled in; $ belongs to Compose, Kubernetes and nginx."""
+
+    delimiter = "@"
+
+
+def write_deployment(app: Path) -> Path:
+    """Write ``deploy/`` into the directory of a Flower app, and keep it out of the app's bundle.
+
+    Returns the new folder. It must not exist yet.
+    """
+    settings, project = _read_project(app)
+    folder = app / FOLDER
+    if folder.exists():
+        raise SpecError(f"{folder} exists already; move it away to write a new one")
+    for name, text in deployment(project).items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    if "fab-exclude" not in settings["tool"]["flwr"]["app"]:
+        file = app / "pyproject.toml"
+        text = file.read_text(encoding="utf-8")
+        header = re.compile(r"^\[tool\.flwr\.app\][ \t]*(#.*)?$", re.MULTILINE)
+        file.write_text(header.sub(lambda line: f"{line[0]}\n{EXCLUDE}", text), encoding="utf-8")
+    return folder
+
+
+def deployment(project: str) -> dict[str, str]:
+    """The files of ``deploy/`` by their paths."""
+    ours, flwr = version("evenhand"), version("flwr")
+    nginx = (KIT / "nginx.conf").read_text(encoding="utf-8")
+    in_a_pod = _Kit(nginx).substitute(resolver="", upstream="127.0.0.1:8001")
+    values = {
+        "project": project,
+        "evenhand": ours,
+        "tag": ours.replace("+", "-"),  # an image's tag cannot have a plus sign
+        "flwr": flwr,
+        "tried": "1.41",  # the version that the README speaks of, whatever is installed
+        "torch": version("torch").partition("+")[0],
+        "resolver": DOCKER_NAMES,
+        "upstream": "superlink:8001",
+        "nginx": textwrap.indent(in_a_pod, "    ").rstrip(),
+    }
+    files = sorted(path for path in KIT.rglob("*") if path.is_file())
+    return {
+        NAMES.get(path.name, path.relative_to(KIT).as_posix()): _Kit(
+            path.read_text(encoding="utf-8")
+        ).substitute(values)
+        for path in files
+    }
+
+
+def _read_project(app: Path) -> tuple[dict[str, dict[str, dict[str, object]]], str]:
+    """An app's pyproject.toml, and its name as containers and namespaces can have it."""
+    file = app / "pyproject.toml"
+    if not file.is_file():
+        raise SpecError(f"{app} is not a Flower app: it has no pyproject.toml")
+    try:
+        settings = tomllib.loads(file.read_text(encoding="utf-8"))
+        settings["tool"]["flwr"]["app"]["components"]
+        name = str(settings["project"]["name"])
+    except (tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise SpecError(f"{file} does not describe a Flower app: {error}") from error
+    return settings, re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "federation"
