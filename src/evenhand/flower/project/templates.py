@@ -179,8 +179,7 @@ This needs evenhand with its extra `flower`; from a clone of evenhand, `pip inst
 $up
 ```
 
-It starts a SuperLink and $clients SuperNodes as real processes with TLS and node
-keys, trains, shows the server's log, and stops everything. $about_data
+It starts a SuperLink and $clients SuperNodes as real processes with TLS and node keys, trains, shows the server's log, and stops everything. $about_data
 
 Afterwards `runs/$project` has the model, the history and the scores. Write a report about them (it
 needs plotly: `pip install plotly`). It also says what the server learned about single clients:
@@ -199,8 +198,9 @@ $up -c 'num-rounds=20 out="runs/second"'
 ## With real nodes
 
 `evenhand flower deploy .` writes container files for the server and the nodes. Without containers,
-install evenhand with its extra `flower` on the server and at every node, set `FLWR_TELEMETRY_ENABLED=0` and
-`FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process, and take these steps:
+install evenhand with its extra `flower` on the server and at every node, set
+`FLWR_TELEMETRY_ENABLED=0` and `FLWR_DISABLE_UPDATE_CHECK=1` for every Flower process, and take
+these steps:
 
 1. Start the SuperLink on the server. It needs a certificate for the name by which nodes reach it
    and for 127.0.0.1, which its own processes use. evenhand's docs/how-to/federation-security.md
