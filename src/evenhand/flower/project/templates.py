@@ -179,7 +179,8 @@ This needs evenhand with its extra `flower`; from a clone of evenhand, `pip inst
 $up
 ```
 
-It starts a SuperLink and $clients SuperNodes as real processes with TLS and node keys, trains, shows the server's log, and stops everything. $about_data
+It starts a SuperLink and $clients SuperNodes as real processes with TLS and node keys. It
+trains, shows the server's log, and stops everything. $about_data
 
 Afterwards `runs/$project` has the model, the history and the scores. Write a report about them (it
 needs plotly: `pip install plotly`). It also says what the server learned about single clients:
