@@ -467,6 +467,6 @@ def test_other_commands_say_that_the_data_are_elsewhere(
     assert code == 1
     assert (
         err
-        == "evenhand: the data of this run are with the nodes of a federation; start its Flower app"
-        " to run it, or to go on with it\n"
+        == "evenhand: the data of this run stay with the nodes of a federation; start its Flower"
+        " app to run or resume it\n"
     )

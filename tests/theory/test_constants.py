@@ -18,7 +18,9 @@ import evenhand as eh
 from evenhand.theory import estimate
 from tests.support import federations
 
-PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "bounds.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "bounds.md").read_text(
+    encoding="utf-8"
+)
 SIZES = (7, 5, 9)
 THETA = np.array([0.5, -1.0, 2.0])
 

@@ -1,5 +1,4 @@
-"""Everything there is to say about a study: numbers, tables and words, for the command line and the
-page alike."""
+"""All results of a study: metrics, tables and sentences, for the command line and the report."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Row = dict[str, Any]
 MOST_ROWS = 40  # a table of more is no longer read
 MOST_RATES = 14  # rows of rates, of two lines each
 WIDTH = 130  # columns of a text that goes to no terminal: tables with intervals are wide
-# how a study is looked at where nothing else is asked for, see analyse()
+# the defaults of analyse()
 NUMBERS: dict[str, Any] = {
     "over": "auto",
     "level": 0.95,
@@ -49,21 +48,21 @@ NUMBERS: dict[str, Any] = {
 
 @dataclass(frozen=True, repr=False)
 class Findings:
-    """All numbers about a study; printed, they are the tables and sentences of the command line."""
+    """All results of a study; printed, they are the tables and sentences of the command line."""
 
     study: Study
     comparison: Comparison
     entries: Sequence[Entry]  # the harm ledger
     # by "group" and "team", then method, then kind
     gaps: Mapping[str, Mapping[str, Mapping[str, Interval]]]
-    # by "group" and "team", then method: rates of each group, and the two that make a gap
+    # by "group" and "team", then method: rates of each group, and the gaps between them
     groups: Mapping[str, Mapping[str, GroupView]]
-    answer: Answer  # all that in three sentences
-    sentences: Sequence[str]  # and in more
-    least: int  # fewer samples were not judged
-    # the label that gaps in rates are about; None: of many labels, the one that differs most
+    answer: Answer  # the summary, in at most three sentences
+    sentences: Sequence[str]  # the details
+    least: int  # samples needed to test a client or group
+    # the positive label of the rates; None: with several labels, the one that differs most
     positive: str | None = None
-    # how the point was chosen that is looked at here, beside the references
+    # how the point compared here with the references was chosen
     sweep: Sweep | None = None
     tuned: Tuned | None = None  # how the settings of each method were chosen
 
@@ -99,15 +98,15 @@ class Findings:
         return pd.DataFrame(tables[name])
 
     def of(self, study: Study) -> Findings:
-        """The same look at another study."""
+        """Another study, analysed in the same way."""
         over = "auto" if self.comparison.over == "nothing" else self.comparison.over
         kind = self.study.measure.kind
         asked = None if kind == study.measure.kind else kind
         return analyse(study, over, self.comparison.level, self.least, self.positive, asked)
 
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: comparison, differences, ledger, gaps, clients; of a sweep, also
-        sweep; of methods that diverged, diverged."""
+        """Rows of tables, by name: comparison, differences, ledger, gaps, clients; where they
+        apply, also sweep, tuning and diverged."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
@@ -183,18 +182,18 @@ def analyse(
     positive: str | None = None,
     measure: str | None = None,
 ) -> Findings:
-    """Look at a study from all sides.
+    """Analyse a study: metrics with intervals, gains and losses, gaps, and sentences.
 
     Args:
-        over: what intervals are over: "seeds+samples" (another training and other samples of
-            these clients), "seeds" or "samples" alone, other "clients" like these, or "both" other
-            clients and samples; "auto" is seeds+samples where there are two seeds, else samples.
+        over: what intervals are over: "seeds+samples" (other seeds and other samples of these
+            clients), only "seeds" or only "samples", other "clients" like these, or "both" other
+            clients and samples; "auto" is seeds+samples with two or more seeds, else samples.
         level: of the intervals.
-        least: clients and groups with fewer test samples are not judged.
-        positive: the label that rates are about; by default the last of two.
-        measure: what "served" means: "accuracy", "balanced_accuracy", "recall", "specificity",
-            "precision", "auc" or "loss" of a classifier, "error" or "mae" of a regression. By
-            default accuracy, or the error.
+        least: clients and groups with fewer test samples are not tested for gains and losses.
+        positive: the positive label of the rates; by default the second of two.
+        measure: what to compare methods by: "accuracy", "balanced_accuracy", "recall",
+            "specificity", "precision", "auc" or "loss" for a classifier, "error" or "mae" for a
+            regression. By default accuracy or the error.
     """
     study = measured(study.in_order(), measure, positive)
     comparison, entries = compare(study, over, level), ledger(study, level, least)
@@ -220,8 +219,8 @@ def analyse(
 def _of_rates(
     study: Study, views: Mapping[str, GroupView], positive: str | None, level: float, least: int
 ) -> dict[str, Sequence[Entry]]:
-    """What groups gain and lose in recall and specificity, where accuracy is the measure: with
-    different base rates it does not say who is harmed."""
+    """What groups gain and lose in recall and specificity if accuracy is the measure: with
+    different base rates, accuracy does not show who is harmed."""
     if positive is None or study.measure.kind != "accuracy" or not views:
         return {}
     kinds = ("recall", "specificity")
@@ -231,18 +230,18 @@ def _of_rates(
 
 
 def measured(study: Study, measure: str | None, positive: str | None) -> Study:
-    """The study, judged by what was asked for."""
+    """The study with the chosen measure."""
     return study if measure is None else study.measured_by(measure, positive)
 
 
 def conclude(study: Study, spec: Spec, **numbers: Any) -> Findings:
-    """:func:`analyse` what a spec was run for: all methods, or the point that a sweep chooses."""
+    """:func:`analyse` all methods of a spec, or the point that a sweep chooses."""
     if not spec.select:
         found = analyse(study, **numbers)
         return found if study.root is None else replace(found, tuned=read_tuned(study.root))
     sweep = Sweep.of(measured(study, numbers.get("measure"), numbers.get("positive")), spec)
     found = analyse(sweep.final, **numbers)
-    # what is next after a sweep is not another comparison of its points
+    # after a sweep, the next step is not another comparison of its points
     command = f"evenhand report {shlex.quote(str(study.root))}" if study.root is not None else ""
     return replace(found, sweep=sweep, answer=replace(found.answer, command=command))
 
