@@ -282,7 +282,7 @@ def test_where_clients_are_seen_there_is_a_row_for_each(tmp_path: Path) -> None:
     assert {"overview", "distribution", "front", "learning"} <= figures(html)
     assert "not shared" not in section(html, "methods") + section(html, "clients")
     assert section(html, "server").count("yes, but not its evaluation by client") == 1
-    assert "How single samples are predicted was not shared" in section(html, "ledger")
+    assert "Per-sample results were not shared" in section(html, "ledger")
 
 
 def test_several_seeds_give_intervals_without_single_clients(tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest
     assert figures(html) == {"overview", "front", "gaps-group", "members-group", "learning"}
     for key in ("clients", "weights"):
         assert (
-            "Not shared: with fedavg the server saw sums over clients, nothing of single ones."
+            "Not shared: with fedavg the server saw sums only, nothing client by client."
             in section(html, key)
         )
-    assert "How single clients fare was not shared with the server" in text_of(html)
+    assert "The server saw no scores client by client" in text_of(html)
     assert not re.search(r"\bnan\b", text_of(html), re.IGNORECASE)
     assert "gini" not in section(html, "methods").lower().replace(
         "of std and gini, smaller is better", ""
@@ -366,7 +366,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     assert "Gini" in head
     assert rest.split()[:11].count("shared") == 1
     differences = (
-        section(html, "methods").partition("what it costs.")[2].partition("Further numbers")[0]
+        section(html, "methods").partition("points of accuracy.")[2].partition("More metrics")[0]
     )
     assert "afl" in differences
     assert "Gini" not in differences.partition("method")[2]
@@ -386,8 +386,8 @@ def test_a_difference_to_what_was_not_shared_is_not_made_up(tmp_path: Path) -> N
     study = Study.load([tmp_path / name for name in ("fedavg", "afl", "qffl")])
     table = (
         section(page(analyse(study)), "methods")
-        .partition("what it costs.")[2]
-        .partition("Further numbers")[0]
+        .partition("points of accuracy.")[2]
+        .partition("More metrics")[0]
     )
     of_afl, of_qffl = table.partition(" afl ")[2].split(" qffl ")
     assert table.count("not shared") == 1

@@ -105,7 +105,7 @@ def test_a_reference_is_compared_with_everyone_else_at_bonferronis_level() -> No
     assert [row["group"] for row in judged.ratios] == ["a", "b"]
     assert "relative to c (the reference, 41.0 %)" in str(judged)
     assert "relative to a" not in str(judged)
-    assert "over b (the highest, 45.0 %)" in str(audited(UNEQUAL))
+    assert "relative to b (the highest, 45.0 %)" in str(audited(UNEQUAL))
 
 
 def test_a_reference_may_be_the_value_of_a_column_of_numbers() -> None:

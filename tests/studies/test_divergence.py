@@ -221,7 +221,7 @@ def test_the_command_line_and_the_page_say_it_first(spec: str) -> None:
     assert code == 0, err
     page = Path("r.html").read_text()
     assert said in page
-    assert "Diverged, and not judged: <strong>fedavg</strong>" in page
+    assert "Diverged and excluded: <strong>fedavg</strong>" in page
     shown = page.partition("<script")[0].lower()
     assert "infinity" not in shown
     assert "nan" not in shown
