@@ -318,7 +318,7 @@ def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest
     assert "The server saw no scores client by client" in text_of(html)
     assert not re.search(r"\bnan\b", text_of(html), re.IGNORECASE)
     assert "gini" not in section(html, "methods").lower().replace(
-        "of std and gini, smaller is better", ""
+        "smaller is better for std and gini", ""
     )
     assert "4 clients" in text_of(html)
     assert "36 test samples" in text_of(html)
@@ -333,12 +333,12 @@ def test_the_page_says_what_the_server_learned(tmp_path: Path) -> None:
     found = section(page(analyse(Study.load([tmp_path / "afl", tmp_path / "ditto"]))), "server")
     assert found.startswith("What the server learned about single clients")
     assert (
-        "afl its loss how it fares: its predictions counted by label and group, its losses - no"
+        "afl its loss its scores: counts of predictions by label and group, and losses - no"
         in found
     )
     assert (
-        "ditto nothing: sums only nothing by name: sums, and how many clients have which accuracy"
-        " personal yes" in found
+        "ditto nothing: sums only nothing client by client: sums, and how many clients have which"
+        " accuracy personal yes" in found
     )
     federation = ragged(SIZES)
     first = [str(federation.train.client(0)[2].tolist().count(code)) for code in range(3)]
@@ -356,7 +356,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     study = Study.load([tmp_path / "fedavg", tmp_path / "afl"])
     html = page(analyse(study))
     assert not {"distribution", "sorted", "weights"} & figures(html)
-    assert "A page about the other methods alone has these figures." in section(html, "clients")
+    assert "A report on only the other methods has these figures." in section(html, "clients")
     rows = compare(study).rows
     assert np.isnan(rows["fedavg"]["gini"].value)
     assert rows["afl"]["gini"].value == pytest.approx(
@@ -444,7 +444,7 @@ def test_a_run_that_was_ended_says_how_far_it_came(tmp_path: Path) -> None:
     assert (code, out) == (1, "")
     told = (
         f"evenhand: {directory} is not finished: it has done 2 of 3 rounds; start its Flower app"
-        " again with the same out, and it goes on"
+        " again with the same out to resume it"
     )
     assert err.startswith(told)
     assert err.count("\n") == 1
