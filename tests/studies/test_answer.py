@@ -131,10 +131,10 @@ def test_clients_that_lean_to_one_side_are_told_of_with_a_method():
     found = analyse(study, least=5)
     line = next(line for line in found.sentences if "sign test" in line)
     assert line.startswith(
-        "Of the 20 clients whose accuracy changes with qffl, 20 do worse than with FedAvg (sign"
-        " test, p < 0.001); the mean over all clients changes by -6.2 points ["
+        "All 20 clients whose accuracy changes with qffl do worse than with FedAvg (sign test, p <"
+        " 0.001); the mean over all clients changes by -6.2 points ["
     )
-    assert "and is worse for 20 of the 20 clients whose accuracy changes" in " ".join(
+    assert "and is worse for all 20 clients whose accuracy changes" in " ".join(
         found.answer.sentences
     )
 
@@ -584,8 +584,8 @@ def test_words_name_groups_that_pay():
         {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
     )
     line = next(line for line in analyse(study).sentences if "groups" in line)
-    assert line.startswith("Compared with FedAvg, qffl is significantly worse for 10 of the 10 ")
-    assert "; it is significantly worse for 2 of the 2 groups: " in line
+    assert line.startswith("Compared with FedAvg, qffl is significantly worse for all 10 clients: ")
+    assert "; it is significantly worse for both groups: " in line
     assert "north (-" in line
     assert "south (-" in line
 
@@ -604,7 +604,7 @@ def test_plus_is_better_also_for_errors():
     text = " ".join(found.sentences)
     size, ends = -10 * mean.value, (-10 * mean.high, -10 * mean.low)
     assert f"raises mean error by {size:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]" in text
-    assert "qffl is significantly worse for 10 of the 10 clients: client " in text
+    assert "qffl is significantly worse for all 10 clients: client " in text
     lost = min(e.gain.value for e in found.entries if e.by == "client" and e.method == "qffl")
     assert f"({10 * lost:+.2f})" in text
     table = repr(found)

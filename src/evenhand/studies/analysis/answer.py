@@ -138,7 +138,10 @@ def harm_sentence(found: Evidence) -> str:
         parts.append(f"FedAvg serves the {worst} group worst")
     if not parts and len(study.names("client")) > 1:
         parts.append(_worst_client(found, study.reference))
-    return "; ".join(part for part in parts if part) + "." if any(parts) else ""
+    first, *rest = [part for part in parts if part] or [""]
+    if first.startswith("FedAvg "):
+        rest = [f"it {part.removeprefix('FedAvg ')}" for part in rest]
+    return "; ".join([first, *rest]) + "." if first else ""
 
 
 def _against_alone(found: Evidence, reference: str, alone: str) -> str:

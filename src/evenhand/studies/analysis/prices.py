@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.ledger import Entry
-from evenhand.studies.analysis.writing import change, count_of, listed, loss, size, whose
+from evenhand.studies.analysis.writing import (
+    change,
+    count_of,
+    listed,
+    loss,
+    out_of,
+    size,
+    whose,
+)
 
 TOLD = 2  # methods whose costs are spelt out, and costs per method
 
@@ -49,7 +57,8 @@ def _parts(found: Evidence, label: str) -> list[tuple[float, str]]:
             parts.append((-one.interval.value, f"{worse} {lost} by {size(study, one.interval)}"))
     leaning = found.collective.get((label, str(study.reference)))
     if leaning is not None and leaning.lose > leaning.gain:
-        text = f"is worse for {leaning.lose} of the {leaning.changed} clients whose {what} changes"
+        several = out_of(leaning.lose, leaning.changed, "clients")
+        text = f"is worse for {several} whose {what} changes"
         parts.append((-leaning.mean.value, text))
     for by in study.kinds:
         if harmed := found.judged(label, study.reference, "harmed", by):
@@ -65,5 +74,5 @@ def _parts(found: Evidence, label: str) -> list[tuple[float, str]]:
 def _harm(found: Evidence, harmed: Sequence[Entry], by: str) -> str:
     if len(harmed) == 1:
         return loss(found.study, harmed[0])
-    first = f"{whose(harmed[0])} ({change(found.study, harmed[0].gain)})"
-    return f"harms {count_of(len(harmed), by)}, most of all {first}"
+    first = f"{whose(harmed[0])}, {change(found.study, harmed[0].gain)}"
+    return f"harms {count_of(len(harmed), by)} (most of all {first})"

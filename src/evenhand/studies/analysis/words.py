@@ -19,6 +19,7 @@ from evenhand.studies.analysis.writing import (
     gain,
     listed,
     loss,
+    out_of,
     signed,
     size,
 )
@@ -122,9 +123,10 @@ def _leaning(found: Evidence, label: str) -> str:
     if one is None:
         return ""
     side, count = ("worse", one.lose) if one.lose > one.gain else ("better", one.gain)
+    several = out_of(count, one.changed, "clients")
     return (
-        f"Of the {one.changed} clients whose {found.study.measure.words[0]} changes with {label},"
-        f" {count} do {side} than with FedAvg (sign test, p {_p(one.p)}); the mean over all"
+        f"{several[0].upper()}{several[1:]} whose {found.study.measure.words[0]} changes with"
+        f" {label} do {side} than with FedAvg (sign test, p {_p(one.p)}); the mean over all"
         f" clients changes by {change(found.study, one.mean)}."
     )
 
@@ -189,6 +191,8 @@ def _alone(found: Evidence, reference: str, alone: str) -> str:
     if text:
         return f"Compared with local-only training, FedAvg {text}."
     rows = found.rows(reference, alone)
+    if all(entry.verdict == "few" for entry in rows):
+        return ""
     return (
         "FedAvg is neither significantly better nor significantly worse than local-only training"
         f" for any of {_judged(found, rows)}."
@@ -216,19 +220,18 @@ def _better_and_worse(found: Evidence, method: str, against: str, by: str) -> st
         return loss(study, harmed[0]) if harmed else gain(study, gaining[0])
     losers = f": {_listed(study, harmed)}" if harmed else ""
     if not gaining:
-        return f"is significantly worse for {len(harmed)} of {_judged(found, rows)}{losers}"
+        return f"is significantly worse for {_judged(found, rows, len(harmed))}{losers}"
     worse = f" and worse for {len(harmed)}{losers}" if harmed else ""
-    return f"is significantly better for {len(gaining)} of {_judged(found, rows)}{worse}"
+    return f"is significantly better for {_judged(found, rows, len(gaining))}{worse}"
 
 
-def _judged(found: Evidence, rows: Sequence[Entry]) -> str:
-    """The clients, groups or teams with enough samples, in words: "the 20 clients"."""
+def _judged(found: Evidence, rows: Sequence[Entry], count: int | None = None) -> str:
+    """All or some of the clients, groups or teams with enough samples: "3 of the 20 clients"."""
     judged, by = sum(entry.verdict != "few" for entry in rows), rows[0].by
-    if judged == len(rows):
-        return f"the {count_of(judged, by)}"
-    return (
-        f"the {count_of(judged, by)} with at least {found.least} {found.study.measure.part} samples"
-    )
+    enough = f" with at least {found.least} {found.study.measure.part} samples"
+    what = by if judged == 1 else f"{by}s"
+    some = f"the {judged:,} {what}" if count is None else out_of(count, judged, what)
+    return some + (enough if judged < len(rows) else "")
 
 
 def _guess(study: Study) -> str:

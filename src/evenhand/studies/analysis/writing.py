@@ -67,10 +67,23 @@ def named(study: Study, label: str) -> str:
 def client(name: str) -> str:
     """A client in a sentence.
 
-    >>> client("6"), client("client 6")
-    ('client 6', 'client 6')
+    >>> client("6"), client("client 6"), client("va")
+    ('client 6', 'client 6', 'client "va"')
     """
-    return name if name.lower().startswith("client") else f"client {name}"
+    if name.lower().startswith("client"):
+        return name
+    return f"client {name}" if name.isdigit() else f'client "{name}"'
+
+
+def out_of(count: int, total: int, what: str) -> str:
+    """How many of several.
+
+    >>> out_of(3, 20, "clients"), out_of(20, 20, "clients"), out_of(2, 2, "groups")
+    ('3 of the 20 clients', 'all 20 clients', 'both groups')
+    """
+    if count < total or total == 1:
+        return f"{count} of the {total} {what}"
+    return f"both {what}" if total == 2 else f"all {total} {what}"
 
 
 def whose(entry: Entry) -> str:
