@@ -37,7 +37,7 @@ ROWS = [
     (b"by,name,count\nclient,\xff,1\n", "byte 21 is no UTF-8"),
     (b'by,name,count\nclient,"a,1\n', "unexpected end of data"),
     (b"by,name,accuracy\nclient,a,1\n", "it has no column 'count'"),
-    (b"by,name,count\nclienu,a,1\n", "line 2 is about a 'clienu', not a client, everyone"),
+    (b"by,name,count\nclienu,a,1\n", "line 2 has by = 'clienu', not one of client, everyone"),
     (b"by,name,count\nclient,a,x1\n", "count in line 2 is 'x1', not a number"),
     (b"by,name,count\nclient,a,1_0\n", "count in line 2 is '1_0', not a number"),
     (b"by,name,count\nclient,a," + b"9" * 99 + b"\n", "count in line 2 is '9999"),
@@ -102,7 +102,7 @@ def test_a_damaged_spec_in_a_run_is_refused(content: bytes, tmp_path: Path) -> N
         load_spec(tmp_path)
     message = str(caught.value)
     assert message.startswith(f"{tmp_path / 'spec.toml'} is damaged: ")
-    assert message.endswith("; put it right, or put a copy of it back")
+    assert message.endswith("; correct it, or put a copy of it back")
     assert "\n" not in message
 
 

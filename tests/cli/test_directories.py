@@ -131,7 +131,7 @@ def test_a_directory_with_nothing_but_a_half_written_spec_is_begun_anew(
         code, out, err = call("resume", "my run")
         assert (code, out) == (1, "")
         assert err == (
-            "evenhand: my run holds no run: nothing was begun in it; run the command again with"
+            "evenhand: my run holds no run: nothing was started in it; run the command again with"
             " --out 'my run'\n"
         )
     assert call("run", "s.toml", "--out", "my run", "-q") == (0, "", "")

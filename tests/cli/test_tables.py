@@ -69,7 +69,7 @@ def test_a_table_ends_in_results_for_every_hospital_and_group(call: Call, tmp_pa
         out.index("Gain (+) or loss (-) of each client")
         < out.index(" north ")
         < out.index("Gain (+) or loss (-) of each group")
-        < out.index("\nFedAvg serves")
+        < out.rindex("FedAvg serves")
     )
     spec = tomllib.loads((tmp_path / "runs" / "patients" / "spec.toml").read_text())
     columns = {"client": "hospital", "label": "stage > 0", "group": "sex", "drop": ["days"]}
@@ -368,7 +368,7 @@ def test_a_regression_with_a_client_and_a_group_that_have_no_test_rows_ends_in_t
     assert (code, err) == (0, "")
     assert any(line.split() == ["alone", "0", "(few)", "-", "-"] for line in out.splitlines())
     assert any(line.split() == ["x", "0", "(few)", "-", "-"] for line in out.splitlines())
-    assert " of 4 clients with at least 10 test samples" in " ".join(out.split())
+    assert " clients with at least 10 test samples" in " ".join(out.split())
 
 
 def test_brackets_in_names_are_shown_as_they_are(call: Call) -> None:
@@ -399,8 +399,8 @@ def test_resuming_refuses_a_table_that_has_changed(call: Call, tmp_path: Path) -
     assert (code, err) == (
         1,
         (
-            "evenhand: the data have changed since mine was begun; run them in a directory of their"
-            " own\n"
+            "evenhand: the data have changed since mine was begun; use another directory for the"
+            " new data\n"
         ),
     )
     assert (tmp_path / "mine" / "encoding.json").read_bytes() == before

@@ -282,7 +282,7 @@ def test_where_clients_are_seen_there_is_a_row_for_each(tmp_path: Path) -> None:
     assert {"overview", "distribution", "front", "learning"} <= figures(html)
     assert "not shared" not in section(html, "methods") + section(html, "clients")
     assert section(html, "server").count("yes, but not its evaluation by client") == 1
-    assert "How single samples are predicted was not shared" in section(html, "ledger")
+    assert "Per-sample results were not shared" in section(html, "ledger")
 
 
 def test_several_seeds_give_intervals_without_single_clients(tmp_path: Path) -> None:
@@ -312,13 +312,13 @@ def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest
     assert figures(html) == {"overview", "front", "gaps-group", "members-group", "learning"}
     for key in ("clients", "weights"):
         assert (
-            "Not shared: with fedavg the server saw sums over clients, nothing of single ones."
+            "Not shared: with fedavg the server saw sums only, nothing client by client."
             in section(html, key)
         )
-    assert "How single clients fare was not shared with the server" in text_of(html)
+    assert "The server saw no scores client by client" in text_of(html)
     assert not re.search(r"\bnan\b", text_of(html), re.IGNORECASE)
     assert "gini" not in section(html, "methods").lower().replace(
-        "of std and gini, smaller is better", ""
+        "smaller is better for std and gini", ""
     )
     assert "4 clients" in text_of(html)
     assert "36 test samples" in text_of(html)
@@ -333,12 +333,12 @@ def test_the_page_says_what_the_server_learned(tmp_path: Path) -> None:
     found = section(page(analyse(Study.load([tmp_path / "afl", tmp_path / "ditto"]))), "server")
     assert found.startswith("What the server learned about single clients")
     assert (
-        "afl its loss how it fares: its predictions counted by label and group, its losses - no"
+        "afl its loss its scores: counts of predictions by label and group, and losses - no"
         in found
     )
     assert (
-        "ditto nothing: sums only nothing by name: sums, and how many clients have which accuracy"
-        " personal yes" in found
+        "ditto nothing: sums only nothing client by client: sums, and how many clients have which"
+        " accuracy personal yes" in found
     )
     federation = ragged(SIZES)
     first = [str(federation.train.client(0)[2].tolist().count(code)) for code in range(3)]
@@ -356,7 +356,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     study = Study.load([tmp_path / "fedavg", tmp_path / "afl"])
     html = page(analyse(study))
     assert not {"distribution", "sorted", "weights"} & figures(html)
-    assert "A page about the other methods alone has these figures." in section(html, "clients")
+    assert "A report on only the other methods has these figures." in section(html, "clients")
     rows = compare(study).rows
     assert np.isnan(rows["fedavg"]["gini"].value)
     assert rows["afl"]["gini"].value == pytest.approx(
@@ -366,7 +366,7 @@ def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:
     assert "Gini" in head
     assert rest.split()[:11].count("shared") == 1
     differences = (
-        section(html, "methods").partition("what it costs.")[2].partition("Further numbers")[0]
+        section(html, "methods").partition("points of accuracy.")[2].partition("More metrics")[0]
     )
     assert "afl" in differences
     assert "Gini" not in differences.partition("method")[2]
@@ -386,8 +386,8 @@ def test_a_difference_to_what_was_not_shared_is_not_made_up(tmp_path: Path) -> N
     study = Study.load([tmp_path / name for name in ("fedavg", "afl", "qffl")])
     table = (
         section(page(analyse(study)), "methods")
-        .partition("what it costs.")[2]
-        .partition("Further numbers")[0]
+        .partition("points of accuracy.")[2]
+        .partition("More metrics")[0]
     )
     of_afl, of_qffl = table.partition(" afl ")[2].split(" qffl ")
     assert table.count("not shared") == 1
@@ -444,7 +444,7 @@ def test_a_run_that_was_ended_says_how_far_it_came(tmp_path: Path) -> None:
     assert (code, out) == (1, "")
     told = (
         f"evenhand: {directory} is not finished: it has done 2 of 3 rounds; start its Flower app"
-        " again with the same out, and it goes on"
+        " again with the same out to resume it"
     )
     assert err.startswith(told)
     assert err.count("\n") == 1
@@ -467,6 +467,6 @@ def test_other_commands_say_that_the_data_are_elsewhere(
     assert code == 1
     assert (
         err
-        == "evenhand: the data of this run are with the nodes of a federation; start its Flower app"
-        " to run it, or to go on with it\n"
+        == "evenhand: the data of this run stay with the nodes of a federation; start its Flower"
+        " app to run or resume it\n"
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def audited(**settings: Any) -> eh.audit.Audit:
 def test_a_page_has_the_answer_every_rate_and_the_source() -> None:
     judged = audited(group="g")
     made = page(judged)
-    text = re.sub(r"<[^>]+>", " ", made).replace("&nbsp;", " ").replace("&#x27;", "'")
+    text = unescape(re.sub(r"<[^>]+>", " ", made))
     flat = " ".join(text.split())
     for sentence in judged.sentences:
         assert sentence in flat
@@ -95,7 +96,7 @@ def test_weighted_pages_show_effective_samples() -> None:
     table = predictions().assign(w=lambda frame: 1 + frame["s"])
     made = page(eh.audit(table, "y", score="s", group="g", weight="w"))
     assert "effective</small>" in made
-    assert "the score test with Holm" in made
+    assert "the score test, with Holm" in made
 
 
 def test_dots_and_lines_lie_where_their_numbers_are() -> None:
@@ -121,7 +122,7 @@ def test_the_command_and_python_write_a_page(call: Call, tmp_path: Path) -> None
     code, out, _ = call("audit", "p.csv", *arguments)
     assert code == 0
     assert out.endswith("Report: page.html\n")
-    assert "<h1>Who is served how well: p.csv</h1>" in Path("page.html").read_text()
+    assert "<h1>Audit of predictions: p.csv</h1>" in Path("page.html").read_text()
     written = eh.audit_page(audited(), tmp_path / "sub" / "audit.html")
     assert written.read_text().startswith("<!doctype html>")
     assert written.stat().st_size < 1_000_000

@@ -222,9 +222,9 @@ def test_ledger_is_filtered_paged_and_sorted(show: Open) -> None:
     assert all("harmed" in row for row in rows.all_inner_texts())
     assert f"{harmed} harmed" in state.inner_text()
     window.get_by_label("Verdict").select_option("")
-    window.get_by_label("Whom").select_option("group")
+    window.get_by_label("Who", exact=True).select_option("group")
     assert {name.split()[0] for name in rows.locator("th").all_inner_texts()} == {"north", "south"}
-    window.get_by_label("Whom").select_option("")
+    window.get_by_label("Who", exact=True).select_option("")
     window.get_by_label("Name contains").fill("CLIENT 13")
     assert set(rows.locator("th").all_inner_texts()) == {"client 13"}
     window.get_by_label("Name contains").fill("")
@@ -241,7 +241,7 @@ def test_a_figure_changes_with_what_is_chosen(show: Open) -> None:
     window = show()
     plot, numbers = window.locator("#plot-front"), window.locator("#figure-front .numbers")
     before = plot.get_attribute("aria-label")
-    window.get_by_label("Set the mean against").select_option(
+    window.get_by_label("Mean against", exact=True).select_option(
         label="standard deviation over clients"
     )
     api.expect(plot.locator(".ytitle")).to_contain_text("standard deviation")

@@ -98,7 +98,7 @@ def test_intervals_that_leave_out_their_number_are_explained_with_an_example() -
         replace(findings, comparison=replace(comparison, rows=beside, estimates=middle))
     )
     assert (
-        "a number can lie outside its own interval (qffl, worst client: seen 63.2, estimated 71.0 %"
+        "a value can fall outside its own interval (qffl, worst client: observed 63.2, estimated 71.0 %"
         " [65.0, 77.0])."
     ) in text
 
@@ -134,11 +134,11 @@ def test_plus_is_better_for_errors_too() -> None:
     before, after = (-study.measure.scale * merit for merit in (entry.reference, entry.merit))
     assert after < before  # the error falls
     assert numbers.gain_words(study, entry).partition(": ")[2].startswith("+")
-    assert numbers.gain_title(study, "fedavg").endswith("a smaller error is +")
+    assert numbers.gain_title(study, "fedavg").endswith("where + is a smaller error")
     text = page(findings)
     seen = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL)
     assert not re.search(r"[-\u2212]0\.0+\b", seen)
-    assert "a smaller error is +" in part(text, "methods")
+    assert "where + is a smaller error" in part(text, "methods")
 
 
 def test_differences_have_only_numbers_in_which_plus_is_better() -> None:
@@ -161,7 +161,7 @@ def test_one_of_something_is_not_several() -> None:
 def test_gains_are_sorted_with_counts_and_intervals() -> None:
     findings = analyse(make_study(seeds=1, clients=12, samples=40))
     found = panel(findings, "gains")
-    assert [variant.name for variant in found.variants][:1] == ["qffl against fedavg"]
+    assert [variant.name for variant in found.variants][:1] == ["qffl compared with fedavg"]
     data = found.variants[0].figure.data
     rows = sorted((y, x) for trace in data for x, y in zip(trace.x, trace.y, strict=True))
     assert [x for _, x in rows] == sorted(x for _, x in rows)
@@ -281,7 +281,7 @@ def test_rates_of_one_label_are_not_shown_for_many_labels() -> None:
     assert [variant.name for variant in panel(findings, "members-group").variants] == ["accuracy"]
     gaps = panel(findings, "gaps-group")
     assert gaps.variants[0].figure.layout.yaxis.ticktext == ("accuracy",)
-    assert "need --positive LABEL" in gaps.caption
+    assert "pass --positive LABEL" in gaps.caption
     chosen = analyse(findings.study, positive="b")
     assert len(panel(chosen, "members-group").variants) == 5
 
@@ -321,7 +321,7 @@ def test_weights_of_groups_are_shares_beside_those_of_the_samples() -> None:
     assert found.share.tolist() == [pytest.approx([0.3, 0.7]), pytest.approx([0.4, 0.6])]
     shown = panel(analyse(study), "group-weights")
     assert [variant.name for variant in shown.variants] == ["qffl"]
-    assert "north 40.0 % (of the training samples 50.0 %)" in shown.variants[0].finding
+    assert "north 40.0 % (50.0 % of the training samples)" in shown.variants[0].finding
     assert list(shown.variants[0].figure.data[1].y) == [70, 60]
 
 
@@ -358,7 +358,7 @@ def test_the_page_of_a_sweep_shows_validation_numbers_by_hyper_parameter(
     assert list(mean.y) == pytest.approx(expected, abs=1e-3)
     text = written.page.read_text()
     assert "How the point was chosen" in text
-    assert "to choose one of them by these numbers" in part(text, "sweep")
+    assert "do not choose a point by them" in part(text, "sweep")
     # the first figure is about the chosen point and the references
     first = panel(written.findings, "overview").variants[0].figure
     assert set(first.data[0].meta["methods"]) == set(sweep.final.labels)

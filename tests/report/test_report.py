@@ -345,20 +345,20 @@ def test_page_of_a_simulation_says_what_a_server_would_learn() -> None:
     }
     text = written(replace(study, about=tuple({**run, "server": server} for run in study.about)))
     assert "What the server would learn about single clients" in text
-    assert "This was a simulation, with everything in one process." in text
+    assert "This was a simulation in one process." in text
     table = text.partition('<table id="server-table">')[2].partition("</table>")[0]
     rows = [
         re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row)
         for row in re.findall(r"<tr data-method.*?</tr>", table)
     ]
-    sums = "nothing by name: sums, and how many clients have which accuracy"
+    sums = "nothing client by client: sums, and how many clients have which accuracy"
     assert rows == [
         ["fedavg", "nothing: sums only", sums, "-", "yes"],
         ["qffl", "nothing: sums only", sums, "personal", "yes"],
         [
             "afl",
             "its loss",
-            "nothing by name: sums, and how many clients have which accuracy",
+            "nothing client by client: sums, and how many clients have which accuracy",
             "-",
             "no",
         ],
@@ -591,7 +591,7 @@ def test_the_page_names_the_command_that_makes_it_again(compared: Path, tmp_path
     once, again = tmp_path / "once.html", tmp_path / "again.html"
     options = ["--over", "samples", "--level", "0.9", "--least", "5", "--positive", "3"]
     assert invoke("report", str(compared), "--out", str(once), *options, "-q")[0] == 0
-    [line] = re.findall(r"This page was made with</p><pre><code>(.*?)</code>", once.read_text())
+    [line] = re.findall(r"This report was made with</p><pre><code>(.*?)</code>", once.read_text())
     assert html.unescape(line) == shlex.join(["evenhand", "report", str(compared), *options])
     command = shlex.split(html.unescape(line))[1:]
     assert invoke(*command, "--out", str(again), "-q")[0] == 0
@@ -610,7 +610,7 @@ def test_a_page_from_python_is_that_of_the_command(compared: Path, tmp_path: Pat
     for number, given in enumerate((study, eh.analyse(study))):
         text = eh.report(given, tmp_path / f"{number}.html").page.read_text()
         command = (
-            f"<p>This page was made with</p><pre><code>evenhand report {compared}</code></pre>"
+            f"<p>This report was made with</p><pre><code>evenhand report {compared}</code></pre>"
         )
         assert text == (tmp_path / "a.html").read_text().replace(command, "")
     with pytest.raises(ValueError, match='figure_format must be "png" or "svg"'):
@@ -640,7 +640,7 @@ def test_command_takes_single_runs_and_prints_json(compared: Path, tmp_path: Pat
     assert found["bytes"] == out.stat().st_size
     assert found["sentences"][: len(found["answer"])] == found["answer"]
     assert found["next"][0].startswith("evenhand ")
-    assert "over other test samples" in out.read_text()
+    assert "over test samples of these clients" in out.read_text()
     assert invoke("report", str(compared), "--out", str(out), "--quiet") == (0, "", "")
 
 

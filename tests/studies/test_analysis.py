@@ -169,7 +169,7 @@ def test_dealt_data_have_intervals_over_splits_corrected_for_what_they_share():
     assert found.over == "splits"
     assert row.value == pytest.approx(values.mean())
     assert (row.high - row.low) / 2 == pytest.approx(half)
-    with pytest.raises(ValueError, match='dealt anew with each seed; use over="seeds'):
+    with pytest.raises(ValueError, match='each seed splits differently; use over="seeds'):
         compare(STUDY, over="splits")
 
 

@@ -54,10 +54,10 @@ def test_a_client_that_loses_by_joining_is_named_with_its_loss():
     entry = next(e for e in ledger(study) if e.against == "localonly" and e.name == "client 0")
     low, high = (100 * end for end in entry.gain[1:])
     assert entry.gain.value == pytest.approx(-0.35)
-    line = next(line for line in answer_of(study).sentences if "harms" in line)
+    line = next(line for line in answer_of(study).sentences if "client 0" in line)
     assert line == (
-        f"FedAvg harms client 0 (-35.0 points [{low:+.1f}, {high:+.1f}]) compared with staying"
-        " alone."
+        f"FedAvg lowers the accuracy of client 0 by 35.0 points [{-high:.1f}, {-low:.1f}] compared"
+        " with local-only training."
     )
 
 
@@ -65,7 +65,7 @@ def test_several_are_counted_and_the_worst_is_named():
     study = simple({"fedavg": (40, 50, 10, 10), "localonly": (5, 5, 10, 10)})
     text = " ".join(answer_of(study).sentences)
     assert (
-        "FedAvg harms 2 of 4 clients compared with staying alone, most of all client 1 (-45.0"
+        "FedAvg harms 2 of 4 clients compared with local-only training, most of all client 1 (-45.0"
         " points [" in text
     )
 
@@ -78,8 +78,8 @@ def test_where_nobody_is_shown_to_lose_it_says_what_would_have_shown():
     by_hand = np.median(errors) * (stats.norm.ppf(1 - 0.05 / 8) + stats.norm.ppf(0.8))
     assert detectable(rows, 0.95) == pytest.approx(by_hand)
     assert answer_of(study).sentences[0] == (
-        "No client is shown to lose with FedAvg compared with staying alone (a loss of"
-        f" {100 * by_hand:.1f} points at a typical client would have shown)."
+        "No client does significantly worse with FedAvg than with local-only training (a loss of"
+        f" {100 * by_hand:.1f} points at a typical client would have been detected)."
     )
 
 
@@ -108,11 +108,11 @@ def test_many_small_clients_are_judged_together():
     study = simple({"fedavg": joined, "localonly": base}, sizes)
     text = " ".join(answer_of(study, least=5).sentences)
     assert (
-        "30 of the 34 clients that changed lose with FedAvg compared with staying alone (mean -8.1"
-        " points [" in text
+        "Of the 34 clients whose accuracy differs, 30 do worse with FedAvg than with local-only"
+        " training (mean change -8.1 points [" in text
     )
-    assert "though no single client has enough samples to show it" in text
-    assert "No client is shown to lose" not in text
+    assert "though no single client has enough samples for a significant loss" in text
+    assert "No client does significantly worse" not in text
 
 
 def test_together_is_a_sign_test_without_those_that_stay():
@@ -131,16 +131,18 @@ def test_clients_that_lean_to_one_side_are_told_of_with_a_method():
     found = analyse(study, least=5)
     line = next(line for line in found.sentences if "sign test" in line)
     assert line.startswith(
-        "20 of the 20 clients that changed lose with qffl compared with FedAvg (sign test, p <"
+        "All 20 clients whose accuracy changes with qffl do worse than with FedAvg (sign test, p <"
         " 0.001); the mean over all clients changes by -6.2 points ["
     )
-    assert "makes 20 of the 20 clients that change worse off" in " ".join(found.answer.sentences)
+    assert "and is worse for all 20 clients whose accuracy changes" in " ".join(
+        found.answer.sentences
+    )
 
 
 def test_too_few_samples_to_judge_anyone_is_said():
     study = simple({"fedavg": (1, 1), "localonly": (1, 2)}, (6, 6))
     assert answer_of(study).sentences[0] == (
-        "No client has 10 test samples, too few to judge anyone."
+        "No client has the 10 test samples needed to test for harm."
     )
 
 
@@ -154,7 +156,9 @@ def test_without_local_training_the_worst_client_is_named():
 
 def test_clients_that_are_served_alike_are_not_called_worst_and_best():
     study = simple({"fedavg": (10, 10)}, (100, 100))
-    assert answer_of(study).sentences[0] == "FedAvg serves all clients alike (accuracy 90.0 %)."
+    assert answer_of(study).sentences[0] == (
+        "FedAvg serves all clients equally well (accuracy 90.0 %)."
+    )
 
 
 # --- groups
@@ -179,9 +183,9 @@ def test_the_group_whose_cases_are_missed_is_named_and_accuracy_beside_it():
     view = analyse(study).groups["group"]["fedavg"]
     low, high = (100 * end for end in view.gaps["equal opportunity"].interval[1:])
     assert answer_of(study).sentences[0] == (
-        'FedAvg finds 40 % (40 of 100) of the "yes" cases in group south and 70 % (350 of 500) in'
-        f" group north: a gap of 30 points [{low:.0f}, {high:.0f}], though accuracy is lowest for"
-        " group north."
+        'FedAvg finds 40 % (40 of 100) of the "yes" cases in the south group but 70 % (350 of 500)'
+        f" in the north group, a gap of 30 points [{low:.0f}, {high:.0f}], although accuracy is"
+        " lowest for the north group."
     )
 
 
@@ -189,10 +193,10 @@ def test_false_alarms_are_told_of_where_cases_are_found_alike():
     study = grouped([[(500, 150), (500, 100)], [(500, 25), (500, 100)]])
     line = answer_of(study).sentences[0]
     assert line.startswith(
-        'FedAvg wrongly predicts "yes" for 30 % (150 of 500) in group north and 5 % (25 of 500) in'
-        " group south: a gap of 25 points ["
+        'FedAvg wrongly predicts "yes" for 30 % (150 of 500) of the other cases in the north group'
+        " but only 5 % (25 of 500) in the south group, a gap of 25 points ["
     )
-    assert "though" not in line  # accuracy is lowest for north, too
+    assert "although" not in line  # accuracy is lowest for north, too
 
 
 def test_groups_that_are_treated_alike_are_said_to_show_no_gap():
@@ -203,8 +207,8 @@ def test_groups_that_are_treated_alike_are_said_to_show_no_gap():
         if kind in ("equal opportunity", "false-positive parity", "accuracy parity")
     )
     assert answer_of(study).sentences[0] == (
-        f"FedAvg shows no gap between groups (gaps of up to {100 * most:.0f} points would fit these"
-        " data)."
+        f"FedAvg shows no significant gap between groups (gaps of up to {100 * most:.0f} points"
+        " cannot be ruled out)."
     )
 
 
@@ -224,7 +228,9 @@ def test_of_many_labels_groups_are_judged_by_accuracy():
     assert (
         answer_of(study)
         .sentences[0]
-        .startswith("FedAvg is right less often for group south than for group north: 40 points [")
+        .startswith(
+            "FedAvg is less accurate for the south group than for the north group, by 40 points ["
+        )
     )
 
 
@@ -249,8 +255,8 @@ def test_a_group_that_loses_by_joining_is_named_where_no_client_does():
     assert not [e for e in ledger(study) if e.by == "client" and e.verdict == "harmed"]
     text = " ".join(answer_of(study).sentences)
     assert (
-        f"; FedAvg harms group south (-20.0 points [{low:+.1f}, {high:+.1f}]) compared with staying"
-        " alone;" in text
+        f"; FedAvg lowers the accuracy of the south group by 20.0 points [{-high:.1f}, {-low:.1f}]"
+        " compared with local-only training;" in text
     )
 
 
@@ -259,8 +265,8 @@ def test_a_gap_is_shown_at_the_level_that_was_asked_for():
     study = grouped([[(500, 50), (200, 40)], [(500, 50), (200, 65)]])
     gap = analyse(study).groups["group"]["fedavg"].gaps["equal opportunity"]
     assert 0.01 / 3 < gap.p < 0.05 / 3
-    assert 'of the "yes" cases in group south' in answer_of(study).sentences[0]
-    assert "no gap between groups" in answer_of(study, level=0.99).sentences[0]
+    assert 'of the "yes" cases in the south group' in answer_of(study).sentences[0]
+    assert "no significant gap between groups" in answer_of(study, level=0.99).sentences[0]
 
 
 # --- which method, what it costs
@@ -271,8 +277,8 @@ def test_a_method_that_costs_nobody_is_to_be_taken():
     found = analyse(study)
     low, high = (100 * end for end in found.comparison.differences["qffl"]["min"].interval[1:])
     assert found.answer.sentences[1] == (
-        f"Take qffl: it lifts the accuracy of the worst client by 35.0 points [{low:.1f},"
-        f" {high:.1f}], and nobody is shown to lose."
+        f"Use qffl: it raises the accuracy of the worst client by 35.0 points [{low:.1f},"
+        f" {high:.1f}], with no significant loss for anyone."
     )
 
 
@@ -281,7 +287,7 @@ def test_one_training_is_said_to_be_one():
     assert (
         answer_of(study)
         .sentences[1]
-        .startswith("Take qffl (one training; other seeds may differ): it lifts ")
+        .startswith("Use qffl (from one seed; others may differ): it raises ")
     )
 
 
@@ -289,10 +295,10 @@ def test_a_method_that_costs_somebody_is_a_trade():
     study = simple({"fedavg": (200, 40, 40, 40), "afl": (60, 40, 40, 120)}, (400,) * 4, seeds=2)
     line = answer_of(study).sentences[1]
     assert line.startswith(
-        "afl is a trade: it lifts the accuracy of the worst client by 20.0 points ["
+        "afl is a trade-off: it raises the accuracy of the worst client by 20.0 points ["
     )
-    assert ", but harms client 3 (-20.0 points [-" in line
-    assert line.endswith("; keep FedAvg unless those served worst come first.")
+    assert ", but lowers the accuracy of client 3 by 20.0 points [1" in line
+    assert line.endswith("; keep FedAvg unless you put the worst-served first.")
 
 
 def test_where_no_method_helps_fedavg_is_kept():
@@ -300,8 +306,8 @@ def test_where_no_method_helps_fedavg_is_kept():
     found = analyse(study)
     most = 100 * found.comparison.differences["qffl"]["min"].interval.high
     assert found.answer.sentences[1] == (
-        "Keep FedAvg: no method is shown to serve the worst client better (the most that the worst"
-        f" client could gain is {most:.1f} points)."
+        "Keep FedAvg: no method is significantly better for the worst client (the worst client"
+        f" could gain {most:.1f} points at most)."
     )
 
 
@@ -313,7 +319,7 @@ def test_where_no_method_helps_the_group_treated_worst_it_is_named():
     study = study_of(
         {"fedavg": [old], "afl": [old.copy()]}, label, np.zeros(2000, int), group, ("n", "s")
     )
-    assert "no method is shown to serve the worst client or group s better" in " ".join(
+    assert "no method is significantly better for the worst client or the s group" in " ".join(
         answer_of(study).sentences
     )
 
@@ -325,18 +331,18 @@ def test_a_method_that_costs_the_mean_is_mentioned_with_its_cost():
         -100 * end for end in found.comparison.differences["afl"]["mean"].interval[1:]
     )
     text = " ".join(found.answer.sentences)
-    assert f"afl costs the mean 10.0 points [{low:.1f}, {high:.1f}]" in text
-    assert "and costs the worst client 10.0 points [" in text
+    assert f"afl lowers mean accuracy by 10.0 points [{low:.1f}, {high:.1f}]" in text
+    assert "and lowers the accuracy of the worst client by 10.0 points [" in text
 
 
 def test_of_many_methods_that_cost_the_largest_costs_are_told_in_full():
     wrong = {"qffl": (60,) * 4, "afl": (120,) * 4, "propfair": (62,) * 4, "term": (90,) * 4}
     study = simple({"fedavg": (40,) * 4, **wrong}, (400,) * 4, seeds=2)
     line = answer_of(study).sentences[-1]
-    assert line.startswith("afl costs the mean 20.0 points [")
-    assert "; term costs the mean 12.5 points [" in line
-    assert line.endswith("; qffl and propfair cost somebody less.") or line.endswith(
-        "; propfair and qffl cost somebody less."
+    assert line.startswith("afl lowers mean accuracy by 20.0 points [")
+    assert "; term lowers mean accuracy by 12.5 points [" in line
+    assert line.endswith("; qffl and propfair have smaller costs.") or line.endswith(
+        "; propfair and qffl have smaller costs."
     )
 
 
@@ -344,7 +350,7 @@ def test_a_loss_of_the_mean_that_may_be_chance_is_mentioned_too():
     study = simple({"fedavg": (5, 5), "afl": (10, 3)}, (40, 40), seeds=2)
     interval = analyse(study).comparison.differences["afl"]["mean"].interval
     assert interval.low < 0 < interval.high
-    assert answer_of(study).sentences[-1].startswith("afl may cost the mean: -3.7 points [")
+    assert answer_of(study).sentences[-1].startswith("afl may be worse on average (-3.7 points [")
 
 
 def test_a_group_that_a_method_harms_by_its_rate_is_mentioned():
@@ -361,7 +367,7 @@ def test_a_group_that_a_method_harms_by_its_rate_is_mentioned():
     )
     found = analyse(study)
     assert study.merits("afl", 0, "group").tolist() == study.merits("fedavg", 0, "group").tolist()
-    assert "afl lowers the recall of group south by 25.0 points [" in " ".join(
+    assert "afl lowers the recall of the south group by 25.0 points [" in " ".join(
         found.answer.sentences
     )
 
@@ -378,8 +384,8 @@ def test_a_method_is_praised_for_the_group_whose_cases_were_missed():
         {"fedavg": [old], "fedminmax": [new]}, label, np.zeros(2000, int), group, ("n", "s")
     )
     line = answer_of(study).sentences[1]
-    assert line.startswith("Take fedminmax (one training; other seeds may differ): it lifts the ")
-    assert "recall of group s by 45.0 points [" in line
+    assert line.startswith("Use fedminmax (from one seed; others may differ): it raises the ")
+    assert "recall of the s group by 45.0 points [" in line
 
 
 # --- before anything is believed
@@ -451,8 +457,8 @@ def test_clients_that_are_better_off_alone_call_for_tuning():
         100 * end for end in found.comparison.differences["localonly"]["mean"].interval[1:]
     )
     assert found.answer.sentences[0] == (
-        f"Clients are served better alone than by FedAvg, by 10.0 points [{low:.1f}, {high:.1f}] on"
-        " average: tune FedAvg's step size before you conclude that joining does not pay."
+        f"Local-only training beats FedAvg by 10.0 points [{low:.1f}, {high:.1f}] on average: tune"
+        " FedAvg's step size before you conclude that joining does not pay off."
     )
     assert found.answer.command == "evenhand compare runs/exact/spec.toml --tune"
 
@@ -468,8 +474,8 @@ def test_after_tuning_more_rounds_are_the_next_step(tmp_path):
     found = analyse(replace(study, root=tmp_path))
     assert found.answer.sentences[0].endswith("so the ranking may change: train longer first.")
     assert found.answer.command == "evenhand compare runs/exact/spec.toml --rounds 180"
-    alone = next(line for line in found.sentences if line.startswith("Clients are served better"))
-    assert alone.endswith(" on average, though both were tuned.")
+    alone = next(line for line in found.sentences if line.startswith("Local-only training beats"))
+    assert alone.endswith(" on average, although both were tuned.")
 
 
 def test_nobody_who_pays_is_left_out_for_a_caveat():
@@ -483,15 +489,15 @@ def test_nobody_who_pays_is_left_out_for_a_caveat():
     found = answer_of(study)
     assert len(found.sentences) == 3
     assert found.sentences[2].startswith("So far, keep FedAvg: ")
-    assert "; afl costs the mean 10.0 points [" in found.sentences[2]
+    assert "; afl lowers mean accuracy by 10.0 points [" in found.sentences[2]
 
 
 def test_a_method_without_effect_is_named():
     study = simple({"fedavg": (10, 20, 30, 5), "qffl": (10, 20, 30, 5), "afl": (9, 20, 30, 5)})
     found = analyse(study)
     assert (
-        "qffl predicts the same as FedAvg for every test sample: the fairness setting has no effect"
-        " here, or is too weak." in found.sentences
+        "qffl predicts exactly what FedAvg predicts for every test sample: these hyper-parameters"
+        " have no effect here." in found.sentences
     )
     assert not any(line.startswith("afl predicts") for line in found.sentences)
 
@@ -513,8 +519,8 @@ def test_numbers_of_training_data_come_with_a_warning():
     study = make_study({"fedavg": (0.8, 0)})
     study = replace(study, measure=replace(study.measure, part="training"))
     assert answer_of(study).sentences[0] == (
-        "There are no test data: all numbers are about the samples trained on, and look better than"
-        " they are."
+        "There are no test data: all metrics are computed on the training samples and look better"
+        " than they are."
     )
 
 
@@ -538,8 +544,8 @@ def test_words_say_by_how_much_and_at_what_cost():
     )
     line = next(line for line in found.sentences if line.startswith("Compared with FedAvg, qffl"))
     assert line == (
-        "Compared with FedAvg, qffl lifts the accuracy of the worst 10 % of clients by"
-        f" {100 * worst.value:.1f} points [{100 * worst.low:.1f}, {100 * worst.high:.1f}] and lowers"
+        "Compared with FedAvg, qffl raises the accuracy of the worst 10 % of clients by"
+        f" {100 * worst.value:.1f} points [{100 * worst.low:.1f}, {100 * worst.high:.1f}] but lowers"
         f" mean accuracy by {-100 * mean.value:.1f} points [{-100 * mean.high:.1f},"
         f" {-100 * mean.low:.1f}]."
     )
@@ -549,7 +555,7 @@ def test_words_call_nothing_a_lift_that_may_be_chance():
     study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=3, clients=20)
     line = next(line for line in analyse(study).sentences if line.startswith("qffl shows"))
     assert line.startswith(
-        "qffl shows no significant change of accuracy, for the worst 10 % of clients ("
+        "qffl shows no significant change in accuracy, either for the worst 10 % of clients ("
     )
     assert "-0.0 " not in line
 
@@ -560,26 +566,26 @@ def test_words_tell_of_rounds_in_which_nobody_answered():
         [4.0, 0.0, 0.0, 3.0]
     )
     assert (
-        "In 2 of the 4 rounds of qffl no client's reply counted, so nothing was learned in them."
-        in analyse(study).sentences
+        "In 2 of its 4 rounds, qffl received no usable reply from any client, so these rounds"
+        " changed nothing." in analyse(study).sentences
     )
 
 
 def test_words_warn_of_clients_with_few_samples():
     study = make_study({"fedavg": (0.80, 0.0), "qffl": (0.70, 1.0)}, seeds=5, clients=20, samples=8)
     text = " ".join(analyse(study).sentences)
-    assert "Clients with fewer than 10 test samples are among the worst: client " in text
-    assert "No client has 10 test samples or more, too few to say whom FedAvg serves worst." in text
-    assert "Of the 0 of 20 clients" not in text
+    assert "Some of the worst-served clients have fewer than 10 test samples: client " in text
+    assert "No client has the 10 test samples needed to say which one FedAvg serves worst." in text
+    assert "the 0 clients" not in text
 
 
 def test_words_name_groups_that_pay():
     study = make_study(
         {"fedavg": (0.80, 0.0), "qffl": (0.55, 0.0)}, seeds=3, clients=10, samples=200
     )
-    line = next(line for line in analyse(study).sentences if line.startswith("With qffl, "))
-    assert line.startswith("With qffl, significantly compared with FedAvg: of 10 clients ")
-    assert "; of 2 groups 0 gain and 2 lose, " in line
+    line = next(line for line in analyse(study).sentences if "groups" in line)
+    assert line.startswith("Compared with FedAvg, qffl is significantly worse for all 10 clients: ")
+    assert "; it is significantly worse for both groups: " in line
     assert "north (-" in line
     assert "south (-" in line
 
@@ -598,7 +604,7 @@ def test_plus_is_better_also_for_errors():
     text = " ".join(found.sentences)
     size, ends = -10 * mean.value, (-10 * mean.high, -10 * mean.low)
     assert f"raises mean error by {size:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]" in text
-    assert "of 10 clients 0 gain and 10 lose, " in text
+    assert "qffl is significantly worse for all 10 clients: client " in text
     lost = min(e.gain.value for e in found.entries if e.by == "client" and e.method == "qffl")
     assert f"({10 * lost:+.2f})" in text
     table = repr(found)
@@ -618,30 +624,30 @@ def test_dealt_data_are_spoken_of_with_one_seed():
 def test_alone_tells_who_gains_and_who_loses():
     study = simple({"fedavg": (40, 5, 10, 10), "localonly": (5, 40, 10, 10)})
     assert (
-        "Of 4 clients, with FedAvg compared with staying alone 1 gains and 1 loses: client 0"
-        " (-35.0)." in analyse(study).sentences
+        "Compared with local-only training, FedAvg is significantly better for 1 of the 4 clients"
+        " and worse for 1: client 0 (-35.0)." in analyse(study).sentences
     )
     alike = simple({"fedavg": (10,) * 4, "localonly": (11,) * 4})
     assert (
-        "Of 4 clients, none is shown to gain or lose with FedAvg compared with staying alone."
-        in analyse(alike).sentences
+        "FedAvg is neither significantly better nor significantly worse than local-only training for"
+        " any of the 4 clients." in analyse(alike).sentences
     )
 
 
 @pytest.mark.parametrize(
     ("over", "seeds", "words"),
     [
-        ("auto", 1, "95 % intervals for other test samples of the same clients, for the models"),
-        ("auto", 3, "other seeds (3 were run) and other test samples of the same clients."),
-        ("seeds", 3, "other seeds (3 were run, Student's t)."),
-        ("clients", 3, "other clients like these."),
-        ("both", 3, "other clients like these and other test samples."),
+        ("auto", 1, "cover the variation over test samples of these clients, for the models"),
+        ("auto", 3, "over seeds (3 were run) and over test samples of these clients."),
+        ("seeds", 3, "over seeds (3 were run, Student's t)."),
+        ("clients", 3, "over clients like these."),
+        ("both", 3, "over clients like these and over test samples."),
     ],
 )
 def test_the_last_sentence_says_what_intervals_are(over, seeds, words):
     line = analyse(make_study(seeds=seeds), over=over).sentences[-1]
     assert words in line
-    assert "their arrows allow for all of them together (Holm)" in line
+    assert "their arrows correct for testing all of them (Holm)" in line
 
 
 def test_no_client_is_spoken_of_in_the_plural():

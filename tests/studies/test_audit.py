@@ -235,7 +235,7 @@ def test_suppressed_clients_and_groups_have_no_numbers_anywhere(call: Call) -> N
     code, out, _ = call(*arguments)
     assert code == 0
     assert "tiny < 10 -" in " ".join(out.split())
-    assert "Clients with fewer than 10 samples: 1. Their numbers are suppressed" in out
+    assert "1 client with fewer than 10 samples suppressed and excluded" in out
     _, text, _ = call(*arguments, "--json")
     numbers = json.loads(text)
     for rows, name in ((numbers["clients"], "tiny"), (numbers["groups"], "x")):

@@ -103,9 +103,9 @@ def test_a_reference_is_compared_with_everyone_else_at_bonferronis_level() -> No
         list(difference(40, 100, 12, 100, 0.975))
     )
     assert [row["group"] for row in judged.ratios] == ["a", "b"]
-    assert "over c (the reference, 41.0 %)" in str(judged)
-    assert "over a" not in str(judged)
-    assert "over b (the highest, 45.0 %)" in str(audited(UNEQUAL))
+    assert "relative to c (the reference, 41.0 %)" in str(judged)
+    assert "relative to a" not in str(judged)
+    assert "relative to b (the highest, 45.0 %)" in str(audited(UNEQUAL))
 
 
 def test_a_reference_may_be_the_value_of_a_column_of_numbers() -> None:
@@ -132,12 +132,12 @@ def test_gaps_leave_out_groups_by_the_denominator_of_the_rate() -> None:
     assert {row["group"] for row in judged.pairs if row["rate"] == "true-positive rate"} == {"b"}
     text = " ".join(str(judged).split())
     assert (
-        "Left out of equal opportunity, equalised odds, predictive parity, with fewer than 10"
+        "Excluded from equal opportunity, equalised odds, predictive parity, with fewer than 10"
         " samples in the denominator: c." in text
     )
     assert "2 of 5, few" in text
     tiny = " ".join(str(audited({**groups, "c": (1, 1, 1, 1)})).split())
-    assert "Left out of all gaps, with fewer than 10 samples in the denominator: c." in tiny
+    assert "Excluded from all gaps, with fewer than 10 samples in the denominator: c." in tiny
 
 
 # ---- sentences ------------------------------------------------------------------------------------
@@ -149,21 +149,23 @@ def test_significant_gaps_name_the_groups_with_direction_counts_and_intervals() 
     gaps = {row["rate"]: row for row in significant(judged) if row["against"] == "a"}
     low, high = (f"{-100 * gaps['true-positive rate'][end]:.1f}" for end in ("high", "low"))
     assert tpr == (
-        "Of those with label 1, b are predicted as 1 less often than a: 50.0 % [40.4, 59.6] (50 of"
-        f" 100) against 80.0 % [71.1, 86.7] (80 of 100), a gap of 30.0 points [{low}, {high}]."
+        'Samples with label "1" are predicted correctly less often for b than for a: 50.0 % [40.4,'
+        " 59.6] (50 of 100) compared with 80.0 % [71.1, 86.7] (80 of 100), a gap of 30.0 points"
+        f" [{low}, {high}]."
     )
     assert fpr.startswith(
-        "Of those with label 0, b are predicted as 1 more often than a: 40.0 % [30.9, 49.8] (40 of"
-        " 100) against 10.0 % [5.5, 17.4] (10 of 100), a gap of 30.0 points ["
+        'Samples with label "0" are wrongly predicted as "1" more often for b than for a: 40.0 %'
+        " [30.9, 49.8] (40 of 100) compared with 10.0 % [5.5, 17.4] (10 of 100), a gap of 30.0"
+        " points ["
     )
     gap = judged.gaps["accuracy parity"].interval
     assert accuracy == (
-        f"Accuracy is lowest for b, 55.0 %, and highest for a, 85.0 %: a gap of {points(gap)}."
+        f"Accuracy is lowest for b (55.0 %) and highest for a (85.0 %), a gap of {points(gap)}."
     )
     assert selection.startswith(
-        "Predicted as 1 are 41.0 % [34.4, 47.9] (82 of 200) of c and 45.0 %"
+        '"1" is predicted for 41.0 % [34.4, 47.9] (82 of 200) of c and 45.0 %'
     )
-    assert selection.endswith("above 0.8, but the interval goes below it.")
+    assert selection.endswith("above 0.8, but not significantly.")
 
 
 def test_accuracy_is_not_the_last_word_where_base_rates_differ() -> None:
@@ -171,17 +173,19 @@ def test_accuracy_is_not_the_last_word_where_base_rates_differ() -> None:
     sentence = judged.sentences[2] if len(judged.sentences) > 2 else ""
     assert judged.base_rates is not None
     assert (judged.base_rates.low, judged.base_rates.high) == ("b", "a")
-    assert sentence.startswith("Accuracy is lowest for a, 85.0 %, and highest for b, 92.5 % (a gap")
+    assert sentence.startswith(
+        "Accuracy is lowest for a (85.0 %) and highest for b (92.5 %), a gap"
+    )
     assert sentence.endswith(
-        "but base rates differ: 10.0 % of b and 50.0 % of a have label 1, so accuracy alone does"
-        " not say who is served worse."
+        '; but base rates differ (10.0 % of b and 50.0 % of a have label "1"), so accuracy alone'
+        " does not show who is served worse."
     )
 
 
 def test_an_accuracy_gap_that_may_be_chance_is_called_so() -> None:
     sentence = audited({"a": (80, 20, 20, 80), "b": (79, 21, 21, 79)}).sentences[1]
-    assert sentence.startswith("Accuracy is lowest for b, 79.0 %, and highest for a, 80.0 %")
-    assert sentence.endswith(", not significant.")
+    assert sentence.startswith("Accuracy is lowest for b (79.0 %) and highest for a (80.0 %)")
+    assert sentence.endswith(", which is not significant.")
 
 
 def test_gaps_that_are_not_found_say_what_would_have_been() -> None:
@@ -190,28 +194,30 @@ def test_gaps_that_are_not_found_say_what_would_have_been() -> None:
     wide = 2.8016 * math.sqrt(16 / 26 * 10 / 26 * 2 / 12)  # 15 of 24, and one more of each
     assert sentence.startswith(
         "No significant gap in the true-positive rate or false-positive rate: the true-positive rate"
-        " is 58.3 % [32.0, 80.7] (7 of 12) for b and 66.7 % [39.1, 86.2] (8 of 12) for a, where a"
-        f" gap of about {100 * wide:.0f} points would mostly have been found; "
+        " is 58.3 % [32.0, 80.7] (7 of 12) for b and 66.7 % [39.1, 86.2] (8 of 12) for a (a"
+        f" gap of about {100 * wide:.0f} points would have been detected with 80 % power); "
     )
     few = audited({"a": (8, 4, 2, 1), "b": (7, 5, 3, 2)}).sentences[0]
-    assert few.endswith("fewer than two groups have 10 samples for the false-positive rate.")
+    assert few.endswith("fewer than two groups have the 10 samples a false-positive rate needs.")
 
 
 def test_a_small_group_with_the_lowest_rate_is_not_blamed_for_what_larger_ones_show() -> None:
     judged = audited({"a": (700, 300, 50, 950), "b": (500, 500, 60, 940), "c": (4, 6, 5, 95)})
     assert judged.gaps["equal opportunity"].low == "c"
-    assert "b are predicted as 1 less often than a: 50.0 %" in judged.sentences[0]
-    assert judged.sentences[0].endswith("; c have 40.0 %, which may be chance.")
+    assert "are predicted correctly less often for b than for a: 50.0 %" in judged.sentences[0]
+    assert judged.sentences[0].endswith(
+        "; the rate is even lower for c (40.0 %), but not significantly."
+    )
 
 
 @pytest.mark.parametrize(
     ("selected", "words"),
     [
         ((20, 90), "a ratio of 0.22"),
-        ((78, 90), "above 0.8, but the interval goes below it."),
-        ((66, 90), "below 0.8, but the interval reaches it."),
-        ((880, 900), "the four-fifths rule is met."),
-        ((20, 90), "so the four-fifths rule is not met if that is the favourable prediction."),
+        ((78, 90), "above 0.8, but not significantly."),
+        ((66, 90), "below 0.8, but not significantly."),
+        ((880, 900), "which meets the four-fifths rule."),
+        ((20, 90), "which fails the four-fifths rule if this is the favourable prediction."),
     ],
 )
 def test_selection_is_a_ratio_with_its_uncertainty(selected: tuple[int, int], words: str) -> None:
@@ -220,14 +226,14 @@ def test_selection_is_a_ratio_with_its_uncertainty(selected: tuple[int, int], wo
         name: (k // 2, total // 2 - k // 2, k - k // 2, total - total // 2 - k + k // 2)
         for name, k in zip("ab", selected, strict=True)
     }
-    (sentence,) = (one for one in audited(groups).sentences if one.startswith("Predicted as"))
+    (sentence,) = (one for one in audited(groups).sentences if " is predicted for " in one)
     assert words in sentence
     assert f"({selected[0]} of {total:,}) of a" in sentence
 
 
 def test_the_reference_is_named_in_the_sentence_about_selection() -> None:
     sentence = audited(UNEQUAL, reference="c").sentences[-1]
-    assert "of the reference c: a ratio of" in sentence
+    assert "of the reference c, a ratio of" in sentence
 
 
 @pytest.mark.parametrize(("shares", "words"), [((0.6, 0.9), "more"), ((0.8, 0.82), "no more")])
@@ -248,15 +254,13 @@ def test_clients_that_differ_by_more_than_chance_are_said_to(
     k = [one + 1 for one in right]
     p = stats.chi2_contingency([k, [100 - one for one in k]], correction=False)[1]
     assert sentence.startswith(
-        f"Over 2 clients (1 with fewer than 10 samples left out) accuracy runs from {k[0]}.0 % ["
+        f"Across 2 clients (1 with fewer than 10 samples excluded), accuracy ranges from {k[0]}.0 % ["
     )
     assert f"({k[0]} of 100) for client north to {k[1]}.0 % [" in sentence
-    assert f"for client south, {words} than chance would make of equal ones ({chances(p)})" in (
-        sentence
-    )
+    assert f"for client south, {words} than chance explains ({chances(p)})" in (sentence)
     low, high = (100 * one / 99 for one in right)
     assert sentence.endswith(
-        f"; their true-positive rates run from {low:.1f} % (north) to {high:.1f} % (south)."
+        f"; their true-positive rates range from {low:.1f} % (north) to {high:.1f} % (south)."
     )
 
 
@@ -267,7 +271,7 @@ def test_several_labels_are_compared_by_accuracy() -> None:
     table["p"] = np.where(right, table["y"], "x")
     judged = eh.audit(table, "y", "p", group="g")
     gap = judged.gaps["accuracy parity"]
-    assert judged.sentences[0].endswith(f": a gap of {points(gap.interval)}.")
+    assert judged.sentences[0].endswith(f", a gap of {points(gap.interval)}.")
     assert judged.sentences[0].startswith("Accuracy is lowest for b, ")
     even = table.assign(p=table["y"])
     even.loc[:9, "p"] = "x"
@@ -281,8 +285,9 @@ def test_several_labels_are_compared_by_accuracy() -> None:
 def test_without_clients_and_groups_the_answer_is_about_all_samples() -> None:
     table = cases({"a": (30, 10, 5, 55)})
     assert eh.audit(table, "y", "p").sentences == [
-        "Accuracy is 85.0 % [76.7, 90.7] (85 of 100), with a true-positive rate of 75.0 % [59.8,"
-        " 85.8] (30 of 40) and a false-positive rate of 8.3 % [3.6, 18.1] (5 of 60) of label 1."
+        'Accuracy is 85.0 % [76.7, 90.7] (85 of 100); for label "1", the true-positive rate is'
+        " 75.0 % [59.8, 85.8] (30 of 40) and the false-positive rate is 8.3 % [3.6, 18.1] (5 of"
+        " 60)."
     ]
     three = pd.DataFrame({"y": list("abc"), "p": list("abb")})
     assert eh.audit(three, "y", "p").sentences == ["Accuracy is 66.7 % [20.8, 93.9] (2 of 3)."]
@@ -295,7 +300,9 @@ def test_at_most_four_sentences_are_said_by_each_group_column(call: Call) -> Non
     arguments = ("--label", "y", "--prediction", "p", "--group", "g", "--group", "sex")
     code, out, _ = call("audit", "p.csv", *arguments, "--draws", "50", "--out", "o")
     assert code == 0
-    assert out.startswith("By g: of those with label 1, b are predicted as 1 less often than a:")
+    assert out.startswith(
+        'By g: samples with label "1" are predicted correctly less often for b than'
+    )
     assert all(f"By {by}, %" in out for by in ("g", "sex", "g & sex"))
     judged = eh.audit(table, "y", "p", group=["g", "sex"], draws=50)
     assert len(judged.sentences) <= 4
@@ -411,7 +418,7 @@ def test_scores_have_auc_and_calibration_by_group_and_client() -> None:
     assert rows["b"]["bias_low"] > 0
     assert rows["a"]["calibration_error"] < rows["b"]["calibration_error"]
     assert "Scores; calibration in points" in str(judged)
-    assert "Score - share: mean score minus share with label True; + says too much." in str(judged)
+    assert 'Score - share: mean score minus the share with label "True"; + means' in str(judged)
     bins = [row for row in judged.reliability if row["name"] == "b"]
     assert sum(row["samples"] for row in bins) == (table["g"] == "b").sum()
 
@@ -476,7 +483,7 @@ def test_provenance_tells_file_columns_options_version_and_date(call: Call) -> N
     arguments = ("--label", "y", "--score", "s", "--threshold", "0.4", "--group", "g")
     code, out, _ = call("audit", "p.csv", *arguments, "--out", "o", "--least", "5")
     assert code == 0
-    assert "59 samples (1 row without a label left out); labels False, True" in out
+    assert "59 samples (1 row without a label skipped); labels False, True" in out
     assert out.endswith("Tables: o\n")
     found = json.loads(Path("o/provenance.json").read_text())
     content = Path("p.csv").read_bytes()

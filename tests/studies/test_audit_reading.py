@@ -68,8 +68,8 @@ def test_labels_without_a_match_are_shown(call: Call) -> None:
     code, out, err = call("audit", "p.csv", "--label", "y", "--prediction", "p")
     assert (code, out) == (1, "")
     assert err == (
-        "evenhand: 'y' and 'p' have no value in common: y has a, b, p has 0, 1; write both in the"
-        ' same way, or give a condition, such as "p == 1"\n'
+        "evenhand: 'y' and 'p' have no value in common: y has a, b, p has 0, 1; use the same values"
+        ' in both, or a condition such as "p == 1"\n'
     )
     code, out, _ = call("audit", "p.csv", "--label", "y", "--prediction", "p == 1")
     assert code == 0
@@ -118,10 +118,10 @@ def test_numbers_that_are_no_labels_are_asked_about() -> None:
     with pytest.raises(DataError) as found:
         count_predictions(table, "y", "p")
     assert str(found.value) == (
-        "'p' holds numbers that are no labels (values -3 to 4; labels 0, 1); pass --score p"
-        ' --threshold T, or a condition, such as "p >= 0.5"'
+        "'p' holds numbers that are not labels (values -3 to 4; labels 0, 1); pass --score p"
+        ' --threshold T, or a condition such as "p >= 0.5"'
     )
-    with pytest.raises(DataError, match="'p' holds numbers that are no labels"):
+    with pytest.raises(DataError, match="'p' holds numbers that are not labels"):
         count_predictions(pd.DataFrame({"y": [0, 1] * 10, "p": range(20)}), "y", "p")
     # classes that never occur are classes of their own
     assert len(count_predictions(pd.DataFrame({"y": [0, 1], "p": [1, 2]}), "y", "p").labels) == 3
@@ -142,8 +142,7 @@ def test_a_continuous_label_gets_a_question(call: Call) -> None:
     low, high, middle = (f"{value:.4g}" for value in table["income"].quantile([0, 1, 0.5]))
     assert err.startswith("evenhand: 'income' looks continuous (")
     assert err.endswith(
-        f" different numbers from {low} to {high}); which of them are positive? Give a condition,"
-        f' such as "income >= {middle}"\n'
+        f' different numbers from {low} to {high}); use a condition such as "income >= {middle}"\n'
     )
     assert call("audit", "p.csv", "--label", "income > 40", "--prediction", "p")[0] == 0
 
@@ -158,7 +157,7 @@ def test_a_score_makes_predictions_from_a_threshold_on() -> None:
     table = pd.DataFrame({"y": [0, 0, 1, 1, 1], "s": [0.2, 0.5, 0.49, 0.9, math.nan]})
     judged = eh.audit(table, "y", score="s")
     assert judged.counts.table[0, 0].tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert "1 predicted from a score of 0.5 on" in str(judged)
+    assert "1 predicted for scores of 0.5 or more" in str(judged)
     lower = eh.audit(table, "y", score="s", threshold=0.3)
     assert lower.counts.table[0, 0].tolist() == [[1, 1, 0], [0, 2, 1]]
     # the score is one of label 0
@@ -169,12 +168,12 @@ def test_a_score_makes_predictions_from_a_threshold_on() -> None:
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"score": "deciles"}, "'deciles' runs from 1 to 10, so 0.5 is no natural threshold"),
-        ({"score": "s", "prediction": "p", "threshold": 0.4}, "leave prediction out"),
+        ({"score": "deciles"}, "'deciles' ranges from 1 to 10, so 0.5 is no natural threshold"),
+        ({"score": "s", "prediction": "p", "threshold": 0.4}, "leave out prediction"),
         ({"prediction": "p", "threshold": 0.4}, "a threshold needs a score"),
         ({"prediction": "p", "weight": "w"}, "row 2: weight w is -1; it must be >= 0"),
         ({"prediction": "p", "weight": "zero"}, "all weights of zero are 0"),
-        ({"prediction": "p", "weight": "v", "over": "clients"}, "leave over='clients' out"),
+        ({"prediction": "p", "weight": "v", "over": "clients"}, "leave out over='clients'"),
         ({"prediction": "p", "group": "g", "reference": "Male"}, "did you mean 'male'"),
         ({}, "give label and prediction"),
     ],
@@ -198,14 +197,14 @@ def test_a_slip_is_explained(columns: dict[str, object], words: str) -> None:
 
 def test_scores_need_two_labels_and_rows() -> None:
     table = pd.DataFrame({"y": ["a", "b", "c"], "s": [0.1, 0.2, 0.3]})
-    with pytest.raises(DataError, match=r"a score needs two labels, and 'y' has 3 \(a, b, c\)"):
+    with pytest.raises(DataError, match=r"a score needs two labels, but 'y' has 3 \(a, b, c\)"):
         eh.audit(table, "y", score="s")
     assert eh.audit(pd.DataFrame({"y": [1, 1], "s": [0.1, 0.9]}), "y", score="s").counts.labels == (
         "0",
         "1",
     )
     counts = pd.DataFrame({"label": [0], "prediction": [0], "count": [1]})
-    with pytest.raises(ValueError, match="score and weight need a row for each sample"):
+    with pytest.raises(ValueError, match="score and weight need one row per sample"):
         eh.audit(counts, counts=True, weight="w")
 
 

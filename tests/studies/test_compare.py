@@ -142,7 +142,7 @@ def test_dealing_anew_takes_each_seed_for_the_data_too() -> None:
         ("resplit = 1", r"resplit must be true or false, got 1"),
         (
             "resplit = true\ndata = { name = 'digits', seed = 3 }",
-            r"resplit deals the data anew with each seed; leave out seed = 3",
+            r"resplit splits the data differently with each seed; leave out seed = 3",
         ),
         ("track_weights = 'no'", r"track_weights must be true or false, got 'no'"),
         ("validation = 1.0", r"validation must be in \[0, 1\), got 1\.0"),
@@ -568,7 +568,7 @@ def test_a_table_with_numbers_to_predict_is_compared_by_its_error(call: Call) ->
         (["-a", "qffl:q=-1"], r"q must be .*>= 0, got -1"),
         (
             ["--data", "digits:seed=3", "--resplit"],
-            r"resplit deals the data anew with each seed; leave out seed = 3",
+            r"resplit splits the data differently with each seed; leave out seed = 3",
         ),
         (["--model", "vit"], r"unknown model 'vit'"),
         (["nowhere.toml"], r"cannot read nowhere\.toml: No such file"),
@@ -642,15 +642,15 @@ def test_help_says_what_seeds_and_intervals_are(call: Call) -> None:
     [
         (
             ("compare", "--clients", "4", "--resplit", "--over", "samples"),
-            "use --over seeds in place of samples",
+            "use --over seeds instead of samples",
         ),
         (
             ("compare", "--clients", "4", "--seeds", "7,", "--over", "seeds"),
-            "intervals over seeds need at least two of them",
+            "intervals over seeds need at least two seeds",
         ),
         (
             ("run", "--clients", "4", "--over", "seeds"),
-            "intervals over seeds need at least two of them",
+            "intervals over seeds need at least two seeds",
         ),
         (("run", "mine.csv"), "mine.csv is a table, not a spec; give it with --data mine.csv"),
         (

@@ -79,14 +79,14 @@ def test_random_damage_of_a_checkpoint_is_noticed(place: Path) -> None:
 def test_verify_counts_files_and_methods(run: Path) -> None:
     assert invoke("verify", "run") == (
         0,
-        "all 28 files of 3 methods are as they were written\n",
+        "all 28 files of 3 methods are intact\n",
         "",
     )
     assert invoke("verify", "run", "-q") == (0, "", "")
     fresh("comparison")
     code, printed, _ = invoke("verify", "comparison")
     assert code == 0
-    assert printed.endswith(" files of 6 methods are as they were written\n")
+    assert printed.endswith(" files of 6 methods are intact\n")
     fresh("python")
     assert eh.verify("python").methods == 1
 
@@ -127,7 +127,9 @@ def test_verify_says_what_is_not_finished(runs: list[damage.Made]) -> None:
 def test_verify_of_something_else_says_so(place: Path) -> None:
     Path("empty").mkdir(exist_ok=True)
     assert invoke("verify", "empty")[0] == 1
-    with pytest.raises(eh.RunError, match="nowhere is no directory; give that of a run"):
+    with pytest.raises(
+        eh.RunError, match="nowhere is not a directory; give the directory of a run"
+    ):
         eh.verify("nowhere")
 
 
@@ -168,7 +170,7 @@ def test_a_run_without_its_notes_keeps_to_the_settings_and_data_of_its_manifest(
     (run / "spec.toml").write_text(spec.replace("rounds = 3", "rounds = 2"))
     code, _, said = invoke("resume", "run")
     assert code == 1
-    assert "run/about.json is missing; it is written anew, with today's versions\n" in said
+    assert "run/about.json is missing; it is rewritten with today's versions\n" in said
     assert "run was begun with other settings; run the changed spec.toml" in said
     (run / "spec.toml").write_text(spec)
     assert invoke("resume", "run")[0] == 0
@@ -204,7 +206,7 @@ def test_a_methods_manifest_in_place_of_the_runs_is_noticed_and_written_anew(run
     )
     assert invoke("resume", "run")[::2] == (
         0,
-        "run/manifest.json is missing or damaged; it is written anew\n",
+        "run/manifest.json is missing or damaged; it is rewritten\n",
     )
     assert invoke("verify", "run")[0] == 0
 
@@ -215,7 +217,7 @@ def test_seeds_that_changed_places_are_noticed(runs: list[damage.Made]) -> None:
     (comparison / "seed-1").rename(comparison / "seed-0")
     (comparison / "aside").rename(comparison / "seed-1")
     told = (
-        "comparison/seed-0/spec.toml is damaged: it is of seed 1; give directories their names back"
+        "comparison/seed-0/spec.toml is damaged: it belongs to seed 1; rename the directories back"
     )
     assert told in invoke("report", "comparison")[2]
     assert told in invoke("verify", "comparison")[2]
@@ -226,7 +228,7 @@ def test_samples_and_encoding_are_written_again(run: Path) -> None:
     flip(run / "samples.safetensors")
     (run / "encoding.json").unlink()
     code, _, said = invoke("resume", "run")
-    assert (code, said.count("it is written again")) == (0, 2)
+    assert (code, said.count("it is rewritten")) == (0, 2)
     assert results(run) == results(Path("run.whole"))
 
 
@@ -242,7 +244,7 @@ def test_seeds_can_still_be_added_to_a_comparison_and_the_change_is_said(
     code, _, said = invoke("resume", "comparison")
     assert (code, said) == (
         0,
-        "comparison/spec.toml has changed since it was written; what it says now is taken\n",
+        "comparison/spec.toml has changed since it was written; its present content is used\n",
     )
     assert (comparison / "seed-2" / "qffl" / MANIFEST).exists()
     assert invoke("report", "comparison", "-q")[0] == 0
@@ -260,7 +262,7 @@ def test_runs_of_earlier_versions_are_read_and_get_manifests_when_they_go_on(run
     assert invoke("verify", "run") == (
         0,
         "".join(
-            f"run/{name} was written without a manifest.json: nothing can be checked there\n"
+            f"run/{name} has no manifest.json, so its files cannot be verified\n"
             for name in ("fedavg", "ditto", "qffl")
         ),
         "",

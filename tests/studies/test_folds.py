@@ -59,7 +59,7 @@ def test_the_run_of_a_fold_tests_on_it_and_all_folds_deal_alike() -> None:
         assert unfolded(one).data == {**data, "seed": 3}
     assert spec.data == data
     assert fold_of(spec) is None
-    with pytest.raises(SpecError, match=r"seed 9 is none of the folds' seeds \[3, 4, 5\]"):
+    with pytest.raises(SpecError, match=r"seed 9 is not among the seeds of the folds, \[3, 4, 5\]"):
         spec.for_seed(9)
     again = Spec.from_toml(spec.to_toml(), "again")
     assert (again, again.to_toml()) == (spec, spec.to_toml())
@@ -71,12 +71,12 @@ def test_the_run_of_a_fold_tests_on_it_and_all_folds_deal_alike() -> None:
     [
         ("folds = 1", r"folds must be at least 2, got 1"),
         ("folds = 2.5", r"folds must be a whole number, got 2\.5"),
-        ("folds = 3\nseeds = [0, 1]", r"each of 3 folds has a seed of its own, got 2 seeds"),
-        ("folds = 3\nresplit = true", r"folds split the data once .*; leave out resplit"),
-        ("folds = 3\nselect = { rule = 'mean' }", r"would choose by samples that other folds test"),
+        ("folds = 3\nseeds = [0, 1]", r"3 folds need one seed each, got 2 seeds"),
+        ("folds = 3\nresplit = true", r"folds use one split of the data .*; leave out resplit"),
+        ("folds = 3\nselect = { rule = 'mean' }", r"would choose on samples that other folds test"),
         (
             "folds = 3\ndata = { name = 'adult', split = { test = 0.2 } }",
-            r"folds say which samples are tested; leave out split = \{'test': 0\.2\}",
+            r"folds decide which samples are tested; leave out split = \{'test': 0\.2\}",
         ),
         ("folds = 3\ndata = { name = 'adult', split = 'official' }", r"split = 'official'"),
     ],
@@ -101,7 +101,7 @@ def test_data_with_a_split_of_their_own_have_no_folds(call: Call) -> None:
     code, out, err = call("compare", "--folds", "3", "--rounds", "1")
     assert (code, out) == (1, "")
     assert err == (
-        "evenhand: data set digits has a split of its own, and no folds; leave out folds\n"
+        "evenhand: data set digits has a fixed split and cannot have folds; leave out folds\n"
     )
 
 
@@ -109,9 +109,7 @@ def test_data_with_a_split_of_their_own_have_no_folds(call: Call) -> None:
 def test_folds_have_no_intervals_over_seeds(over: str, call: Call) -> None:
     code, out, err = call("compare", "--folds", "3", "--over", over, "--data", "heart_disease")
     assert (code, out) == (1, "")
-    assert err == (
-        f"evenhand: folds are counted as one training on all samples; leave --over {over} out\n"
-    )
+    assert err == (f"evenhand: folds count as one run on all samples; leave out --over {over}\n")
 
 
 # ---- what comes out
@@ -274,7 +272,7 @@ def test_hospitals_are_pooled_over_splits(call: Call) -> None:
     )
     np.testing.assert_allclose([e.gain.low for e in entries], judged.low)
     np.testing.assert_allclose([e.p for e in entries], judged.p)
-    assert "other splits of the data (3 were run), corrected for what splits share" in " ".join(
+    assert "over splits of the data (3 were run), corrected for their overlap" in " ".join(
         out.split()
     )
     assert "seed 0" not in out.split("Effective weight")[0]
@@ -324,7 +322,9 @@ def test_folds_in_python_are_a_function_of_the_split() -> None:
     assert found.study.folds == 3
     assert found.study.sizes().tolist() == [50, 31, 17]
     assert asked == [{"fold": [k, 3]} for k in (1, 2, 3)]
-    with pytest.raises(TypeError, match=r"give a function of the split, such as lambda split"):
+    with pytest.raises(
+        TypeError, match=r"federation must be a function of the split, such as lambda split"
+    ):
         eh.compare("linear", data({"fold": [1, 3]}), folds=3)
-    with pytest.raises(ValueError, match=r"a seed of its own; leave out seeds"):
+    with pytest.raises(ValueError, match=r"each fold has its own seed; leave out seeds"):
         eh.compare("linear", data, folds=3, seeds=2)

@@ -123,11 +123,11 @@ def test_of_many_labels_recall_is_the_mean_over_classes():
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("auc", "auc is for two classes, and there are 3; use balanced_accuracy"),
-        ("specificity", "specificity is about one class; name it with --positive"),
+        ("auc", "auc needs two classes, not 3; use balanced_accuracy"),
+        ("specificity", "specificity needs a positive class; name it with --positive"),
         (
             "error",
-            "these runs cannot be judged by error; choose one of accuracy, balanced_accuracy,",
+            "these runs have no measure 'error'; choose one of accuracy, balanced_accuracy,",
         ),
         ("speed", "there is no measure 'speed'; choose one of accuracy, balanced_accuracy,"),
     ],
@@ -140,7 +140,7 @@ def test_what_cannot_be_measured_is_refused(kind, message):
 
 def test_a_regression_has_its_absolute_error():
     study = make_study(regression=True)
-    with pytest.raises(SpecError, match="cannot be judged by recall; choose one of error, mae"):
+    with pytest.raises(SpecError, match="have no measure 'recall'; choose one of error, mae"):
         study.measured_by("recall")
     assert study.measured_by("error") is not None
     values = study.measured_by("mae").sample_merits("fedavg", 0)

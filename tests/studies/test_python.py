@@ -172,7 +172,7 @@ def test_resuming_gives_the_same_files_and_trains_nothing_that_is_done(
     arguments = (TwoLayers, clinics(), METHODS)
     with pytest.raises(Stop):
         eh.compare(*arguments, out=tmp_path, progress=stop, **SETTINGS)
-    with pytest.raises(RunError, match=r"is not empty; go on .* resume=True"):
+    with pytest.raises(RunError, match=r"is not empty; resume it with resume=True"):
         eh.compare(*arguments, out=tmp_path, **SETTINGS)
     with pytest.raises(RunError, match=r"is not finished.*resume=True"):
         eh.load(tmp_path)
@@ -205,7 +205,7 @@ def test_data_that_a_function_deals_differ_between_seeds() -> None:
     assert not findings.study.same_data
     sizes = [findings.study.about[seed]["data"] for seed in (0, 1)]
     assert sizes[0] != sizes[1]
-    with pytest.raises(SpecError, match="use over seeds in place of samples"):
+    with pytest.raises(SpecError, match="use over seeds instead of samples"):
         eh.compare(TwoLayers, clinics, [eh.FedAvg()], over="samples", **SETTINGS)
 
 
@@ -270,9 +270,7 @@ def test_a_loss_of_ones_own_is_what_errors_are_judged_by(tmp_path: Path) -> None
         eh.analyse(study, over="samples")
     alone = eh.compare(one, data, PowerLoss(1.2), loss=a_huber_loss, **{**SETTINGS, "seeds": 1})
     assert alone.comparison.over == "nothing"
-    assert alone.sentences[-1].startswith(
-        "There is one seed, and loss has no intervals over samples"
-    )
+    assert alone.sentences[-1].startswith("With one seed, loss has no intervals; run more seeds")
     assert "loss" in eh.report(tmp_path / "a", tmp_path / "page.html").page.read_text()
     single = eh.fit(one(), data, eh.FedAvg(), loss=a_huber_loss, rounds=2, out=tmp_path / "b")
     assert eh.load(tmp_path / "b").measure == study.measure
@@ -292,9 +290,9 @@ def test_a_classifying_loss_of_ones_own_is_judged_by_accuracy(tmp_path: Path) ->
     [
         ((TwoLayers(), clinics(), eh.FedAvg), {}, TypeError, r"did you mean FedAvg\(\)"),
         ((TwoLayers(), clinics(), [3]), {}, TypeError, "each of methods must be an Algorithm"),
-        ((TwoLayers(),), {}, TypeError, "a TwoLayers alone cannot be trained; give a Federation"),
+        ((TwoLayers(),), {}, TypeError, "a TwoLayers needs data to train on; pass a Federation"),
         ((7, clinics()), {}, TypeError, "model must be a torch module, a function .* got int"),
-        ((lambda: 7, clinics()), {}, TypeError, r"what model\(\) gives must be a Module"),
+        ((lambda: 7, clinics()), {}, TypeError, r"the result of model\(\) must be a Module"),
         ((TwoLayers(), [1, 2]), {}, TypeError, "federation must be a Federation object"),
         ((TwoLayers(), clinics()), {"seed": 3}, TypeError, "give seeds=5, or"),
         ((TwoLayers(), clinics()), {"seeds": 0}, ValueError, "seeds must be a whole number >= 1"),
@@ -400,7 +398,7 @@ def test_a_sweep_takes_inner_methods_ranges_and_several_methods() -> None:
         (PowerLoss(), {"power": [0.5]}, "PowerLoss: power must be at least 1, got 0.5"),
         (PowerLoss(), {"power.x": [1.0]}, "begins with 'power'"),
         (PowerLoss(), None, "a sweep needs values to try"),
-        (None, {"q": [1.0]}, "which method is to be tried"),
+        (None, {"q": [1.0]}, "a sweep needs a method, such as qffl"),
         ("qffl", {"q": []}, "has no values"),
         ("qffl", {"q": [1, 1]}, "has 1 twice"),
     ],
@@ -526,8 +524,8 @@ def test_a_method_that_no_spec_can_make_again_is_named_by_its_class(tmp_path: Pa
     code, _, err = invoke("resume", str(tmp_path / "a"))
     assert code == 1
     assert err == (
-        "evenhand: the data of this run came from a Python program; go on with it there, by the"
-        " same call with resume=True\n"
+        "evenhand: the data of this run came from a Python program; resume it there: repeat the"
+        " call with resume=True\n"
     )
 
 

@@ -69,7 +69,7 @@ def test_the_rule_of_q_ffl_keeps_fedavg_where_no_point_qualifies_and_says_so() -
     assert (
         rule.reason(choice, points, "fedavg")
         == "fedavg is kept: no point whose mean accuracy is not below FedAvg's (75.0 %) has a"
-        " smaller variance over clients than FedAvg (475.0)."
+        " smaller variance over clients (FedAvg: 475.0)."
     )
 
 
@@ -137,7 +137,7 @@ def test_errors_of_a_regression_are_judged_the_same_way_and_named_as_errors() ->
     assert (
         rule.reason(choice, points, "fedavg", measure)
         == "even is chosen: of 1 point whose mean error is not above FedAvg's (15.00) and whose"
-        " variance is below FedAvg's, it has the smallest variance over clients: 1.00 (FedAvg:"
+        " variance is below FedAvg's, it has the smallest variance over clients, 1.00 (FedAvg:"
         " 25.00)."
     )
     # 0.6 units of the label above
@@ -151,14 +151,14 @@ def test_the_reason_names_the_rule_the_number_and_fedavgs() -> None:
     assert (
         rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
         == "equal is chosen: of 4 points whose mean accuracy is not more than 1 point below"
-        " FedAvg's (75.0 %), it has the best mean accuracy of the worst 10 % of clients: 60.0 %"
+        " FedAvg's (75.0 %), it has the best mean accuracy of the worst 10 % of clients, 60.0 %"
         " (FedAvg: 40.0 %)."
     )
     rule = Selection("std")
     assert (
         rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
         == "low is chosen: of 5 points, it has the smallest standard deviation of accuracy over"
-        " clients: 7.1 (FedAvg: 21.8)."
+        " clients, 7.1 (FedAvg: 21.8)."
     )
 
 

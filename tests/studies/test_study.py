@@ -110,7 +110,7 @@ def test_dealt_data_differ_between_seeds(small, tmp_path):
 
 def test_runs_on_different_data_are_not_mixed(small, tmp_path):
     other = run(tmp_path / "nine", ("fedavg",), data={"name": "digits", "clients": 9})
-    with pytest.raises(RunError, match="different data; look at them one by one"):
+    with pytest.raises(RunError, match="different data; analyse them one by one"):
         Study.load([small, other])
 
 
@@ -125,7 +125,7 @@ def test_unfinished_run_says_how_to_go_on(small, tmp_path):
 def test_folder_without_a_run_is_refused(tmp_path):
     with pytest.raises(RunError, match="holds no run"):
         Study.load([tmp_path])
-    with pytest.raises(RunError, match="no run to look at"):
+    with pytest.raises(RunError, match="no run to analyse"):
         Study.load([])
 
 

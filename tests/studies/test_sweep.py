@@ -356,7 +356,7 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
         ),
         (
             ["--method", "qffl", "--grid", "q=1,2", "--validation", "0.001"],
-            r"no client has enough training samples to set 0\.001 of them",
+            r"no client has enough training samples to set a share of 0\.001 aside",
         ),
     ],
 )
@@ -429,7 +429,7 @@ def test_test_data_have_no_say_in_the_choice() -> None:
     assert (
         sweep.reason
         == "qffl q=1 is chosen: of 1 point whose mean accuracy is not below FedAvg's (60.0 %) and"
-        " whose variance is below FedAvg's, it has the smallest variance over clients: 25.0"
+        " whose variance is below FedAvg's, it has the smallest variance over clients, 25.0"
         " (FedAvg: 400.0)."
     )
     without = Study(

@@ -95,7 +95,7 @@ def test_other_values_can_be_tried() -> None:
     assert len(fixed["qffl"]) == 6
     with pytest.raises(SpecError, match=r"'afl.q' of the grid must begin with one of fedavg\., "):
         points_of(spec, grid={"afl.q": [1]})
-    with pytest.raises(ValueError, match=r"lists of values by local.lr, qffl.q .*, got 'q' with"):
+    with pytest.raises(ValueError, match=r"local.lr or qffl.q to lists of values, got 'q' with"):
         Tuning(grid={"q": [1]})
     with pytest.raises(ValueError, match='rule must be "mean"'):
         Tuning("std")
@@ -267,10 +267,13 @@ def test_a_spec_can_ask_for_tuning(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--folds", "3", "--data", "synthetic"), "samples that no seed tests on; leave out tune"),
-        (("--resplit",), "settings are tuned on samples that no seed tests on"),
+        (
+            ("--folds", "3", "--data", "synthetic"),
+            "so that no test sample is tuned on; leave out tune",
+        ),
+        (("--resplit",), "tune needs one split for all seeds"),
         (("--grid", "fedavg.q=1"), "q"),
-        (("--grid", "q=1"), "grid must have lists of values by local.lr, qffl.q and the like"),
+        (("--grid", "q=1"), "grid must map keys such as local.lr or qffl.q to lists of values"),
         (("--grid", "afl.lr_lambda=1"), "must begin with one of"),
     ],
 )

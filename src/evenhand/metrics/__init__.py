@@ -1,4 +1,4 @@
-"""Fairness numbers from counts and sums."""
+"""Fairness metrics from counts and sums."""
 
 from evenhand.metrics import (
     across,

@@ -1,10 +1,10 @@
-"""Intervals of numbers across clients (mean, worst 10 %, spread) from a test set of each client.
+"""Intervals of metrics across clients (mean, worst 10 %, spread) from each client's test set.
 
-With over="samples" an interval is about these clients: what the number would be if every client had
-unlimited test samples. With "clients" or "both" it is about clients like these: what the number
-would be for very many of them, each with unlimited samples. A test set of a few samples makes
-clients look more different than they are, so the observed number can fall outside its own interval:
-the worst of a hundred clients with ten samples each is mostly unlucky.
+With over="samples" an interval is about these clients: the metric if every client had unlimited
+test samples. With "clients" or "both" it is about clients like these: the metric for very many of
+them, each with unlimited samples. Small test sets make clients look more different than they are,
+so an observed value can fall outside its own interval: the worst of a hundred clients with ten
+samples each is mostly unlucky.
 
     mean, pooled  Wilson's score interval with as many samples as would give the mean its variance
                   (of clients like these: its width from Student's)
@@ -12,9 +12,9 @@ the worst of a hundred clients with ten samples each is mostly unlucky.
                   nor above the lowest upper bound when all upper bounds hold at once
     all others    quantiles of the posterior distribution (:mod:`evenhand.metrics.posterior`)
 
-Where all clients may be equal (a test of equality does not reject at half of 1 - level), intervals
-reach that: a standard deviation of 0, a worst 10 % like the mean. Such intervals hold the truth
-somewhat more often than they say.
+If all clients may be equal (a test of equality does not reject at half of 1 - level), intervals
+include that case: a standard deviation of 0, a worst 10 % equal to the mean. Such intervals cover
+the truth somewhat more often than their level.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from evenhand.metrics.posterior import posterior
 from evenhand.metrics.spread import SPREAD, best, tenth, worst
 from evenhand.metrics.uncertainty import OVER, Interval
 
-# for values that are not negative: of errors, not of merits
+# for non-negative values: errors, not merits
 OF_SHARES = ("variation", "jain", "gini", "entropy", "cosine")
 WHERE_EQUAL = {
     "variance": 0.0,
@@ -42,7 +42,7 @@ WHERE_EQUAL = {
     "entropy": 1.0,
     "cosine": 1.0,
 }
-POPULATION = 1000  # clients that stand for very many
+POPULATION = 1000  # clients that represent very many
 
 
 def accuracy_intervals(
@@ -53,7 +53,7 @@ def accuracy_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Numbers across clients of accuracies, from (n,) right predictions and (n,) samples.
+    """Metrics across clients of accuracies, from (n,) correct predictions and (n,) samples.
 
     >>> found = accuracy_intervals(np.array([45, 40, 30]), np.array([50, 50, 50]))
     >>> value, low, high = found["min"]
@@ -86,12 +86,12 @@ def merit_intervals(
     level: float = 0.95,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Numbers across clients from the value (N,) and the client (N,) of each sample.
+    """Metrics across clients from the value (N,) and the client (N,) of each sample.
 
     Args:
-        squared: False: values are 1 or 0 for right or wrong, and a client's merit is its accuracy.
-            True: they are squared errors, and its merit is minus the root of their mean. Their
-            relative variance is taken from all clients together, and with few samples it leans on
+        squared: False: values are 1 or 0 for correct or wrong, and a client's merit is its
+            accuracy. True: they are squared errors, and its merit is minus the root of their mean.
+            Their relative variance is estimated over all clients, with few samples shrunk towards
             that of normal errors.
     """
     require(
@@ -145,7 +145,7 @@ def _intervals(
 
 
 def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
-    """Functions from merits (..., n) to numbers across clients.
+    """Functions from merits (..., n) to metrics across clients.
 
     The entropy of more or fewer than ``clients`` is scaled to what ``clients`` would have.
     """
@@ -167,7 +167,7 @@ def _numbers(clients: int) -> dict[str, Callable[[Floats], Floats]]:
 def _of_these(
     clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """The clients at hand."""
+    """Intervals for these clients."""
     n, mean = len(clients.samples), clients.mean(level)
     direct = {"mean": mean, "pooled": clients.together(level)}
     if n == 1:
@@ -194,7 +194,7 @@ def _of_these(
 def _of_such(
     clients: Clients, draws: int, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """Clients like these; not the smallest and largest of very many, nothing from one client."""
+    """Intervals for clients like these; NaN for the smallest and largest, and with one client."""
     from scipy import stats
 
     n = len(clients.samples)
@@ -205,8 +205,8 @@ def _of_such(
         ("mean", np.full(n, 1 / n), clients.merit.mean()),
         ("pooled", clients.samples / clients.samples.sum(), clients.total),
     ):
-        # a client with a large weight draws the mean towards itself, and leaves few others to tell
-        # how clients differ
+        # a client with a large weight dominates the mean, and few others are left to show how
+        # clients differ
         error = math.sqrt(float((weight**2 / (1 - weight) * (clients.merit - value) ** 2).sum()))
         t = float(stats.t.ppf((1 + level) / 2, max(1.0, 1 / float(weight @ weight) - 1)))
         z = NormalDist().inv_cdf((1 + level) / 2)
@@ -219,9 +219,10 @@ def _of_such(
 def _plausible_ends(
     clients: Clients, drawn: Floats, mean: Ends, level: float, rng: np.random.Generator
 ) -> dict[str, Ends]:
-    """Quantiles of numbers across merits drawn (draws, n).
+    """Quantiles of metrics across drawn merits (draws, n).
 
-    They reach equality if it may hold, and the end of what is possible if nothing else was seen.
+    They include equality if it may hold, and the end of the possible range if nothing else was
+    observed.
     """
     found = {}
     for name, number in _numbers(len(clients.samples)).items():

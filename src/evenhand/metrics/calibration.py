@@ -1,9 +1,9 @@
-"""How well scores order samples and match frequencies, from histograms of scores, which add.
+"""AUC and calibration from histograms of scores, which can be added over clients.
 
-A histogram (..., 2, BINS) counts samples by outcome and score. Of two classes the score is the
-probability of class 1 and the outcome the label; of more it is the confidence in the predicted
-class, and the outcome whether that is right. Leading axes stay: every client or group comes from
-one call. Samples without a score (NaN outputs) are in no bin.
+A histogram (..., 2, BINS) counts samples by outcome and score. With two classes, the score is the
+probability of class 1 and the outcome is the label; with more, the score is the confidence in the
+predicted class and the outcome whether it is correct. Leading axes stay, so one call handles every
+client or group. Samples without a score (NaN outputs) are in no bin.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ BINS = len(EDGES) + 1  # bin b holds scores from EDGES[b - 1] up to, but not inc
 
 
 def auc(histogram: ArrayLike) -> Floats:
-    """(...) chance that a sample with outcome 1 scores higher than one with outcome 0.
+    """(...) probability that a sample with outcome 1 scores higher than one with outcome 0.
 
     Equal scores count half. Scores in one bin count as equal, so this differs from the area under
-    the curve of the scores themselves by at most :func:`auc_error`. NaN where one of the outcomes
-    has no samples.
+    the curve of the scores themselves by at most :func:`auc_error`. NaN if one of the outcomes has
+    no samples.
 
     >>> float(auc([[1, 1, 0], [0, 1, 2]]))  # 6 pairs: 5 in order, 1 in the same bin
     0.9166666666666666
@@ -44,7 +44,7 @@ def auc(histogram: ArrayLike) -> Floats:
 def auc_error(histogram: ArrayLike) -> Floats:
     """(...) the most by which bins can change :func:`auc`.
 
-    Half of the chance that two samples with different outcomes share a bin.
+    Half of the probability that two samples with different outcomes share a bin.
 
     >>> float(auc_error([[1, 1, 0], [0, 1, 2]]))  # 1 of 6 pairs
     0.08333333333333333

@@ -1,9 +1,9 @@
-"""The gap between groups in calibration errors, less what too few samples add to them.
+"""The gap between groups in calibration errors, corrected for small samples.
 
-The calibration error is a sum of distances, so it is above 0 even where scores are perfect: by
-chance, a bin of a few samples is always off. What perfect scores would show with as many samples is
-drawn, and subtracted. Where a group is further off than that explains (95 % of such draws), less is
-subtracted, since bins that are far off are not further off by chance.
+The calibration error is a sum of distances, so it is above 0 even for perfect scores: by chance, a
+bin of a few samples is always off. We simulate the error of perfect scores with as many samples and
+subtract it. If a group's error exceeds 95 % of the simulated ones, less is subtracted, since chance
+adds little to bins that are far off.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from evenhand.metrics.uncertainty import Interval
 
 Floats = NDArray[np.float64]
 
-EXPLAINED = 0.95  # of draws of perfect scores, that are no further off
+EXPLAINED = 0.95  # share of simulated perfect scores with a smaller error
 
 
 class Estimate(NamedTuple):
-    """What is known of each group's calibration error."""
+    """The calibration error of each group, with its uncertainty."""
 
     seen: Floats  # (A,)
-    value: Floats  # less what chance adds
-    chance: Floats  # what it adds to perfect scores
-    error: Floats  # standard errors of what is seen
+    value: Floats  # corrected for chance
+    chance: Floats  # the expected error of perfect scores
+    error: Floats  # standard errors of the observed value
 
     def bounds(self, z: Floats) -> tuple[Floats, Floats]:
         """Ends of (m, A) intervals at critical values (m, 1).
 
-        The lower end takes chance to add as much as it can, the upper one nothing.
+        The lower end assumes that chance adds the most possible, the upper end that it adds
+        nothing.
         """
         low = np.clip(self.seen - self.chance - z * self.error, 0.0, self.value)
         return low, np.clip(self.seen + z * self.error, self.value, 1.0)
 
 
 def calibration_errors(histogram: ArrayLike, scores: ArrayLike, draws: int, seed: int) -> Estimate:
-    """Of groups, from histograms of scores (A, 2, BINS) and the scores summed in each bin."""
+    """Calibration errors of groups, from histograms (A, 2, BINS) and summed scores per bin."""
     counts, summed = np.asarray(histogram), np.asarray(scores, np.float64)
     require(
         counts.shape == summed.shape and counts.shape[1:] == (2, BINS),
@@ -76,7 +77,7 @@ def calibration_errors(histogram: ArrayLike, scores: ArrayLike, draws: int, seed
     nearer = expected + kept * (found - expected)
     seen, chance = off(found), usual.mean(0)
     added = np.where(kept[:, 0] > 0, drawn(nearer / size).mean(0) - off(nearer), chance)
-    # one right and one wrong sample are added to each bin, so that no bin is without error
+    # one correct and one wrong sample are added to each bin, so that every bin has an error
     error = np.maximum(usual.std(0), drawn((found + 1) / (size + 2)).std(0))
     return Estimate(seen, np.clip(seen - added, 0.0, 1.0), chance, error)
 

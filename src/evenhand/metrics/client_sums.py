@@ -1,9 +1,9 @@
-"""How clients fare, from sums over them alone: no number of a single client is needed.
+"""Metrics across clients from sums only, without the scores of single clients.
 
-Each client adds its accuracy, its square and a one in the cell of a histogram; mean and standard
-deviation follow exactly, the worst and best tenths to half a cell. Whoever has the sums knows which
-accuracies there are, to half a cell, but not whose they are; of few clients whose numbers
-of samples are known, that can be guessed: 0.729 is 35 of 48.
+Each client adds its accuracy, its square and a one in the cell of a histogram. The mean and
+standard deviation follow exactly, the worst and best tenths to half a cell. The sums reveal which
+accuracies occur, to half a cell, but not whose they are; with few clients whose numbers of samples
+are known, that can be guessed: 0.729 is 35 of 48.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NAMES = (
 
 
 def client_sums(tally: Tree) -> Tree:
-    """What one client with this tally, (A, ...) by name, adds."""
+    """The contribution of one client with this tally, (A, ...) by name."""
     count = tally["count"].sum()
     found = {"clients": torch.ones_like(count), "client_loss": tally["loss"].sum() / count}
     if "correct" in tally:

@@ -1,4 +1,4 @@
-"""Clients' true merits, as far as their test samples tell: accuracies, and squared errors."""
+"""What test samples reveal about clients' true merits: accuracies and squared errors."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from evenhand.metrics.uncertainty import score_interval
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Ends = tuple[float, float]
-# samples by which a client's variance leans on that of all clients, and all clients' on that of
-# normal errors
+# prior samples that shrink a client's variance towards that of all clients, and that towards the
+# variance of normal errors
 LEANING = 8
 
 
 class Clients(Protocol):
-    """Clients, each with samples of its own."""
+    """Clients, each with its own samples."""
 
     @property
     def samples(self) -> Ints: ...  # (n,)
 
     @property
-    def merit(self) -> Floats: ...  # (n,) as observed
+    def merit(self) -> Floats: ...  # (n,) observed
 
     @property
-    def total(self) -> float: ...  # the merit of all samples together
+    def total(self) -> float: ...  # the merit over all samples
 
     @property
     def possible(self) -> Ends: ...  # merits
@@ -50,7 +50,7 @@ class Clients(Protocol):
         """Of the mean of the clients' true merits."""
 
     def together(self, level: float) -> Ends:
-        """Of the true merit of all samples together."""
+        """Of the true merit over all samples."""
 
     def around(self, mean: float, weight: Floats, half: float, z: float) -> Ends:
         """Of a mean with weights (n,) over clients like these.

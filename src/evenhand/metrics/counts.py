@@ -1,4 +1,4 @@
-"""How often each prediction met each label, by client and group. Counts add; rates come last."""
+"""Counts of predictions by client, group and label. Counts can be added; rates come last."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Counts:
     """Predictions of a classifier, counted.
 
     ``table[i, a, y, p]`` is how many samples client i has of group a with label y that were
-    predicted as p; the last p, one more than there are labels, stands for no prediction at all (a
-    missing or NaN one), which is never right.
+    predicted as p; the last p, one more than there are labels, stands for a missing or NaN
+    prediction, which is never correct.
     """
 
     table: Ints  # (n, A, C, C + 1)
     clients: tuple[str, ...]
-    groups: tuple[str, ...]  # one empty name where samples have no groups
+    groups: tuple[str, ...]  # one empty name without groups
     labels: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Counts:
         return replace(self, table=self.table + other.table)
 
     def with_groups(self, names: Sequence[str], of_client: Ints) -> Counts:
-        """The same counts with groups of clients, such as teams, in place of the samples'.
+        """The same counts with groups of clients, such as teams, instead of groups of samples.
 
         ``of_client`` (n,) has the code of each client's group, -1 for none.
         """

@@ -43,7 +43,7 @@ class Rate(NamedTuple):
 
     name: str
     group: str
-    hits: float  # whole, but for means over seeds
+    hits: float  # whole, except for means over seeds
     of: float
     interval: Interval
 
@@ -52,8 +52,8 @@ class Gap(NamedTuple):
     """The largest difference between two groups in a rate."""
 
     kind: str
-    rate: str  # of equalised odds the one whose gap is larger
-    label: str  # that the rate is about; "" for accuracy
+    rate: str  # for equalised odds, the one with the larger gap
+    label: str  # the positive label of the rate; "" for accuracy
     low: str  # group with the smallest rate
     high: str  # group with the largest rate
     interval: Interval
@@ -125,15 +125,15 @@ def group_gaps(
 ) -> dict[str, Gap]:
     """The largest gap between groups in each kind of parity; {} with fewer than two groups.
 
-    An interval holds for all pairs of groups at once, and for all labels and rates of its kind. So
-    that of equalised odds has the larger ends of its two rates, each at the level sqrt(level). A
-    kind in which fewer than two groups have enough samples has a gap of NaN.
+    An interval holds for all pairs of groups at once, and for all labels and rates of its kind, so
+    that of equalised odds has the larger ends of its two rates, each at level sqrt(level). A gap is
+    NaN if fewer than two groups have enough samples.
 
     Args:
         table: (A, C, C + 1) counts of label and prediction; the last prediction is none.
-        positive: the label that rates are about; None takes the one that differs most.
-        least: groups with fewer samples *for a rate* have no part in its gap: of the true-positive
-            rate, samples with the label.
+        positive: the positive label of the rates; None takes the one that differs most.
+        least: groups with fewer samples *for a rate* are excluded from its gap; for the
+            true-positive rate, samples with the label count.
         over: "samples" for these clients; "clients" or "both" for clients like these, which needs
             ``by_client`` (n, A, C, C + 1).
     """
@@ -224,10 +224,10 @@ def _largest(
 
 
 def _clustered(hits: Ints, of: Ints, rate: Floats, total: Floats) -> tuple[float, Floats, Floats]:
-    """What drawing clients (n, m, A) instead of samples makes of rates (m, A).
+    """The effect on rates (m, A) of sampling clients (n, m, A) instead of samples.
 
-    Degrees of freedom, by how much variances are larger (at least 1), and correlations of groups
-    (m, A, A), which have clients in common.
+    Degrees of freedom, variance inflation (at least 1), and correlations (m, A, A) of groups, which
+    share clients.
     """
     n = len(hits)
     if n < 2:

@@ -1,9 +1,9 @@
-"""Measures of a classifier as means over samples, so that all of them are tested alike.
+"""Measures of a classifier as means over samples, so that all are tested in the same way.
 
 Each sample of a cell (a client, group or team) gets a value. The mean of the values over the cell
 is the measure, and their variance over the number of samples is its variance: for recall the values
 are the positive samples' own, for the others they are influence functions (for AUC, DeLong's
-placements). Two models judged on the same samples are compared by the differences of their values.
+placements). Two models evaluated on the same samples are compared by the differences of values.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Ints = NDArray[np.int64]
 
 
 class Judgement(NamedTuple):
-    """What a classifier made of N samples."""
+    """A classifier's results for N samples."""
 
     label: Ints  # (N,)
     prediction: Ints  # (N,) one more than there are classes for none

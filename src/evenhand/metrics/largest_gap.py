@@ -5,7 +5,7 @@ two groups has the interval d - sqrt(f_i^2 + r_j^2) to d + sqrt(r_i^2 + f_j^2), 
 the distances of an estimate to its own lower and upper end (Newcombe, 1998; with correlation: Zou,
 2007). With Tukey's critical value the intervals of all pairs hold together, and then the largest
 difference lies between the largest lower end and the largest upper end. Each group's own error
-counts, so a small group widens its own pairs alone.
+counts, so a small group widens only its own pairs.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ def largest_gaps(
         value: (m, A) estimates; NaN for a group that has none.
         bounds: from critical values (m, 1) to the ends (m, A) of the groups' intervals.
         level: of all comparisons, or (m,) of each.
-        freedom: degrees of freedom of Student's distribution; infinite for the normal one.
-        correlation: (m, A, A) of the groups' estimates; None where they are independent.
+        freedom: degrees of freedom of Student's distribution; infinite for the normal distribution.
+        correlation: (m, A, A) of the groups' estimates; None if they are independent.
     """
     there = ~np.isnan(value)
     groups = there.sum(1)
@@ -100,7 +100,7 @@ def _chances(low: Callable[[Floats], Floats], groups: Ints, freedom: float) -> F
 
 @lru_cache(maxsize=4096)
 def critical(groups: int, level: float, freedom: float = math.inf) -> float:
-    """Tukey's: within it are all standardised differences of ``groups`` groups, with this chance.
+    """Tukey's critical value: with this probability, all standardised differences are within it.
 
     >>> round(critical(2, 0.95), 3), round(critical(4, 0.95), 3)
     (1.96, 2.569)

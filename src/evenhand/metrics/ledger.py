@@ -1,8 +1,8 @@
-"""Who gains and who pays: what clients, groups or teams gain with one model instead of another.
+"""Who gains and who loses: what clients, groups or teams gain with one model instead of another.
 
-Both models are judged on the same samples, so what counts is the gain of each sample: for a
-classifier 1 where only the new model is right, -1 where only the other one is, and else 0.
-:class:`Gains` holds sums of them, which add.
+Both models are evaluated on the same samples, so what counts is the gain of each sample: for a
+classifier, 1 if only the new model is correct, -1 if only the other is, and else 0. :class:`Gains`
+holds sums of gains, which can be added.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MANY = 1e9  # degrees of freedom with which Student's quantiles are the normal o
 
 
 class Judged(NamedTuple):
-    """The mean gain of each cell, its interval, and the p-value of no gain."""
+    """The mean gain of each cell, its interval, and the p-value for no gain."""
 
     gain: Floats  # (K,)
     low: Floats
@@ -70,15 +70,14 @@ class Gains:
     def judged(self, level: float = 0.95, bounded: bool = True) -> Judged:
         """Mean gains with intervals over other samples and, with several seeds, over other seeds.
 
-        The variance of a mean over m samples and S seeds is taken to be that of the samples' mean
+        The variance of a mean over m samples and S seeds is estimated as that of the samples' mean
         gains over m, plus that of the seeds' mean gains over S, with Satterthwaite's degrees of
-        freedom. What is neither the sample's nor the seed's counts in both, so intervals are rather
-        too wide than too narrow. With one seed they are about the two models at hand, not about
-        their methods.
+        freedom. Residual variance counts in both, so intervals err on the wide side. With one seed,
+        they are about these two models, not about their methods.
 
         Args:
-            bounded: gains lie in [-1, 1]. One sample that gains and one that loses are then added
-                in thought, so that intervals of small cells hold what they promise, also where no
+            bounded: whether gains lie in [-1, 1]. Two pseudo-samples, one that gains and one that
+                loses, are then added, so that intervals of small cells keep their level even if no
                 sample gains or loses (Bonett and Price, 2012).
         """
         from scipy import stats

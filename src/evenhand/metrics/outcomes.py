@@ -1,4 +1,4 @@
-"""What became of each sample: value, loss, and of a classifier prediction and score."""
+"""Results per sample: value and loss and, for a classifier, prediction and score."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ Outcomes = dict[str, NDArray[Any]]  # (N,) by name
 def sample_outcomes(
     model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
 ) -> Outcomes:
-    """How each sample fares.
+    """Results of a model for each sample.
 
-    "value" is 1 or 0 for a right or wrong class, and for a regression the loss. A classifier adds
-    "loss", "prediction" (one more than there are classes for none) and "score": of two classes the
-    probability of class 1, of more the confidence in the predicted one.
+    "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
+    "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
+    probability of class 1, with more the confidence in the predicted one.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
             ``result.params``.
-        personal: each client's own model, which then takes its place, as in ``result.personal``.
+        personal: each client's own model to use instead, as in ``result.personal``.
     """
     names, samples = list(model.init()), part.samples(model.dtype, model.device)
     owned = [(params, torch.arange(len(part.x)))]
@@ -57,7 +57,7 @@ def sample_outcomes(
 def sample_values(
     model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
 ) -> NDArray[np.float64]:
-    """(N,) 1 or 0 for a right or wrong class, for a regression the loss."""
+    """(N,) 1 or 0 for a correct or wrong class; for a regression, the loss."""
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 

@@ -1,6 +1,6 @@
-"""Two groups' shares compared: difference, ratio, test, and the difference that would be found.
+"""Compare the shares of two groups: difference, ratio, test, and detectable difference.
 
-A share is ``k`` of ``n``; with sample weights both are effective numbers and need not be whole
+A share is ``k`` of ``n``; with sample weights both are effective sizes and need not be whole
 (:func:`kish`). No interval has zero width and no p-value is 0.
 """
 
@@ -17,9 +17,9 @@ from evenhand.metrics.uncertainty import Interval, wilson
 
 Floats = NDArray[np.float64]
 
-SMALLEST_P = 1e-300  # what is smaller is written so: a p-value is never 0
+SMALLEST_P = 1e-300  # a p-value is never 0
 NOTHING = Interval(math.nan, math.nan, math.nan)
-MOST_EXACT = 10**7  # samples; beyond, the exact test takes its time
+MOST_EXACT = 10**7  # samples; the exact test is slow beyond
 
 
 def kish(weights: ArrayLike, squares: ArrayLike) -> Floats:
@@ -33,7 +33,7 @@ def kish(weights: ArrayLike, squares: ArrayLike) -> Floats:
 
 
 def difference(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) -> Interval:
-    """k1/n1 - k2/n2 with Newcombe's interval, which puts two of Wilson's together (method 10).
+    """k1/n1 - k2/n2 with Newcombe's interval, which combines two Wilson intervals (method 10).
 
     >>> value, low, high = difference(56, 70, 48, 80)
     >>> print(f"{value:.4f} {low:.4f} {high:.4f}")
@@ -51,7 +51,7 @@ def difference(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) 
 
 
 def ratio(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) -> Interval:
-    """(k1/n1) / (k2/n2) with Zou and Donner's interval, which puts two of Wilson's together.
+    """(k1/n1) / (k2/n2) with Zou and Donner's interval, which combines two Wilson intervals.
 
     The lower end is the ratio r at which p1 - r p2 is as far above 0 as chance goes, the upper end
     the one at which it is as far below. Without any k2 the upper end is infinite.
@@ -70,8 +70,8 @@ def ratio(k1: float, n1: float, k2: float, n2: float, level: float = 0.95) -> In
 
 
 def difference_p(k1: float, n1: float, k2: float, n2: float) -> float:
-    """Whether two shares differ: Fisher's exact test of whole counts, else the score test, from
-    which it does not differ any more where counts are very large.
+    """The p-value of no difference between two shares: Fisher's exact test for whole counts, the
+    score test for weighted or very large ones.
 
     >>> print(f"{difference_p(8, 10, 1, 10):.5f}")
     0.00548
@@ -93,7 +93,7 @@ def difference_p(k1: float, n1: float, k2: float, n2: float) -> float:
 def detectable(
     n1: float, n2: float, share: float, level: float = 0.95, power: float = 0.8
 ) -> float:
-    """The difference between two shares around ``share`` that a test finds with chance ``power``.
+    """The difference between two shares around ``share`` that a test detects with this power.
 
     >>> print(f"{detectable(100, 100, 0.5):.3f}")
     0.198

@@ -1,8 +1,7 @@
 """Differences between groups, from counts (..., A, C, C + 1): gaps (0 is parity) and ratios (1 is).
 
-A group without samples to take a rate over is left out; with fewer than two groups left there is
-nothing to compare: NaN. For two classes name the ``positive`` one; None takes the class whose
-difference is largest.
+Groups without samples for a rate are excluded; with fewer than two groups left, the result is NaN.
+With two classes, name the ``positive`` one; None takes the class with the largest difference.
 """
 
 from __future__ import annotations
@@ -46,28 +45,28 @@ def worst_group(values: ArrayLike) -> Floats:
 def demographic_parity(
     table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
 ) -> Floats:
-    """Groups are predicted to be positive equally often."""
+    """The positive class is predicted equally often for all groups."""
     return _of_class(rates.selection_rate(table), positive, compare)
 
 
 def equal_opportunity(
     table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
 ) -> Floats:
-    """Positive samples of all groups are found equally often: true-positive rates."""
+    """True-positive rates are equal over groups."""
     return _of_class(rates.recall(table), positive, compare)
 
 
 def false_positive_parity(
     table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
 ) -> Floats:
-    """Negative samples of all groups are taken for positive ones equally often."""
+    """False-positive rates are equal over groups."""
     return _of_class(rates.false_positive_rate(table), positive, compare)
 
 
 def equalised_odds(
     table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
 ) -> Floats:
-    """Both: the worse of the differences in true-positive and in false-positive rates."""
+    """Both: the larger difference of true-positive and false-positive rates."""
     both = np.stack(
         [
             equal_opportunity(table, positive, compare),
@@ -80,12 +79,12 @@ def equalised_odds(
 def predictive_parity(
     table: ArrayLike, positive: int | None = None, compare: Callable[[ArrayLike], Floats] = gap
 ) -> Floats:
-    """A positive prediction is right equally often in all groups."""
+    """Precision is equal over groups."""
     return _of_class(rates.precision(table), positive, compare)
 
 
 def accuracy_parity(table: ArrayLike, compare: Callable[[ArrayLike], Floats] = gap) -> Floats:
-    """Predictions are right equally often in all groups."""
+    """Accuracy is equal over groups."""
     return compare(rates.accuracy(table))
 
 

@@ -1,6 +1,7 @@
-"""How well scores order samples and match frequencies, from the scores themselves.
+"""AUC and calibration from the scores themselves.
 
-:mod:`evenhand.metrics.calibration` has the same from histograms, which add over clients.
+:mod:`evenhand.metrics.calibration` computes the same from histograms, which can be added over
+clients.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 class Bin(NamedTuple):
-    """Samples with similar scores: how many are positive, and how many the scores say."""
+    """Samples with similar scores: their mean score, and the share that is positive."""
 
     samples: int
     size: float  # effective samples
@@ -27,7 +28,7 @@ class Bin(NamedTuple):
 
 
 def auc(score: ArrayLike, positive: ArrayLike, weight: ArrayLike | None = None) -> float:
-    """The chance that a positive sample scores higher than another one; equal scores count half.
+    """Probability that a positive sample scores higher than a negative one; ties count half.
 
     >>> auc([0.1, 0.4, 0.35, 0.8], [0, 0, 1, 1])
     0.75
@@ -44,8 +45,8 @@ def auc(score: ArrayLike, positive: ArrayLike, weight: ArrayLike | None = None) 
 def auc_interval(value: float, positives: float, negatives: float, level: float = 0.95) -> Interval:
     """An AUC with Newcombe's interval (2006, method 5).
 
-    It inverts Hanley and McNeil's variance at the ends, so it is inside [0, 1] and has a width at
-    an AUC of 1, too. The numbers of samples may be effective ones.
+    It inverts Hanley and McNeil's variance at the ends, so it stays in [0, 1] and has a width even
+    at an AUC of 1. The numbers of samples may be effective ones.
     """
     from scipy import optimize, stats
 
@@ -73,7 +74,7 @@ def auc_interval(value: float, positives: float, negatives: float, level: float 
 def bias(
     score: ArrayLike, positive: ArrayLike, weight: ArrayLike | None = None, level: float = 0.95
 ) -> Interval:
-    """Mean score minus share of positive samples, with Student's interval: + says too much."""
+    """Mean score minus share of positive samples, with Student's interval; + is too high."""
     from scipy import stats
 
     given, found, weights = _samples(score, positive, weight)
@@ -96,8 +97,8 @@ def reliability(
     level: float = 0.95,
     bins: int = 10,
 ) -> list[Bin]:
-    """Up to ``bins`` bins with equally many samples, from low to high scores; equal scores stay
-    together."""
+    """Up to ``bins`` bins of equally many samples, from low to high scores; equal scores share a
+    bin."""
     given, found, weights = _samples(score, positive, weight)
     if not len(given):
         return []
@@ -126,11 +127,11 @@ def reliability(
 def calibration_error(
     score: ArrayLike, positive: ArrayLike, weight: ArrayLike | None = None, bins: int = 10
 ) -> float:
-    """Root mean squared distance between scores and frequencies over bins, without its bias.
+    """Root mean squared distance between scores and frequencies over bins, corrected for bias.
 
     A bin of calibrated scores misses its frequency by chance; that variance is subtracted (Kumar,
     Liang and Ma, 2019), so calibrated scores have an error of about 0 whatever their number. Bins
-    with a single effective sample say nothing and are left out.
+    with a single effective sample are skipped.
     """
     squares, sizes = 0.0, 0.0
     for one in reliability(score, positive, weight, bins=bins):

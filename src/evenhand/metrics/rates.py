@@ -1,7 +1,7 @@
 """Rates of a classifier from counts (..., C, C + 1) of label and prediction; the last is none.
 
-Leading axes stay: rates of every client, group or resampled table come from one call. A rate
-without samples to take it over is NaN.
+Leading axes stay, so one call handles every client, group or resampled table. A rate without
+samples is NaN.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ def accuracy(table: ArrayLike) -> Floats:
 
 
 def recall(table: ArrayLike) -> Floats:
-    """(..., C) the true-positive rate of each class: the share of its samples predicted so."""
+    """(..., C) the true-positive rate of each class: the share of its samples predicted as it."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given.sum(-1))
 
 
 def precision(table: ArrayLike) -> Floats:
-    """(..., C) the positive predictive value of each class: of its predictions, the right share."""
+    """(..., C) the positive predictive value of each class: the correct share of its
+    predictions."""
     given = np.asarray(table, np.float64)
     return _ratio(_right(given), given[..., :-1].sum(-2))
 
@@ -49,26 +50,26 @@ def balanced_accuracy(table: ArrayLike) -> Floats:
 
 
 def selection_rate(table: ArrayLike) -> Floats:
-    """(..., C) share of samples that is predicted as each class."""
+    """(..., C) share of samples predicted as each class."""
     given = np.asarray(table, np.float64)
     return _ratio(given[..., :-1].sum(-2), given.sum((-2, -1))[..., None])
 
 
 def base_rate(table: ArrayLike) -> Floats:
-    """(..., C) share of samples that has each label."""
+    """(..., C) share of samples with each label."""
     given = np.asarray(table, np.float64)
     return _ratio(given.sum(-1), given.sum((-2, -1))[..., None])
 
 
 def false_positive_rate(table: ArrayLike) -> Floats:
-    """(..., C) of the samples of other labels, the share that is predicted as this class."""
+    """(..., C) share of the samples with other labels that are predicted as this class."""
     given = np.asarray(table, np.float64)
     predicted, there, right = given[..., :-1].sum(-2), given.sum(-1), _right(given)
     return _ratio(predicted - right, given.sum((-2, -1))[..., None] - there)
 
 
 def false_negative_rate(table: ArrayLike) -> Floats:
-    """(..., C) the share of the samples of each label that is predicted otherwise, or not."""
+    """(..., C) share of the samples with each label that are predicted otherwise, or not at all."""
     return 1 - recall(table)
 
 

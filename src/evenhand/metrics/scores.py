@@ -1,4 +1,4 @@
-"""From tallies to one row per client, group and team, and a few numbers about all clients."""
+"""From tallies to one row per client, group and team, and metrics across clients."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Floats = NDArray[np.float64]
 def score_columns(tally: Tally, population: Population) -> Columns:
     """Columns of a table with a row for each client, group and team, from all tallies.
 
-    Those of a plain tally are accuracy (NaN where the model does not classify) and loss. A full one
-    adds, for a classifier, balanced accuracy, precision and recall (of class 1; with more classes
-    their mean over the classes that have samples, where one that is never predicted has precision
-    0), specificity and auc for two classes, brier and calibration_error (NaN where the model has no
-    probabilities); and for a regression rmse and mae. A client without samples has a count of 0 and
-    NaN scores; a team pools the samples of its clients. Where tallies are known in sum alone, one
-    row for everyone takes the place of those of clients and teams.
+    A plain tally gives accuracy (NaN without a classifier) and loss. A full one adds, for a
+    classifier, balanced accuracy, precision and recall (of class 1; with more classes, their mean
+    over the classes with samples, where a class that is never predicted has precision 0),
+    specificity and auc for two classes, brier and calibration_error (NaN without probabilities);
+    for a regression, rmse and mae. A client without samples has a count of 0 and NaN scores; a team
+    pools the samples of its clients. If only sums over clients are known, one row for everyone
+    replaces the rows of clients and teams.
     """
     by_client = len(tally["count"]) == population.clients
     levels = {name: _by_level(values, population, by_client) for name, values in tally.items()}
@@ -89,7 +89,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
 
 
 def counts_of(tally: Tally, population: Population) -> Counts | None:
-    """The confusion counts of a full tally; None without, or where they are not kept by client."""
+    """The confusion counts of a full tally; None without them, or if not kept by client."""
     table = tally.get("confusion")
     if table is None or len(table) != population.clients:
         return None
@@ -117,7 +117,7 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     Larger values are better.
 
     Worst and best 10 % are means over floor(n/10) clients, at least one; the standard deviation is
-    the population's. Clients without a value (NaN) are left out.
+    the population's. Clients without a value (NaN) are skipped.
 
     >>> summary([0.5, 1.0, 0.75, 0.75])
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}

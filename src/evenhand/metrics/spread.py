@@ -1,8 +1,8 @@
-"""How a value is spread over clients: plain functions of one value per client, larger being better.
+"""The spread of a value over clients: functions of one value per client, larger is better.
 
-Clients without a value (NaN) are left out; where none is left, everything is NaN. With leading
-axes, the last one is that of the clients. Shares of a total (Jain, Gini, entropy, cosine) are for
-values that are not negative; where all are 0, they are as even as can be.
+Clients without a value (NaN) are skipped; without any values, results are NaN. The last axis is
+that of the clients. Jain, Gini, entropy and cosine are for non-negative values; if all values are
+0, they count as equal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def best(values: ArrayLike, share: float = 0.1) -> Floats:
 
 
 def tenth(clients: int, share: float = 0.1) -> int:
-    """How many clients a share of them is: rounded down, at least one.
+    """The number of clients in a share of them, rounded down, at least one.
 
     >>> tenth(9), tenth(10), tenth(23), tenth(1101)
     (1, 1, 2, 110)
@@ -75,12 +75,12 @@ def std(values: ArrayLike) -> Floats:
 
 
 def variation(values: ArrayLike) -> Floats:
-    """Coefficient of variation: standard deviation over mean; 0 where all values are 0."""
+    """Coefficient of variation: standard deviation over mean; 0 if all values are 0."""
     return _over_clients(lambda a: _ratio(a.std(-1), a.mean(-1), 0.0), values)
 
 
 def jain(values: ArrayLike) -> Floats:
-    """Jain's index (sum a)^2 / (n sum a^2): 1 where all are equal, 1/n where one has everything."""
+    """Jain's index (sum a)^2 / (n sum a^2): 1 if all are equal, 1/n if one has everything."""
     return _over_clients(
         lambda a: _ratio(a.sum(-1) ** 2, a.shape[-1] * (a**2).sum(-1), 1.0), values
     )
@@ -94,7 +94,7 @@ def cosine(values: ArrayLike) -> Floats:
 def gini(values: ArrayLike) -> Floats:
     """Gini coefficient: the mean difference of two clients over twice the mean.
 
-    0 where all are equal, 1 - 1/n at most.
+    0 if all are equal, at most 1 - 1/n.
     """
 
     def of(a: Floats) -> Floats:
@@ -110,7 +110,7 @@ def gini(values: ArrayLike) -> Floats:
 def entropy(values: ArrayLike) -> Floats:
     """Entropy of the shares a_i / sum a, over its largest value log n.
 
-    1 where all are equal, 0 where one has everything.
+    1 if all are equal, 0 if one has everything.
     """
 
     def of(a: Floats) -> Floats:

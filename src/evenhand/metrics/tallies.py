@@ -1,4 +1,4 @@
-"""Counts and sums per client and group. Tallies add; ratios are taken once, at the end.
+"""Counts and sums per client and group. Tallies can be added; ratios are taken at the end.
 
 A plain tally has a number for each of count, correct (where the model classifies) and loss. A full
 one adds, for C classes,
@@ -9,10 +9,9 @@ one adds, for C classes,
     scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
     score      (2, BINS) their summed scores
 
-and absolute, the summed absolute error, where the loss is the mean squared error. A table that
-would have more than MOST_CELLS cells over all clients and groups is summed over clients: it is then
-known by group, and no longer by client. Where one such table alone would have more (10,000 words to
-predict), there is none.
+and absolute, the summed absolute error, if the loss is the mean squared error. A table with more
+than MOST_CELLS cells over all clients and groups is summed over clients, so it is known by group
+but not by client. A table that has more cells by itself (10,000 words to predict) is omitted.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by nam
 
 
 class Addend(NamedTuple):
-    """What each sample of a batch adds to a number, or to one place of a table of this shape."""
+    """What each sample of a batch adds to a number, or to one cell of a table of this shape."""
 
     value: Tensor  # (B,) float64
     place: Tensor | None = None  # (B,) int64 into the flattened table
@@ -101,7 +100,7 @@ def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = Fal
 def dense(replies: Replies, clients: int) -> Tally:
     """Tallies (n, A, ...) of all clients by name, zero for those that did not reply.
 
-    What is known in sum alone is (1, A, ...).
+    Those known only as sums over clients are (1, A, ...).
     """
     found = {}
     for name, values in replies.each.items():
@@ -115,10 +114,10 @@ def dense(replies: Replies, clients: int) -> Tally:
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
-    """(B,) whether the predicted class is the label; always False without a classification.
+    """(B,) whether the predicted class is the label; always False without a classifier.
 
     The class of several outputs is the largest; a single output is a score that is positive for the
-    positive class. An output with a NaN is no prediction, and never right.
+    positive class. An output with a NaN is no prediction, and never correct.
     """
     if y.ndim != 1 or not (single_output(output) or output.ndim == 2):
         return torch.zeros(len(y), dtype=torch.bool, device=y.device)
@@ -126,7 +125,7 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
 
 
 def predictions(output: Tensor) -> Tensor:
-    """(B,) the class that is predicted; one more than there are for none."""
+    """(B,) the predicted class; the number of classes for none."""
     if single_output(output):
         score = output.reshape(len(output))
         return torch.where(score.isnan(), 2, (score > 0).long())
@@ -140,7 +139,7 @@ def labels(output: Tensor, y: Tensor) -> Tensor:
 
 
 def scores(output: Tensor) -> Tensor:
-    """(B,) of two classes the probability of class 1, of more the confidence in the predicted
+    """(B,) with two classes the probability of class 1, with more the confidence in the predicted
     one."""
     if single_output(output):
         return output.reshape(len(output)).sigmoid()

@@ -1,4 +1,4 @@
-"""How teams of clients fare when every client counts once.
+"""Metrics of teams of clients in which every client counts once.
 
 This is how we read the group accuracies of GIFAIR-FL's paper, which does not say how they are
 pooled. Rows of teams in scores pool samples instead: there a client counts for its test samples.
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 class BetweenTeams(NamedTuple):
-    """How far teams are apart."""
+    """Differences between teams."""
 
     gap: Floats  # largest minus smallest; NaN for fewer than two teams
     variance: Floats  # of the population of teams
@@ -28,7 +28,7 @@ def team_means(values: ArrayLike, teams: ArrayLike) -> Floats:
     """(..., T) the plain mean over the clients of each team.
 
     Args:
-        values: (..., n) one for each client; clients without a value (NaN) are left out.
+        values: (..., n) one for each client; clients without a value (NaN) are skipped.
         teams: (n,) the code of each client's team, 0 to T - 1; -1 for none.
 
     >>> team_means([0.9, 0.7, 0.5], [0, 0, 1]).tolist()
@@ -48,8 +48,8 @@ def team_means(values: ArrayLike, teams: ArrayLike) -> Floats:
 
 
 def between_teams(values: ArrayLike, teams: ArrayLike) -> BetweenTeams:
-    """The largest difference and the variance of :func:`team_means`; teams without a value are left
-    out.
+    """The largest difference and the variance of :func:`team_means`; teams without a value are
+    skipped.
 
     >>> found = between_teams([0.9, 0.7, 0.5], [0, 0, 1])
     >>> round(float(found.gap), 6), round(float(found.variance), 6)

@@ -1,16 +1,16 @@
-"""Numbers across clients of several trials on the same test samples, and their differences.
+"""Metrics across clients of several trials on the same test samples, and their differences.
 
-Trials that are tested on the same samples are lucky and unlucky together, so a difference is surer
-than its two numbers. What they have in common is measured by drawing samples anew, the same for all
-trials; how sure each number is comes from :mod:`evenhand.metrics.across`, which allows for test
-sets that make clients look more different than they are. The two are put together as if errors were
-normal: with half-widths h and correlations r, a sum of numbers with weights c has the half-width
+Trials tested on the same samples are lucky or unlucky together, so a difference is more certain
+than its two values. Their correlation is estimated by resampling, with the same draws for all
+trials; the uncertainty of each value comes from :mod:`evenhand.metrics.across`, which corrects for
+small test sets that make clients look too different. The two are combined as if errors were normal:
+with half-widths h and correlations r, a sum with weights c has the half-width
 sqrt(sum c_i c_j r_ij h_i h_j) (Zou, 2007).
 
-Two models that agree on every sample at hand would not agree on every other. So, as in
-:mod:`evenhand.metrics.ledger`, one sample that gains and one that loses are added in thought: each
-trial has a sample of its own, and a drawn mean of m samples moves by the root of 1 / (m (M + 2))
-where there are M samples in all. Correlations are then below 1, and no difference is without error.
+Two models that agree on every sample here would not agree on every other sample. So, as in
+:mod:`evenhand.metrics.ledger`, two pseudo-samples are added, one that gains and one that loses:
+each trial has its own, and a drawn mean of m samples moves by the root of 1 / (m (M + 2)) with M
+samples in all. Correlations are then below 1, and every difference has an error.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Trials:
     level: float
 
     def combined(self, name: str, weight: Sequence[float]) -> tuple[Interval, float]:
-        """The sum of the trials' numbers with weights (R,), and the p-value of its being 0.
+        """The sum over trials with weights (R,), and the p-value for a sum of 0.
 
-        Weights 1/S give a mean over S seeds, 1 and -1 a difference of two methods. The interval is
-        about its own middle, which may not be the sum of what was observed.
+        Weights 1/S give a mean over S seeds, 1 and -1 a difference of two methods. The middle of
+        the interval may differ from the observed sum.
         """
         c = np.asarray(weight, np.float64)
         require(
@@ -82,10 +82,10 @@ def trials(
     seed: int = 0,
     whole: bool = True,
 ) -> Trials:
-    """Numbers across clients of R trials, from values (N, R) and clients (N,) of N samples.
+    """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
-    See :func:`merit_intervals`. ``whole``: False for values that are not right or wrong, but whose
-    mean is a share: see :mod:`evenhand.metrics.influence`.
+    See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
+    share, see :mod:`evenhand.metrics.influence`.
     """
     one = [
         merit_intervals(

@@ -1,4 +1,4 @@
-"""Intervals and tests: what a number could be with other samples, clients or seeds."""
+"""Intervals and tests over samples, clients and seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ AT_ONCE = 64 << 20  # bytes of resampled tables held at a time
 
 
 class Interval(NamedTuple):
-    """A value with the ends of its interval; NaN where they are not known."""
+    """A value with the ends of its interval; NaN if they are unknown."""
 
     value: float
     low: float
@@ -39,7 +39,7 @@ def wilson(right: ArrayLike, samples: ArrayLike, level: float = 0.95) -> tuple[F
 
 
 def score_interval(right: ArrayLike, samples: ArrayLike, z: ArrayLike) -> tuple[Floats, Floats]:
-    """:func:`wilson` with a critical value in place of a level."""
+    """:func:`wilson` with a critical value instead of a level."""
     k, n, z = (np.asarray(given, np.float64) for given in (right, samples, z))
     there = n > 0
     n = np.where(there, n, 1.0)
@@ -54,9 +54,8 @@ def over_seeds(values: Sequence[float], level: float = 0.95, floor: float = 0.0)
     """Student's interval of a mean over seeds; the ends are NaN with fewer than two.
 
     Args:
-        floor: the smallest standard error of the mean that is believed, for seeds that agree by
-            chance or because they have the same test samples. Without one, seeds that all agree
-            tell nothing about their spread, and the ends are NaN.
+        floor: the smallest standard error of the mean to assume, for seeds that agree by chance or
+            because they share test samples. Without it, the ends are NaN if all seeds agree.
     """
     from scipy import stats
 
@@ -76,10 +75,10 @@ def paired(
     level: float = 0.95,
     floor: float = 0.0,
 ) -> tuple[Interval, float]:
-    """The mean difference to a reference on the same seeds, Student's interval, and a p-value.
+    """The mean difference from a reference on the same seeds, Student's interval, and a p-value.
 
-    See :func:`over_seeds` for ``floor``. With neither spread nor floor, the p-value of a difference
-    is NaN, and that of none is 1.
+    See :func:`over_seeds` for ``floor``. Without spread and floor, the p-value is NaN, or 1 for no
+    difference.
     """
     from scipy import stats
 
@@ -99,18 +98,18 @@ def paired(
 
 
 def _error_of_mean(values: Floats, floor: float) -> float:
-    """The standard error of a mean, at least ``floor``; NaN where nothing is known about it."""
+    """The standard error of a mean, at least ``floor``; NaN if unknown."""
     require_number("floor", floor, "[0, inf)")
     if len(values) < 2:
         return np.nan
-    # what rounding leaves of equal values is no spread
+    # equal values may differ by rounding, which is no spread
     spread = float(values.std(ddof=1))
     seen = spread if spread > 1e-12 * float(np.abs(values).max()) else 0.0
     return max(seen / np.sqrt(len(values)), floor) or np.nan
 
 
 def holm(p: Sequence[float]) -> Floats:
-    """Holm's adjusted p-values, which bound the chance of any false rejection.
+    """Holm's adjusted p-values, which bound the probability of any false rejection.
 
     >>> [round(float(value), 3) for value in holm([0.01, 0.04, 0.03])]
     [0.03, 0.06, 0.06]
@@ -128,20 +127,20 @@ def holm(p: Sequence[float]) -> Floats:
 def client_means(
     values: Floats, client: Ints, clients: int, over: str, draws: int, seed: int
 ) -> Iterator[Floats]:
-    """Clients' means of several trials, with samples or clients drawn anew, a few draws at a time.
+    """Resampled client means of several trials, a few draws at a time.
 
     All trials see the same drawn samples, so differences between trials are paired.
 
     Args:
         values: (N, R) one value for each sample in each of R trials.
-        client: (N,) whose each sample is, in any order.
+        client: (N,) the owner of each sample, in any order.
         clients: how many there are.
-        over: "samples" draws each client's samples anew from its own, "clients" draws clients,
-            "both" one after the other.
+        over: "samples" resamples each client's samples, "clients" resamples clients, "both" one
+            after the other.
 
     Yields:
-        (k, n, R), ``draws`` in all; NaN for a client without samples. Of n samples n - 1 are drawn,
-        so that the variance of a drawn mean is that of the mean, s^2 / n, and not (n - 1)/n of it.
+        (k, n, R), ``draws`` in all; NaN for a client without samples. n - 1 of n samples are drawn,
+        so that the variance of a drawn mean is s^2 / n, that of the mean, not (n - 1)/n of it.
     """
     from scipy import sparse
 

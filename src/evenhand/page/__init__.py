@@ -1,5 +1,5 @@
-"""The page about a study: one HTML file that opens from disk, and its figures one by one.
+"""The report on a study, one HTML file that opens offline, and its figures.
 
-:mod:`evenhand.page.figures` draws, :mod:`evenhand.page.document` puts the page together,
+:mod:`evenhand.page.figures` draws the figures, :mod:`evenhand.page.document` assembles the page,
 :mod:`evenhand.page.report` writes it. Needs plotly (the extra ``plots``).
 """

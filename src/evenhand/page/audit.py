@@ -1,4 +1,4 @@
-"""The page about an audit: one HTML file that opens from disk, without a network."""
+"""The report on an audit: one HTML file that opens offline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenhand.studies.audits.words import counted
 
 
 def audit_page(audit: Audit, out: str | Path = "audit.html", title: str | None = None) -> Path:
-    """Write a page about an audit; the path."""
+    """Write a report on an audit; return its path."""
     path = Path(out)
     write_atomic(path, page(audit, title).encode())
     return path
@@ -26,7 +26,7 @@ def page(audit: Audit, title: str | None = None) -> str:
     name = audit.source.get("file")
     return plain_page(
         "evenhand audit",
-        title or ("Who is served how well" + (f": {name}" if name else "")),
+        title or ("Audit of predictions" + (f": {name}" if name else "")),
         _facts(audit),
         [_unbroken(text(one)) for one in audit.sentences],
         _sections(audit),
@@ -34,7 +34,7 @@ def page(audit: Audit, title: str | None = None) -> str:
 
 
 def _unbroken(sentence: str) -> str:
-    """Numbers stay on a line with their unit and their interval."""
+    """Keep numbers on one line with their unit and interval."""
     return re.sub(r"(?<=\d) (?=%|\[)|(?<=%) (?=\[)|(?<=\d,) (?=-?\d+\.\d+\])", "&nbsp;", sentence)
 
 
@@ -64,6 +64,6 @@ def _sections(audit: Audit) -> list[Section]:
     made += [
         ("clients", "Clients", sections.clients(audit)),
         ("everyone", "All samples", sections.everyone(audit)),
-        ("source", "Where the numbers come from", sections.source(audit)),
+        ("source", "Where the results come from", sections.source(audit)),
     ]
     return made

@@ -1,4 +1,4 @@
-"""Figures of an audit's page: plain HTML and SVG that scale with the page and need no script."""
+"""Figures of an audit's report: HTML and SVG that scale with the page and need no script."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ def forest(
     mean: float = math.nan,
     bound: float = math.nan,
 ) -> str:
-    """A row for each client or group: name, where it lies between ``ends``, and its numbers.
+    """A forest plot with a row per client or group: name, interval between ``ends``, and numbers.
 
     Args:
-        shown: the two ends as they are written.
+        shown: the two ends as text.
         mean: a dotted line, such as the rate of everyone.
         bound: a solid line, such as four fifths.
     """
@@ -93,12 +93,12 @@ def _bar(found: Interval, ends: tuple[float, float], lines: str) -> str:
 
 
 def _place(value: float, ends: tuple[float, float]) -> float:
-    """Percent of the way between the ends; what lies beyond stays at the end."""
+    """The position between the ends in percent, clipped to them."""
     return 100 * min(1.0, max(0.0, (value - ends[0]) / (ends[1] - ends[0])))
 
 
 def span(values: Sequence[float]) -> tuple[float, float]:
-    """Round ends around the values; from 0 on, unless all values are far from it."""
+    """Round ends around the values, starting at 0 unless all values are far from it."""
     there = [value for value in values if math.isfinite(value)]
     high = top(there)
     low = math.floor(10 * min(there, default=0.0) + 1e-9) / 10
@@ -120,12 +120,12 @@ def chart(
     finding: str,
     even: bool = False,
 ) -> str:
-    """Lines between 0 and 1, drawn to any width.
+    """A chart with lines between 0 and 1, of any width.
 
     Args:
-        x: what is written below, from left to right.
-        finding: what is seen, for those who do not see it.
-        even: draw the line on which x is y.
+        x: tick labels, from left to right.
+        finding: a description for screen readers.
+        even: draw the diagonal.
     """
     drawn = []
     for line in lines:
@@ -161,7 +161,7 @@ def _points(points: Sequence[tuple[float, float]]) -> str:
 
 
 def legend(looks: Mapping[str, Look]) -> str:
-    """How each line is drawn."""
+    """The legend of the lines."""
     items = []
     for name, look in looks.items():
         dash = f' stroke-dasharray="{DASHES[look.dash]}"' if DASHES[look.dash] else ""

@@ -1,4 +1,4 @@
-"""The section of an audit's page about scores: AUC, calibration and thresholds."""
+"""The section of an audit's report on scores: AUC, calibration and thresholds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scores(audit: Audit) -> str:
     drawn = [
         forest(
             "AUC",
-            f"the chance that a sample with label {audit.label} scores higher than another one",
+            f"probability that a sample with label {audit.label} scores higher than one without",
             [_auc_mark(row) for row in rows],
             (0.5, 1.0),
             ("0.5", "1"),
@@ -36,8 +36,8 @@ def scores(audit: Audit) -> str:
         drawn.append(
             forest(
                 "Mean score minus share",
-                f"above 0, scores promise label {audit.label} too often; error: distance of scores"
-                " and frequencies in ten bins, without chance's part",
+                f"above 0, scores overestimate label {audit.label}; error: distance between scores"
+                " and frequencies in ten bins, corrected for chance",
                 [
                     Mark(
                         row["name"],
@@ -59,12 +59,12 @@ def scores(audit: Audit) -> str:
 def _auc_mark(row: Row) -> Mark:
     found = Interval(row["auc"], row["auc_low"], row["auc_high"])
     written = "-" if math.isnan(found.value) else told(*map(ratio, found))
-    counts = f"{row['positives']:,} against {row['negatives']:,}"
+    counts = f"{row['positives']:,} positive, {row['negatives']:,} negative"
     return Mark(row["name"], found, f'{written}<small class="count">{counts}</small>')
 
 
 def _names(audit: Audit) -> list[str]:
-    """Groups in charts: the largest ones, in their order."""
+    """The groups in charts: the largest ones, in their original order."""
     sizes = dict(zip(audit.counts.groups, audit.samples(), strict=True))
     shown = [name for name in audit.groups_named if name not in audit.suppressed("group")]
     largest = sorted(shown, key=lambda name: -sizes[name])[:MOST_LINES]
@@ -91,8 +91,8 @@ def _calibration(audit: Audit) -> str:
         )
     return (
         f"<h3>Calibration</h3><p>Share with label {text(audit.label)} by mean score, in up to ten"
-        " bins with as many samples each, with intervals. On the dashed line scores are what"
-        f' happens.</p><div class="charts">{"".join(charts)}</div>'
+        " bins of equally many samples, with intervals. On the dashed line, scores match the"
+        f' frequencies.</p><div class="charts">{"".join(charts)}</div>'
     )
 
 
@@ -114,7 +114,7 @@ def _thresholds(audit: Audit) -> str:
             ]
             lines.append(Line(name, points))
         ticks = (f"{first:g}", f"{(first + last) / 2:g}", f"{last:g}")
-        what = f"{rate.capitalize()} by threshold; the numbers are in the table below"
+        what = f"{rate.capitalize()} by threshold; the data are in the table below"
         charts.append(chart(rate.capitalize(), lines, drawn, ticks, "threshold", what))
     cells = [
         [
@@ -131,8 +131,8 @@ def _thresholds(audit: Audit) -> str:
     ]
     headings = ["threshold", "accuracy", "selected", "ratio", "TPR gap", "FPR gap"]
     caption = (
-        "Rates in %, gaps in points with the groups that have the lowest and the highest rate;"
-        " ratio: lowest over highest selection rate"
+        "Rates in %, gaps in points with the groups of the lowest and the highest rate; ratio:"
+        " lowest over highest selection rate"
     )
     return (
         f"<h3>Thresholds</h3>{legend(drawn)}<div class='charts'>{''.join(charts)}</div><details>"

@@ -1,4 +1,4 @@
-"""The sections of an audit's page."""
+"""The sections of an audit's report."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from evenhand.studies.audits.printing import left_out, notes
 from evenhand.studies.audits.tables import SHORT, chance, number, outside, ratio, signed
 from evenhand.studies.audits.words import enough, significant, smallest_found
 
-MOST_CLIENTS = 60  # drawn; --out has all
-MOST_PAIRS = 12  # that are seen at once
+MOST_CLIENTS = 60  # drawn; --out writes all
+MOST_PAIRS = 12  # shown unfolded
 ABOUT = {
-    "accuracy": "predictions that are right",
-    "base rate": "samples with label {label}",
-    "selection rate": "samples predicted as {label}",
-    "true-positive rate": "of samples with label {label}, predicted as {label}; the others are"
-    " false negatives",
-    "false-positive rate": "of the other samples, predicted as {label}",
-    "precision": "of samples predicted as {label}, those with label {label}; the others are false"
-    " discoveries",
-    "false-omission rate": "of samples not predicted as {label}, those with label {label}",
+    "accuracy": "share of predictions that are correct",
+    "base rate": "share of samples with label {label}",
+    "selection rate": "share of samples predicted as {label}",
+    "true-positive rate": "share of samples with label {label} that are predicted as {label}; the"
+    " others are false negatives",
+    "false-positive rate": "share of samples with another label that are predicted as {label}",
+    "precision": "share of samples predicted as {label} that have label {label}; the others are"
+    " false discoveries",
+    "false-omission rate": "share of samples not predicted as {label} that have label {label}",
 }
 
 
 def rates(audit: Audit) -> str:
-    """Every rate of every group, with intervals, drawn and in numbers."""
+    """Every rate of every group with its interval, drawn and in numbers."""
     rows = audit.rates()
     parts = []
     for rate in SHORT:
@@ -47,8 +47,8 @@ def rates(audit: Audit) -> str:
     names = text(", ".join(sorted(hidden)))
     note = f"<p>Suppressed, with fewer than {enough(audit)}: {names}.</p>"
     return (
-        "<p>A dot is a rate, its line the interval of that group alone; the dotted line is the rate"
-        f' over all samples.</p><div class="rates">{"".join(parts)}</div>{note if hidden else ""}'
+        "<p>Dots are rates, with the interval of each group; the dotted line is the rate over all"
+        f' samples.</p><div class="rates">{"".join(parts)}</div>{note if hidden else ""}'
     )
 
 
@@ -71,7 +71,7 @@ def _counts(audit: Audit, row: Row) -> str:
 
 
 def gaps(audit: Audit) -> str:
-    """Gaps with the groups that make them, ratios, and pairs."""
+    """Gaps with their two groups, ratios, and pairs."""
     if not audit.gaps:
         return f"<p>Fewer than two groups have {enough(audit)}.</p>"
     rows: list[list[Cell | str]] = []
@@ -91,8 +91,7 @@ def gaps(audit: Audit) -> str:
         )
     headings = ["parity", "gap, points", "p", "detectable"]
     caption = (
-        "Largest gap between two groups. Detectable: the gap that these counts would show four"
-        " times out of five"
+        "Largest gap between two groups. Detectable: the gap that would be detected with 80 % power"
     )
     left = "".join(f"<p>{text(note)}</p>" for note in left_out(audit))
     compared = f'<div class="compared">{table(headings, rows, caption)}</div>'
@@ -115,7 +114,7 @@ def _ratios(audit: Audit) -> str:
     ]
     why = "the reference" if audit.compared_with else "the group with the highest rate"
     title = f"Four-fifths rule: ratio to {audit.ratios[0]['against']}, {why}"
-    about = f"how often groups are predicted as {audit.label}; the line is at 0.8"
+    about = f"ratio of selection rates of {audit.label}; the line is at 0.8"
     drawn = forest(title, about, marks, (0.0, end), ("0", f"{end:g}"), bound=0.8)
     return f'<div class="rates">{drawn}</div>'
 
@@ -126,10 +125,10 @@ def _pairs(audit: Audit) -> str:
     others = [row for row in audit.pairs if id(row) not in known]
     test = "the score test" if audit.weighted else "Fisher's exact test"
     caption = (
-        f"Two groups compared, points. Intervals hold for all pairs of a rate at once; p is of"
-        f" {test} with Holm's correction over the pairs of the rate"
+        "Differences between two groups, points. Intervals hold for all pairs of a rate at once;"
+        f" p is from {test}, with Holm's correction over the pairs of the rate"
     )
-    found = "<p>No two groups differ significantly in a rate.</p>"
+    found = "<p>No two groups differ significantly in any rate.</p>"
     if sure:
         found = _pair_table(sure[:MOST_PAIRS], caption)
     for rows, what in (
@@ -148,7 +147,8 @@ def _pair_table(rows: Sequence[Row], caption: str) -> str:
     cells: list[list[Cell | str]] = [
         [
             Cell(
-                f"{text(row['group'])} <small>against {text(row['against'])}, {row['rate']}</small>"
+                f"{text(row['group'])} <small>compared with {text(row['against'])},"
+                f" {row['rate']}</small>"
             ),
             Cell(told(*(signed(row[end]) for end in ("difference", "low", "high")))),
             Cell(told(*(ratio(row[end]) for end in ("ratio", "ratio_low", "ratio_high")))),
@@ -161,7 +161,7 @@ def _pair_table(rows: Sequence[Row], caption: str) -> str:
 
 
 def clients(audit: Audit) -> str:
-    """Accuracy of each client, the lowest first, and numbers across clients."""
+    """Accuracy of each client, lowest first, and metrics across clients."""
     if len(audit.counts.clients) < 2:
         return ""
     rows = [row for row in audit.rates() if row["by"] == "client" and row["rate"] == "accuracy"]
@@ -169,13 +169,13 @@ def clients(audit: Audit) -> str:
     everyone = float(audit.shares("everyone")["accuracy"].value[0])
     marks = [_mark(audit, row) for row in rows[:MOST_CLIENTS]]
     more = len(rows) - len(marks)
-    cut = f"; {more} more with a higher one are in --out" if more > 0 else ""
+    cut = f"; --out writes {more} more with higher accuracy" if more > 0 else ""
     half = (len(marks) + 1) // 2 if len(marks) > 8 else len(marks)
     ends = span([row[end] for row in rows for end in ("low", "high")])
     drawn = "".join(
         forest(title, about, part, ends, _percents(ends), everyone)
         for title, about, part in (
-            ("Accuracy of clients", f"the lowest first{cut}", marks[:half]),
+            ("Accuracy of clients", f"lowest first{cut}", marks[:half]),
             ("Accuracy of clients, continued", "up to the highest", marks[half:]),
         )
         if part
@@ -196,11 +196,12 @@ def clients(audit: Audit) -> str:
         )
     ]
     caption = (
-        "Accuracy over clients, %. * Clients with few samples look more different than they are;"
-        " the interval makes up for that"
+        "Accuracy across clients, %. * Clients with few samples look more different than they are;"
+        " the interval corrects for that"
     )
     return (
-        table(["number", "seen", "interval"], cells, caption) + f'<div class="rates">{drawn}</div>'
+        table(["metric", "observed", "interval"], cells, caption)
+        + f'<div class="rates">{drawn}</div>'
     )
 
 
@@ -216,7 +217,7 @@ def everyone(audit: Audit) -> str:
 
 
 def source(audit: Audit) -> str:
-    """Notes, and what is needed to make the numbers again."""
+    """Notes, and what you need to repeat the audit."""
     found = audit.provenance()
     flat = {
         key: value if isinstance(value, str | int | float) else json.dumps(value)

@@ -1,4 +1,4 @@
-"""The tables of the page in which methods are compared."""
+"""The report's tables that compare methods."""
 
 from __future__ import annotations
 
@@ -33,37 +33,37 @@ SHORT = {
     "cosine": "cosine",
 }
 FIRST = ("mean", "pooled", "worst10", "min", "std", "gini")
-# spreads are left out: a plus would not be better for anybody
+# without spreads, for which a plus would not be better
 DIFFERENCES = ("mean", "pooled", "worst10", "best10", "min", "max")
-TENTHS = ("worst10", "best10")  # of fewer than ten clients the worst and the best one
+TENTHS = ("worst10", "best10")  # with fewer than ten clients, the worst and best client
 
 
 def methods_compared(findings: Findings) -> str:
-    """HTML: numbers of every method with intervals, and what each changes against the reference."""
+    """HTML: metrics of every method with intervals, and their differences from the reference."""
     study, comparison = findings.study, findings.comparison
     measure, reference = study.measure, study.reference
     if not study.labels:
         return _diverged(study)
     about = f"{numbers.merit_words(study)}{measure.unit}, over {findings.clients}"
     over = numbers.over_words(study, comparison.over)
-    intervals = f"{comparison.level:.0%} intervals {over} in brackets"
+    intervals = f"{100 * comparison.level:g} % intervals {over} in brackets"
     if all(
         math.isnan(interval.low) for row in comparison.rows.values() for interval in row.values()
     ):
-        without = "" if study.sampled else " and no values of single samples"
-        intervals = f"one seed{without}, so intervals cannot be told"
+        without = "" if study.sampled else " without per-sample results"
+        intervals = f"no intervals, as there is one seed{without}"
     marks = ""
     if comparison.over == "nothing":
         pass
     elif reference is not None and len(study.labels) > 1:
         marks = (
-            f" ▲ and ▼: significantly better and worse than {text(reference)}, allowing for the"
-            " number of methods. Bold: significantly better than every other method."
+            f" ▲ ▼: significantly better or worse than {text(reference)}, corrected for the number"
+            " of methods. Bold: significantly better than every other method."
         )
     elif len(study.labels) > 1:
         marks = " Bold: significantly better than every other method."
     what = "" if measure.percent else f"{measure.words[0]}, "
-    smaller = f" Of {what}std and Gini, smaller is better."
+    smaller = f" Smaller is better for {what}std and Gini."
     caption = f"{text(about)}; {text(intervals)}.{marks}{smaller}"
     parts = [
         table(
@@ -79,18 +79,18 @@ def methods_compared(findings: Findings) -> str:
     if comparison.differences:
         body += _differences(findings)
     if len(parts) > 1:
-        body += f"<details><summary>Further numbers</summary>{parts[1]}</details>"
+        body += f"<details><summary>More metrics</summary>{parts[1]}</details>"
     return body
 
 
 def _diverged(study: Study) -> str:
-    """The methods without numbers."""
+    """The methods that diverged."""
     names = ", ".join(f"<strong>{text(one.label)}</strong>" for one in study.diverged)
-    return f'<p class="note">Diverged, and not judged: {names}.</p>' if names else ""
+    return f'<p class="note">Diverged and excluded: {names}.</p>' if names else ""
 
 
 def _beside(findings: Findings) -> str:
-    """Why a number can lie outside its interval, where one does."""
+    """Why a value can fall outside its interval, if one does."""
     study = findings.study
     for label, row in findings.comparison.rows.items():
         for name in ("min", *TENTHS, "max", "std"):
@@ -100,16 +100,16 @@ def _beside(findings: Findings) -> str:
                 middle = findings.comparison.estimates[label][name]
                 estimated = numbers.ends_words(study, name, Interval(middle, low, high))
                 return (
-                    '<p class="note">With few test samples the worst client looks worse than it is'
-                    " and the best looks better, by chance alone; intervals correct for that, so a"
-                    " number can lie outside its own interval"
-                    f" ({text(label)}, {SHORT[name]}: seen {seen}, estimated {estimated}).</p>"
+                    '<p class="note">With few test samples, the worst client looks worse than it is'
+                    " and the best looks better, just by chance. Intervals correct for that, so a"
+                    " value can fall outside its own interval"
+                    f" ({text(label)}, {SHORT[name]}: observed {seen}, estimated {estimated}).</p>"
                 )
     return ""
 
 
 def clients_by_method(findings: Findings) -> str:
-    """HTML: how each client is served by each method, by name; empty for many clients."""
+    """HTML: every client with every method, by name; empty for many clients."""
     study = findings.study
     names = study.names("client")
     if not 1 < len(names) <= MOST_NAMED or not (study.same_data or study.same_clients):
@@ -140,7 +140,7 @@ def clients_by_method(findings: Findings) -> str:
             )
         rows.append(row)
     marks = (
-        f" ▲ and ▼: significantly better and worse than with {text(study.reference)}, after Holm's"
+        f" ▲ ▼: significantly better or worse than with {text(study.reference)}, after Holm's"
         " correction over the clients."
         if study.reference is not None
         else ""
@@ -154,7 +154,7 @@ def clients_by_method(findings: Findings) -> str:
 
 
 def _differences(findings: Findings) -> str:
-    """What each method changes against the reference."""
+    """Differences of each method from the reference."""
     study, comparison = findings.study, findings.comparison
     rows: list[list[Cell | str]] = []
     names = [
@@ -177,10 +177,10 @@ def _differences(findings: Findings) -> str:
             cells.append(Cell(words, scale * interval.value))
         rows.append(cells)
     over = text(numbers.over_words(study, comparison.over))
-    intervals = f", with {comparison.level:.0%} intervals {over}" if over else ""
+    intervals = f", with {100 * comparison.level:g} % intervals {over}" if over else ""
     caption = (
-        f"Gain (+) or loss (\u2212) against {text(study.reference)}, {numbers.gain_unit(study)}"
-        f"{intervals}: what each method gives the worst served, and what it costs."
+        f"Gain (+) or loss (\u2212) compared with {text(study.reference)},"
+        f" {numbers.gain_unit(study)}{intervals}."
     )
     headings = ["method", *(SHORT[name] for name in names)]
     return table(headings, rows, caption, list(comparison.differences), True)
@@ -191,7 +191,7 @@ def _left_out(study: Study) -> tuple[str, ...]:
 
 
 def _kept(study: Study, comparison: Comparison) -> list[list[str]]:
-    """Columns of the first and of the second table: those that have numbers."""
+    """Columns of the first and the second table: those with values."""
     there = [
         name
         for name in STATISTICS
@@ -225,7 +225,7 @@ def _rows(findings: Findings, names: Sequence[str]) -> list[list[Cell | str]]:
 
 
 def _name(study: Study, label: str) -> str:
-    role = {study.reference: "reference", study.alone: "each client alone"}.get(label)
+    role = {study.reference: "reference", study.alone: "local-only training"}.get(label)
     return text(label) + (f' <small class="role">{role}</small>' if role else "")
 
 

@@ -1,4 +1,4 @@
-"""The page about one study or several: one HTML file with everything in it."""
+"""The report on one study or several: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ CHOOSER = (
 
 
 class Chapter(NamedTuple):
-    """A study on the page."""
+    """A study in the report."""
 
     findings: Findings
     panels: Mapping[str, Panel]
     command: str
-    prefix: str  # of the ids of its elements; empty where the page is about one study
+    prefix: str  # of the ids of its elements; empty in a report on one study
 
 
 def chapters(
     studies: Sequence[tuple[Findings, str]], drawn: Sequence[Sequence[Panel]] | None = None
 ) -> list[Chapter]:
-    """Studies with the commands that make a page about each, as parts of one page."""
+    """The chapters of a report, from studies and the commands that make a report on each."""
     if drawn is None:
         drawn = [list(panels.all_panels(findings)) for findings, _ in studies]
     return [
@@ -59,7 +59,7 @@ def page(parts: Findings | Sequence[Chapter], title: str | None = None) -> str:
     one = len(told) == 1
     if title is None:
         title = (
-            f"Who gains and who pays: {told[0].findings.study.name}"
+            f"Who gains and who loses: {told[0].findings.study.name}"
             if one
             else f"{len(told)} studies side by side"
         )
@@ -100,7 +100,7 @@ def _parts(chapter: Chapter, level: str) -> tuple[str, list[tuple[str, str]]]:
     for key, heading, body in sections(*chapter):
         name = chapter.prefix + key
         entries.append((name, heading))
-        # landmarks of several studies would have the same names
+        # landmarks of several studies would share their names
         landmark = "" if chapter.prefix else f' aria-labelledby="{name}-h"'
         whole += (
             f'<section id="{name}"{landmark}><{level} id="{name}-h">{text(heading)}</{level}>'
@@ -137,7 +137,7 @@ def _data(told: Sequence[Chapter]) -> str:
 
 
 def _figure_json(figure: Any, finding: str) -> str:
-    """A figure without the template, which the page's own style takes the place of."""
+    """A figure without its template, which the page's own style replaces."""
     whole = figure.to_plotly_json()
     layout = {key: value for key, value in whole["layout"].items() if key != "template"}
     shown = {"figure": {"data": whole["data"], "layout": layout}, "finding": finding}

@@ -34,15 +34,15 @@ LATEX = {
 
 
 def save_tables(studies: Sequence[Findings], directory: str | Path) -> list[Path]:
-    """Write methods.csv, methods.tex and, with groups, groups.csv; of several studies each into a
-    directory of its own."""
+    """Write methods.csv, methods.tex and, with groups, groups.csv; with several studies, each into
+    its own directory."""
     paths = []
     for number, findings in enumerate(studies, start=1):
         place = Path(directory)
         if len(studies) > 1:
             place /= f"study-{number}-{findings.study.name}"
         found = {}
-        if methods := method_rows(findings):  # none where all diverged
+        if methods := method_rows(findings):  # none if all diverged
             found = {"methods.csv": _csv(methods), "methods.tex": latex(findings)}
         if groups := group_rows(findings):
             found["groups.csv"] = _csv(groups)
@@ -53,8 +53,8 @@ def save_tables(studies: Sequence[Findings], directory: str | Path) -> list[Path
 
 
 def method_rows(findings: Findings) -> list[Row]:
-    """A row for each method and statistic: mean and standard deviation over runs (one less than
-    runs in the denominator), and the interval."""
+    """A row for each method and statistic: mean and sample standard deviation over runs, and the
+    interval."""
     study, rows = findings.study, []
     for label in study.labels:
         found = [across_clients(study, label, seed) for seed in study.seeds]
@@ -103,7 +103,7 @@ def group_rows(findings: Findings) -> list[Row]:
 
 
 def latex(findings: Findings) -> str:
-    """Methods and numbers as a LaTeX table, which needs the package booktabs."""
+    """The comparison as a LaTeX table, which needs the package booktabs."""
     study, comparison = findings.study, findings.comparison
     names = [
         name
@@ -129,7 +129,9 @@ def latex(findings: Findings) -> str:
             cells.append("--" if math.isnan(interval.value) else value + ends)
         lines.append(" & ".join(cells) + r" \\")
     about = f"{study.measure.part} {study.measure.name}{study.measure.unit}"
-    comment = f"% {about}; {comparison.level:.0%} intervals over {comparison.over}; needs booktabs"
+    comment = (
+        f"% {about}; {100 * comparison.level:g} % intervals over {comparison.over}; needs booktabs"
+    )
     return "\n".join([comment, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""What pages with figures have in common: navigation, themes, drawing, printing, in one file."""
+"""The frame of pages with figures: navigation, themes, drawing and printing in one file."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def framed(
 
     Args:
         generator: the command that made it.
-        links: of the navigation: where to, and words; or the items of its list, as HTML.
-        body: of its main part, as HTML.
+        links: of the navigation: targets and texts; or the items of its list, as HTML.
+        body: the main part, as HTML.
         data: elements that the script reads: figures-data and themes-data.
-        chooser: below the navigation, with the button for dark colours, as HTML.
-        summary: what the navigation is called where it is folded.
-        styles: files beside this one, added to those that all pages have.
+        chooser: HTML below the navigation, with the button for dark colours.
+        summary: the heading of the folded navigation.
+        styles: style sheets in this directory, added to the common one.
     """
     if not isinstance(links, str):
         links = "".join(f'<li><a href="{to}">{text(words)}</a></li>' for to, words in links)
@@ -46,7 +46,7 @@ def framed(
         "draw": _asset("draw.js"),
         "script": _asset("script.js"),
     }
-    # one pass, so that nothing inside a part is taken for a place
+    # in one pass, so that placeholders inside a part are not filled
     return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _asset("page.html"))
 
 

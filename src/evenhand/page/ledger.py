@@ -1,4 +1,4 @@
-"""The harm ledger of the page: who gains, who is harmed, for every client, group and team."""
+"""The harm ledger of the report: what every client, group and team gains or loses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from evenhand.page.numbers import gain_unit
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.findings import Findings
 
-WORDS = ("team", "method", "against", "verdict")  # columns of the ledger that are no numbers
+WORDS = ("team", "method", "against", "verdict")  # columns of text
 
 
 def told(findings: Findings) -> list[Entry]:
-    """Entries of clients, groups and teams, each of them once: not of teams that are the groups."""
+    """Entries of clients, groups and teams; without teams if they are the same as groups."""
     kinds = findings.study.kinds
     return [entry for entry in findings.entries if entry.by in kinds]
 
@@ -26,18 +26,18 @@ def ledger(findings: Findings, prefix: str = "") -> str:
     study, entries = findings.study, told(findings)
     if not entries:
         why = (
-            "Only one method took part."
+            "There is only one method."
             if len(study.labels) < 2
-            else "Neither FedAvg nor training alone took part."
+            else "The runs include neither of them."
         )
         if any(trial.values is None for trial in study.trials.values()):
             why = (
-                "How single samples are predicted was not shared, and without it nobody can say"
-                " which gains are chance."
+                "Per-sample results were not shared, and without them gains cannot be tested for"
+                " significance."
             )
         return (
-            "<p>There is no ledger: gains and losses are counted against FedAvg and against"
-            f" staying alone. {why}</p>"
+            "<p>There is no ledger: it compares methods with FedAvg and with local-only training."
+            f" {why}</p>"
         )
     seeds = (
         " and over seeds"
@@ -47,10 +47,10 @@ def ledger(findings: Findings, prefix: str = "") -> str:
         else ""
     )
     caption = (
-        f"Gain (+) or loss (\u2212) of everyone, {gain_unit(study)}, with"
-        f" {findings.comparison.level:.0%} intervals over their samples{seeds}. Harmed and gains:"
-        " significant after Holm's correction over all"
-        f" clients (or groups, or teams) of a method. Few: fewer than {findings.least} samples."
+        "Gain (+) or loss (\u2212) of every client, group and team,"
+        f" {gain_unit(study)}, with {100 * findings.comparison.level:g} % intervals over their"
+        f" samples{seeds}. Harmed and gains: significant after Holm's correction over all clients"
+        f" (or groups, or teams) of a method. Few samples: fewer than {findings.least}."
     )
     options: dict[str, Sequence[str]] = {
         "method": list(dict.fromkeys(entry.method for entry in entries)),
@@ -66,7 +66,7 @@ def ledger(findings: Findings, prefix: str = "") -> str:
         "by": "everyone",
         "verdict": "all verdicts",
     }
-    labels = {"method": "Method", "against": "Against", "by": "Whom", "verdict": "Verdict"}
+    labels = {"method": "Method", "against": "Compared with", "by": "Who", "verdict": "Verdict"}
     plural = {"client": "clients", "group": "groups", "team": "teams"}
     controls = ""
     for key, values in options.items():
@@ -85,7 +85,7 @@ def ledger(findings: Findings, prefix: str = "") -> str:
         "name": "name",
         "team": "team",
         "method": "method",
-        "against": "against",
+        "against": "compared with",
         "gain": "gain",
         "verdict": "verdict",
     }
@@ -115,12 +115,12 @@ def ledger(findings: Findings, prefix: str = "") -> str:
         f' aria-label="Harm ledger"><table id="{prefix}ledger-table"><caption>'
         f"<span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody></tbody>"
         f'</table></div><div class="pages">{buttons}</div></div><noscript><p>The ledger needs'
-        " JavaScript; evenhand compare writes it as ledger.csv, too.</p></noscript>"
+        " JavaScript; evenhand compare also writes it to ledger.csv.</p></noscript>"
     )
 
 
 def ledger_data(findings: Findings) -> dict[str, Any]:
-    """The ledger by column: texts as places in lists of them, numbers rounded to what is shown."""
+    """The ledger by column: texts as codes into lists, numbers rounded as shown."""
     measure, entries = findings.study.measure, told(findings)
 
     def coded(values: list[str]) -> dict[str, Any]:

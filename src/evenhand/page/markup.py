@@ -1,4 +1,4 @@
-"""Small pieces of HTML: every text that comes from a user is escaped here."""
+"""Small pieces of HTML; all text from users is escaped here."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 
 class Cell(NamedTuple):
-    """A cell of a table: what is seen, and what it is sorted by."""
+    """A cell of a table: its content and its sort key."""
 
     content: str  # HTML
     value: float | str = ""
@@ -26,7 +26,7 @@ def text(value: object) -> str:
 
 
 def hidden(words: str) -> str:
-    """Words for those who do not see the page."""
+    """Text for screen readers only."""
     return f'<span class="unseen">{text(words)}</span>'
 
 
@@ -43,7 +43,7 @@ def table(
     Args:
         rows: cells; plain text is escaped, as headings are.
         caption: as HTML.
-        methods: the method that each row is about, where rows are hidden with their method.
+        methods: the method of each row, if rows are hidden with their method.
     """
     head = "".join(_heading(heading, sortable) for heading in headings)
     body = []
@@ -85,8 +85,7 @@ def plain(markup: str, most: int = 80) -> str:
 
 
 def script_json(identity: str, content: Any) -> str:
-    """Data for the page's script. Nothing in them can end the element: < and > are written as
-    escapes.
+    """Data for the page's script. They cannot end the element, since < and > are escaped.
 
     >>> script_json("x", {"n": "</script><!--"})
     '<script type="application/json" id="x">{"n":"\\\\u003c/script\\\\u003e\\\\u003c!--"}</script>'

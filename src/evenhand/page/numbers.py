@@ -1,4 +1,4 @@
-"""Numbers as the page writes them, with their units and what they are about."""
+"""Numbers as the report writes them, with units and titles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OF_MERITS = ("mean", "pooled", "worst10", "best10", "min", "max")
 
 
 def written(study: Study, name: str, value: float) -> float:
-    """A statistic in the unit that it is written in."""
+    """A statistic in the unit it is shown in."""
     if name in OF_MERITS:
         return float(shown(study.measure, value))
     power = {"std": 1, "variance": 2}.get(name, 0)
@@ -25,7 +25,7 @@ def written(study: Study, name: str, value: float) -> float:
 
 
 def statistic_title(study: Study, name: str) -> str:
-    """What an axis with a statistic is called."""
+    """The title of an axis with a statistic."""
     unit = study.measure.unit if name in OF_MERITS else ""
     what = {"std": f", {study.measure.points}" if study.measure.points else ""}.get(name, unit)
     return (
@@ -36,18 +36,18 @@ def statistic_title(study: Study, name: str) -> str:
 
 
 def merit_words(study: Study) -> str:
-    """What is measured, on which part of the data, as the beginning of a sentence."""
+    """The measure and its split, at the beginning of a sentence: "Test accuracy"."""
     return f"{study.measure.part.capitalize()} {study.measure.name}"
 
 
 def merit_title(study: Study) -> str:
-    """What an axis with merits is called."""
+    """The title of an axis with merits."""
     smaller = "" if study.measure.percent else " (smaller is better)"
     return f"{study.measure.part} {study.measure.name}{study.measure.unit}{smaller}"
 
 
 def statistic(study: Study, name: str, value: float) -> str:
-    """A statistic as it is written: merits in their unit, indices with three digits."""
+    """A statistic as text: merits in their unit, indices with three digits."""
     if np.isnan(value):
         return "-"
     return f"{written(study, name, value):.{digits(study, name)}f}"
@@ -69,7 +69,7 @@ def digits(study: Study, name: str) -> int:
 
 
 def scale(study: Study, name: str) -> float:
-    """What a difference of a statistic is multiplied with to be written."""
+    """The factor from a difference of a statistic to the number shown."""
     return float(
         study.measure.scale ** {**dict.fromkeys((*OF_MERITS, "std"), 1), "variance": 2}.get(name, 0)
     )
@@ -85,7 +85,7 @@ def points(interval: Interval) -> str:
 
 
 def signed(value: float, digits: int) -> str:
-    """A change with its sign; what rounds to nothing has none.
+    """A change with its sign; zero after rounding has none.
 
     >>> signed(1.25, 1), signed(-0.04, 1), signed(-2, 1)
     ('+1.2', '0.0', '−2.0')
@@ -107,19 +107,19 @@ def change(interval: Interval, scale: float, digits: int) -> str:
 
 
 def gain_unit(study: Study) -> str:
-    """What gains are in; plus is better for the person concerned."""
+    """The unit of gains; plus is always better."""
     if study.measure.percent:
         return f"points of {study.measure.name}"
-    return f"a smaller {study.measure.words[0]} is +"
+    return f"where + is a smaller {study.measure.words[0]}"
 
 
 def gain_title(study: Study, against: str) -> str:
-    """What an axis with gains is called."""
-    return f"gain (+) or loss (\u2212) against {against}, {gain_unit(study)}"
+    """The title of an axis with gains."""
+    return f"gain (+) or loss (\u2212) compared with {against}, {gain_unit(study)}"
 
 
 def counts(study: Study, merit: float, samples: int) -> str:
-    """How many samples are served rightly: 15 of 23; nothing where the measure is no such share."""
+    """How many samples are predicted correctly: "15 of 23"; "" if the measure is no such share."""
     if np.isnan(merit) or not study.measure.of_shares:
         return ""
     right = merit * samples
@@ -128,7 +128,7 @@ def counts(study: Study, merit: float, samples: int) -> str:
 
 
 def served(study: Study, merit: float, samples: int) -> str:
-    """How someone is served, with counts: 15 of 23 (65.2 %)."""
+    """The merit of a client or group, with counts: 15 of 23 (65.2 %)."""
     if np.isnan(merit):
         return "no samples"
     value = f"{study.measure.show(merit)}{study.measure.percent}"
@@ -138,7 +138,7 @@ def served(study: Study, merit: float, samples: int) -> str:
 
 
 def gain_words(study: Study, entry: Entry) -> str:
-    """What someone gains, with counts, for a figure."""
+    """The gain of a client or group, with counts, for a figure."""
     gain = change(entry.gain, study.measure.scale, study.measure.digits)
     now, before = (served(study, merit, entry.samples) for merit in (entry.merit, entry.reference))
     return f"{html.escape(entry.name, quote=False)}: {gain}<br>{now}<br>{before} with " + (
@@ -147,13 +147,13 @@ def gain_words(study: Study, entry: Entry) -> str:
 
 
 def over_words(study: Study, over: str) -> str:
-    """What intervals are over."""
+    """What the intervals are over, in words."""
     return {
-        "seeds+samples": f"over {len(study.seeds)} seeds and other test samples of these clients",
+        "seeds+samples": f"over {len(study.seeds)} seeds and test samples of these clients",
         "splits": f"over {len(study.seeds)} splits of the data",
         "seeds": f"over {len(study.seeds)} seeds",
-        "samples": "over other test samples of the same clients",
-        "clients": "over other clients like these",
-        "both": "over other clients like these and other test samples",
+        "samples": "over test samples of these clients",
+        "clients": "over clients like these",
+        "both": "over clients like these and test samples",
         "nothing": "",
     }[over]

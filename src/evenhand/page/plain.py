@@ -1,4 +1,4 @@
-"""A page of sentences and sections: one HTML file that opens from disk, without a network."""
+"""A page of sentences and sections: one HTML file that opens offline."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def plain_page(
 
     Args:
         generator: the command that made it.
-        facts: numbers, each with what it counts: "35 clients".
+        facts: counts with their nouns: "35 clients".
         sentences: as HTML.
-        sections: those without content are left out.
-        styles: files beside this one, added to those that all such pages have.
+        sections: empty ones are omitted.
+        styles: style sheets in this directory, added to the common ones.
     """
     there = [section for section in sections if section[2]]
     parts = {
@@ -48,7 +48,7 @@ def plain_page(
         "style": "".join(_asset(name) for name in ("style.css", "audit.css", *styles)),
         "script": _asset("plain.js"),
     }
-    # one pass, so that nothing inside a part is taken for a place
+    # in one pass, so that placeholders inside a part are not filled
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _asset("plain.html"))
 
 

@@ -1,4 +1,4 @@
-"""Rates of groups and teams with intervals and counts, and which two of them make a gap."""
+"""Rates of groups and teams with intervals and counts, and the two groups behind each gap."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenhand.studies.analysis.writing import whole
 from evenhand.studies.findings import Findings
 from evenhand.studies.runs.study import Study
 
-# what is shown of each group, where there is one label that rates are about
+# rates shown for each group, if there is a positive label
 SHOWN = (
     "accuracy",
     "true-positive rate",
@@ -22,7 +22,7 @@ SHOWN = (
     "selection rate",
     "precision",
 )
-# measures that are a rate
+# measures that are rates
 RATE_OF = {
     "accuracy": "accuracy",
     "recall": "true-positive rate",
@@ -31,10 +31,10 @@ RATE_OF = {
 
 
 class Served(NamedTuple):
-    """How a group fares by a rate, as it is written, means over seeds."""
+    """A rate of a group as shown, averaged over seeds."""
 
     interval: Interval
-    hits: float  # NaN where it is no share of samples
+    hits: float  # NaN if it is no share of samples
     of: float
 
     @property
@@ -49,8 +49,8 @@ Rates = dict[str, dict[str, dict[str, Served]]]  # by method, rate, group
 
 
 def rates(findings: Findings, by: str) -> Rates:
-    """What each group (or team) gets from every method: the measure of the study first, without
-    intervals where it is no rate of samples, then other rates."""
+    """The rates of each group (or team) with every method: the study's measure first (without
+    intervals if it is no rate of samples), then other rates."""
     study, views = findings.study, findings.groups.get(by, {})
     found: Rates = {}
     for label in study.labels:
@@ -65,7 +65,7 @@ def rates(findings: Findings, by: str) -> Rates:
 
 
 def _known(view: GroupView, groups: tuple[str, ...]) -> dict[str, dict[str, Served]]:
-    """Rates of a method; of many labels, accuracy alone."""
+    """Rates of a method; with several labels, only accuracy."""
     return {
         name: {group: _served(view.rates[name, group]) for group in groups}
         for name in SHOWN
@@ -88,7 +88,7 @@ def _merits(study: Study, label: str, by: str) -> dict[str, Served]:
 
 
 def worst_group(findings: Findings, found: Rates, label: str) -> tuple[str, Served] | None:
-    """The group that a method serves worst by the measure, of those with enough samples."""
+    """The group that a method serves worst by the measure, among those with enough samples."""
     judged = {
         name: one
         for name, one in next(iter(found[label].values())).items()
@@ -102,8 +102,8 @@ def worst_group(findings: Findings, found: Rates, label: str) -> tuple[str, Serv
 
 
 def extremes(findings: Findings, found: Rates, by: str, label: str, kind: str) -> str:
-    """The two groups that make a gap, the one with the lower rate first: "Black 46 %, White 70 %";
-    empty where fewer than two groups have enough samples."""
+    """The two groups behind a gap, the lower rate first: "Black 46 %, White 70 %"; empty if fewer
+    than two groups have enough samples."""
     gap = findings.groups[by][label].gaps.get(kind)
     if gap is None or np.isnan(gap.interval.value) or gap.rate not in found[label]:
         return ""

@@ -1,4 +1,4 @@
-"""From runs to a page: read, analysed, drawn and written."""
+"""Write the report on runs: read, analyse, draw and write."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evenhand.studies.runs.study import Study
 
 
 class Report(NamedTuple):
-    """What was written, and what it says."""
+    """The written files and the findings behind them."""
 
     page: Path
     figures: list[Path]
@@ -43,24 +43,24 @@ def report(
     tables: str | Path | None = None,
     **numbers: Any,
 ) -> Report:
-    """Write a page about runs: who gains, who pays, with intervals. It is one HTML file that needs
-    no network.
+    """Write a report on runs, one HTML file that opens offline: who gains and who loses, with
+    intervals.
 
     Args:
-        runs: the directory of a run, comparison or sweep, or several: methods and seeds with the
-            same data are put together, runs with other data get a section of their own. Or what
-            :func:`evenhand.load`, :func:`evenhand.compare` or :func:`evenhand.sweep` gave.
-        figures: a directory; every figure is then written there, too, as a file of its own.
+        runs: the directory of a run, comparison or sweep, or several: runs on the same data are
+            combined, runs on other data get their own section. Or the result of
+            :func:`evenhand.load`, :func:`evenhand.compare` or :func:`evenhand.sweep`.
+        figures: a directory to which every figure is also written as a file.
         figure_format: "png" or "svg".
-        tables: a directory; the numbers are then written there as CSV, and as a LaTeX table.
+        tables: a directory to which tables are also written as CSV and LaTeX.
 
     The other keywords are those of :func:`evenhand.analyse`: over, level, least, positive.
     """
     require_choice("figure_format", figure_format, ("png", "svg"))
-    graph_objects()  # whatever is missing shows before the work is done
+    graph_objects()  # so that a missing package shows before the work is done
     if isinstance(runs, Findings):
         if numbers:
-            raise TypeError(f"the findings have their own {', '.join(numbers)}; leave it out here")
+            raise TypeError(f"findings are already analysed; leave out {', '.join(numbers)}")
         studies = [(runs, "")]
     elif isinstance(runs, Study):
         studies = [(analyse(runs, **numbers), "")]
@@ -85,7 +85,7 @@ def report(
 
 
 def _studies(paths: Sequence[Path]) -> list[tuple[Study, list[Path]]]:
-    """Runs of the same data are one study; others have a study of their own."""
+    """Combine runs on the same data into one study."""
     found: list[tuple[Study, list[Path]]] = []
     for path in paths:
         alone = Study.load([path])
@@ -93,7 +93,7 @@ def _studies(paths: Sequence[Path]) -> list[tuple[Study, list[Path]]]:
             try:
                 found[place] = (Study.load([*of, path]), [*of, path])
                 break
-            except RunError:  # other data, or judged by another measure
+            except RunError:  # other data, or another measure
                 continue
         else:
             found.append((alone, [path]))
@@ -101,8 +101,8 @@ def _studies(paths: Sequence[Path]) -> list[tuple[Study, list[Path]]]:
 
 
 def _with_all_points(findings: Findings) -> Findings:
-    """Of a sweep, findings about all points, in words about the chosen one alone: the others are
-    not to be chosen by test data."""
+    """For a sweep, findings about all points with sentences about the chosen one only, as points
+    must not be chosen on test data."""
     if findings.sweep is None:
         return findings
     reason = f"Chosen on validation data: {findings.sweep.reason}"
@@ -124,7 +124,9 @@ def save_pictures(
                 several = f"-{variant.name}" if len(panel.variants) > 1 else ""
                 name = re.sub(r"[^\w.=+-]+", "-", f"{study}{panel.key}{several}").strip("-")
                 path, count = directory / f"{name}.{figure_format}", 1
-                while path in pictures:  # names that differ only in what cannot be in a file's name
+                while (
+                    path in pictures
+                ):  # names that differ only in characters a file name cannot have
                     count += 1
                     path = directory / f"{name}-{count}.{figure_format}"
                 pictures[path] = variant.figure
@@ -132,7 +134,7 @@ def save_pictures(
 
 
 def _command(paths: Sequence[Path], numbers: Mapping[str, Any]) -> str:
-    """The command that makes the same page."""
+    """The command that makes the same report."""
     given = [
         part
         for name, usual in NUMBERS.items()

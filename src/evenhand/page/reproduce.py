@@ -1,4 +1,4 @@
-"""How to reproduce what a page says: commands, specs, versions and machine."""
+"""How to reproduce a report: commands, specs, versions and machine."""
 
 from __future__ import annotations
 
@@ -45,22 +45,25 @@ def reproduce(study: Study, command: str) -> str:
         )
         if spec.data.get("name") == PYTHON:
             how = (
-                "<p>A Python program trained with these settings, on data and with a model of its"
-                " own; run it again.</p>"
+                "<p>A Python program trained its own model on its own data with these settings; run"
+                " it again.</p>"
             )
         if federation:
             how = (
                 "<p>A Flower app ran with these settings on nodes that keep their data; start it"
-                " again with another directory.</p>"
+                " again with a new directory.</p>"
             )
         parts.append(
             f"{how}<details><summary>{name}</summary><pre><code>{text(whole.to_toml())}</code></pre></details>"
         )
     if command:
-        parts.append(f"<p>This page was made with</p><pre><code>{text(command)}</code></pre>")
+        parts.append(f"<p>This report was made with</p><pre><code>{text(command)}</code></pre>")
     rows = [
         ["seeds", ", ".join(map(str, study.seeds))],
-        ["data", "the same for all seeds" if study.same_data else "dealt anew with each seed"],
+        [
+            "data",
+            "the same for all seeds" if study.same_data else "split differently with each seed",
+        ],
     ]
     about: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "data fingerprint": lambda run: str(run.get("data", "")),
@@ -87,5 +90,5 @@ def reproduce(study: Study, command: str) -> str:
             + (" and others" if len(study.directories) > 10 else ""),
         ]
     )
-    numbers = table(["what", "value"], rows, "What the numbers come from")
+    numbers = table(["what", "value"], rows, "Where the results come from")
     return f'{"".join(parts)}<div class="words-table">{numbers}</div>'

@@ -1,4 +1,4 @@
-"""The sections of the page, its first screen and the choice of methods."""
+"""The sections of the report, its first screen and the choice of methods."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ DASHES = {
 
 
 def answer(findings: Findings) -> tuple[list[str], list[str]]:
-    """The answer, and what else there is to say in words."""
+    """The sentences of the answer, and the other sentences."""
     first = list(findings.answer.sentences)
     return first, [sentence for sentence in findings.sentences if sentence not in first]
 
 
 def opening(findings: Findings, found: Mapping[str, Panel], prefix: str = "") -> str:
-    """The first screen: the answer, one figure, and what it is about."""
+    """The first screen: the answer, one figure, and key facts."""
     first, rest = answer(findings)
     told = "".join(f"<li>{text(sentence)}</li>" for sentence in first)
     more = "".join(f"<li>{text(sentence)}</li>" for sentence in rest)
@@ -53,7 +53,7 @@ def opening(findings: Findings, found: Mapping[str, Panel], prefix: str = "") ->
         f'<div class="answer"><ul>{told}</ul>{after}</div>{drawn}'
         f'<ul class="facts">{facts(findings)}</ul>'
         + (
-            '<details class="more"><summary>More in words</summary><ul'
+            '<details class="more"><summary>More details</summary><ul'
             f' class="sentences">{more}</ul></details>'
             if more
             else ""
@@ -64,7 +64,7 @@ def opening(findings: Findings, found: Mapping[str, Panel], prefix: str = "") ->
 def sections(
     findings: Findings, found: Mapping[str, Panel], command: str, prefix: str = ""
 ) -> list[tuple[str, str, str]]:
-    """(key, heading, HTML) of every section of the page."""
+    """(key, heading, HTML) of every section of the report."""
     study = findings.study
 
     def drawn(*keys: str) -> str:
@@ -73,7 +73,7 @@ def sections(
     words = study.measure.words[0].capitalize()
     sections = [
         ("sweep", "How the point was chosen", drawn("sensitivity")),
-        ("methods", "Methods compared", methods_compared(findings)),
+        ("methods", "Comparison of methods", methods_compared(findings)),
         (
             "gains",
             "Who gains, who is harmed",
@@ -83,17 +83,17 @@ def sections(
         ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
         (
             "clients",
-            "How clients are served",
+            "Results by client",
             drawn("distribution", "sorted") or _not_shared(study),
         ),
         ("front", f"{words} and fairness", drawn("front")),
         ("learning", "Learning curves", drawn("learning")),
         (
             "weights",
-            "Who counted for how much",
+            "Effective weights",
             drawn("group-weights", "weights")
             or _not_shared(study)
-            or "<p>The runs kept no weights.</p>",
+            or "<p>The runs recorded no weights.</p>",
         ),
         ("ledger", "Harm ledger", ledger(findings, prefix)),
         ("server", server.heading(study), server.learned(study, prefix)),
@@ -103,7 +103,7 @@ def sections(
 
 
 def overview_of_studies(studies: Mapping[str, Findings]) -> str:
-    """A table with a row for each method of each study, which are given by name."""
+    """A table with a row for each method of each study; ``studies`` are given by name."""
     rows = []
     for title, findings in studies.items():
         study = findings.study
@@ -122,8 +122,8 @@ def overview_of_studies(studies: Mapping[str, Findings]) -> str:
     return table(
         ["study and method", "clients", "samples", "measure", "mean", "worst client"],
         rows,
-        "Every study and method, with intervals as in the study's own section. Studies have"
-        " different data or measures, so compare methods within a study, not across.",
+        "Every study and method, with intervals as in the study's own section. Studies differ in"
+        " data or measure, so compare methods only within a study.",
         methods,
         identity="studies-table",
     )
@@ -150,8 +150,7 @@ def facts(findings: Findings) -> str:
 
 
 def chooser(studies: Sequence[Study]) -> str:
-    """A box for each method, which also says how it is drawn; of several studies, which draw it
-    differently, without."""
+    """A checkbox for each method, with its line and marker if there is only one study."""
     items = []
     labels = list(dict.fromkeys(label for study in studies for label in study.labels))
     seen = looks(labels, studies[0].reference)
@@ -173,14 +172,14 @@ def chooser(studies: Sequence[Study]) -> str:
 
 
 def _not_shared(study: Study) -> str:
-    """Why there are no figures of single clients; empty where there can be."""
+    """Why there are no figures of single clients; empty if there are."""
     if not study.sums_only:
         return ""
     several = len(study.sums_only) < len(study.labels)
-    other = " A page about the other methods alone has these figures." if several else ""
+    other = " A report on only the other methods has these figures." if several else ""
     return (
-        f"<p>Not shared: with {text(', '.join(study.sums_only))} the server saw sums over clients,"
-        f" nothing of single ones.{other}</p>"
+        f"<p>Not shared: with {text(', '.join(study.sums_only))} the server saw sums only, nothing"
+        f" client by client.{other}</p>"
     )
 
 
@@ -210,6 +209,6 @@ def _figure(panel: Panel, prefix: str) -> str:
         f' role="img" aria-label="{text(first.finding)}"'
         f' style="min-height:{height}px"></div><figcaption>{panel.caption}</figcaption><button'
         f' type="button" class="save" data-panel="{key}">Save'
-        f" picture{hidden(': ' + key)}</button><details{unfolded}><summary>Data"
+        f" figure{hidden(': ' + key)}</button><details{unfolded}><summary>Data"
         f" of this figure</summary>{tables}</details></figure>"
     )

@@ -1,5 +1,4 @@
-"""The numbers behind the figures: few enough to be drawn, whatever the number of clients and
-rounds."""
+"""The data of the figures, thinned so that any number of clients and rounds can be drawn."""
 
 from __future__ import annotations
 
@@ -16,19 +15,19 @@ from evenhand.studies.specs.measure import Measure
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_POINTS = 200  # of a curve: more than a screen tells apart
-MOST_ROWS, MOST_ROUNDS = 50, 100  # of the picture of weights
+MOST_POINTS = 200  # of a curve; a screen shows no more
+MOST_ROWS, MOST_ROUNDS = 50, 100  # of the figure of weights
 
 
 def shown(measure: Measure, merits: Floats | float) -> Floats:
-    """Merits as they are written: shares in percent, or errors, which are merits with a minus."""
+    """Merits as shown: shares in percent, or errors, which are merits with a minus."""
     return np.asarray(
         measure.scale * np.asarray(merits, np.float64) * (1 if measure.percent else -1)
     )
 
 
 def thinned(count: int, most: int) -> Ints:
-    """At most ``most`` of ``count`` places, evenly picked, the first and the last among them.
+    """At most ``most`` of ``count`` indices, evenly spaced, including the first and the last.
 
     >>> thinned(5, 10).tolist(), thinned(9, 3).tolist()
     ([0, 1, 2, 3, 4], [0, 4, 8])
@@ -37,15 +36,15 @@ def thinned(count: int, most: int) -> Ints:
 
 
 def client_merits(study: Study, label: str) -> Floats:
-    """A merit per client, averaged over seeds; where each seed deals other data, those of all seeds
-    one after the other."""
+    """A merit per client, averaged over seeds; if data differ between seeds, those of all seeds in
+    a row."""
     merits = [study.merits(label, seed) for seed in study.seeds]
     return np.mean(merits, axis=0) if study.same_data else np.concatenate(merits)
 
 
 def density(values: Floats, points: int = 100) -> tuple[Floats, Floats]:
-    """Where values are many: places between the least and the largest, and a Gaussian kernel
-    density there (Scott's width)."""
+    """A Gaussian kernel density (Scott's width): values between the smallest and the largest, and
+    the density there."""
     at = np.linspace(values.min(), values.max(), points)
     if at[0] == at[-1]:
         return at, np.ones(points)
@@ -55,13 +54,13 @@ def density(values: Floats, points: int = 100) -> tuple[Floats, Floats]:
 class Curve(NamedTuple):
     """Merits of the clients from the worst to the best served."""
 
-    percent: Floats  # of the clients that are served worse
+    percent: Floats  # of the clients served worse
     merit: Floats
 
 
 def curve(study: Study, label: str, most: int = MOST_POINTS) -> Curve:
-    """Clients are sorted for each seed, and the clients of one rank averaged: the lowest tenth of
-    the curve is the mean worst 10 %."""
+    """Sort the clients of each seed and average clients of the same rank, so that the lowest tenth
+    of the curve is the mean worst 10 %."""
     rows = [
         merits[~np.isnan(merits)] for merits in (study.merits(label, seed) for seed in study.seeds)
     ]
@@ -72,7 +71,7 @@ def curve(study: Study, label: str, most: int = MOST_POINTS) -> Curve:
 
 
 class Learning(NamedTuple):
-    """A number of the history over rounds: its mean over seeds, the lowest and the highest seed."""
+    """A column of the history over rounds: mean, minimum and maximum over seeds."""
 
     rounds: Ints
     mean: Floats
@@ -81,7 +80,7 @@ class Learning(NamedTuple):
 
 
 def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> Learning | None:
-    """Rounds at which every seed was evaluated; None where the history lacks the number."""
+    """A column at the rounds at which every seed was evaluated; None if it is missing."""
     histories = [study.trials[label, seed].history_columns for seed in study.seeds]
     if not histories or any(column not in history for history in histories):
         return None
@@ -93,18 +92,18 @@ def learning(study: Study, label: str, column: str, most: int = MOST_POINTS) -> 
         return None
     at = at[thinned(len(at), most)]
     values = values[:, at]
-    # scores may be of the model that a round starts from
+    # scores may belong to the model at the start of a round
     after = histories[0].get("scores_after", histories[0]["round"])
     rounds = np.asarray(after)[at].astype(np.int64)
     return Learning(rounds, values.mean(0), values.min(0), values.max(0))
 
 
 class Weights(NamedTuple):
-    """How much clients counted over rounds, in multiples of an equal share, the worst served
+    """Effective weights of clients over rounds, in multiples of an equal share, the worst-served
     first."""
 
     rounds: Ints  # (T,)
-    rows: tuple[str, ...]  # a client, or a number of clients that are served alike
+    rows: tuple[str, ...]  # a client, or several clients with similar merits
     share: Floats  # (rows, T)
     served_by: str  # the method whose merits sort the clients
 
@@ -112,11 +111,11 @@ class Weights(NamedTuple):
 def weights(
     study: Study, label: str, most_rows: int = MOST_ROWS, most_rounds: int = MOST_ROUNDS
 ) -> Weights | None:
-    """Mean over seeds. Clients are sorted by how FedAvg serves them (without it, the method
-    itself); many are averaged in bins."""
+    """Weights averaged over seeds. Clients are sorted by their merit with FedAvg (without it, with
+    the method itself); many clients are averaged in bins."""
     trials = [study.trials[label, seed] for seed in study.seeds]
     if not study.same_data:
-        trials = trials[:1]  # the clients of other seeds are other ones
+        trials = trials[:1]  # clients differ between seeds
     if not trials or any(trial.weights is None or trial.weight_rounds is None for trial in trials):
         return None
     rounds = np.asarray(trials[0].weight_rounds)
@@ -130,7 +129,7 @@ def weights(
     clients = len(share)
     served_by = study.reference or label
     merits = np.mean([study.merits(served_by, trial.seed) for trial in trials], axis=0)
-    order = np.argsort(merits, kind="stable")  # NaN, that is no test data, comes last
+    order = np.argsort(merits, kind="stable")  # NaN (no test data) comes last
     bins = np.array_split(order, min(clients, most_rows))
     names = study.names("client")
     rows = tuple(names[found[0]] if len(found) == 1 else "" for found in bins)
@@ -143,14 +142,14 @@ def weights(
 
 
 class GroupWeights(NamedTuple):
-    """How much groups counted over rounds."""
+    """Weights of groups over rounds."""
 
     rounds: Ints  # (T,)
     share: Floats  # (T, A), rows sum to one
 
 
 def group_weights(study: Study, label: str) -> GroupWeights | None:
-    """Mean over seeds; None where the method has no weights of groups."""
+    """Weights averaged over seeds; None if the method has no weights of groups."""
     columns = [f"group_weight_{place}" for place in range(len(study.names("group")))]
     found = [learning(study, label, column, MOST_ROUNDS) for column in columns]
     lines = [one for one in found if one is not None]

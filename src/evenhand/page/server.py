@@ -1,5 +1,4 @@
-"""What the server of a federation learns about single clients: the section of the page, from what
-runs say about themselves."""
+"""The report's section on what the server of a federation learns about single clients."""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from evenhand.studies.methods import NOTHING
 from evenhand.studies.runs.study import Study
 
 MOST_ROWS = 40  # of the table of clients
-SUMS = "nothing by name: sums, and how many clients have which accuracy"
-SCORES = "how it fares: its predictions counted by label and group, its losses"
+SUMS = "nothing client by client: sums, and how many clients have which accuracy"
+SCORES = "its scores: counts of predictions by label and group, and losses"
 
 
 def heading(study: Study) -> str:
@@ -23,34 +22,34 @@ def heading(study: Study) -> str:
 
 
 def learned(study: Study, prefix: str = "") -> str:
-    """HTML; empty where runs do not say it."""
+    """HTML; empty if runs do not record it."""
     rows = {label: row for label in study.labels if (row := _row(study, label))}
     if not rows:
         return ""
     federations = _federations(study)
     told = (
-        "its name, its team if it has one, how many samples it has of each group and part, the"
-        " shape of a sample, names of classes, and how much its owner shares"
+        "its name, its team (if any), its number of samples by group and split, the shape of a"
+        " sample, the names of the classes, and how much its owner shares"
     )
     if federations:
-        start = f"At the start each client told {told}."
+        start = f"At the start, each client told the server {told}."
     else:
         start = (
-            "This was a simulation, with everything in one process. In a real federation each"
-            f" client would tell at the start {told}."
+            "This was a simulation in one process. In a real federation, each client would first"
+            f" tell the server {told}."
         )
     headings = [
         "method",
-        "of one client, in training",
-        "in evaluation",
-        "remembered by the client alone",
-        "fit for secure sums",
+        "seen of one client in training",
+        "seen in evaluation",
+        "stored only by the client",
+        "works with secure sums",
     ]
     caption = (
-        "From each method's messages. Fit for secure sums: training needs nothing but sums over"
-        " clients. Without secure sums the server adds up messages that reach it one by one, so"
-        " whoever runs it could look at single ones. Of few clients, the numbers of samples may"
-        " give away whose an accuracy is."
+        "From each method's messages. A method works with secure sums if training needs only sums"
+        " over clients. Without secure sums, messages reach the server one by one, so whoever runs"
+        " it could read them. With few clients, the numbers of samples may reveal which client has"
+        " which accuracy."
     )
     body = f'<p>{start}</p><div class="words-table">' + table(
         headings, list(rows.values()), caption, list(rows), identity=f"{prefix}server-table"
@@ -81,7 +80,7 @@ def _federations(study: Study) -> list[Mapping[str, Any]]:
 
 
 def _census(clients: list[Mapping[str, Any]]) -> str:
-    """What each client told at the start."""
+    """What each client told the server at the start."""
     cells = list(
         dict.fromkeys(
             (part, group)
@@ -107,5 +106,7 @@ def _census(clients: list[Mapping[str, Any]]) -> str:
     more = (
         f"; {len(clients) - MOST_ROWS} more are in about.json" if len(clients) > MOST_ROWS else ""
     )
-    told = table(headings, rows, f"Samples of each client, by part and group{text(more)}")
-    return f"<details><summary>What each client told at the start</summary>{told}</details>"
+    told = table(headings, rows, f"Samples of each client, by split and group{text(more)}")
+    return (
+        f"<details><summary>What each client told the server at the start</summary>{told}</details>"
+    )

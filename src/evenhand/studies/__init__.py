@@ -1,11 +1,11 @@
-"""Studies: from what is to be run to what can be said about it.
+"""Studies: from a spec to trained runs to conclusions.
 
-entry      compare, sweep and load, as Python calls them; given: what a program gives to them
+entry      compare, sweep and load for Python; given: the objects a program passes to them
 specs      what to run: specs and their parts, read from TOML, a command line or a grid
-runs       training what a spec asks for, run directories, and runs looked at together
-audits     predictions that are there already
-analysis   numbers across clients, differences, the harm ledger, gaps, sweeps, sentences
-findings   all of that about one study
-tables     the same for a terminal
-methods    what the library says about its methods
+runs       training a spec's methods, run directories, and several runs as one study
+audits     existing predictions of any system
+analysis   metrics across clients, differences, the harm ledger, gaps, sweeps, sentences
+findings   all of this for one study
+tables     the same as text for a terminal
+methods    documentation of the methods
 """

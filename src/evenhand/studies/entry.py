@@ -1,4 +1,4 @@
-"""Comparisons and sweeps from Python, also with a module, data and methods of one's own."""
+"""Comparisons and sweeps from Python, with your own modules, data and methods if you like."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from evenhand.training.places import alone, new_place
 from evenhand.training.provenance import ElsewhereWarning
 from evenhand.training.settings import Options, takes_settings
 
-# called after every round with the rounds done and the rounds in all
+# called after every round with the number of rounds done and the total
 Counter = Callable[[int, int], None]
 
 
@@ -56,8 +56,8 @@ def compare(
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
-    """Train every method with every seed, and compare them: numbers with intervals, gains and
-    losses of every client and group, and all that in words.
+    """Train every method with every seed and compare them: metrics with intervals, gains and losses
+    of every client and group, and a summary in words.
 
     >>> import evenhand as eh
     >>> fed = eh.datasets.digits(clients=4, seed=0)
@@ -66,30 +66,29 @@ def compare(
     (('plain', 'fair', 'localonly'), (0, 1, 2))
 
     Args:
-        model: a torch module, from whose parameters every seed starts; a function that makes one,
-            whose parameters are then drawn with each seed; or the name of a model ("mlp", "auto").
-            Without a federation: a spec, or the path of its TOML file.
-        federation: the data; or a function of the seed that deals them anew; with folds, a function
+        model: a torch module, whose parameters every seed starts from; a function that returns one,
+            called with each seed; or the name of a model ("mlp", "auto"). Without a federation: a
+            spec, or the path of its TOML file.
+        federation: the data; or a function of the seed that partitions them; with folds, a function
             of the split, such as ``lambda split: Federation.from_frame(table, split=split, ...)``.
         methods: algorithms, or their names as on the command line ("qffl:q=2"), in a list or by
-            label; a pair of one and ``{"lr": 0.4}`` changes its local solver. By default those of
-            the spec, or methods that suit the data.
-        seeds: how many, from 0 on, or which; by default those of the spec, or three.
-        references: methods that are added where they are missing: gains and losses are counted
-            against them.
+            label; a pair such as ``("qffl:q=2", {"lr": 0.4})`` also changes the local solver. By
+            default the spec's methods, or methods that suit the data.
+        seeds: how many, starting at 0, or a list; by default the spec's, or three.
+        references: methods to add if they are missing; gains and losses are measured against them.
         out: a directory for the results; None keeps nothing on disk.
-        resume: go on with what is in ``out``; all other arguments must be those of the first call.
-        validation: the share of each client's training samples to set aside, where the data have no
-            validation part.
-        resplit: deal the data of a spec anew with each seed.
-        folds: cross-validation: split each client's samples into as many folds and test on each of
-            them once, in place of seeds.
-        tune: first choose the step size of each method, and how fair it is to be, on validation
-            data: the same number of settings for every method. True chooses by the best mean over
-            clients, "worst10" or "min" by that number; a mapping has "rule" and "grid", values to
-            try such as ``{"local.lr": [0.01, 0.1], "qffl.q": [0.5, 2]}``.
+        resume: continue what is in ``out``; all other arguments must be those of the first call.
+        validation: the share of each client's training samples to set aside if the data have no
+            validation split.
+        resplit: partition and split the spec's data differently with each seed.
+        folds: cross-validation instead of seeds: split each client's samples into this many folds
+            and test on each of them once.
+        tune: first choose each method's step size and fairness hyper-parameter on validation data,
+            trying equally many settings for every method. True chooses the best mean over clients,
+            "worst10" or "min" the best of that metric; a mapping has "rule" and "grid", the values
+            to try, such as ``{"local.lr": [0.01, 0.1], "qffl.q": [0.5, 2]}``.
         over, level, least, positive, measure: see :func:`evenhand.analyse`.
-        progress: called after every round with the rounds done and the rounds in all.
+        progress: called after every round with the number of rounds done and the total.
 
     The other keywords are the fields of :class:`evenhand.Settings`.
     """
@@ -132,18 +131,18 @@ def sweep(
     progress: Counter | None = None,
     **options: Unpack[Options],
 ) -> Findings:
-    """Train every point of a grid with every seed, choose one by validation data, and compare it
+    """Train every point of a grid with every seed, choose one on validation data, and compare it
     with the references on test data.
 
-    ``result.sweep`` has the choice and its reason, ``result.table("sweep")`` every point.
+    ``result.sweep`` holds the choice and its reason, ``result.table("sweep")`` every point.
 
     Args:
-        grid: values by hyper-parameter: ``{"q": [0.1, 1, 5], "local.lr": "log:0.01:1:5"}``; of one
+        grid: values by hyper-parameter: ``{"q": [0.1, 1, 5], "local.lr": "log:0.01:1:5"}``; for one
             of several methods, ``{"qffl.q": [0.1, 1]}``.
-        rule: how a point is chosen: "qffl", the largest drop of variance over clients with a mean
-            not below FedAvg's; "worst10", "min", "std" or "mean", the best in that number.
-        tolerance: how far a point's mean may lie below FedAvg's: points of accuracy, or the label's
-            unit. By default 0 for "qffl", and no limit for the others.
+        rule: how to choose: "qffl", the largest drop of the variance over clients with a mean no
+            worse than FedAvg's; "worst10", "min", "std" or "mean", the best of that metric.
+        tolerance: how far a point's mean may lie below FedAvg's, in points of accuracy or in the
+            label's unit. By default 0 for "qffl" and no limit for the others.
 
     The other arguments are those of :func:`evenhand.compare`; FedAvg is always among the
     references.
@@ -168,9 +167,9 @@ def sweep(
 
 
 def load(*runs: str | Path) -> Study:
-    """What is in the directories of runs, comparisons or sweeps of the same data, put together.
+    """Load the directories of runs, comparisons or sweeps on the same data as one study.
 
-    ``study.trial("qffl", seed=1)`` has model, scores and history of a method.
+    ``study.trial("qffl", seed=1)`` holds the model, scores and history of a method.
     """
     return Study.load(runs)
 
@@ -184,7 +183,9 @@ def _with_seeds(
 ) -> Spec:
     if folds is not None:
         if seeds is not None:
-            raise ValueError("each fold is trained with a seed of its own; leave out seeds")
+            raise ValueError(
+                "folds and seeds exclude each other, as each fold has its own seed; leave out seeds"
+            )
         seeds, resplit = folds, bool(resplit)
     if isinstance(seeds, int):
         require_whole("seeds", seeds, 1)
@@ -225,7 +226,7 @@ def _carry_out(
     with _place(out, resume) as directory:
         if tuning is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # some step sizes are meant to be too large
+                warnings.simplefilter("ignore")  # some step sizes are too large on purpose
                 warnings.simplefilter("default", ElsewhereWarning)
                 planned = tune_first(planned, tuning, directory, _watching(tuning, progress))
         execute_comparison(planned, directory, _watching(planned, progress))
@@ -235,7 +236,7 @@ def _carry_out(
             findings = conclude(study, planned.spec, **numbers)
             written = write_tables(directory, findings.tables())
             renew(directory, [path.name for path in written])
-            if out is None:  # models are read when they are first asked for
+            if out is None:  # models are otherwise read lazily
                 for trial in study.trials.values():
                     trial.read_models()
             return findings
@@ -245,10 +246,10 @@ def _carry_out(
 
 @contextmanager
 def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
-    """The directory to work in; a temporary one where nothing is to be kept."""
+    """The directory to work in; a temporary one without ``out``."""
     if out is not None:
         path = Path(out)
-        remedy = "go on with what is in it with resume=True, or use another directory"
+        remedy = "resume it with resume=True, or use another directory"
         with alone(path) if resume else new_place(path, False, remedy):
             yield path
         return

@@ -58,7 +58,7 @@ class Findings:
     entries: Sequence[Entry]  # the harm ledger
     # by "group" and "team", then method, then kind
     gaps: Mapping[str, Mapping[str, Mapping[str, Interval]]]
-    # by "group" and "team", then method: rates of each group, and the two that make a gap
+    # by "group" and "team", then method: rates of each group, and the gaps between them
     groups: Mapping[str, Mapping[str, GroupView]]
     answer: Answer  # at most three sentences
     sentences: Sequence[str]  # the details

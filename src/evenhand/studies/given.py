@@ -1,5 +1,4 @@
-"""What a Python program asks for, in the form of a spec, with the objects that a spec only
-names."""
+"""A call from Python as a spec, together with the objects that a spec can only name."""
 
 from __future__ import annotations
 
@@ -24,9 +23,9 @@ from evenhand.training.settings import Settings
 
 # a module, a function that makes one, or the name of a model
 Model = nn.Module | Callable[[], nn.Module] | str
-# data that all seeds share, or a function of the seed that deals them
+# data that all seeds share, or a function of the seed
 Data = Federation | Callable[[int], Federation]
-# a function of the split that gives the data of a fold
+# a function of the split that returns the data of a fold
 Folded = Callable[[Mapping[str, Any]], Federation]
 # a method, its name as on the command line, or its table in a spec
 OneMethod = Algorithm | str | Mapping[str, Any]
@@ -36,7 +35,7 @@ Methods = Algorithm | str | Sequence[MethodLike] | Mapping[str, MethodLike]
 
 
 class Request(NamedTuple):
-    """What to run, and the objects that it is made of."""
+    """What to run, and the objects given for it."""
 
     spec: Spec
     given: GivenBySeed
@@ -49,7 +48,7 @@ def request(
     name: str,
     options: Mapping[str, Any],
 ) -> Request:
-    """What :func:`evenhand.compare` is asked for; ``name`` is that of the directory."""
+    """The request behind a call of :func:`evenhand.compare`; ``name`` is the directory's."""
     if "seed" in options:
         raise TypeError("there are several seeds; give seeds=5, or seeds=[0, 3, 7]")
     if federation is None:
@@ -66,14 +65,13 @@ def request(
 def _from_spec(spec: object, options: Mapping[str, Any]) -> Request:
     """A spec or its file, with some settings changed."""
     if not isinstance(spec, Spec | str | Path):
-        raise TypeError(f"a {type(spec).__name__} alone cannot be trained; give a Federation, too")
+        raise TypeError(f"a {type(spec).__name__} needs data to train on; pass a Federation, too")
     whole = spec if isinstance(spec, Spec) else Spec.load(Path(spec))
     return Request(_changed(whole, options), lambda seed: Given(settings=options))
 
 
 def _suited(model: str, federation: Data, name: str, options: Mapping[str, Any]) -> Request:
-    """Data of the program's own, and what a spec has for data: a model by its name, the rest by
-    what suits them."""
+    """The program's own data, with a model by name and the rest chosen to suit the data."""
     spec = replace(Spec.for_data(name), data={"name": PYTHON}, model=parse_table(model))
     return Request(
         _changed(spec, options),
@@ -82,7 +80,7 @@ def _suited(model: str, federation: Data, name: str, options: Mapping[str, Any])
 
 
 def _own(model: object, federation: Data, name: str, options: Mapping[str, Any]) -> Request:
-    """Data and module of the program's own."""
+    """The program's own data and module."""
     settings = Settings.of(Settings(track_weights=True), options)
     table = run_table(plain_name(name), _made(model, 0), settings, [{"name": "auto"}])
     # the seed is that of each run
@@ -98,24 +96,24 @@ def _own(model: object, federation: Data, name: str, options: Mapping[str, Any])
 
 
 def _changed(spec: Spec, options: Mapping[str, Any]) -> Spec:
-    """The spec with settings that are given as objects, as far as it can hold them."""
+    """The spec with changed settings, as far as a spec can hold them."""
     table = run_table("run", nn.Linear(1, 1), Settings.of(None, options), [])
     return replace(spec, **{key: value for key, value in table.items() if key in options})
 
 
 def _made(model: object, seed: int) -> nn.Module:
-    """The module. A function that makes it draws its initial parameters with the seed."""
+    """The module; a function that returns one is called with the seed set."""
     if isinstance(model, nn.Module):
         return model
     if not callable(model):
         raise TypeError(
-            "model must be a torch module, a function that makes one, or the name of a model, got"
+            "model must be a torch module, a function that returns one, or the name of a model, got"
             f" {type(model).__name__}"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module: nn.Module = model()
-    require_kind("what model() gives", module, nn.Module, "torch.nn.Linear(12, 2)")
+    require_kind("the result of model()", module, nn.Module, "torch.nn.Linear(12, 2)")
     return module
 
 
@@ -125,7 +123,7 @@ def by_fold(federation: Data | Folded | None, folds: int | None) -> Data | None:
         return cast("Data | None", federation)
     if not callable(federation):
         raise TypeError(
-            "folds split the data; give a function of the split, such as lambda split:"
+            "with folds, federation must be a function of the split, such as lambda split:"
             " Federation.from_frame(table, split=split, ...)"
         )
     deal = cast("Folded", federation)

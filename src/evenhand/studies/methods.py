@@ -1,5 +1,5 @@
-"""What the library says about its methods: a line for each, a page, and what a server learns of a
-single client."""
+"""What the library documents about each method: one line, a page, and what the server learns about
+single clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
 NOTHING = "nothing: sums only"
 INNER = "what the inner method shows"
-# settings that change what the server sees, where a method has any: words, and a setting of that
-# kind
+# hyper-parameters that change what the server sees: in words, and an example
 SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
     "term": {
         '`t` from -20 to 20, or `level="team"`': {},
@@ -47,7 +46,7 @@ def page(name: str) -> str:
 
 
 class Learned(NamedTuple):
-    """What the server learns of a single client with a method, beyond sums over clients."""
+    """What the server learns about single clients with a method, beyond sums over clients."""
 
     method: str
     when: str  # Markdown: with which settings, in which federations; "" in all
@@ -56,8 +55,7 @@ class Learned(NamedTuple):
 
 
 def learned() -> list[Learned]:
-    """A row for each method and each case in which it differs, from what methods say of their
-    messages."""
+    """A row per method and case, from what methods declare about their messages."""
     from evenhand.algorithm import visible
     from evenhand.algorithms import ALGORITHMS
     from evenhand.algorithms.wrapper import Wrapper
@@ -84,8 +82,8 @@ def learned() -> list[Learned]:
 
 
 def kinds() -> dict[str, str]:
-    """In a word, what the server of each method sees: "sums", "single" clients, or "either", as
-    settings or the inner method have it."""
+    """What the server sees with each method: "sums", "single" clients, or "either", depending on
+    hyper-parameters or the inner method."""
     found: dict[str, set[str]] = {}
     for row in learned():
         found.setdefault(row.method, set()).add(

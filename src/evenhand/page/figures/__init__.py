@@ -1,9 +1,9 @@
 """The figures of a study, each a plotly Figure: in a notebook,
 ``eh.figures.sorted_clients(eh.load("runs/digits")).show()``.
 
-Every method looks the same in all of them; what belongs to a method says so in its ``meta``, which
-is what the page goes by when methods are hidden. The page draws them with its own script, which
-knows scatter, bar and heatmap on linear axes: what else a figure needs, ``draw.js`` must learn.
+Every method looks the same in all figures; traces name their method in ``meta``, which the page
+uses to hide methods. The page draws figures with its own script, ``draw.js``, which supports only
+scatter, bar and heatmap on linear axes.
 """
 
 from __future__ import annotations

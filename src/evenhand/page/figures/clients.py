@@ -1,4 +1,4 @@
-"""How clients are served: their distribution, from the worst to the best, and what each gains."""
+"""Results by client: their distribution, clients from worst to best, and gains."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from evenhand.page.series import Floats, client_merits, curve, density, shown, t
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.runs.study import Study
 
-FEW = 30  # with no more clients than these, a density would say what is not known
-MOST_NAMED = 40  # clients that have a row, or a line in a table
+FEW = 30  # up to this many clients are drawn as points, more as a density
+MOST_NAMED = 40  # clients shown by name, in a figure or a table
 GAIN_SYMBOLS = {
     "gains": "triangle-up",
     "harmed": "triangle-down",
@@ -36,8 +36,8 @@ GAIN_SYMBOLS = {
 
 
 def distribution(study: Study) -> Any:
-    """How well clients are served by each method: of few a point each, of many a density; a bar is
-    the middle half of the clients with their median."""
+    """The distribution of the measure over clients: a point per client, or for many clients a
+    density with the median and the middle half."""
     data: list[Json] = []
     for row, label in enumerate(study.labels):
         merits = shown(study.measure, client_merits(study, label))
@@ -58,7 +58,7 @@ def distribution(study: Study) -> Any:
 
 
 def _points(study: Study, label: str, row: int, merits: Floats) -> Json:
-    """A point for each client; equal ones stand above each other."""
+    """A point per client; equal values are stacked."""
     names = study.names("client") if study.same_data else ()
     place = np.zeros(len(merits))
     stacked: dict[float | None, int] = {}
@@ -107,7 +107,7 @@ def _density(study: Study, label: str, row: int, merits: Floats) -> list[Json]:
 
 
 def sorted_clients(study: Study) -> Any:
-    """The merits of the clients from the worst to the best served, a line for each method."""
+    """The measure over clients from worst to best, a line per method."""
     seen, data = looks_of(study), []
     for label in study.labels:
         percent, merits = curve(study, label)
@@ -122,7 +122,7 @@ def sorted_clients(study: Study) -> Any:
         )
     layout: Json = {
         "xaxis": {
-            "title": {"text": "clients from the worst to the best served, %"},
+            "title": {"text": "clients from worst to best, %"},
             "range": [-1, 101],
         },
         "yaxis": {"title": {"text": merit_title(study)}},
@@ -156,12 +156,12 @@ def sorted_clients(study: Study) -> Any:
                 "yanchor": "top",
             }
         ]
-    return figure(data, layout, "Clients from the worst to the best served")
+    return figure(data, layout, "Clients from worst to best")
 
 
 def gains(study: Study, entries: Sequence[Entry], method: str, against: str) -> Any:
-    """What each client gains or loses with a method against a reference, with intervals, who loses
-    most first; of many clients, a curve with a band."""
+    """The gain or loss of each client with a method compared with a reference, with intervals,
+    largest loss first; for many clients, a curve."""
     found = [
         entry
         for entry in entries
@@ -176,7 +176,7 @@ def gains(study: Study, entries: Sequence[Entry], method: str, against: str) -> 
     words = [gain_words(study, entry) for entry in found]
     draw = _gain_rows if len(found) <= MOST_NAMED else _gain_curve
     data, layout = draw(found, value, low, high, words, gain_title(study, against))
-    return figure(data, layout, f"What clients gain with {safe(method)} against {safe(against)}")
+    return figure(data, layout, f"Gains of clients: {safe(method)} compared with {safe(against)}")
 
 
 def _gain_rows(
@@ -239,7 +239,7 @@ def _gain_curve(
     room = 0.05 * (np.max(high[known], initial=0) - np.min(low[known], initial=0)) or 1.0
     layout = {
         "xaxis": {
-            "title": {"text": "clients, who loses most first"},
+            "title": {"text": "clients, largest loss first"},
             "tickformat": ",d",
             "range": [0, len(found) + 1],
         },

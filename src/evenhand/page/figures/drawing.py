@@ -1,4 +1,4 @@
-"""How figures are drawn: the style of the page, lines, markers and names."""
+"""The style of figures: template, lines, markers and names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenhand.studies.runs.study import Study
 Json = dict[str, Any]
 
 WIDTH = 900
-# a distance between numbers and the figure
+# space between tick labels and the plot
 APART: Json = {"ticks": "outside", "ticklen": 5, "tickcolor": "rgba(0,0,0,0)"}
 LEGEND: Json = {"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom"}
 TEMPLATE: Json = {
@@ -45,12 +45,12 @@ TEMPLATE: Json = {
 
 
 def looks_of(study: Study) -> dict[str, Look]:
-    """How each method of a study is drawn."""
+    """The colour, line and marker of each method."""
     return looks(study.labels, study.reference)
 
 
 def figure(data: list[Json], layout: Json, title: str) -> Any:
-    """A plotly Figure in the style of the page."""
+    """A plotly Figure in the style of the report."""
     whole = {
         "template": TEMPLATE,
         "title": {
@@ -81,7 +81,7 @@ def has_legend(data: list[Json], layout: Json) -> bool:
 
 
 def line(label: str, look: Look, mode: str) -> Json:
-    """What draws a method's line, its markers or both."""
+    """A trace with a method's line, its markers or both."""
     return {
         "type": "scatter",
         "mode": mode,
@@ -93,7 +93,7 @@ def line(label: str, look: Look, mode: str) -> Json:
 
 
 def dots(label: str, look: Look) -> Json:
-    """What draws a method's markers."""
+    """A trace with a method's markers."""
     return {
         **line(label, look, "markers"),
         "marker": {"color": look.colour, "symbol": look.symbol, "size": 9},
@@ -101,7 +101,7 @@ def dots(label: str, look: Look) -> Json:
 
 
 def error_bar(value: Any, low: Any, high: Any, colour: Any = None) -> Json:
-    """Intervals around values, as plotly has them; none where an end is not known."""
+    """Intervals around values in plotly's form; none if an end is unknown."""
     value, low, high = (np.asarray(given, np.float64) for given in (value, low, high))
     bar: Json = {
         "type": "data",
@@ -115,7 +115,7 @@ def error_bar(value: Any, low: Any, high: Any, colour: Any = None) -> Json:
 
 
 def beside(place: int, of: int) -> float:
-    """How far from the middle of its row a marker stands, the first of several on top."""
+    """The offset of a marker from the middle of its row, the first on top."""
     return (place - (of - 1) / 2) * 0.7 / max(of, 1)
 
 
@@ -130,28 +130,28 @@ def row_axis(names: Sequence[str]) -> Json:
 
 
 def rounds_axis(rounds: int, **others: Any) -> Json:
-    """A horizontal axis of rounds, or of other things that are counted."""
+    """A horizontal axis of rounds or other counts."""
     few = {"dtick": 1} if rounds <= 10 else {}
     return {"tickformat": ",d", **few, **others}
 
 
 def plain(values: Any, digits: int) -> list[float | None]:
-    """Rounded numbers for JSON; what is not finite is left out."""
+    """Rounded numbers for JSON; None if not finite."""
     given = np.asarray(values, np.float64)
     return [value if np.isfinite(value) else None for value in given.round(digits).tolist()]
 
 
 def safe(name: str) -> str:
-    """A name that plotly shows as it is: it reads a few tags."""
+    """A name escaped for plotly, which interprets a few tags."""
     return html.escape(name, quote=False)
 
 
 def literal(words: str) -> str:
-    """Words inside a hover template, where %{ begins a value."""
+    """Text escaped for a hover template, where %{ begins a value."""
     return safe(words).replace("%{", "% {")
 
 
 def faint(colour: str, opacity: float) -> str:
-    """A colour that lets through what is below it."""
+    """A transparent colour."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{opacity})"

@@ -1,4 +1,4 @@
-"""How groups, or teams, are served, and the gaps between them."""
+"""Rates of groups or teams, and the gaps between them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ from evenhand.page.figures.drawing import (
 )
 from evenhand.studies.runs.study import Study
 
-# by method, then row: a number as it is written, and words about it
+# by method, then row: a value as shown, and its description
 Rows = Mapping[str, Mapping[str, tuple[Interval, str]]]
 
 
 def gaps(study: Study, found: Rows, by: str) -> Any:
-    """The gap between groups (or teams) in each kind of rate, with its interval, for each
-    method."""
+    """The gap between groups (or teams) in each rate, with its interval, for each method."""
     return _rows(study, found, f"gap between {by}s, points", f"Gaps between {by}s", tozero=True)
 
 
 def members(study: Study, found: Rows, by: str, title: str) -> Any:
-    """How well each group (or team) is served by each method, with intervals."""
+    """A rate of each group (or team) with each method, with intervals."""
     return _rows(study, found, title, f"{title[:1].upper()}{title[1:]} of each {by}")
 
 

@@ -1,5 +1,5 @@
-"""How methods stand: the mean and the worst served, the mean against fairness, and how many clients
-gain or are harmed."""
+"""Comparisons of methods: the mean and the worst-served, the mean against fairness, and how many
+clients gain or are harmed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from evenhand.studies.runs.study import Study
 
 
 class VerdictLook(NamedTuple):
-    """How a verdict is drawn and called."""
+    """The look and name of a verdict."""
 
     colour: str  # of areas
     line: str  # of lines and markers, on white
@@ -44,7 +44,7 @@ VERDICTS = {
     "few": VerdictLook("#EDEDED", "#8C8C8D", "#9AA0A9", ".", "too few samples"),
     "gains": VerdictLook("#55BFA0", "#007A59", "#3CC79D", "/", "gains"),
 }
-# what the first figure sets side by side: colour on white and on black, symbol
+# the values in the first figure: colour on white and on black, symbol
 STANDINGS = {
     "mean": ("#0072B3", "#4FA9E0", "circle"),
     "worst client": ("#C24D00", "#FF9457", "triangle-down"),
@@ -53,10 +53,10 @@ STANDINGS = {
 
 
 def overview(study: Study, standing: Mapping[str, Mapping[str, tuple[Interval, str]]]) -> Any:
-    """The mean and the worst served of each method, with intervals.
+    """The mean, the worst client and the worst group of each method, with intervals.
 
-    ``standing``: by "mean", "worst client" and "worst group", then method: a number as it is
-    written, and words about it.
+    ``standing``: by "mean", "worst client" and "worst group", then method: a value as shown, and
+    its description.
     """
     data: list[Json] = []
     for place, (name, found) in enumerate(standing.items()):
@@ -163,8 +163,8 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
 
 
 def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "client") -> Any:
-    """How many clients (or groups, or teams) gain, are harmed, or cannot be told, for each method
-    against a reference."""
+    """How many clients (or groups, or teams) gain, are harmed or are unclear with each method
+    compared with a reference."""
     kept = [entry for entry in entries if entry.against == against and entry.by == by]
     methods = list(dict.fromkeys(entry.method for entry in kept))
     before = np.zeros(len(methods), np.int64)
@@ -213,7 +213,7 @@ def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "cl
         "showlegend": True,
         "meta": {"rows": methods, "step": 38},
     }
-    return figure(data, layout, f"Who gains and who is harmed against {safe(against)}")
+    return figure(data, layout, f"Who gains and who is harmed compared with {safe(against)}")
 
 
 def _statistic_bar(study: Study, name: str, interval: Interval, colour: str) -> Json:

@@ -1,4 +1,4 @@
-"""What happens over rounds: learning curves, and how much clients and groups count."""
+"""Figures over rounds: learning curves, and weights of clients and groups."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ LEARNING = {
     "worst_group": "worst group",
 }
 LESS, EVEN, MORE = "#0072B2", "#F2F2F2", "#D55E00"
-APART = 0.08  # between panels, of the figure's height
+APART = 0.08  # between panels, as a share of the figure's height
 
 
 def learning_curves(study: Study) -> Any:
-    """Mean, worst 10 % (or worst client) and worst group over rounds (of a regression, the mean
-    loss); bands reach from the lowest to the highest seed."""
+    """Mean, worst 10 % (or worst client) and worst group over rounds (for a regression, the mean
+    loss); bands span the seeds."""
     data: list[Json] = []
     columns = learning_columns(study)
     for place, column in enumerate(columns, start=1):
@@ -93,7 +93,7 @@ def _learning_traces(study: Study, label: str, column: str, number: str) -> list
     return [
         *traces,
         {
-            # one point makes no line
+            # a single point needs a marker
             **line(label, look, "lines" if len(rounds) > 1 else "markers"),
             "x": rounds,
             "y": plain(scale * found.mean, digits),
@@ -105,8 +105,8 @@ def _learning_traces(study: Study, label: str, column: str, number: str) -> list
 
 
 def learning_columns(study: Study) -> list[str]:
-    """Which numbers of the history are drawn. The worst 10 % of fewer than ten clients are the
-    worst client."""
+    """The columns of the history to draw. With fewer than ten clients, the worst 10 % are the worst
+    client."""
     left_out = "worst" if study.clients >= 10 else "worst10"
     return [
         column
@@ -116,8 +116,8 @@ def learning_columns(study: Study) -> list[str]:
 
 
 def client_weights(study: Study, label: str) -> Any:
-    """How much clients counted over rounds with one method, the worst served on top; None where its
-    runs have no weights."""
+    """Effective weights of clients over rounds with one method, the worst-served on top; None if
+    its runs have no weights."""
     found = weights(study, label)
     if found is None:
         return None
@@ -146,16 +146,15 @@ def client_weights(study: Study, label: str) -> Any:
         "yaxis": row_axis(rows)
         | {
             "type": "category",
-            "title": {"text": f"← served better by {safe(found.served_by)}, worse →"},
+            "title": {"text": f"← better with {safe(found.served_by)}, worse →"},
         },
         "height": 130 + 22 * max(6, len(rows)) if len(rows) <= 25 else 700,
     }
-    return figure(data, layout, f"Weights that clients had with {safe(label)}")
+    return figure(data, layout, f"Effective weights of clients with {safe(label)}")
 
 
 def group_weights(study: Study, label: str) -> Any:
-    """How much each group counted over rounds with one method; None where its history has no
-    weights of groups."""
+    """Weights of groups over rounds with one method; None if its history has none."""
     found = weights_of_groups(study, label)
     if found is None:
         return None
@@ -176,11 +175,11 @@ def group_weights(study: Study, label: str) -> Any:
         "height": 380,
         "showlegend": True,
     }
-    return figure(data, layout, f"Weights that groups had with {safe(label)}")
+    return figure(data, layout, f"Weights of groups with {safe(label)}")
 
 
 def distinct(names: Sequence[str]) -> list[str]:
-    """Names of rows that can be told apart."""
+    """Names of rows, made unique."""
     count: dict[str, int] = {}
     found = []
     for name in names:

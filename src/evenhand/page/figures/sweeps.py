@@ -1,4 +1,4 @@
-"""How numbers on validation data change with a hyper-parameter."""
+"""Validation metrics against a hyper-parameter."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from evenhand.studies.analysis.sweeping import Sweep
 
 
 def sensitivity(sweep: Sweep, key: str) -> Any:
-    """Mean and worst client on validation data against the values of a hyper-parameter, a point for
-    each point of the grid, with FedAvg's as lines; the chosen point is large."""
+    """Mean and worst client on validation data against a hyper-parameter, with lines for FedAvg;
+    the chosen point is filled."""
     rows = sorted(
         (row for row in sweep.rows() if row.get(key) is not None), key=lambda row: _order(row[key])
     )
@@ -70,7 +70,7 @@ def sensitivity(sweep: Sweep, key: str) -> Any:
         "height": 400,
         "showlegend": True,
     }
-    return figure(data, layout, f"Validation numbers against {safe(key)}")
+    return figure(data, layout, f"Validation metrics against {safe(key)}")
 
 
 def _order(value: Any) -> tuple[bool, Any]:

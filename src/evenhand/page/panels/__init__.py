@@ -1,5 +1,5 @@
-"""What the page shows in figures: each with a caption, words for those who do not see it, and its
-numbers as a table."""
+"""The figures of the report, each with a caption, a description for screen readers, and its data as
+a table."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from evenhand.studies.findings import Findings
 
 
 def all_panels(findings: Findings) -> Iterator[Panel]:
-    """The figures of the page, in its order. Those of single clients are left out where single
-    clients shared nothing."""
+    """The figures of the report in order; without those of single clients if the server saw sums
+    only."""
     study = findings.study
     if not study.labels:  # all diverged
         return

@@ -1,4 +1,4 @@
-"""How clients are served."""
+"""Figures of results by client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PERCENTILES = (0, 5, 10, 25, 50, 75, 90, 95, 100)
 
 
 def distribution(findings: Findings) -> Panel:
-    """How accuracy is spread over clients."""
+    """The distribution of the measure over clients."""
     study = findings.study
     merits = {label: client_merits(study, label) for label in study.labels}
     levels = (100 - np.array(PERCENTILES)) if not study.measure.percent else np.array(PERCENTILES)
@@ -37,24 +37,19 @@ def distribution(findings: Findings) -> Panel:
         else "each client"
     )
     what = (
-        what
-        if study.same_data
-        else "each client of each seed, since the data were dealt anew with each"
+        what if study.same_data else "each client of each seed, since the data differ between seeds"
     )
     fewest = min(int((~np.isnan(values)).sum()) for values in merits.values())
-    drawn = "Each point is a client; equal ones stand above each other."
+    drawn = "Each point is a client; equal values are stacked."
     if fewest > FEW:
         drawn = (
-            "A curve is high where clients are many; the marker below it is their median, the bar"
-            " the middle half of the clients."
+            "The curve shows the density of clients; the marker is their median, and the bar spans"
+            " the middle half of them."
         )
     caption = f"{merit_words(study)} of {findings.clients}: {text(what)}. {drawn}"
     rows = [[label, *(study.measure.show(value) for value in at[label])] for label in study.labels]
     headings = ["method", *(f"{level} %" for level in PERCENTILES)]
-    title = (
-        f"{merit_words(study)}{text(study.measure.unit)}: so many percent of the clients"
-        " have a smaller one"
-    )
+    title = f"{merit_words(study)}{text(study.measure.unit)}: percentiles over clients"
     numbers = table(headings, rows, title, study.labels)
     return Panel(
         "distribution",
@@ -64,7 +59,7 @@ def distribution(findings: Findings) -> Panel:
 
 
 def gains(findings: Findings) -> Panel | None:
-    """What each client gains or loses, with intervals; None without a reference."""
+    """The gain or loss of each client, with intervals; None without a reference."""
     study, variants = findings.study, []
     pairs = dict.fromkeys(
         (entry.method, entry.against) for entry in findings.entries if entry.by == "client"
@@ -85,10 +80,10 @@ def gains(findings: Findings) -> Panel | None:
         least, most = found[0], found[-1]
         up, down = (sum(sign * entry.gain.value > 0 for entry in found) for sign in (1, -1))
         finding = (
-            f"With {method} against {against}, {up} of {len(found)}"
+            f"With {method} compared with {against}, {up} of {len(found)}"
             f" client{'s' * (len(found) != 1)} {'is' if up == 1 else 'are'} better off and"
-            f" {down} worse off; from {least.name} with {change(least.gain, scale, digits)}"
-            f" to {most.name} with {change(most.gain, scale, digits)}."
+            f" {down} worse off; gains range from {change(least.gain, scale, digits)} for"
+            f" {least.name} to {change(most.gain, scale, digits)} for {most.name}."
         )
         rows = [
             [
@@ -104,11 +99,11 @@ def gains(findings: Findings) -> Panel | None:
         numbers = table(
             ["client", "gain", method, against, "verdict"],
             rows,
-            f"Gains with {text(method)} against {text(against)}, {gain_unit(study)}{some}",
+            f"Gains with {text(method)} compared with {text(against)}, {gain_unit(study)}{some}",
         )
         variants.append(
             Variant(
-                f"{method} against {against}",
+                f"{method} compared with {against}",
                 figures.gains(study, findings.entries, method, against),
                 finding,
                 numbers,
@@ -117,15 +112,15 @@ def gains(findings: Findings) -> Panel | None:
     if not variants:
         return None
     caption = (
-        "What each client gains (+) or loses (\u2212), who loses most first, with"
-        f" {findings.comparison.level:.0%} intervals over its test samples. Harmed and gains:"
+        "Gain (+) or loss (\u2212) of each client, largest loss first, with"
+        f" {100 * findings.comparison.level:g} % intervals over its test samples. Harmed and gains:"
         " significant after Holm's correction over the clients."
     )
     return Panel("gains", caption, tuple(variants), "Method")
 
 
 def sorted_clients(findings: Findings) -> Panel:
-    """Clients from the worst to the best served."""
+    """Clients from the worst-served to the best-served."""
     study = findings.study
     curves = {label: curve(study, label) for label in study.labels}
     first = max(curves.values(), key=lambda found: len(found.percent))
@@ -145,18 +140,16 @@ def sorted_clients(findings: Findings) -> Panel:
         if len(found.merit)
     ]
     seeds = (
-        " Clients are sorted for each seed, and those of one rank averaged."
-        if len(study.seeds) > 1
-        else ""
+        " Clients are sorted for each seed, then averaged by rank." if len(study.seeds) > 1 else ""
     )
     caption = (
-        "A line that starts higher serves its worst clients better; a flatter one serves clients"
-        f" more alike.{seeds}"
+        "A line that starts higher is better for the worst-served clients; a flatter line means"
+        f" more equal results.{seeds}"
     )
     if not study.measure.percent:
         caption = (
-            "A line that starts lower serves its worst clients better; a flatter one serves"
-            f" clients more alike.{seeds}"
+            "A line that starts lower is better for the worst-served clients; a flatter line means"
+            f" more equal results.{seeds}"
         )
     numbers = table(
         ["clients served worse", *study.labels],

@@ -1,4 +1,4 @@
-"""How groups, or teams, are served."""
+"""Figures of results by group or team."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
 from evenhand.page.rates import Rates, Served, extremes, rates
 from evenhand.studies.findings import Findings, left_out
 
-# how gaps are called, and the share of what they are about
+# the rate behind each kind of gap, and what it is a share of
 GAPS = {
-    "accuracy parity": ("accuracy", "right predictions"),
-    "equal opportunity": ("true-positive rate", "samples with the label that are found"),
+    "accuracy parity": ("accuracy", "correct predictions"),
+    "equal opportunity": (
+        "true-positive rate",
+        "share of samples with the label that are predicted to have it",
+    ),
     "false-positive parity": (
         "false-positive rate",
-        "samples without the label that are predicted to have it",
+        "share of samples without the label that are predicted to have it",
     ),
-    "equalised odds": ("odds", "the larger gap of these two"),
-    "demographic parity": ("selection rate", "samples predicted to have the label"),
-    "predictive parity": ("precision", "predictions of the label that are right"),
-    "calibration": ("calibration", "distance between stated and actual probabilities"),
+    "equalised odds": ("odds", "the larger of these two gaps"),
+    "demographic parity": ("selection rate", "share of samples predicted to have the label"),
+    "predictive parity": ("precision", "share of predictions of the label that are correct"),
+    "calibration": ("calibration", "distance between predicted probabilities and frequencies"),
 }
 ABOUT = dict(GAPS.values())
 OF_ALL_LABELS = ("accuracy", "accuracy parity", "calibration")
 
 
 def groups(findings: Findings, by: str) -> Iterator[Panel]:
-    """How groups or teams are served, and the gaps between them."""
+    """Rates of groups or teams, and the gaps between them."""
     found = rates(findings, by)
     yield _members(findings, by, found)
     if any(view.gaps for view in findings.groups.get(by, {}).values()):
@@ -45,7 +48,7 @@ def _members(findings: Findings, by: str, found: Rates) -> Panel:
     variants = []
     for rate in next(iter(found.values())):
         kept = {label: {name: row[rate][name] for name in order} for label, row in found.items()}
-        # predictions are as many as the method makes of them; other rates have the same samples
+        # the denominator of precision depends on the method; other rates have the same samples
         sizes = {
             name: "" if rate == "precision" else f" (n = {one.of:,.0f})"
             for name, one in next(iter(kept.values())).items()
@@ -87,14 +90,14 @@ def _members(findings: Findings, by: str, found: Rates) -> Panel:
             )
         )
     intervals = (
-        f" Bars are {findings.comparison.level:.0%} intervals over other samples of the {by}."
+        f" Bars are {100 * findings.comparison.level:g} % intervals over test samples of the {by}."
         if any(rate in ABOUT for rate in next(iter(found.values())))
         else ""
     )
     seeds = " Means over seeds." if len(study.seeds) > 1 else ""
     shown = f"{merit_words(study)} and other rates" if len(variants) > 1 else merit_words(study)
-    many = f" The {MOST_ROWS} largest of {len(order)}." if len(order) > MOST_ROWS else ""
-    caption = f"{shown} of each {by}, the largest first.{intervals}{seeds}{many}"
+    many = f" The {MOST_ROWS} largest of {len(order)} are shown." if len(order) > MOST_ROWS else ""
+    caption = f"{shown} of each {by}, largest {by} first.{intervals}{seeds}{many}"
     return Panel(f"members-{by}", caption, tuple(variants), "Rate" if len(variants) > 1 else "")
 
 
@@ -144,16 +147,16 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         if kinds[0] in row
     ]
     about = (
-        f"The label is {text(findings.positive)}."
+        f"The label is “{text(findings.positive)}”."
         if findings.positive is not None
-        else "With more than two labels, rates of one label need --positive LABEL."
+        else "With more than two labels, pass --positive LABEL for rates of one label."
     )
     few = "".join(f" {text(line)}" for line in left_out(findings, by))
     meaning = "; ".join(f"{GAPS[kind][0]}: {GAPS[kind][1]}" for kind in kinds)
     caption = (
-        f"Largest minus smallest rate over the {by}s, with {findings.comparison.level:.0%}"
-        f" intervals over other test samples; below each gap the two {by}s that make"
-        f" it.{few} {text(meaning.capitalize())}. {about}"
+        f"Difference between the largest and the smallest rate over the {by}s, with"
+        f" {100 * findings.comparison.level:g} % intervals over test samples and the two {by}s"
+        f" behind each gap.{few} {text(meaning.capitalize())}. {about}"
     )
     numbers = table(
         ["method", *(GAPS[kind][0] for kind in kinds)],

@@ -1,4 +1,4 @@
-"""How methods stand."""
+"""Figures that compare methods."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from evenhand.studies.analysis.statistics import HEADINGS
 from evenhand.studies.analysis.statistics import front as front_points
 from evenhand.studies.findings import Findings
 
-FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # what the mean can be set against
+FAIRNESS = ("worst10", "min", "std", "gini", "jain")  # to plot against the mean
 
 
 def overview(findings: Findings) -> Panel | None:
-    """The mean and the worst served of each method: the first figure. Of a sweep, of the chosen
-    point and the references. None where no number is known."""
+    """The first figure: the mean and the worst-served client and group of each method (in a sweep,
+    of the chosen point and the references). None if no value is known."""
     comparison = findings.comparison
     study = findings.study if findings.sweep is None else findings.sweep.final.in_order()
     standing: dict[str, dict[str, tuple[Interval, str]]] = {}
@@ -71,13 +71,15 @@ def overview(findings: Findings) -> Panel | None:
         study.labels,
     )
     over = over_words(study, comparison.over)
+    shown_groups = "worst group" in standing
     caption = (
-        f"{study.measure.part.capitalize()} {text(study.measure.name)} of each method: the mean"
-        " over clients and whoever is served worst"
-        + (f", with {comparison.level:.0%} intervals {text(over)}." if over else ".")
+        f"{study.measure.part.capitalize()} {text(study.measure.name)} of each method:"
+        + (" mean over clients, worst client and worst group" if shown_groups else "")
+        + ("" if shown_groups else " mean over clients and worst client")
+        + (f", with {100 * comparison.level:g} % intervals {text(over)}." if over else ".")
         + (
             " Intervals of groups are over their test samples."
-            if "worst group" in standing and comparison.over != "samples"
+            if shown_groups and comparison.over != "samples"
             else ""
         )
     )
@@ -86,8 +88,7 @@ def overview(findings: Findings) -> Panel | None:
 
 
 def _worst_client(findings: Findings, label: str) -> str:
-    """The name of the client that a method serves worst with every seed; empty where it is not
-    the same one."""
+    """The name of the client that a method serves worst; empty if it differs between seeds."""
     study = findings.study
     if study.sums_only or not study.same_data:
         return ""
@@ -105,7 +106,7 @@ def _worst_client(findings: Findings, label: str) -> str:
 
 
 def front(findings: Findings) -> Panel:
-    """The mean against a number about fairness."""
+    """The mean against a fairness statistic."""
     study, comparison = findings.study, findings.comparison
     variants = []
     for fairness in FAIRNESS:
@@ -148,16 +149,17 @@ def front(findings: Findings) -> Panel:
             )
         )
     bars = (
-        f"Bars are {comparison.level:.0%} intervals {text(over_words(study, comparison.over))}."
+        f"Bars are {100 * comparison.level:g} % intervals"
+        f" {text(over_words(study, comparison.over))}."
         if comparison.over != "nothing" and len(study.labels) <= 10
         else ""
     )
     caption = (
-        "Every method by its mean over clients and by how it serves those who are served worst, or"
-        " how evenly. A hollow marker is dominated: another method is at least as good in both"
-        f" numbers and better in one. The dotted line joins the others. {bars}"
+        "Every method by its mean over clients and by a fairness statistic. Methods with a hollow"
+        " marker are dominated: another method is at least as good in both and better in one. The"
+        f" dotted line joins the others. {bars}"
     )
-    return Panel("front", caption, tuple(variants), "Set the mean against")
+    return Panel("front", caption, tuple(variants), "Mean against")
 
 
 def verdicts(findings: Findings) -> Panel | None:
@@ -177,20 +179,20 @@ def verdicts(findings: Findings) -> Panel | None:
             [label, *(str(found[verdict]) for verdict in VERDICTS)]
             for label, found in counted.items()
         ]
-        numbers = table(headings, rows, f"Clients against {text(against)}", list(counted))
+        numbers = table(headings, rows, f"Clients compared with {text(against)}", list(counted))
         variants.append(
             Variant(
                 against,
                 figures.verdicts(study, findings.entries, against),
-                f"Against {against}. {listed(named)}",
+                f"Compared with {against}. {listed(named)}",
                 numbers,
             )
         )
     if not variants:
         return None
     caption = (
-        f"Clients whose {text(study.measure.words[0])} differs significantly from what the"
-        " reference gives them (after Holm's correction), in both directions; clients with fewer"
-        f" than {findings.least} samples are not judged."
+        f"Clients whose {text(study.measure.words[0])} is significantly better (gains) or worse"
+        " (harmed) than with the reference, after Holm's correction. Clients with fewer than"
+        f" {findings.least} samples are not tested."
     )
-    return Panel("verdicts", caption, tuple(variants), "Against")
+    return Panel("verdicts", caption, tuple(variants), "Compared with")

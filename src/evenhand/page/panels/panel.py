@@ -1,4 +1,4 @@
-"""What a figure of the page is made of."""
+"""The parts of a figure of the report."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-MOST_METHODS = 8  # that the words about a figure name
-MOST_ROWS = 40  # of the table of a figure
+MOST_METHODS = 8  # named in the description of a figure
+MOST_ROWS = 40  # of a figure's table
 
 
 class Variant(NamedTuple):
-    """One of the figures of a panel."""
+    """One figure of a panel."""
 
-    name: str  # what it is chosen by, where there are several
+    name: str  # its option in the panel's menu, if there are several
     figure: Any
-    finding: str  # what is seen, in words
+    finding: str  # a description for screen readers
     table: str  # HTML
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A figure of the page, or several that take turns."""
+    """A figure of the report, or several to choose from."""
 
     key: str
     caption: str  # HTML
     variants: tuple[Variant, ...]
-    choice: str = ""  # what is chosen
-    open: bool = False  # whether its numbers are seen at once
+    choice: str = ""  # the label of the menu
+    open: bool = False  # whether its data are unfolded
 
 
 def listed(parts: Sequence[str]) -> str:
-    """Words about each method, of many about the first."""
+    """Descriptions of the methods, at most the first few."""
     more = f"; and {len(parts) - MOST_METHODS} more methods" if len(parts) > MOST_METHODS else ""
     return "; ".join(parts[:MOST_METHODS]) + more + "."

@@ -1,4 +1,4 @@
-"""What happens over rounds."""
+"""Figures over rounds."""
 
 from __future__ import annotations
 
@@ -49,11 +49,7 @@ def learning_curves(findings: Findings) -> Panel:
         tables += table(
             ["round", *study.labels], rows, f"{name.capitalize()} over rounds, means over seeds"
         )
-    band = (
-        f" Bands reach from the lowest to the highest of {len(study.seeds)} seeds."
-        if len(study.seeds) > 1
-        else ""
-    )
+    band = f" Bands span the {len(study.seeds)} seeds." if len(study.seeds) > 1 else ""
     what = (
         f"{merit_words(study)} at the evaluated rounds."
         if columns != ["loss"]
@@ -67,13 +63,13 @@ def learning_curves(findings: Findings) -> Panel:
 
 
 def client_weights(findings: Findings) -> Panel | None:
-    """How much each client counted over rounds, for one method at a time; None where no method's
-    runs have weights."""
+    """Effective weights of clients over rounds, one method at a time; None if no run recorded
+    weights."""
     study = findings.study
     variants = []
     served_by = ""
     plain = [label for label in (study.reference, study.alone) if label is not None]
-    # what differs from the rule is seen first
+    # fair methods come before the references
     for label in (*(label for label in study.labels if label not in plain), *plain):
         found = weights(study, label)
         if found is None:
@@ -83,8 +79,8 @@ def client_weights(findings: Findings) -> Panel | None:
         last, worst = found.share[:, -1], float(found.share[:tenth, -1].mean())
         most = found.rows[int(np.argmax(last))]
         finding = (
-            f"With {label}, at round {found.rounds[-1]} the tenth of the clients that {served_by}"
-            f" serves worst count {worst:.2f} times an equal share in the mean; {most} most,"
+            f"With {label}, at round {found.rounds[-1]}, the tenth of the clients that {served_by}"
+            f" serves worst have {worst:.2f} times an equal share on average; {most} has the most,"
             f" {float(last.max()):.2f} times."
         )
         at = thinned(len(found.rounds), 6)
@@ -101,20 +97,20 @@ def client_weights(findings: Findings) -> Panel | None:
     if not variants:
         return None
     several = (
-        "; of many clients, those that are served alike are averaged"
+        "; clients with similar results are averaged"
         if len(study.names("client")) > len(rows)
         else ""
     )
     caption = (
-        "What a client's training loss counts for in a round, of weights that sum to one, in"
-        " multiples of an equal share: 1 for everybody would be an equal voice. Clients are in the"
-        f" order in which {text(served_by)} serves them, the worst on top{several}."
+        "The effective weight of each client's training loss in a round, in multiples of an equal"
+        " share: 1 for all clients means equal weights. Clients are sorted by their results with"
+        f" {text(served_by)}, the worst-served on top{several}."
     )
     return Panel("weights", caption, tuple(variants), "Method")
 
 
 def group_weights(findings: Findings) -> Panel | None:
-    """How much each group counted over rounds, for methods that weigh groups; None without."""
+    """Weights of groups over rounds, for methods that weight groups; None without any."""
     study, variants = findings.study, []
     trained = study.first.column("train_count", "group")
     names, share = study.names("group"), 100 * trained / max(1.0, float(trained.sum()))
@@ -124,7 +120,7 @@ def group_weights(findings: Findings) -> Panel | None:
             continue
         last = 100 * found.share[-1]
         told = [
-            f"{name} {end:.1f} % (of the training samples {part:.1f} %)"
+            f"{name} {end:.1f} % ({part:.1f} % of the training samples)"
             for name, end, part in zip(names, last.tolist(), share.tolist(), strict=True)
         ]
         at = thinned(len(found.rounds), 6)
@@ -149,8 +145,8 @@ def group_weights(findings: Findings) -> Panel | None:
         f"{name} {part:.1f} %" for name, part in zip(names, share.tolist(), strict=True)
     )
     caption = (
-        "The weight that a method gives each group's training loss. FedAvg weighs groups by their"
-        f" shares of the training samples: {text(shares)}."
+        "The weight of each group's training loss. FedAvg weights groups by their shares of the"
+        f" training samples: {text(shares)}."
     )
     return Panel("group-weights", caption, tuple(variants), "Method")
 

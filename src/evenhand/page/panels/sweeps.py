@@ -1,4 +1,4 @@
-"""How a sweep's points do on validation data."""
+"""The figure of a sweep's points on validation data."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from evenhand.page.panels.panel import Panel, Variant
 from evenhand.studies.analysis.sweeping import Sweep
 
 ALL_POINTS = (
-    "Below, all points are shown on test data; to choose one of them by these numbers would make it"
+    "The sections below show all points on test data; do not choose a point by them, as it would"
     " look better than it is."
 )
 NUMBERS = {"mean": "mean", "worst10": "worst 10 %", "min": "worst client", "std": "std"}
 
 
 def sensitivity(sweep: Sweep) -> Panel | None:
-    """Validation numbers against each hyper-parameter of the grid that has several values."""
+    """Validation metrics against each hyper-parameter with several values in the grid."""
     rows, measure = sweep.rows(), sweep.measure
     first = list(rows[0])
     keys = first[first.index("method") + 1 : first.index("validation_mean")]
@@ -49,7 +49,7 @@ def sensitivity(sweep: Sweep) -> Panel | None:
         for key in swept
     )
     caption = (
-        "Numbers on validation data, which the point was chosen by. The filled marker is the chosen"
+        "Metrics on validation data, by which the point was chosen. The filled marker is the chosen"
         f" point; dotted lines are {text(sweep.reference)}. {ALL_POINTS}"
     )
     return Panel("sensitivity", caption, variants, "Hyper-parameter")

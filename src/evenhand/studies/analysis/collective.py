@@ -1,4 +1,4 @@
-"""What many small clients show together, and what size of harm these data could have shown."""
+"""What many small clients show together, and the smallest harm that could be detected."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import numpy as np
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.ledger import Entry
 
-POWER = 0.8  # with which a difference is called detectable
+POWER = 0.8  # of the test at which a difference counts as detectable
 
 
 class Together(NamedTuple):
-    """How many clients gain and lose with a method, whatever their own tests say."""
+    """How many clients gain and lose with a method, significantly or not."""
 
     gain: int
     lose: int
     same: int
-    mean: Interval  # the change of the mean over clients
-    p: float  # of as many winners as losers: the sign test
+    mean: Interval  # change of the mean over clients
+    p: float  # of the sign test
 
     @property
     def changed(self) -> int:
@@ -29,7 +29,7 @@ class Together(NamedTuple):
 
 
 def together(entries: Sequence[Entry], mean: Interval) -> Together:
-    """Of the clients of a method against a reference; ``mean``: by how much the mean changes."""
+    """Count gains and losses of clients; ``mean``: the change of their mean."""
     from scipy.stats import binomtest
 
     gains = np.array([entry.gain.value for entry in entries])
@@ -39,8 +39,8 @@ def together(entries: Sequence[Entry], mean: Interval) -> Together:
 
 
 def detectable(entries: Sequence[Entry], level: float) -> float:
-    """The loss that would have been found with a chance of 80 % at a typical client or group, when
-    all are tested together: the median over those that are judged; NaN without any.
+    """The loss that would be detected with 80 % power at a typical client or group when all are
+    tested at once: the median over those with enough samples; NaN without any.
 
     With a standard error s and K tests at once, it is s (z(1 - (1 - level) / 2K) + z(0.8)).
     """

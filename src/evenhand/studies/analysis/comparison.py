@@ -1,4 +1,4 @@
-"""How methods compare: numbers across clients with intervals, and differences to the reference."""
+"""How methods compare: metrics across clients with intervals, and differences from FedAvg."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ OF_FEW = {"mean": "mean", "min": "worst client", "max": "best client", "std": "s
 
 
 class Difference(NamedTuple):
-    """How a method's number differs from the reference's, on the same seeds and samples.
+    """How a method's metric differs from the reference's, on the same seeds and samples.
 
-    Intervals of all methods hold together (Bonferroni's correction), so a difference is significant
-    exactly where its interval excludes 0.
+    The intervals of all methods hold at once (Bonferroni), so a difference is significant exactly
+    where its interval excludes 0.
     """
 
     interval: Interval  # of (method - reference), in units of the merit
-    p: float  # of no difference; NaN where it cannot be told
-    # p times the number of methods that are compared with the reference, at most 1
+    p: float  # for no difference; NaN if unknown
+    # p times the number of methods compared with the reference, at most 1
     adjusted: float
     better: bool  # significantly
     worse: bool
@@ -50,40 +50,40 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Numbers across clients for every method."""
+    """Metrics across clients for every method."""
 
-    # what intervals are over: "seeds+samples", "splits", "seeds", "samples", "clients" or "both";
-    # "nothing" where they cannot be told
+    # what the intervals are over: "seeds+samples", "splits", "seeds", "samples", "clients", "both";
+    # "nothing" if there are no intervals
     over: str
     level: float
-    # by label, then statistic (a merit: accuracy in 0..1, or minus an RMSE); the value is the one
-    # that was seen, which need not lie between the ends
+    # by label, then statistic (a merit: accuracy in 0..1, or minus an RMSE); the value is the
+    # observed one and can fall outside its interval
     rows: Mapping[str, Mapping[str, Interval]]
-    # by label, then statistic: the middle of the interval, what the number is estimated to be
+    # by label, then statistic: the estimate, which is the middle of the interval
     estimates: Mapping[str, Mapping[str, float]]
-    # to the reference, by label, then statistic; empty without a reference
+    # from the reference, by label, then statistic; empty without a reference
     differences: Mapping[str, Mapping[str, Difference]]
-    # statistic -> the method that is significantly better than every other one, where there is one
+    # by statistic: the method that is significantly better than every other, if one is
     best: Mapping[str, str]
 
 
 def compare(
     study: Study, over: str = "auto", level: float = 0.95, draws: int = 1000, seed: int = 0
 ) -> Comparison:
-    """Numbers across clients with intervals.
+    """Metrics across clients with intervals.
 
     Args:
-        over: what intervals are over.
+        over: what the intervals are over.
 
-            "seeds+samples": what a method gives these clients with unlimited test samples, on
-            average over trainings. "splits": the same where seeds split the data anew. "samples":
-            what the models at hand give these clients with unlimited test samples. "clients":
-            what they give other clients like these; "both": with other samples, too. "seeds":
-            Student's, over trainings tested on these very samples.
+            "seeds+samples": a method's average over seeds, with unlimited test samples of these
+            clients. "splits": the same if each seed splits the data differently. "samples": these
+            trained models, with unlimited test samples of these clients. "clients": these models,
+            with other clients like these; "both": with other clients and other samples. "seeds":
+            Student's t over seeds, on these test samples.
 
             "auto": seeds and samples, or splits; with one seed samples, so that the interval is
-            about this one training. Where the values of single samples are not known, as in a real
-            federation, seeds, and with one seed there are no intervals.
+            about this one run. Without per-sample results, as in a real federation, seeds; with
+            one seed there are then no intervals.
         draws: of the resampling, for all but seeds.
     """
     require_choice("over", over, ("auto", TOGETHER, "seeds", "splits", *OVER))
@@ -94,7 +94,7 @@ def compare(
         raise ValueError(f"intervals over {over} need at least two seeds")
     if over == "splits" and study.same_data:
         raise ValueError(
-            "intervals over splits are for data that are dealt anew with each seed; use"
+            "intervals over splits need data that each seed splits differently; use"
             f' over="{TOGETHER}"'
         )
     if not study.labels:  # all diverged
@@ -132,13 +132,13 @@ def compare(
 
 
 def columns(study: Study) -> dict[str, str]:
-    """Headings of a table of methods, by statistic. The worst 10 % of fewer than twenty clients are
-    the worst client, so that there is one column for both."""
+    """Headings of a table of methods, by statistic. With fewer than twenty clients, the worst 10 %
+    are the worst client, so one column shows both."""
     return dict(OF_FEW if tenth(max(1, study.clients)) == 1 else COLUMNS)
 
 
 def _suitable(study: Study) -> str:
-    """What intervals are over where nothing else is asked for."""
+    """What intervals are over by default."""
     sampled = study.sampled and study.measure.has_sample_intervals
     if len(study.seeds) < 2:
         return "samples" if sampled else "nothing"
@@ -148,8 +148,8 @@ def _suitable(study: Study) -> str:
 
 
 def _possible(study: Study, name: str, interval: Interval, change: bool = False) -> Interval:
-    """The interval within what the number, or a change of it, can be: a spread, a share, or minus
-    an error."""
+    """The interval, clipped to the possible range of a spread, a share or minus an error, or of a
+    change of it."""
     if name in UNBOUNDED:
         bounds = (0.0, math.inf)
     elif name in OF_SHARES or study.measure.percent:
@@ -164,8 +164,8 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
 def _differences(
     study: Study, numbers: Numbers, unsure: Uncertain, level: float
 ) -> dict[str, dict[str, Difference]]:
-    """To the reference. With M methods, each interval has the level 1 - (1 - level) / M: all of
-    them hold at once with at least the chance ``level`` (Bonferroni)."""
+    """Differences from the reference. With M methods, each interval has level 1 - (1 - level) / M,
+    so that all of them hold at once with probability at least ``level`` (Bonferroni)."""
     reference = study.reference
     if reference is None:
         return {}
@@ -188,10 +188,10 @@ def _differences(
 
 
 def _best(study: Study, numbers: Numbers, unsure: Uncertain, level: float) -> dict[str, str]:
-    """For each statistic the best method, where it differs significantly from every other one.
+    """For each statistic, the method that is significantly better than every other.
 
-    With M others, each of the M tests is at (1 - level) / M. A method is wrongly called best only
-    if its test against the truly best one fails, and there are M methods that this can happen to.
+    With M others, each of the M tests is at level (1 - level) / M: a method is wrongly called best
+    only if its test against the truly best one errs, and that can happen to M methods.
     """
     best: dict[str, str] = {}
     for name in STATISTICS:

@@ -1,4 +1,4 @@
-"""Whether training was long enough to say anything about methods."""
+"""Whether training ran long enough to compare methods."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import numpy as np
 from evenhand.studies.analysis.statistics import Floats
 from evenhand.studies.runs.study import Study
 
-# of the last third of the rounds: a loss that falls by more of itself, or a mean accuracy that
-# rises by more while the loss falls, has not settled
+# a method is still improving if, over the last third of the rounds, its loss falls by this share,
+# or its mean accuracy rises by this much while the loss falls
 FALL, RISE = 0.05, 0.01
-FEWEST = 6  # evaluations that a trend is taken from
+FEWEST = 6  # evaluations needed for a trend
 
 
 class Trend(NamedTuple):
-    """What the last third of the rounds changed, by a straight line through the evaluations."""
+    """The change over the last third of the rounds, from a straight line through evaluations."""
 
     loss: float  # relative: -0.1 is a tenth less
-    mean: float  # of the mean accuracy over clients; NaN where the model does not classify
+    mean: float  # of the mean accuracy over clients; NaN without a classifier
     rounds: int  # that the line spans
 
     @property
@@ -28,7 +28,7 @@ class Trend(NamedTuple):
 
 
 def trend(study: Study, label: str) -> Trend | None:
-    """Of a method, on average over seeds; None with too few evaluations."""
+    """The trend of a method, averaged over seeds; None with too few evaluations."""
     histories = [study.trials[label, seed].history_columns for seed in study.seeds]
     if any("loss" not in history for history in histories):
         return None
@@ -50,7 +50,7 @@ def trend(study: Study, label: str) -> Trend | None:
 
 
 def identical(study: Study, label: str, other: str) -> bool:
-    """Whether two methods serve every test sample alike, with every seed."""
+    """Whether two methods give the same result for every test sample and seed."""
     pairs = [(study.trials[label, seed], study.trials[other, seed]) for seed in study.seeds]
     return all(
         new.values is not None

@@ -1,4 +1,4 @@
-"""Which methods diverged, in words, and what to do."""
+"""Which methods diverged, in words, and what to try instead."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from evenhand.studies.analysis.writing import listed
 from evenhand.studies.runs.divergence import Diverged
 from evenhand.studies.runs.study import Study
 
-SMALLER = (0.001, 0.01, 0.1)  # of the step size, or of 1 where that is larger
+SMALLER = (0.001, 0.01, 0.1)  # factors of the step size, or of 1 if that is smaller
 
 
 def diverged_sentence(study: Study) -> str:
-    """That methods diverged, from which round on, and that nothing is said of them."""
+    """Which methods diverged, from which round, and what to do; "" if none did."""
     if not study.diverged:
         return ""
     who = listed([_shown(study, one) for one in study.diverged], 6)
@@ -18,8 +18,8 @@ def diverged_sentence(study: Study) -> str:
     rate = step_size(study)
     than = f" than lr = {rate:g}" if rate is not None else ""
     return (
-        f"{who} diverged: {'its' if one else 'their'} loss is no longer a finite, sensible number,"
-        f" and {'it is' if one else 'they are'} not judged. Use a smaller step size{than}."
+        f"{who} diverged: {'its' if one else 'their'} loss exploded, so"
+        f" {'it is' if one else 'they are'} excluded. Use a smaller step size{than}."
     )
 
 
@@ -30,13 +30,13 @@ def _shown(study: Study, one: Diverged) -> str:
         which = f"seed{'s' * (len(one.seeds) > 1)} {seeds} of {one.of} seeds"
         parts.append("all seeds" if len(one.seeds) == one.of else which)
     if one.round is not None:
-        parts.append(f"from round {one.round} on")
+        parts.append(f"from round {one.round}")
     name = "FedAvg" if study.method(one.label).name == "fedavg" else one.label
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def step_size(study: Study) -> float | None:
-    """The smallest step size of a method that diverged; None where it is not known."""
+    """The smallest step size of any method that diverged; None if unknown."""
     found = [
         {**study.specs[0].local, **study.method(one.label).local}.get("lr")
         for one in study.diverged
@@ -46,6 +46,6 @@ def step_size(study: Study) -> float | None:
 
 
 def smaller_step_sizes(study: Study) -> str:
-    """Step sizes to try, as --grid takes them."""
+    """Step sizes to try, in the form that --grid takes."""
     rate = min(step_size(study) or 1.0, 1.0)
     return "local.lr=" + ",".join(f"{rate * factor:.3g}" for factor in SMALLER)

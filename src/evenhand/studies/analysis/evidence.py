@@ -1,4 +1,4 @@
-"""What a study has shown: the numbers that its answer and its sentences are made of."""
+"""The evidence of a study, from which its answer and sentences are written."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from evenhand.studies.analysis.groups import GroupView, disadvantaged, spoken_of
 from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.runs.study import Study
 
-# what a gap is about, as a measure of the group
+# the rate in which each kind of gap is measured; larger is better
 RATE_OF = {
     "equal opportunity": "recall",
     "false-positive parity": "specificity",
     "accuracy parity": "accuracy",
 }
-# of what FedAvg leaves to be gained, a loss of the mean that is spoken of though it may be chance
+# a loss of the mean is mentioned, even if it may be chance, from this share of FedAvg's own error
 MAY = 0.1
-POINT = 0.01  # changes of a rate that are smaller are not spoken of
-# clients that must have changed before they are spoken of together
+POINT = 0.01  # smaller changes of a rate are not mentioned
+# how many clients must have changed before a sentence mentions them together
 SEVERAL = 6
 
 
 class Ends(NamedTuple):
-    """Whom a method serves worst and best: their places, and how they fare."""
+    """The clients or groups that a method serves worst and best: their indices and merits."""
 
     worst: int
     best: int
@@ -44,19 +44,19 @@ class Ends(NamedTuple):
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was found out, and questions to it."""
+    """All results of a study, with the questions that sentences ask of them."""
 
     study: Study
     comparison: Comparison
     entries: Sequence[Entry]
     groups: Mapping[str, Mapping[str, GroupView]]  # by "group" and "team", then method
     least: int = 10
-    # lines about groups by other rates than the measure: "recall" and "specificity" of the label
+    # ledger lines of groups in rates other than the measure: "recall" and "specificity"
     of_rates: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
 
     @property
     def others(self) -> list[str]:
-        """The methods beside the references."""
+        """The methods other than the references."""
         return [
             label
             for label in self.study.labels
@@ -65,13 +65,13 @@ class Evidence:
 
     @property
     def worst(self) -> tuple[str, str]:
-        """The number about those served worst, and what it is called."""
+        """The statistic about the worst-served clients, and its name in a sentence."""
         if tenth(max(1, self.study.clients)) == 1:
             return "min", "the worst client"
         return "worst10", "the worst 10 % of clients"
 
     def rows(self, method: str | None, against: str | None, by: str = "client") -> list[Entry]:
-        """The lines of the ledger about a method."""
+        """The ledger lines of a method."""
         return [
             entry
             for entry in self.entries
@@ -81,12 +81,12 @@ class Evidence:
     def judged(
         self, method: str | None, against: str | None, verdict: str, by: str = "client"
     ) -> list[Entry]:
-        """Those who "gains" or are "harmed", the largest change first."""
+        """The ledger lines with a verdict, "gains" or "harmed", largest change first."""
         found = [entry for entry in self.rows(method, against, by) if entry.verdict == verdict]
         return sorted(found, key=lambda entry: -abs(entry.gain.value))
 
     def mean_change(self, method: str, against: str) -> Difference | None:
-        """By how much the mean over clients changes, where it was tested."""
+        """The change of the mean over clients; None if it was not tested."""
         if against == self.study.reference:
             return self.comparison.differences.get(method, {}).get("mean")
         if against == self.study.alone and method == self.study.reference:
@@ -101,8 +101,8 @@ class Evidence:
 
     @cached_property
     def collective(self) -> dict[tuple[str, str], Together]:
-        """By method and what it is compared with: clients that lean to one side together, by the
-        sign test with Holm's correction over the pairs."""
+        """By method and reference: clients that together lean to one side, by the sign test with
+        Holm's correction over all such pairs."""
         study, found = self.study, {}
         pairs: list[tuple[str | None, str | None]] = [
             *((label, study.reference) for label in self.others),
@@ -124,13 +124,13 @@ class Evidence:
 
     @cached_property
     def improving(self) -> list[str]:
-        """Methods whose training had not settled."""
+        """Methods that had not converged."""
         found = {label: trend(self.study, label) for label in self.study.labels}
         return [label for label, one in found.items() if one is not None and one.improving]
 
     @cached_property
     def like_reference(self) -> list[str]:
-        """Methods that end up with FedAvg's very predictions."""
+        """Methods that make exactly FedAvg's predictions."""
         reference = self.study.reference
         if reference is None:
             return []
@@ -138,7 +138,7 @@ class Evidence:
 
     @property
     def alone_is_better(self) -> bool:
-        """Whether clients fare better on average without each other."""
+        """Whether local-only training is better than FedAvg on average."""
         study = self.study
         if study.alone is None or study.reference is None:
             return False
@@ -153,7 +153,7 @@ class Evidence:
         return detectable(self.rows(method, against, by), self.comparison.level)
 
     def benefits(self, label: str) -> bool:
-        """Whether a method is shown to serve those better whom FedAvg serves worst."""
+        """Whether a method is significantly better for the clients or group FedAvg serves worst."""
         difference = self.comparison.differences.get(label, {}).get(self.worst[0])
         if difference is not None and difference.better and self.study.clients > 1:
             return True
@@ -162,8 +162,8 @@ class Evidence:
 
     @cached_property
     def lifting(self) -> list[str]:
-        """Methods that are shown to serve those better whom FedAvg serves worst, the one that does
-        most for clients first."""
+        """Methods that are significantly better for those FedAvg serves worst, the largest gain
+        for clients first."""
         found = [label for label in self.others if self.benefits(label)]
         gained = {
             label: self.comparison.differences[label][self.worst[0]].interval.value
@@ -173,13 +173,13 @@ class Evidence:
 
     @property
     def traded(self) -> str | None:
-        """The method that does most for those served worst, where all that do cost somebody
+        """The method that does most for the worst-served, if all such methods cost somebody
         something."""
         free = any(not self.costs(label) for label in self.lifting)
         return None if free or not self.lifting else self.lifting[0]
 
     def costs(self, label: str) -> bool:
-        """Whether a method is shown to cost somebody something against FedAvg."""
+        """Whether somebody does significantly worse with a method than with FedAvg."""
         differences = self.comparison.differences.get(label, {})
         if any(differences[name].worse for name in ("mean", self.worst[0]) if name in differences):
             return True
@@ -192,8 +192,8 @@ class Evidence:
         )
 
     def worse_rates(self, label: str) -> list[tuple[str, Entry]]:
-        """Groups whose recall or specificity is shown to fall by a point or more, the largest fall
-        first."""
+        """Groups whose recall or specificity falls significantly and by a point or more, largest
+        fall first."""
         found = [
             (kind, entry)
             for kind, rows in self.of_rates.items()
@@ -205,8 +205,7 @@ class Evidence:
         return sorted(found, key=lambda pair: pair[1].gain.value)
 
     def may_cost(self, label: str) -> bool:
-        """Whether the mean is lower than FedAvg's by more than a tenth of what FedAvg gets
-        wrong."""
+        """Whether the mean is worse than FedAvg's by more than a tenth of FedAvg's own error."""
         new, old = (
             self.comparison.rows[known]["mean"].value
             for known in (label, str(self.study.reference))
@@ -214,8 +213,8 @@ class Evidence:
         return old - new > MAY * (1 - old if self.study.measure.percent else abs(old))
 
     def group_change(self, label: str) -> Entry | None:
-        """What the group that FedAvg treats worst gains or loses with a method, in the rate that it
-        is treated worst by (see :func:`spoken_of`), or else in the measure."""
+        """What a method changes for the group that FedAvg treats worst, in the rate of that gap
+        (see :func:`spoken_of`), or else in the measure."""
         gap, rows = self.gap, self.rows(label, self.study.reference, "group")
         name = self.worst_group if gap is None else disadvantaged(gap)
         if gap is not None and (kind := RATE_OF[gap.kind]) in self.of_rates:
@@ -228,13 +227,13 @@ class Evidence:
 
     @property
     def gap(self) -> Gap | None:
-        """The gap between groups that FedAvg is to be judged by, where one is shown."""
+        """FedAvg's most important significant gap between groups; None if there is none."""
         view = self.groups.get("group", {}).get(str(self.study.reference))
         return None if view is None or self.study.measure.kind != "accuracy" else spoken_of(view)
 
     @property
     def worst_group(self) -> str | None:
-        """The group that FedAvg serves worst by the measure, of those with enough samples."""
+        """The group that FedAvg serves worst by the measure, among those with enough samples."""
         names, reference = self.study.names("group"), self.study.reference
         if reference is None or len(names) < 2:
             return None
@@ -242,7 +241,7 @@ class Evidence:
         return None if ends is None else names[ends.worst]
 
     def ends(self, label: str, by: str = "client") -> Ends | None:
-        """Whom a method serves worst and best, of those with enough samples; None without any."""
+        """Whom a method serves worst and best, among those with enough samples, or None."""
         study = self.study
         merits = np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
         merits = np.where(study.sizes(by) >= max(1, self.least), merits, np.nan)

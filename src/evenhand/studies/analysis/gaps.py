@@ -23,9 +23,9 @@ def gaps(
     """Gaps between groups (or teams), by method, then by kind ("accuracy parity", "demographic
     parity", ...); {} without groups.
 
-    ``positive``: the label that rates are about, by default the last of two, and of more the one
-    that differs most. Rates are means over seeds, see :func:`group_views`; that of calibration is
-    the mean over seeds of the gap and of the ends of its interval.
+    ``positive``: the positive label of the rates; by default the second of two, or the one that
+    differs most of several. Rates are means over seeds, see :func:`group_views`; the calibration
+    gap and the ends of its interval are means over seeds, too.
     """
     require_choice("by", by, ("group", "team"))
     found: dict[str, dict[str, Interval]] = {}
@@ -45,7 +45,7 @@ def gaps(
 def _calibration(
     study: Study, trial: Trial, by: str, level: float, least: int, draws: int
 ) -> dict[str, Interval]:
-    """The gap in calibration errors, for models whose scores are probabilities."""
+    """The gap in calibration error, for models that predict probabilities."""
     if "brier" not in trial.tally:
         return {}
     scored, score = (trial.tally[name] for name in ("scored", "score"))  # (n, A, 2, BINS)

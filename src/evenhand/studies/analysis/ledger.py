@@ -22,33 +22,33 @@ KINDS = ("client", "group", "team")
 
 
 class Entry(NamedTuple):
-    """A line of the harm ledger: what a client, group or team gains or loses with a method against
-    a reference."""
+    """A line of the harm ledger: what a client, group or team gains or loses with a method compared
+    with a reference."""
 
     by: str  # "client", "group" or "team"
     name: str
     team: str
     samples: int
     method: str  # label
-    against: str  # label of the reference: FedAvg, or training alone
+    against: str  # label of the reference: FedAvg or local-only training
     merit: float
     reference: float
     gain: Interval  # merit - reference
     p: float
-    # Holm's, over all entries of this method against this reference and of this kind
+    # Holm's correction over all lines with this method, reference and kind
     adjusted: float
-    # "gains", "harmed", "unclear" or "few" (fewer samples than the least that are judged)
+    # "gains", "harmed", "unclear" or "few" (too few samples to test)
     verdict: str
 
 
 def ledger(
     study: Study, level: float = 0.95, least: int = 10, kinds: Sequence[str] = KINDS
 ) -> list[Entry]:
-    """Every client, group and team against FedAvg and against staying alone.
+    """Compare every client, group and team with FedAvg and with local-only training.
 
-    Where samples were dealt anew with each seed, gains are means over the splits, if the clients
-    are the same; if they are others with each seed, the ledger is that of the first. Without the
-    values of single samples there is none: nobody could say which gains are chance.
+    If each seed splits the data differently, gains are means over the splits; if the clients differ
+    between seeds, the ledger is that of the first seed. It is empty without per-sample results,
+    which the tests need.
     """
     entries: list[Entry] = []
     if not study.sampled:
@@ -124,8 +124,7 @@ def _gain_ends(
     gain: Floats,
     errors: Floats,
 ) -> tuple[Floats, Floats, Floats]:
-    """(K,) ends of the intervals of gains, and p-values; NaN where the samples' own values were not
-    kept."""
+    """(K,) ends of the intervals of gains, and p-values; NaN without per-sample results."""
     found = [one for seed in seeds if (one := _gains(study, label, against, seed, by)) is not None]
     none = np.full(len(gain), np.nan)
     if len(found) < len(seeds):
@@ -135,7 +134,7 @@ def _gain_ends(
         cell, gains = found[0][0], np.stack([values for _, values in found], 1)
         member = (cell >= 0) & ~np.isnan(gains).any(1)
         judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded)
-    else:  # the same clients, groups or teams, with samples of their own for each seed
+    else:  # the same clients, groups or teams, with different samples for each seed
         counted = [(cell >= 0) & ~np.isnan(values) for cell, values in found]
         judged = gains_over_splits(
             [values[member] for (_, values), member in zip(found, counted, strict=True)],
@@ -144,7 +143,7 @@ def _gain_ends(
             level,
             bounded,
         )
-    # a difference of roots is that of the squares over the sum of the roots
+    # a difference of roots is the difference of squares over the sum of the roots
     scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0
     return (
         gain + (judged.low - judged.gain) * scale,
@@ -156,7 +155,7 @@ def _gain_ends(
 def _gains(
     study: Study, label: str, against: str, seed: int, by: str
 ) -> tuple[NDArray[np.int64], Floats] | None:
-    """(N,) whose each sample is, and what it gains."""
+    """(N,) the owner of each sample, and its gain."""
     cell = study.cells(by, seed)
     new, old = (study.sample_merits(known, seed, by) for known in (label, against))
     return None if cell is None or new is None or old is None else (cell, new - old)

@@ -1,4 +1,4 @@
-"""How a method treats groups, in a sentence: which two groups differ in what, and by how much."""
+"""How a method treats groups, in a sentence: which two groups differ most, in which rate."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from evenhand.studies.analysis.writing import whole
 
 
 def groups_sentence(view: GroupView, name: str) -> str:
-    """The gap that matters, without a full stop, and that accuracy says otherwise where it does."""
+    """The gap that matters most, without a full stop, and whether accuracy points the other way."""
     known, gap = known_gaps(view), spoken_of(view)
     if not known:
         return ""
     if gap is None:
         most = max(one.interval.high for one in known)
         return (
-            f"{name} shows no gap between groups (gaps of up to {100 * most:.0f} points would fit"
-            " these data)"
+            f"{name} shows no significant gap between groups (gaps of up to {100 * most:.0f} points"
+            " cannot be ruled out)"
         )
     if gap.kind == "accuracy parity":
         return (
-            f"{name} is right less often for group {gap.low} than for group {gap.high}:"
+            f"{name} is less accurate for the {gap.low} group than for the {gap.high} group, by"
             f" {100 * gap.interval.value:.0f} points {interval_text(gap)}"
         )
     text, accuracy = _of_class(gap, view, name), view.gaps["accuracy parity"]
     if accuracy.low != disadvantaged(gap) and not math.isnan(accuracy.interval.value):
-        text += f", though accuracy is lowest for group {accuracy.low}"
+        text += f", although accuracy is lowest for the {accuracy.low} group"
     return text
 
 
@@ -36,12 +36,12 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
     size = f"{100 * gap.interval.value:.0f} points {interval_text(gap)}"
     if gap.kind == "equal opportunity":
         return (
-            f'{name} finds {share(low)} of the "{gap.label}" cases in group {gap.low} and'
-            f" {share(high)} in group {gap.high}: a gap of {size}"
+            f'{name} finds {share(low)} of the "{gap.label}" cases in the {gap.low} group but'
+            f" {share(high)} in the {gap.high} group, a gap of {size}"
         )
     return (
-        f'{name} wrongly predicts "{gap.label}" for {share(high)} in group {gap.high} and'
-        f" {share(low)} in group {gap.low}: a gap of {size}"
+        f'{name} wrongly predicts "{gap.label}" for {share(high)} of the other cases in the'
+        f" {gap.high} group but only {share(low)} in the {gap.low} group, a gap of {size}"
     )
 
 

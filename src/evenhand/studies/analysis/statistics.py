@@ -1,4 +1,4 @@
-"""Numbers across clients, and how methods stand in the plane of two of them."""
+"""Metrics across clients, and the Pareto front of mean and fairness."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ HEADINGS = {
 
 
 def statistics(study: Study, merits: Floats, counts: Floats) -> dict[str, Floats]:
-    """Numbers across clients of (..., n) merits; ``counts``: (..., n) their samples."""
+    """Metrics across clients of (..., n) merits; ``counts``: (..., n) numbers of samples."""
     shares = np.abs(merits)
     found = {
         name: function(shares if name in OF_SHARES else merits)
@@ -62,8 +62,8 @@ def statistics(study: Study, merits: Floats, counts: Floats) -> dict[str, Floats
 
 
 def across_clients(study: Study, label: str, seed: int, part: str = "test") -> dict[str, Floats]:
-    """:func:`statistics` of one trial; of clients that share nothing but sums, those that follow
-    from sums, the others NaN."""
+    """:func:`statistics` of one trial; if the server saw sums only, NaN for those that need
+    more."""
     trial = study.trials[label, seed]
     if trial.by_client:
         merits = study.merits(label, seed, part=part)
@@ -83,18 +83,17 @@ def across_clients(study: Study, label: str, seed: int, part: str = "test") -> d
 
 
 class Point(NamedTuple):
-    """A method in the plane of two numbers: the mean, which should be large, and one about
-    fairness."""
+    """A method by its mean and a fairness statistic."""
 
     label: str
     x: float  # mean merit over clients
-    y: float  # the fairness number
+    y: float  # the fairness statistic
     dominated: bool  # another method is at least as good in both and better in one
 
 
 def front(study: Study, fairness: str = "worst10", part: str = "test") -> list[Point]:
-    """Every method by its mean and a fairness number ("worst10", "std", "min", ...), means over
-    seeds."""
+    """Every method by its mean and a fairness statistic ("worst10", "std", "min", ...), averaged
+    over seeds."""
     require_choice("fairness", fairness, STATISTICS)
     found = {
         label: [across_clients(study, label, s, part) for s in study.seeds]

@@ -1,4 +1,4 @@
-"""What a sweep comes to: every point on validation and test data, and the one that is chosen."""
+"""The result of a sweep: every point on validation and test data, and the chosen one."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from evenhand.studies.specs.spec import Spec
 
 @dataclass(frozen=True)
 class Sweep:
-    """The points of a sweep, numbers over clients and means over seeds, and the choice between
-    them."""
+    """The points of a sweep, with metrics across clients averaged over seeds, and the chosen
+    one."""
 
     study: Study
     selection: Selection
@@ -35,15 +35,15 @@ class Sweep:
     validation: Mapping[str, Numbers]  # by label
     test: Mapping[str, Numbers]
     choice: Choice
-    dominated: frozenset[str]  # labels of points that another point beats, by validation data
+    dominated: frozenset[str]  # points that another one beats on validation data
 
     @classmethod
     def of(cls, study: Study, spec: Spec) -> Sweep:
-        """Choose by the rule of ``spec``."""
+        """Choose a point by the rule of ``spec``."""
         selection, reference = spec.build_selection(), study.reference
         if reference is None and any(one.label == "fedavg" for one in study.diverged):
             raise RunError(
-                "FedAvg diverged, and a sweep compares with it; use a smaller step size, such as"
+                "FedAvg diverged, and a sweep compares with it; try smaller step sizes:"
                 " --grid local.lr=0.001,0.01"
             )
         if reference is None:
@@ -75,13 +75,13 @@ class Sweep:
 
     @property
     def reason(self) -> str:
-        """Why the chosen point was chosen, in plain words."""
+        """Why this point was chosen, in plain words."""
         return self.selection.reason(self.choice, self.validation, self.reference, self.measure)
 
     @property
     def final(self) -> Study:
-        """The study of the chosen point and the references alone: one test against FedAvg, not one
-        for each point."""
+        """The study reduced to the chosen point and the references, so that only one test against
+        FedAvg is made."""
         kept = {self.choice.label, self.reference, self.study.alone}
         return replace(
             self.study,
@@ -89,7 +89,7 @@ class Sweep:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per point: its settings, its numbers on validation and test data, whether it was
+        """A row per point: its settings, its metrics on validation and test data, whether it was
         chosen and whether it is dominated."""
         methods = {label: trial.method for (label, _), trial in self.study.trials.items()}
         settings = {label: flat_settings(method) for label, method in methods.items()}

@@ -1,4 +1,4 @@
-"""How sure numbers across clients are, and differences of two methods in them."""
+"""Intervals of metrics across clients, and of differences between two methods."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.statistics import Floats
 from evenhand.studies.runs.study import Study
 
-# other trainings, tested on other samples of the same clients
+# other seeds, tested on other samples of the same clients
 TOGETHER = "seeds+samples"
-# numbers by label, then statistic: (S,) one for each seed
+# by label, then statistic: (S,) a value per seed
 Numbers = Mapping[str, Mapping[str, Floats]]
 
 
 class Uncertain(Protocol):
-    """Where intervals and tests come from."""
+    """A source of intervals and tests."""
 
     def interval(self, label: str, name: str) -> Interval:
-        """Of a method's number."""
+        """Of a method's metric."""
 
     def difference(self, label: str, other: str, name: str) -> Estimate:
-        """Of two methods' numbers, on the same seeds and samples."""
+        """Between two methods, on the same seeds and samples."""
 
 
 def uncertain(
@@ -53,7 +53,7 @@ def uncertain(
 
 
 class Unknown:
-    """One training, and nothing known of single samples: numbers without intervals."""
+    """One seed without per-sample results: values without intervals."""
 
     def __init__(self, numbers: Numbers) -> None:
         self.numbers = numbers
@@ -67,7 +67,7 @@ class Unknown:
 
 
 class OverSeeds:
-    """Student's, over seeds: other trainings, on these very samples."""
+    """Student's t over seeds, on the same test samples."""
 
     def __init__(self, study: Study, numbers: Numbers, level: float) -> None:
         self.study, self.numbers, self.level = study, numbers, level
@@ -83,7 +83,7 @@ class OverSeeds:
 
 
 class OverSamples:
-    """Other samples or clients, the same for all methods and seeds, with the models at hand."""
+    """Resampled samples or clients, the same for all methods and seeds; the models stay fixed."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class OverSamples:
 
     def interval(self, label: str, name: str) -> Interval:
         weights = self._mean(label)
-        if (weights != 0).sum() == 1:  # its interval need not be even about a middle
+        if (weights != 0).sum() == 1:  # its interval may be asymmetric
             return self.trials.combined(name, weights.tolist())[0]
         return self.estimate(weights, name).interval(self.trials.level)
 
@@ -109,28 +109,28 @@ class OverSamples:
         return self.estimate(self._mean(label) - self._mean(other), name)
 
     def mean(self, label: str, name: str) -> Estimate:
-        """A method's number, the mean over seeds."""
+        """A method's metric, averaged over seeds."""
         return self.estimate(self._mean(label), name)
 
     def estimate(self, weights: Floats, name: str) -> Estimate:
-        """A sum of the trials' numbers with weights."""
+        """A weighted sum over trials."""
         value, low, high = self.trials.combined(name, weights.tolist())[0]
         error = (high - low) / 2 / NormalDist().inv_cdf((1 + self.trials.level) / 2)
         return Estimate(value, (low + high) / 2, error).at_least(one_sample(self.study, name))
 
     def _mean(self, label: str) -> Floats:
-        """(R,) weights that give the mean over seeds."""
+        """(R,) weights of the mean over seeds."""
         mine = (self.labels == label).astype(np.float64)
         weights: Floats = mine / mine.sum()
         return weights
 
 
 class OverSeedsAndSamples:
-    """Other trainings, tested on other samples of the same clients."""
+    """Other seeds, tested on other samples of the same clients."""
 
     def __init__(self, study: Study, numbers: Numbers, level: float, draws: int, seed: int) -> None:
         self.numbers, self.level = numbers, level
-        # a mean over seeds has less noise of drawing than the interval of one
+        # a mean over seeds needs fewer draws than a single run
         draws = max(min(draws, ENOUGH), draws // len(study.seeds))
         self.samples = OverSamples(study, "samples", level, draws, seed)
 
@@ -145,7 +145,7 @@ class OverSeedsAndSamples:
 
 
 class OverSplits:
-    """Other trainings on other splits of the data: each seed has test samples of its own."""
+    """Other seeds with other splits of the data: each seed has its own test samples."""
 
     def __init__(self, study: Study, numbers: Numbers, level: float, draws: int, seed: int) -> None:
         self.study, self.numbers, self.level = study, numbers, level
@@ -178,15 +178,15 @@ class OverSplits:
 
 
 def split_ratio(study: Study) -> float:
-    """Test samples over training samples."""
+    """The ratio of test to training samples."""
     by = "client" if study.first.by_client else "everyone"
     train, test = (float(study.first.column(name, by).sum()) for name in ("train_count", "count"))
     return test / train if train else 1.0
 
 
 def one_sample(study: Study, name: str) -> float:
-    """By how much one sample moves a number across clients: no standard error is taken to be
-    smaller, also where seeds, or two methods, do not differ at all."""
+    """How much one sample moves a metric across clients: the smallest standard error we assume,
+    even where seeds or methods do not differ at all."""
     by = "client" if study.first.by_client else "everyone"
     samples, clients = max(1, int(study.sizes(by).sum())), max(1, study.clients)
     if name in ("worst10", "best10", "min", "max"):
@@ -224,7 +224,7 @@ def _drawn_anew(
 
 
 def _refuse_unsampled(study: Study, over: str, keys: Sequence[tuple[str, int]]) -> None:
-    """Raise where these trials cannot be judged on samples drawn anew."""
+    """Raise if these trials cannot be resampled."""
     seeds = {seed for _, seed in keys}
     if not study.same_data and len(seeds) > 1:
         raise ValueError(
@@ -232,8 +232,8 @@ def _refuse_unsampled(study: Study, over: str, keys: Sequence[tuple[str, int]]) 
         )
     if any(study.sample_merits(label, seed) is None for label, seed in keys):
         raise ValueError(
-            f"intervals over {over} need the values of each sample, which these runs have not kept;"
-            ' use over="seeds"'
+            f"intervals over {over} need per-sample results, which these runs did not keep; use"
+            ' over="seeds"'
         )
     if not study.measure.has_sample_intervals:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The details behind the answer in plain words: which measure, which clients, at what cost."""
+"""The details behind the answer, in plain words: which clients, which groups, at what cost."""
 
 from __future__ import annotations
 
@@ -12,16 +12,26 @@ from evenhand.studies.analysis.about_intervals import what_intervals_are
 from evenhand.studies.analysis.answer import guess_merit, warnings
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.ledger import Entry
-from evenhand.studies.analysis.writing import change, count_of, listed, signed, size
+from evenhand.studies.analysis.writing import (
+    change,
+    client,
+    count_of,
+    gain,
+    listed,
+    loss,
+    out_of,
+    signed,
+    size,
+)
 from evenhand.studies.runs.study import Study
 
-# methods that are spoken of for what they do for those served worst; those that do harm are spoken
-# of in any case
+# methods that get a sentence for what they do for the worst-served clients; those that do harm
+# always get one
 MOST_RANKED = 3
 
 
 def sentences(found: Evidence) -> list[str]:
-    """All that there is to say, the most important first."""
+    """All sentences about a study, most important first."""
     study, comparison = found.study, found.comparison
     lines = [*warnings(found), *(line for label in study.labels if (line := _void(study, label)))]
     if study.reference is not None:
@@ -42,7 +52,7 @@ def sentences(found: Evidence) -> list[str]:
 
 
 def _void(study: Study, label: str) -> str:
-    """That nobody answered in some rounds, so that less was trained than it seems."""
+    """A warning about rounds in which no client's reply could be used."""
     answered = np.concatenate(
         [
             np.asarray(study.trials[label, seed].history_columns.get("answered", ()), dtype=float)
@@ -51,15 +61,15 @@ def _void(study: Study, label: str) -> str:
     )
     void, rounds = int((answered == 0).sum()), len(answered)
     return (
-        f"In {void} of the {rounds} rounds of {label} no client's reply counted, so nothing was"
-        " learned in them."
+        f"In {void} of its {rounds} rounds, {label} received no usable reply from any client, so"
+        " these rounds changed nothing."
         if void
         else ""
     )
 
 
 def _worth_a_sentence(found: Evidence) -> list[str]:
-    """The methods that do most for those served worst, then all others that cost somebody
+    """The methods that do most for the worst-served, then all others that cost somebody
     something."""
     comparison, worst = found.comparison, found.worst[0]
     known = [label for label in found.others if not math.isnan(comparison.rows[label][worst].value)]
@@ -72,7 +82,7 @@ def _worth_a_sentence(found: Evidence) -> list[str]:
 
 
 def _effect(found: Evidence, label: str) -> str:
-    """A method's effect on those served worst, and on the mean."""
+    """A method's effect on the worst-served clients and on the mean."""
     study, comparison, (name, who) = found.study, found.comparison, found.worst
     worst, mean = (comparison.differences[label][number] for number in (name, "mean"))
     what, better, other = study.measure.words
@@ -81,15 +91,15 @@ def _effect(found: Evidence, label: str) -> str:
             f"{signed(study, one.interval.value)} {study.measure.points}".rstrip()
             for one in (worst, mean)
         )
-        without = "" if study.sampled else " without values of single samples"
+        sign = "" if study.measure.percent else " (plus is better)"
         return (
             f"Compared with FedAvg, {label} changes {what} by {of_worst} for {who} and by {of_mean}"
-            f" on average; one training{without} cannot tell that from chance."
+            f" on average{sign}; with one seed and no intervals, this may be chance."
         )
     warning = _few_among_the_worst(found, label)
     if not (worst.better or worst.worse or mean.better or mean.worse):
         return (
-            f"{label} shows no significant change of {what}, for {who}"
+            f"{label} shows no significant change in {what}, either for {who}"
             f" ({change(study, worst.interval)}) or on average ({change(study, mean.interval)})."
             f"{warning}"
         )
@@ -103,19 +113,21 @@ def _effect(found: Evidence, label: str) -> str:
         second = f"{verb} mean {what} by {size(study, mean.interval)}"
     else:
         second = f"shows no significant change on average ({change(study, mean.interval)})"
-    return f"Compared with FedAvg, {label} {first} and {second}.{warning}"
+    alike = (worst.better, worst.worse) == (mean.better, mean.worse)
+    return f"Compared with FedAvg, {label} {first} {'and' if alike else 'but'} {second}.{warning}"
 
 
 def _leaning(found: Evidence, label: str) -> str:
-    """What clients show together where hardly one of them could alone."""
+    """What clients show together where few would show it one by one."""
     one = found.collective.get((label, str(found.study.reference)))
     if one is None:
         return ""
-    side, count = ("lose", one.lose) if one.lose > one.gain else ("gain", one.gain)
+    side, count = ("worse", one.lose) if one.lose > one.gain else ("better", one.gain)
+    several = out_of(count, one.changed, "clients")
     return (
-        f"{count} of the {one.changed} clients that changed {side} with {label} compared with"
-        f" FedAvg (sign test, p {_p(one.p)}); the mean over all clients changes by"
-        f" {change(found.study, one.mean)}."
+        f"{several[0].upper()}{several[1:]} whose {found.study.measure.words[0]} changes with"
+        f" {label} do {side} than with FedAvg (sign test, p {_p(one.p)}); the mean over all"
+        f" clients changes by {change(found.study, one.mean)}."
     )
 
 
@@ -124,7 +136,7 @@ def _p(p: float) -> str:
 
 
 def _few_among_the_worst(found: Evidence, label: str) -> str:
-    """A warning where those that a method, or FedAvg, serves worst have few samples."""
+    """A warning if clients that a method or FedAvg serves worst have few samples."""
     study, least = found.study, found.least
     if study.sums_only:
         return ""
@@ -136,92 +148,94 @@ def _few_among_the_worst(found: Evidence, label: str) -> str:
         worst |= dict.fromkeys(
             judged[np.argsort(merits[judged], kind="stable")][: tenth(len(judged))].tolist()
         )
-    few = [f"{names[client]} ({samples[client]})" for client in worst if samples[client] < least]
+    few = [f"{client(names[i])} ({samples[i]})" for i in worst if samples[i] < least]
     if not few:
         return ""
     return (
-        f" Clients with fewer than {least} {study.measure.part} samples are among the worst:"
+        f" Some of the worst-served clients have fewer than {least} {study.measure.part} samples:"
         f" {listed(few)}."
     )
 
 
 def _served_worst(found: Evidence, label: str) -> str:
-    """Whom a method serves worst, and whom best, of those with enough samples."""
+    """Which clients a method serves worst and best, among those with enough samples."""
     study, least = found.study, found.least
     measure, samples, names = study.measure, study.sizes(), study.names("client")
     ends = found.ends(label)
     if ends is None:
         return (
-            f"No client has {least} {measure.part} samples or more, too few to say whom FedAvg"
+            f"No client has the {least} {measure.part} samples needed to say which one FedAvg"
             " serves worst."
         )
     left = int((samples < max(1, least)).sum())
     among = (
-        f" of the {len(names) - left} clients with at least {least} {measure.part} samples"
+        f"Among the {len(names) - left} clients with at least {least} {measure.part} samples, "
         if left
         else ""
     )
     low, high = (f"{measure.show(value)}{measure.percent}" for value in (ends.low, ends.high))
     if ends.low == ends.high:
-        return f"FedAvg serves all{among or ' clients'} alike: {measure.name} {low}."
+        return f"{among}FedAvg serves all clients equally well: {measure.name} {low}."
     count = int(samples[ends.worst])
-    one = (
-        f", where one sample is {100 / count:.1f} points"
-        if measure.of_shares and count < 100
-        else ""
-    )
+    one = f" (one sample is {100 / count:.1f} points)" if measure.of_shares and count < 100 else ""
     return (
-        f"FedAvg serves {names[ends.worst]} worst{among}: {measure.name} {low} on"
+        f"{among}FedAvg serves {client(names[ends.worst])} worst: {measure.name} {low} on"
         f" {count_of(count, f'{measure.part} sample')}{one}, compared with {high} for"
-        f" {names[ends.best]}."
+        f" {client(names[ends.best])}."
     )
 
 
 def _alone(found: Evidence, reference: str, alone: str) -> str:
-    """Whom FedAvg harms against staying alone, and whom it helps."""
+    """Which clients FedAvg harms and helps compared with local-only training."""
+    text = _better_and_worse(found, reference, alone, "client")
+    if text:
+        return f"Compared with local-only training, FedAvg {text}."
     rows = found.rows(reference, alone)
-    harmed, gaining = (found.judged(reference, alone, verdict) for verdict in ("harmed", "gains"))
-    among = _judged(found, rows)
-    if not harmed and not gaining:
-        return f"Of {among}, none is shown to gain or lose with FedAvg compared with staying alone."
-    lose = f"{len(harmed)} lose{'s' * (len(harmed) == 1)}"
-    lose += f": {_listed(found.study, harmed)}" if harmed else ""
-    gain = f"{len(gaining)} gain{'s' * (len(gaining) == 1)}"
-    return f"Of {among}, with FedAvg compared with staying alone {gain} and {lose}."
-
-
-def _moved(found: Evidence, label: str) -> str:
-    """Which clients, groups and teams a method harms, and how many it serves better than FedAvg
-    does."""
-    study, parts = found.study, []
-    for by in study.kinds:
-        rows = found.rows(label, study.reference, by)
-        gaining, harmed = (
-            found.judged(label, study.reference, verdict, by) for verdict in ("gains", "harmed")
-        )
-        if gaining or harmed:
-            gain, lose = (
-                f"{len(some)} {verb}{'s' * (len(some) == 1)}"
-                for some, verb in ((gaining, "gain"), (harmed, "lose"))
-            )
-            worst = f", {_listed(study, harmed)}" if harmed else ""
-            parts.append(f"of {_judged(found, rows)} {gain} and {lose}{worst}")
-    return f"With {label}, significantly compared with FedAvg: {'; '.join(parts)}." if parts else ""
-
-
-def _judged(found: Evidence, rows: Sequence[Entry]) -> str:
-    """How many of a kind there are to judge, in words."""
-    judged, by = sum(entry.verdict != "few" for entry in rows), rows[0].by
-    if judged == len(rows):
-        return count_of(judged, by)
+    if all(entry.verdict == "few" for entry in rows):
+        return ""
     return (
-        f"the {judged} of {count_of(len(rows), by)} with at least {found.least}"
-        f" {found.study.measure.part} samples"
+        "FedAvg is neither significantly better nor significantly worse than local-only training"
+        f" for any of {_judged(found, rows)}."
     )
 
 
+def _moved(found: Evidence, label: str) -> str:
+    """Which clients, groups and teams a method serves better or worse than FedAvg does."""
+    found_by = (
+        _better_and_worse(found, label, str(found.study.reference), by) for by in found.study.kinds
+    )
+    parts = [text for text in found_by if text]
+    return f"Compared with FedAvg, {label} {'; it '.join(parts)}." if parts else ""
+
+
+def _better_and_worse(found: Evidence, method: str, against: str, by: str) -> str:
+    """A method's significant gains and losses for clients, groups or teams; "" if none."""
+    study, rows = found.study, found.rows(method, against, by)
+    gaining, harmed = (
+        found.judged(method, against, verdict, by) for verdict in ("gains", "harmed")
+    )
+    if not gaining and not harmed:
+        return ""
+    if len(gaining) + len(harmed) == 1:
+        return loss(study, harmed[0]) if harmed else gain(study, gaining[0])
+    losers = f": {_listed(study, harmed)}" if harmed else ""
+    if not gaining:
+        return f"is significantly worse for {_judged(found, rows, len(harmed))}{losers}"
+    worse = f" and worse for {len(harmed)}{losers}" if harmed else ""
+    return f"is significantly better for {_judged(found, rows, len(gaining))}{worse}"
+
+
+def _judged(found: Evidence, rows: Sequence[Entry], count: int | None = None) -> str:
+    """All or some of the clients, groups or teams with enough samples: "3 of the 20 clients"."""
+    judged, by = sum(entry.verdict != "few" for entry in rows), rows[0].by
+    enough = f" with at least {found.least} {found.study.measure.part} samples"
+    what = by if judged == 1 else f"{by}s"
+    some = f"the {judged:,} {what}" if count is None else out_of(count, judged, what)
+    return some + (enough if judged < len(rows) else "")
+
+
 def _guess(study: Study) -> str:
-    """What a model that knows nothing would come to."""
+    """What a constant prediction would reach."""
     guess = guess_merit(study)
     if guess is None:
         return ""
@@ -231,27 +245,34 @@ def _guess(study: Study) -> str:
 
 
 def _own_models(study: Study, label: str) -> str:
-    """What clients' own models are worth beside the shared one."""
+    """How clients' own models compare with the shared one."""
     measure, column = study.measure, f"shared_{study.measure.column}"
     own = float(np.mean([np.nanmean(study.merits(label, seed)) for seed in study.seeds]))
     shared = np.array([study.column(label, seed, column) for seed in study.seeds])
     merit = float(np.nanmean(measure.merit(shared)))
     of_own, of_shared = (f"{measure.show(value)}{measure.percent}" for value in (own, merit))
     return (
-        f"{label} gives each client a model of its own: mean {measure.name} {of_own}, and"
-        f" {of_shared} with its shared model."
+        f"{label} gives each client its own model: mean {measure.name} is {of_own} with these"
+        f" models and {of_shared} with the shared model."
     )
 
 
 def _not_shared(study: Study) -> str:
-    """That single clients told nothing of how they fare."""
-    them = "" if len(study.sums_only) == len(study.labels) else f" of {', '.join(study.sums_only)}"
-    rounded = ", the worst and the best to 0.05 points" if study.measure.percent else ""
+    """That the server saw sums over clients only."""
+    every = len(study.sums_only) == len(study.labels)
+    begin = "The" if every else f"For {listed(study.sums_only)}, the"
+    rounded = ", the worst and the best to within 0.05 points" if study.measure.percent else ""
     return (
-        f"How single clients{them} fare was not shared with the server; numbers over clients come"
-        f" from sums{rounded}."
+        f"{begin} server saw no scores client by client; metrics across clients come from sums"
+        f"{rounded}."
     )
 
 
 def _listed(study: Study, entries: Sequence[Entry], most: int = 5) -> str:
-    return listed([f"{entry.name} ({signed(study, entry.gain.value)})" for entry in entries], most)
+    return listed(
+        [f"{_short(entry)} ({signed(study, entry.gain.value)})" for entry in entries], most
+    )
+
+
+def _short(entry: Entry) -> str:
+    return client(entry.name) if entry.by == "client" else entry.name

@@ -1,4 +1,4 @@
-"""Differences between methods, as sentences write them."""
+"""Names and differences as sentences write them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.ledger import Entry
 from evenhand.studies.runs.study import Study
 
 
@@ -22,9 +23,9 @@ def change(study: Study, interval: Interval) -> str:
 
 
 def size(study: Study, interval: Interval) -> str:
-    """How large a change is, for a verb that says its direction: "lowers it by 2.6 [1.1, 4.1]".
+    """A change without its sign, after a verb that gives the direction: "lowers it by 2.6 [1, 4]".
 
-    The interval has signs where it holds both directions.
+    The ends have signs where the interval includes 0.
     """
     if math.isnan(interval.low) or interval.low <= 0 <= interval.high:
         return f"{amount(study, interval.value)} {ends(study, interval)}"
@@ -34,7 +35,7 @@ def size(study: Study, interval: Interval) -> str:
 
 
 def signed(study: Study, value: float) -> str:
-    """A gain with its sign; plus is better, also where an error is measured."""
+    """A gain with its sign; plus is better, for errors too."""
     # no minus before a zero
     written = round(study.measure.scale * value, study.measure.digits) + 0.0
     return f"{written:+.{study.measure.digits}f}"
@@ -48,8 +49,8 @@ def ends(study: Study, interval: Interval) -> str:
 
 
 def _digits(study: Study, value: float) -> str:
-    """With its sign, and one digit more where it would look like 0 and is not quite: whether an
-    interval holds 0 can then be read from it."""
+    """With its sign, and with one more digit where rounding would give 0, so that a reader can see
+    whether an interval includes 0."""
     scaled, digits = study.measure.scale * value, study.measure.digits
     if scaled and not round(scaled, digits):
         digits += 1
@@ -59,8 +60,47 @@ def _digits(study: Study, value: float) -> str:
 
 
 def named(study: Study, label: str) -> str:
-    """A method in a sentence; the reference by its name, whatever its label."""
+    """A method in a sentence: its label, or FedAvg for the reference."""
     return "FedAvg" if label == study.reference else label
+
+
+def client(name: str) -> str:
+    """A client in a sentence.
+
+    >>> client("6"), client("client 6"), client("va")
+    ('client 6', 'client 6', 'client "va"')
+    """
+    if name.lower().startswith("client"):
+        return name
+    return f"client {name}" if name.isdigit() else f'client "{name}"'
+
+
+def out_of(count: int, total: int, what: str) -> str:
+    """How many of several.
+
+    >>> out_of(3, 20, "clients"), out_of(20, 20, "clients"), out_of(2, 2, "groups")
+    ('3 of the 20 clients', 'all 20 clients', 'both groups')
+    """
+    if count < total or total == 1:
+        return f"{count} of the {total} {what}"
+    return f"both {what}" if total == 2 else f"all {total} {what}"
+
+
+def whose(entry: Entry) -> str:
+    """The client, group or team of a line of the ledger: "client 6", "the south group"."""
+    return client(entry.name) if entry.by == "client" else f"the {entry.name} {entry.by}"
+
+
+def loss(study: Study, entry: Entry) -> str:
+    """That somebody does worse: "lowers the accuracy of client 6 by 2.6 points [1.1, 4.1]"."""
+    what, _, worse = study.measure.words
+    return f"{worse} the {what} of {whose(entry)} by {size(study, entry.gain)}"
+
+
+def gain(study: Study, entry: Entry) -> str:
+    """That somebody does better, like :func:`loss`."""
+    what, better, _ = study.measure.words
+    return f"{better} the {what} of {whose(entry)} by {size(study, entry.gain)}"
 
 
 def whole(count: float) -> str:
@@ -73,7 +113,7 @@ def whole(count: float) -> str:
 
 
 def count_of(count: int, what: str) -> str:
-    """A number of things.
+    """A count with its noun.
 
     >>> count_of(1, "client"), count_of(3, "client")
     ('1 client', '3 clients')

@@ -1,5 +1,4 @@
-"""What a classifier's predictions, or counts of them, say about clients and groups. Any system's:
-nothing is trained here."""
+"""Audit the predictions of any classifier, or counts of them, by client and group."""
 
 from __future__ import annotations
 
@@ -24,8 +23,8 @@ WIDTH = 100  # columns of a text that goes to no terminal
 
 @dataclass(frozen=True, repr=False)
 class Audit(Numbers):
-    """Who is served how well, in words, numbers and tables; printed, it is the text of the command
-    line: the answer, then tables. The arguments are those of :class:`Numbers`."""
+    """How well predictions serve clients and groups, in sentences and tables; printed, it is the
+    output of the command line. The arguments are those of :class:`Numbers`."""
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -38,14 +37,14 @@ class Audit(Numbers):
         return words.sentences(self)
 
     def show(self, console: Console) -> None:
-        """Print the answer, how clients and groups are served, and differences between groups."""
+        """Print the answer, then tables of clients, groups and gaps."""
         printing.show(self, console)
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name.
 
-        Of several group columns, gaps, pairs, ratios, scores and thresholds are by each column and
-        by their combinations; groups and rates, too.
+        With several group columns, tables about groups have rows for each column and for their
+        combinations.
         """
         every = [*self.parts.values(), self]
 
@@ -54,7 +53,7 @@ class Audit(Numbers):
                 ({"groups": one.by} if self.parts else {}) | row
                 for one in every
                 for row in rows(one)
-                if not one.part or row.get("by", "group") == "group"  # others are in the whole
+                if not one.part or row.get("by", "group") == "group"  # the whole has clients
             ]
 
         kinds = {"clients": self.across_clients(), "groups": self.across_groups()}
@@ -84,8 +83,7 @@ class Audit(Numbers):
         return pd.DataFrame(tables[name])
 
     def count_rows(self) -> list[Row]:
-        """See :meth:`Counts.rows`; without those of small clients and groups where they are
-        suppressed."""
+        """See :meth:`Counts.rows`; without suppressed clients and groups."""
         clients, groups = self.suppressed("client"), self.suppressed("group")
         return [
             row
@@ -94,7 +92,7 @@ class Audit(Numbers):
         ]
 
     def numbers(self) -> dict[str, Any]:
-        """Everything for programs, as JSON knows it."""
+        """All results as values for JSON."""
         tables = self.tables()
         found: dict[str, Any] = plain(
             {
@@ -111,11 +109,11 @@ class Audit(Numbers):
         return found
 
     def provenance(self) -> dict[str, Any]:
-        """Where the numbers come from: file, columns, options, version and date."""
+        """How the results were made: file, columns, options, version and date."""
         return provenance(self)
 
     def save(self, directory: str | Path, formats: Iterable[str] = ("csv",)) -> list[Path]:
-        """Write tables, and provenance.json; the paths."""
+        """Write tables and provenance.json; return their paths."""
         formats = tuple(formats)
         check_formats(formats)
         written = write_tables(Path(directory), self.tables(), formats)

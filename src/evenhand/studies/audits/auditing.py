@@ -37,25 +37,25 @@ def audit(
     least: int = 10,
     suppress: bool = False,
 ) -> Audit:
-    """Who is served how well by predictions that are there already.
+    """Audit existing predictions: how well they serve each client and group.
 
     >>> table = pd.DataFrame({"paid": ["no", "yes", "yes", "yes"], "score": [3, 8, 9, 2]})
     >>> audit(table, label="paid", prediction="score >= 5").across_clients()["pooled"].value
     0.75
 
     Args:
-        predictions: a table with a row for each sample, the path of a CSV or Parquet file with one,
-            or counts.
+        predictions: a table with one row per sample, the path of such a CSV or Parquet file, or
+            counts.
         label, prediction, client, group: columns of the table, or conditions on them; several group
-            columns are looked at one by one and combined.
-        counts: the table holds counts: columns label, prediction, count and, where there are any,
+            columns are audited one by one and combined.
+        counts: whether the table holds counts: columns label, prediction, count and, optionally,
             client and group.
-        score: a column that is larger where the positive label is more likely, for AUC, calibration
-            and thresholds; without ``prediction`` it makes predictions.
-        threshold: the score from which on the positive label is predicted, by default 0.5.
-        thresholds: scores for the table of rates by threshold, by default 0.05, 0.1, ..., 0.95.
-        weight: a column with sample weights; intervals take Kish's effective sample size.
-        reference: the group that others are compared with; of several group columns, one of each.
+        score: a column that is larger if the positive label is more likely, for AUC, calibration
+            and thresholds; without ``prediction``, predictions come from it.
+        threshold: the smallest score for which the positive label is predicted, by default 0.5.
+        thresholds: the scores in the table of rates by threshold, by default 0.05, 0.1, ..., 0.95.
+        weight: a column with sample weights; intervals use Kish's effective sample size.
+        reference: the group to compare others with; with several group columns, one of each.
 
     The other arguments are those of :class:`evenhand.audit.Audit`.
     """
@@ -63,7 +63,7 @@ def audit(
     settings = (positive, over, level, draws, seed, least, suppress, reference)
     require(
         score is not None or (threshold is None and thresholds is None),
-        "a threshold needs a score; pass the score's column, too",
+        "a threshold needs a score; pass the column of the score, too",
     )
     if isinstance(predictions, Counts):
         found = predictions
@@ -80,7 +80,7 @@ def audit(
         if counts:
             require(
                 score is None and weight is None,
-                "score and weight need a row for each sample, not counts",
+                "score and weight need one row per sample, not counts",
             )
             found = read_counts(table)
             source = {"rows": len(table), "counts": True}

@@ -1,4 +1,4 @@
-"""What an audit is about, and the rates of every client and group."""
+"""The basis of an audit: predictions, options, and the rates of every client and group."""
 
 from __future__ import annotations
 
@@ -27,25 +27,24 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, repr=False)
 class Basis:
-    """Predictions with their settings, and rates of clients and groups.
+    """Predictions, options, and rates of clients and groups.
 
     Args:
         counts: predictions, counted.
-        positive: the label that is the favourable or the feared one, for rates and parities of two
-            classes; None takes the last of two labels, and of more labels the one that differs
-            most.
+        positive: the positive label of rates and parities; None takes the second of two labels,
+            and with more labels the one that differs most.
         over: what intervals are over: other "samples" of these clients, other "clients" like these,
             or "both".
-        least: rates with fewer samples to take them over are marked, and left out of comparisons.
-        suppress: leave small clients and groups without numbers, and such clients out of numbers
+        least: rates over fewer samples are marked and excluded from comparisons.
+        suppress: show no numbers of small clients and groups, and exclude such clients from metrics
             across clients.
-        reference: the group that the others are compared with; None compares all pairs, and takes
-            ratios to the group with the highest rate.
+        reference: the group to compare the others with; None compares all pairs, with ratios to
+            the group with the highest rate.
         rows: the samples, for weights and scores.
-        thresholds: of the score, for the table of rates by threshold; None takes 19.
-        by: what the groups are groups by.
+        thresholds: the scores in the table of rates by threshold; None takes 19.
+        by: the name of the group column.
         source: where the predictions come from, for provenance.json.
-        part: it is by one of several group columns, and leaves clients to the whole.
+        part: whether it covers one of several group columns, without clients.
     """
 
     counts: Counts
@@ -69,7 +68,7 @@ class Basis:
         require_choice("over", self.over, OVER)
         require(
             self.over == "samples" or not self.weighted,
-            "with weights, intervals are over samples; leave over={!r} out",
+            "with weights, intervals are over samples; leave out over={!r}",
             self.over,
         )
         if self.positive is not None:
@@ -83,7 +82,7 @@ class Basis:
     # ---- what it is about --------------------------------------------------------------------
     @property
     def code(self) -> int | None:
-        """The number of the positive label."""
+        """The code of the positive label."""
         if self.positive is not None:
             return self.counts.labels.index(self.positive)
         return 1 if len(self.counts.labels) == 2 else None
@@ -100,7 +99,7 @@ class Basis:
 
     @cached_property
     def parts(self) -> dict[str, Self]:
-        """Of several group columns, an audit by each alone."""
+        """With several group columns, an audit by each of them."""
         if self.rows is None:
             return {}
         rows = self.rows
@@ -131,7 +130,7 @@ class Basis:
 
     @property
     def groups_named(self) -> tuple[str, ...]:
-        """Names of groups; () where there are none."""
+        """Names of groups; () without groups."""
         return self.counts.groups if len(self.counts.groups) > 1 else ()
 
     # ---- tables ------------------------------------------------------------------------------
@@ -144,8 +143,8 @@ class Basis:
         return self.rows.summed(1), self.rows.summed(2)
 
     def shares(self, by: str = "group") -> dict[str, Shares]:
-        """Rates of the positive label by "group", "client" or "everyone"; accuracy alone without
-        one."""
+        """Rates of the positive label by "group", "client" or "everyone"; only accuracy without a
+        positive label."""
         axes = {"group": (0,), "client": (1,), "everyone": (0, 1)}[by]
         sums, squares = (table.sum(axes) for table in self._tables)
         if by == "everyone":
@@ -154,12 +153,12 @@ class Basis:
         return {name: shares_of(sums, squares, self.code or 0, name) for name in names}
 
     def names(self, by: str = "group") -> tuple[str, ...]:
-        """Of the groups, of the clients, or "everyone"."""
+        """Names of the groups or clients, or "everyone"."""
         kinds = {"group": self.counts.groups, "client": self.counts.clients}
         return kinds.get(by, ("everyone",))
 
     def samples(self, by: str = "group") -> list[int]:
-        """Samples, not weighted."""
+        """Numbers of samples, without weights."""
         table = self.counts.table
         axes = {"group": (0, 2, 3), "client": (1, 2, 3), "everyone": (0, 1, 2, 3)}[by]
         return [int(count) for count in np.atleast_1d(table.sum(axes))]
@@ -170,8 +169,8 @@ class Basis:
         return self._wide("client")
 
     def groups(self) -> list[Row]:
-        """A row per group: samples, accuracy with Wilson's interval and, of the positive label, the
-        rates."""
+        """A row per group: samples, accuracy with Wilson's interval and the rates of the positive
+        label."""
         return self._wide("group")
 
     def _wide(self, by: str) -> list[Row]:
@@ -194,7 +193,7 @@ class Basis:
         return made
 
     def rates(self) -> list[Row]:
-        """A row per rate of everyone, each group and each client: hits, of how many, interval."""
+        """A row per rate of everyone, each group and each client: hits, denominator, interval."""
         made: list[Row] = []
         for by in ("everyone", "group", "client"):
             if (by != "everyone" and len(self.names(by)) < 2) or (by == "client" and self.part):
@@ -227,7 +226,7 @@ class Basis:
 
 
 def named(name: str, groups: Sequence[str]) -> str | None:
-    """The group called ``name``; of a column of numbers also the value alone: 1 for sex=1."""
+    """The group called ``name``; for a column of numbers also by its value: 1 for sex=1."""
     if name in groups:
         return name
     ends = [group for group in groups if group.endswith(f"={name}")]

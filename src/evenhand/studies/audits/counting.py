@@ -1,4 +1,4 @@
-"""Predictions that are there already, counted by client, group, label and prediction."""
+"""Count existing predictions by client, group, label and prediction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenhand.metrics.counts import Counts
 from evenhand.studies.audits.matching import MOST_LABELS, match, shown
 from evenhand.studies.audits.rows import EVERYONE, MOST_GROUPS, NO_GROUPS, read_rows
 
-MOST = 1e15  # sums of such counts are still exact
+MOST = 1e15  # sums of counts up to here are exact
 COLUMNS = ("client", "group", "label", "prediction", "count")
 
 
@@ -23,7 +23,7 @@ def count_predictions(
     group: object = None,
     most: int = MOST_GROUPS,
 ) -> Counts:
-    """Count a table with a row for each sample; the arguments are those of :func:`read_rows`."""
+    """Count a table with one row per sample; the arguments are those of :func:`read_rows`."""
     return read_rows(table, label, prediction, client, group, most=most).counts()
 
 
@@ -46,7 +46,7 @@ def read_counts(table: pd.DataFrame) -> Counts:
             f" number from 0 to {MOST:g}"
         )
     levels = {name: levels_of(table, name, name) for name in COLUMNS[:-1] if name in table.columns}
-    if "group" in levels and not levels["group"].names:  # of predictions without groups
+    if "group" in levels and not levels["group"].names:  # predictions without groups
         del levels["group"]
     truth, guess = levels["label"], levels["prediction"]
     for name in ("client", "group", "label"):
@@ -57,8 +57,8 @@ def read_counts(table: pd.DataFrame) -> Counts:
     names, of_truth, of_guess = match(truth.names, guess.names, "label", "prediction")
     if len(names) > MOST_LABELS:
         raise DataError(
-            f"the label has {len(names):,} different values ({shown(names)}), {MOST_LABELS} at most"
-            " can be counted against predictions: is it a number? Count ranges of it"
+            f"the label has {len(names):,} different values ({shown(names)}), more than the"
+            f" {MOST_LABELS} allowed; if it is a number, count ranges of it"
         )
     zeros = np.zeros(len(table), np.int64)
     return Counts.of(
@@ -74,7 +74,7 @@ def read_counts(table: pd.DataFrame) -> Counts:
 
 
 def _number(count: object) -> float:
-    """A count as it stands in a table; NaN for what is none."""
+    """A count from a cell of the table; NaN if it is not a number."""
     try:
         return float(count)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

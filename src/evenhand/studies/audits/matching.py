@@ -1,4 +1,4 @@
-"""Labels and predictions that mean the same: True, 1, 1.0 and yes are one label."""
+"""Match labels and predictions that mean the same: True, 1, 1.0 and yes are one label."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ BOOLEANS = {
     **dict.fromkeys(("0", "false", "f", "no", "n"), False),
     **dict.fromkeys(("1", "true", "t", "yes", "y"), True),
 }
-MOST_NUMBERS = 20  # different numbers, not all whole, that a label may have
+MOST_NUMBERS = 20  # a label with more different numbers, not all whole, is a measurement
 MOST_LABELS = 50
-SHOWN = 6  # values that a message lists
+SHOWN = 6  # values to list in a message
 
 
 class Matched(NamedTuple):
-    """The labels of two columns, and which of them each of their values is."""
+    """The labels of two columns, and the code of each value."""
 
     names: tuple[str, ...]
     of_truth: list[int]
@@ -30,7 +30,7 @@ class Matched(NamedTuple):
 
 
 def match(truth: Sequence[str], guess: Sequence[str], label: object, prediction: object) -> Matched:
-    """Labels under the names that the label column has; one that is only predicted comes last.
+    """Labels by their names in the label column; labels that are only predicted come last.
 
     >>> match(["False", "True"], ["0", "1"], "y", "p").names
     ('False', 'True')
@@ -53,8 +53,8 @@ def match(truth: Sequence[str], guess: Sequence[str], label: object, prediction:
     if guess and not shared:
         raise DataError(
             f"{label!r} and {prediction!r} have no value in common: {label} has"
-            f" {shown(truth)}, {prediction} has {shown(guess)}; write both in the same way, or give"
-            f' a condition, such as "{prediction} == {guess[-1]}"'
+            f" {shown(truth)}, {prediction} has {shown(guess)}; use the same values in both, or a"
+            f' condition such as "{prediction} == {guess[-1]}"'
         )
     order = list(names)
     return Matched(
@@ -65,7 +65,7 @@ def match(truth: Sequence[str], guess: Sequence[str], label: object, prediction:
 
 
 def plain(name: str) -> str:
-    """A value without what changes between programs: case, and zeros after the point."""
+    """A value without differences between programs: case, and zeros after the decimal point."""
     text = name.strip().lower()
     try:
         number = float(text)
@@ -75,7 +75,7 @@ def plain(name: str) -> str:
 
 
 def find_label(name: object, labels: Sequence[str]) -> str:
-    """One of ``labels``, also in another spelling; raises where there is none."""
+    """The label called ``name``, also in another spelling; raises if there is none."""
     if isinstance(name, str) and name in labels:
         return name
     wanted = plain(str(name))
@@ -89,7 +89,7 @@ def find_label(name: object, labels: Sequence[str]) -> str:
 
 
 def check_label(table: pd.DataFrame, label: object, levels: Levels) -> None:
-    """Raise where a label looks like a measurement."""
+    """Raise if a label looks like a measurement."""
     if condition_in(table, label) is not None:
         return
     values = Values(levels.column, table[levels.column])
@@ -97,7 +97,7 @@ def check_label(table: pd.DataFrame, label: object, levels: Levels) -> None:
         if len(levels.names) > MOST_LABELS:
             raise DataError(
                 f"{str(label)!r} has {len(levels.names)} different values ({shown(levels.names)});"
-                f' give a condition, such as "{label} == {levels.names[0]}"'
+                f' use a condition such as "{label} == {levels.names[0]}"'
             )
         return
     numbers = values.numbers[~np.isnan(values.numbers)]
@@ -105,15 +105,15 @@ def check_label(table: pd.DataFrame, label: object, levels: Levels) -> None:
     if len(levels.names) > (MOST_LABELS if whole else MOST_NUMBERS):
         raise DataError(
             f"{str(label)!r} looks continuous ({len(levels.names)} different numbers from"
-            f" {numbers.min():.4g} to {numbers.max():.4g}); which of them are positive? Give a"
-            f' condition, such as "{label} >= {np.median(numbers):.4g}"'
+            f" {numbers.min():.4g} to {numbers.max():.4g}); use a condition such as"
+            f' "{label} >= {np.median(numbers):.4g}"'
         )
 
 
 def check_prediction(
     table: pd.DataFrame, prediction: object, truth: Sequence[str], levels: Levels
 ) -> None:
-    """Raise where a prediction looks like a score, or like no label at all."""
+    """Raise if a prediction looks like a score or is not a label."""
     if condition_in(table, prediction) is not None:
         return
     known = {plain(name) for name in truth}
@@ -130,8 +130,8 @@ def check_prediction(
             )
         if broken or len(strange) > SHOWN:
             raise DataError(
-                f"{str(prediction)!r} holds numbers that are no labels (values {low} to {high};"
-                f" labels {shown(truth)}); pass --score {prediction} --threshold T, or a condition,"
+                f"{str(prediction)!r} holds numbers that are not labels (values {low} to {high};"
+                f" labels {shown(truth)}); pass --score {prediction} --threshold T, or a condition"
                 f' such as "{prediction} >= {np.median(numbers):.3g}"'
             )
     if len(strange) > MOST_LABELS:

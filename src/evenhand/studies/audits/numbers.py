@@ -1,4 +1,4 @@
-"""Every number of an audit that compares: across clients, gaps, pairs, ratios, and scores."""
+"""The comparisons of an audit: across clients, gaps, pairs, ratios and scores."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from evenhand.studies.audits.shares import (
 
 @dataclass(frozen=True, repr=False)
 class Numbers(Basis):
-    """Numbers about clients and groups, with intervals."""
+    """Metrics of clients and groups, with intervals."""
 
     def across_clients(self) -> dict[str, Interval]:
         """Mean, worst 10 % and so on of the clients' accuracies; see
         :mod:`evenhand.metrics.across`.
 
-        A value may lie outside of its interval: the worst of many clients with few samples looks
+        A value can fall outside its own interval: the worst of many clients with few samples looks
         worse than it is.
         """
         share = self.shares("client")["accuracy"]
@@ -55,7 +55,7 @@ class Numbers(Basis):
 
     @cached_property
     def gaps(self) -> dict[str, Gap]:
-        """The largest gap between groups of each kind, with the two groups; {} where fewer than two
+        """The largest gap between groups of each kind, with the two groups; {} if fewer than two
         groups have enough samples."""
         if len(self.groups_named) < 2:
             return {}
@@ -76,7 +76,7 @@ class Numbers(Basis):
         )
 
     def across_groups(self) -> dict[str, Interval]:
-        """Gaps between groups; empty where fewer than two have enough samples."""
+        """Gaps between groups; empty if fewer than two have enough samples."""
         return {kind: gap.interval for kind, gap in self.gaps.items()}
 
     def gap_rows(self) -> list[Row]:
@@ -97,7 +97,7 @@ class Numbers(Basis):
 
     @cached_property
     def base_rates(self) -> Gap | None:
-        """The gap between groups in how often they have the positive label."""
+        """The gap between groups in base rates of the positive label."""
         if self.code is None or len(self.groups_named) < 2:
             return None
         share = {"base rate": self.shares()["base rate"]}
@@ -121,8 +121,8 @@ class Numbers(Basis):
 
     @cached_property
     def ratios(self) -> list[Row]:
-        """Selection rates over that of the reference, or of the group with the highest one, and
-        what the four-fifths rule says."""
+        """Selection rates relative to the reference, or to the group with the highest rate, with
+        the verdict of the four-fifths rule."""
         pairs = [row for row in self.pairs if row["rate"] == "selection rate"]
         if not pairs:
             return []

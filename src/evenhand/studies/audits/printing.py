@@ -1,4 +1,4 @@
-"""An audit as text: the answer, then tables, then what the tables mean."""
+"""Print an audit: the answer, tables, and notes on the tables."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from evenhand.studies.audits.numbers import Numbers
 from evenhand.studies.audits.sweeping import steps
 from evenhand.studies.audits.words import counted, enough, significant
 
-MOST_ROWS = 40  # a table of more is no longer read
+MOST_ROWS = 40  # longer tables are not printed
 MOST_PAIRS = 12
 
 
 def show(audit: Numbers, console: Console) -> None:
-    """Print the answer, how clients and groups are served, and differences between groups."""
+    """Print the answer, then tables of clients, groups and gaps."""
 
     def say(text: str) -> None:
         console.print(text, highlight=False, markup=False)
@@ -33,7 +33,7 @@ def show(audit: Numbers, console: Console) -> None:
 
 
 def _each(audit: Numbers) -> list[Numbers]:
-    """By each group column, and by all of them together."""
+    """The audits by each group column, then by their combinations."""
     return [*audit.parts.values(), audit]
 
 
@@ -43,13 +43,13 @@ def about(audit: Numbers) -> str:
     unlabelled = int(audit.source.get("rows_without_label", 0))
     parts = [
         counted(total, "sample")
-        + (f" ({counted(unlabelled, 'row')} without a label left out)" if unlabelled else "")
+        + (f" ({counted(unlabelled, 'row')} without a label skipped)" if unlabelled else "")
         + (f", {missing:,} without a prediction" if missing else ""),
         counted(len(audit.counts.clients), "client") if len(audit.counts.clients) > 1 else "",
         f"labels {', '.join(audit.counts.labels)}",
     ]
     if audit.rows is not None and audit.rows.threshold is not None:
-        parts.append(f"{audit.label} predicted from a score of {audit.rows.threshold:g} on")
+        parts.append(f"{audit.label} predicted for scores of {audit.rows.threshold:g} or more")
     if audit.weighted:
         parts.append("weighted")
     what = "clients and samples" if audit.over == "both" else audit.over
@@ -70,18 +70,18 @@ def _clients(audit: Numbers, console: Console) -> None:
     if any(map(tables.outside, shown.values())):
         _say(
             console,
-            "* Clients with few samples look more different than they are; the interval makes up"
+            "* Clients with few samples look more different than they are; the interval corrects"
             " for that.",
         )
     if len(names) > MOST_ROWS:
-        _say(console, f"{len(names):,} clients are too many for a table; --out writes them all")
+        _say(console, f"{len(names):,} clients are too many to print; --out writes them all")
     else:
         console.print(tables.clients_table(audit))
     if hidden := len(audit.suppressed("client")):
         _say(
             console,
-            f"Clients with fewer than {enough(audit)}: {hidden}. Their numbers are"
-            " suppressed, and left out across clients.",
+            f"{counted(hidden, 'client')} with fewer than {enough(audit)} suppressed and excluded"
+            " from metrics across clients.",
         )
 
 
@@ -90,14 +90,14 @@ def _groups(audit: Numbers, console: Console) -> None:
     if not names:
         return
     if len(names) > MOST_ROWS:
-        _say(console, f"{len(names)} groups are too many for a table; --out writes them all")
+        _say(console, f"{len(names)} groups are too many to print; --out writes them all")
     else:
         for table in tables.groups_tables(audit):
             console.print(table)
     if not audit.gaps:
         _say(
             console,
-            f"Nothing to compare by {audit.by}: fewer than two groups have {enough(audit)}.",
+            f"No comparison by {audit.by}: fewer than two groups have {enough(audit)}.",
         )
         return
     console.print(tables.gaps_table(audit))
@@ -113,13 +113,13 @@ def _groups(audit: Numbers, console: Console) -> None:
 
 
 def left_out(audit: Numbers) -> list[str]:
-    """Which groups have too few samples for which gap."""
+    """Which groups have too few samples for which gaps."""
     by_groups: dict[tuple[str, ...], list[str]] = {}
     for gap in audit.gaps.values():
         if gap.left_out:
             by_groups.setdefault(gap.left_out, []).append(gap.kind)
     return [
-        f"Left out of {what}, with fewer than {enough(audit)} in the denominator:"
+        f"Excluded from {what}, with fewer than {enough(audit)} in the denominator:"
         f" {', '.join(groups)}."
         for groups, kinds in by_groups.items()
         for what in ["all gaps" if len(kinds) == len(audit.gaps) else ", ".join(kinds)]
@@ -136,28 +136,30 @@ def _scores(audit: Numbers, console: Console) -> None:
 
 
 def notes(audit: Numbers) -> list[str]:
-    """What the tables mean."""
+    """Notes that explain the tables."""
     found = []
     if audit.gaps:
         found.append(
-            "Detectable: the gap that these counts would show four times out of five."
+            "Detectable: the gap that would be detected with 80 % power."
             " Intervals of gaps, ratios and pairs hold for all pairs of groups at once"
             + (" (over samples, for ratios and pairs)." if audit.over != "samples" else ".")
         )
         test = "the score test" if audit.weighted else "Fisher's exact test"
         if any(len(one.groups_named) > 2 and significant(one) for one in _each(audit)):
             found.append(
-                f"P-values of pairs: {test}, with Holm's correction over the pairs of a rate."
+                f"P-values of pairs are from {test}, with Holm's correction over all pairs of a"
+                " rate."
             )
         if audit.ratios:
             found.append(
-                "The four-fifths rule is about a favourable prediction; if"
-                f" {audit.label} is unfavourable, pass --positive with the other label."
+                f'The four-fifths rule is about a favourable prediction; if "{audit.label}" is'
+                " unfavourable, pass --positive with the other label."
             )
     if audit.scores and "bias" in audit.scores[0]:
         found.append(
-            f"Score - share: mean score minus share with label {audit.label}; + says too much."
-            " Error: distance between scores and frequencies in ten bins, without chance's part."
+            f'Score - share: mean score minus the share with label "{audit.label}"; + means scores'
+            " are too high. Error: distance between scores and frequencies in ten bins, corrected"
+            " for chance."
         )
     return found
 

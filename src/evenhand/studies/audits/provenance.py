@@ -1,4 +1,4 @@
-"""Where an audit's numbers come from, so that someone else can make them again."""
+"""How an audit was made, so that someone else can repeat it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BLOCK = 1 << 20  # bytes read at a time
 
 
 def of_file(path: str | Path) -> dict[str, Any]:
-    """What identifies a file: name, SHA-256 and size."""
+    """A file's name, SHA-256 and size."""
     digest, size = hashlib.sha256(), 0
     with Path(path).open("rb") as file:
         while block := file.read(BLOCK):
@@ -27,7 +27,7 @@ def of_file(path: str | Path) -> dict[str, Any]:
 
 
 def of_table(rows: int, used: int, columns: Mapping[str, Any], **more: Any) -> dict[str, Any]:
-    """What was taken of a table; ``used`` rows have a label."""
+    """The rows and columns used of a table; ``used`` rows have a label."""
     taken = {what: column for what, column in columns.items() if column not in (None, [], ())}
     return {"rows": rows, "rows_without_label": rows - used, "columns": taken, **more}
 

@@ -1,4 +1,4 @@
-"""A table of predictions, read: a client, group, label, prediction, score and weight per row."""
+"""Read a table of predictions: client, group, label, prediction, score and weight per row."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ class Rows:
     labels: tuple[str, ...]
     weight: Floats | None = None
     score: Floats | None = None
-    threshold: float | None = None  # that made predictions of scores
-    # of several group columns, codes and names by each alone
+    threshold: float | None = None  # of the scores, if they made the predictions
+    # with several group columns, codes and names by column
     columns: Mapping[str, tuple[Ints, tuple[str, ...]]] = field(default_factory=dict)
 
     def counts(self) -> Counts:
-        """How often each prediction met each label."""
+        """Count predictions by client, group and label."""
         codes = (self.client, self.group, self.label, self.prediction)
         return Counts.of(*codes, self.clients, self.groups, self.labels)
 
@@ -90,20 +90,20 @@ def read_rows(
     positive: object = None,
     most: int = MOST_GROUPS,
 ) -> Rows:
-    """Read a table with a row for each sample.
+    """Read a table with one row per sample.
 
     Args:
-        label, prediction: columns, or conditions on them such as ``"decile_score >= 5"``; of a
-            condition, false and true stand for the two labels in their order. A missing prediction
-            is counted, and is never right; rows without a label are left out.
-        client: a column; None takes all rows for one client's.
-        group: a column or several, whose combinations are the groups.
-        score: a column with larger numbers where the positive label is more likely.
-        threshold: the score from which on the positive label is predicted, where there is no
+        label, prediction: columns, or conditions on them such as ``"decile_score >= 5"``; false and
+            true of a condition stand for the first and second label. A missing prediction counts
+            as wrong; rows without a label are skipped.
+        client: a column; None means one client.
+        group: a column, or several whose combinations are the groups.
+        score: a column with larger values if the positive label is more likely.
+        threshold: the smallest score for which the positive label is predicted, if there is no
             prediction; by default 0.5.
         weight: a column with sample weights.
-        positive: the label that scores are about, by default the last of two.
-        most: groups that a column may have.
+        positive: the positive label of scores, by default the second of two.
+        most: how many groups a column may have.
     """
     truth = levels_of(table, "label", label)
     check_label(table, label, truth)
@@ -114,7 +114,7 @@ def read_rows(
     cut = None
     if prediction is None:
         if scores is None:
-            raise ValueError("give a prediction, or a score to make one of")
+            raise ValueError("give a prediction, or a score to predict from")
         matched = match(truth.names, (), label, score)
         names = _two(matched.names, label)
         of_truth = [names.index(matched.names[code]) for code in matched.of_truth]
@@ -122,7 +122,7 @@ def read_rows(
         up = names.index(names[-1] if positive is None else find_label(positive, names))
         guessed = np.where(np.isnan(scores), -1, np.where(scores >= cut, up, 1 - up))
     else:
-        require(threshold is None, "threshold makes predictions of a score; leave prediction out")
+        require(threshold is None, "threshold makes predictions of a score; leave out prediction")
         guess = levels_of(table, "prediction", prediction)
         check_prediction(table, prediction, truth.names, guess)
         names, of_truth, of_guess = _matched(table, truth, guess, label, prediction)
@@ -164,7 +164,7 @@ def _alone(
 def _matched(
     table: pd.DataFrame, truth: Levels, guess: Levels, label: object, prediction: object
 ) -> Matched:
-    """Labels of two columns; of a condition, false and true are the two labels in their order."""
+    """Labels of two columns; false and true of a condition are the first and second label."""
     conditions = [condition_in(table, name) is not None for name in (label, prediction)]
     if conditions[1] and len(truth.names) == 2:
         return Matched(truth.names, [0, 1], [0, 1])
@@ -174,14 +174,14 @@ def _matched(
 
 
 def _two(names: tuple[str, ...], label: object) -> tuple[str, ...]:
-    """Two labels, which a score needs; of a boolean one may be missing."""
+    """The two labels that a score needs; of a boolean, one may be missing."""
     if len(names) == 1 and plain(names[0]) in BOOLEANS:
         there = BOOLEANS[plain(names[0])]
         return ("0", names[0]) if there else (names[0], "1")
     if len(names) != 2:
         raise DataError(
-            f"a score needs two labels, and {str(label)!r} has {len(names)} ({shown(names)}); give"
-            f' a condition, such as "{label} == {names[-1]}"'
+            f"a score needs two labels, but {str(label)!r} has {len(names)} ({shown(names)}); use"
+            f' a condition such as "{label} == {names[-1]}"'
         )
     return names
 
@@ -192,8 +192,8 @@ def _threshold(score: object, scores: Floats, threshold: float | None) -> float:
     there = scores[~np.isnan(scores)]
     if len(there) and not (there.min() >= 0 and there.max() <= 1):
         raise DataError(
-            f"{str(score)!r} runs from {there.min():.4g} to {there.max():.4g}, so 0.5 is no natural"
-            f" threshold; pass --threshold, such as {np.median(there):.4g}"
+            f"{str(score)!r} ranges from {there.min():.4g} to {there.max():.4g}, so 0.5 is no"
+            f" natural threshold; pass one, such as --threshold {np.median(there):.4g}"
         )
     return 0.5
 

@@ -1,4 +1,4 @@
-"""What scores say about clients and groups: AUC, calibration, and rates by threshold."""
+"""Scores by client and group: AUC, calibration, and rates by threshold."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ STEPS = tuple(place / 20 for place in range(1, 20))  # thresholds of probabiliti
 
 
 def is_probability(score: Floats) -> bool:
-    """Whether scores can be probabilities, so that calibration means something."""
+    """Whether scores can be probabilities, so that calibration is defined."""
     there = score[~np.isnan(score)]
     return bool(len(there)) and bool(there.min() >= 0) and bool(there.max() <= 1)
 
 
 def score_rows(rows: Rows, code: int, level: float, clients: bool = True) -> list[Row]:
-    """A row for everyone, each group and each client: AUC and, of probabilities, how far they are
-    from what happens."""
+    """A row for everyone, each group and each client: AUC and, for probabilities, calibration."""
     assert rows.score is not None
     calibrated = is_probability(rows.score)
     found = []
@@ -81,10 +80,10 @@ def reliability_rows(rows: Rows, code: int, level: float) -> list[Row]:
 def threshold_rows(
     rows: Rows, code: int, level: float, thresholds: Sequence[float] | None = None
 ) -> list[Row]:
-    """Rates at each threshold, for everyone and each group, with hits, number and interval.
+    """Rates at each threshold, for everyone and each group, with hits, denominator and interval.
 
-    Without ``thresholds`` they are 0.05, 0.10, ..., 0.95, or as many quantiles of scores that are
-    no probabilities.
+    The default thresholds are 0.05, 0.10, ..., 0.95, or the same quantiles of scores that are not
+    probabilities.
     """
     assert rows.score is not None
     steps = thresholds if thresholds is not None else usual(rows.score)
@@ -111,7 +110,7 @@ def threshold_rows(
 
 
 def usual(score: Floats) -> tuple[float, ...]:
-    """Thresholds to look at."""
+    """The default thresholds."""
     if is_probability(score):
         return STEPS
     there = score[~np.isnan(score)]

@@ -1,4 +1,4 @@
-"""Rates of clients and groups as shares: hits, of how many, and how many samples that is worth."""
+"""Rates of clients and groups as shares: hits, denominators and effective sample sizes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Row = dict[str, Any]
 
 FOUR_FIFTHS = 0.8
-# compared pair by pair; the others are 1 minus one of these
+# rates compared pair by pair; the others are 1 minus one of these
 COMPARED = tuple(
     name for name in RATES if name not in ("false-negative rate", "false-discovery rate")
 )
@@ -44,7 +44,7 @@ class Shares(NamedTuple):
         return self.hits * np.where(self.of > 0, self.size / np.where(self.of > 0, self.of, 1), 0.0)
 
     def intervals(self, level: float) -> list[Interval]:
-        """Wilson's, of each alone."""
+        """Wilson's interval of each share."""
         ends = wilson(self.k, self.size, level)
         return [Interval(*map(float, found)) for found in zip(self.value, *ends, strict=True)]
 
@@ -63,7 +63,7 @@ def gap_of(
     level: float,
     least: int,
 ) -> Gap:
-    """The largest gap between groups in one rate, or in the worse of several, with effective
+    """The largest gap between groups in one rate, or in the worst of several, with effective sample
     sizes; see :func:`evenhand.metrics.group_rates.group_gaps`."""
     few = np.stack([share.size < max(1, least) for share in rates.values()])
     sizes = np.where(few, np.nan, np.stack([share.size for share in rates.values()]))
@@ -121,11 +121,11 @@ def pairs_of(
     least: int,
     reference: int | None = None,
 ) -> list[Row]:
-    """Every two groups compared, the smaller rate first; or every group with the reference.
+    """Compare every two groups, the smaller rate first; or every group with the reference.
 
     Intervals of one rate hold for all of its pairs at once (Tukey's critical value; Bonferroni's
-    against a reference). p-values are of Fisher's test, with weights of the score test, and Holm's
-    correction is over the pairs of the rate.
+    with a reference). P-values are from Fisher's test (with weights, the score test), with Holm's
+    correction over the pairs of the rate.
     """
     value = shares.value
     kept = [place for place, size in enumerate(shares.size) if size >= max(1, least)]
@@ -168,7 +168,7 @@ def _pairs(kept: Sequence[int], value: Floats, reference: int | None) -> Iterato
 
 
 def _together(groups: int, level: float, reference: bool) -> float:
-    """The level of each pair at which the intervals of all pairs hold together."""
+    """The level of each pair at which the intervals of all pairs hold at once."""
     if groups < 3:
         return level
     if reference:
@@ -179,7 +179,7 @@ def _together(groups: int, level: float, reference: bool) -> float:
 
 
 def four_fifths(pairs: Sequence[Row], highest: str) -> list[Row]:
-    """Ratios of selection rates to that of one group, with the verdict of the four-fifths rule."""
+    """Ratios of selection rates to that of one group, with the four-fifths rule's verdict."""
     return [
         {
             "group": row["group"],
@@ -197,7 +197,7 @@ def four_fifths(pairs: Sequence[Row], highest: str) -> list[Row]:
 
 
 def verdict(found: Interval) -> str:
-    """What the four-fifths rule says about a ratio, as far as its interval lets it."""
+    """The verdict of the four-fifths rule, given the interval of the ratio."""
     if math.isnan(found.value):
         return "no ratio"
     if found.high < FOUR_FIFTHS:

@@ -10,7 +10,7 @@ from evenhand.studies.audits.numbers import Numbers
 
 
 class Extremes(NamedTuple):
-    """The gap in a rate, and the groups that make it."""
+    """The largest gap in a rate, and its two groups."""
 
     value: float
     low: str
@@ -29,7 +29,7 @@ class Step(NamedTuple):
 
 
 def steps(audit: Numbers) -> list[Step]:
-    """A step for each threshold; groups with too few samples for a rate have no part in its gap."""
+    """A step per threshold; groups with too few samples for a rate are excluded from its gap."""
     by_cut: dict[float, list[Row]] = {}
     for row in audit.sweep:
         by_cut.setdefault(row["threshold"], []).append(row)

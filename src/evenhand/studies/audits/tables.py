@@ -1,4 +1,4 @@
-"""Tables for people: what an audit says, at 100 columns."""
+"""The tables of an audit, for a terminal of 100 columns."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ ACROSS = {
     "min": "worst client",
     "std": "std",
 }
-LONGEST = 18  # characters of a name in a table
+LONGEST = 18  # characters of a name; longer ones are shortened
 
 
 def scores_table(across: Mapping[str, Interval]) -> Group:
-    """Numbers across clients, in percent."""
+    """Metrics across clients, in percent."""
     cells = [
         [ACROSS[name], number(value.value), f"{ends(value)}{'*' * outside(value)}"]
         for name, value in across.items()
     ]
-    return made("Accuracy over clients, %", ("", "accuracy", "interval"), cells)
+    return made("Accuracy across clients, %", ("", "accuracy", "interval"), cells)
 
 
 def everyone_table(audit: Numbers) -> Group:
@@ -62,7 +62,7 @@ def everyone_table(audit: Numbers) -> Group:
 
 
 def clients_table(audit: Numbers) -> Group:
-    """A row per client: accuracy with its interval, and other rates beside it."""
+    """A row per client: accuracy with its interval, and other rates."""
     rates = [name for name in ("base rate", *ERRORS[:2]) if name in audit.clients()[0]]
     aucs = {row["name"]: row["auc"] for row in audit.scores if row["by"] == "client"}
     cells = [
@@ -86,7 +86,7 @@ def clients_table(audit: Numbers) -> Group:
 
 
 def groups_tables(audit: Numbers) -> list[Group]:
-    """Rates of each group with intervals and counts; two tables, so that they fit."""
+    """Rates of each group with intervals and counts, in two tables so that they fit."""
     rows = {(row["name"], row["rate"]): row for row in audit.rates() if row["by"] == "group"}
     parts = (PREVALENCE, ERRORS) if audit.code is not None else (("accuracy",),)
     about = "" if audit.code is None else f"; rates of label {escape(str(audit.label))}"
@@ -119,7 +119,7 @@ def _counts(audit: Numbers, row: Row) -> str:
 
 
 def gaps_table(audit: Numbers) -> Group:
-    """Gaps between groups, in points, with the two groups that make them."""
+    """Gaps between groups, in points, with the two groups of each."""
     cells = []
     for gap in audit.gaps.values():
         if math.isnan(gap.interval.value):
@@ -142,7 +142,7 @@ def gaps_table(audit: Numbers) -> Group:
 
 
 def ratios_table(audit: Numbers) -> Group:
-    """Selection rates over that of one group."""
+    """Selection rates relative to one group."""
     against = audit.ratios[0]["against"]
     why = "the reference" if audit.compared_with else "the highest"
     cells = [
@@ -156,14 +156,14 @@ def ratios_table(audit: Numbers) -> Group:
         for row in audit.ratios
     ]
     title = (
-        f"Four-fifths rule: predicted as {escape(str(audit.label))}, over {escape(against)}"
+        f"Four-fifths rule: predicted as {escape(str(audit.label))}, relative to {escape(against)}"
         f" ({why}, {number(audit.ratios[0]['other'])} %)"
     )
     return made(title, (audit.by, "selected, %", "ratio", "interval", "verdict"), cells)
 
 
 def pairs_table(rows: Sequence[Row], title: str) -> Group:
-    """Two groups compared, in points."""
+    """Differences between two groups, in points."""
     cells = [
         [
             row["rate"],
@@ -179,7 +179,7 @@ def pairs_table(rows: Sequence[Row], title: str) -> Group:
 
 
 def auc_table(audit: Numbers) -> Group:
-    """What scores say about groups."""
+    """AUC and calibration of groups."""
     calibrated = "bias" in audit.scores[0]
     cells = []
     for row in audit.scores:
@@ -239,7 +239,7 @@ def _shortly(low: str, high: str) -> str:
 
 
 def made(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) -> Group:
-    """A title, which may be wider than its table, and the table."""
+    """A table under its title, which may be wider."""
     table = Table(box=box.SIMPLE, padding=(0, 0, 0, 1))
     for place, heading in enumerate(headings):
         table.add_column(
@@ -254,7 +254,7 @@ def made(title: str, headings: Sequence[str], cells: Sequence[Sequence[str]]) ->
 
 
 def outside(value: Interval) -> bool:
-    """Whether a number is outside of its interval."""
+    """Whether a value falls outside its interval."""
     return bool(value.value < value.low or value.value > value.high)
 
 
@@ -279,7 +279,7 @@ def ratio(value: Any) -> str:
 
 
 def chance(p: float) -> str:
-    """A p-value under its heading."""
+    """A p-value as a cell under its heading."""
     return "-" if math.isnan(p) else chances(p).removeprefix("p ").removeprefix("= ")
 
 
@@ -293,7 +293,7 @@ def brackets(found: Interval) -> str:
 
 
 def name_of(name: str, longest: int = LONGEST) -> str:
-    """A name as it fits into a table; of a combination, every part keeps its beginning.
+    """A name shortened to fit a table; every part of a combination keeps its beginning.
 
     >>> name_of("Asian-Pac-Islander & Female")
     'Asian-Pa… & Female'

@@ -1,4 +1,4 @@
-"""The answer of an audit in a few sentences: which group is treated how, compared with which."""
+"""The answer of an audit in a few sentences: which groups are treated differently, and how."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from evenhand.studies.audits.numbers import Numbers
 MOST = 4  # sentences
 BELOW = "below 0.8"  # the verdict of the four-fifths rule where it is certain
 
-
-# words that begin a sentence; names of groups keep their capitals
-BEGINNINGS = ("Of", "No", "Accuracy", "Predicted")
+# first words to write in lower case after a colon; names of groups keep their capitals
+BEGINNINGS = ("Samples", "No", "Accuracy")
 
 
 def sentences(audit: Numbers) -> list[str]:
-    """The most important ones first; at most four."""
+    """At most four sentences, most important first."""
     if audit.parts:
         each = max(1, MOST // len(audit.parts))
         return [
@@ -40,7 +39,7 @@ def _inside(sentence: str) -> str:
 
 
 def of_groups(audit: Numbers) -> list[str]:
-    """About groups: errors, then accuracy beside base rates, then selection."""
+    """About groups: errors, then accuracy with base rates, then selection rates."""
     if not audit.gaps:
         return []
     if audit.code is None:
@@ -52,7 +51,7 @@ def of_groups(audit: Numbers) -> list[str]:
 
 
 def _errors(audit: Numbers) -> list[str]:
-    """True-positive and false-positive rates; one sentence where neither differs."""
+    """About true-positive and false-positive rates; one sentence if neither differs."""
     found, hidden = [], []
     for kind in ("equal opportunity", "false-positive parity"):
         gap = audit.gaps[kind]
@@ -65,10 +64,10 @@ def _errors(audit: Numbers) -> list[str]:
 
 
 def clearest(audit: Numbers, gap: Gap) -> tuple[str, str, Interval] | None:
-    """The two groups that differ most among those that differ beyond chance, and by how much.
+    """The two groups with the largest significant gap, the lower rate first, and the gap.
 
-    The lower rate comes first. The groups with the smallest and the largest rate may be small ones
-    whose difference is chance, while that of two larger groups is not.
+    The groups with the smallest and the largest rate may be so small that their difference is not
+    significant, while that of two larger groups is.
     """
     if audit.over != "samples":  # the tests of pairs are over samples
         return (gap.low, gap.high, gap.interval) if clear(gap) else None
@@ -86,44 +85,46 @@ def _found(audit: Numbers, gap: Gap, low: str, high: str, apart: Interval) -> st
     right = gap.rate == "true-positive rate"
     first, second = (low, high) if right else (high, low)
     often = "less" if right else "more"
+    how = "predicted correctly" if right else f'wrongly predicted as "{audit.label}"'
     extreme = gap.low if right else gap.high
     still = (
-        f"; {extreme} have {percent(audit, gap.rate, extreme)}, which may be chance"
+        f"; the rate is even {'lower' if right else 'higher'} for {extreme}"
+        f" ({percent(audit, gap.rate, extreme)}), but not significantly"
         if extreme != first and not audit.compared_with
         else ""
     )
     return (
-        f"Of those {_with(audit, right)}, {first} are predicted as {audit.label} {often} often than"
-        f" {second}: {share(audit, gap.rate, first)} against {share(audit, gap.rate, second)},"
-        f" a gap of {points(apart)}{still}."
+        f"Samples {_with(audit, right)} are {how} {often} often for {first} than for {second}:"
+        f" {share(audit, gap.rate, first)} compared with {share(audit, gap.rate, second)}, a gap of"
+        f" {points(apart)}{still}."
     )
 
 
 def _with(audit: Numbers, positive: bool) -> str:
     if positive:
-        return f"with label {audit.label}"
+        return f'with label "{audit.label}"'
     others = [label for label in audit.counts.labels if label != audit.label]
-    return f"with label {others[0]}" if len(others) == 1 else f"without label {audit.label}"
+    return f'with label "{others[0]}"' if len(others) == 1 else f'without label "{audit.label}"'
 
 
 def _not_found(audit: Numbers, gaps: list[Gap]) -> str:
     parts = []
     for gap in gaps:
         if math.isnan(gap.interval.value):
-            parts.append(f"fewer than two groups have {enough(audit)} for the {gap.rate}")
+            parts.append(f"fewer than two groups have the {enough(audit)} a {gap.rate} needs")
             continue
         one, other = _seen(audit, gap)
         wide = smallest_found(audit, gap.rate, one, other)
         parts.append(
             f"the {gap.rate} is {share(audit, gap.rate, one)} for {one} and"
-            f" {share(audit, gap.rate, other)} for {other}, where a gap of about"
-            f" {100 * wide:.0f} points would mostly have been found"
+            f" {share(audit, gap.rate, other)} for {other} (a gap of about {100 * wide:.0f} points"
+            " would have been detected with 80 % power)"
         )
     return f"No significant gap in the {' or '.join(gap.rate for gap in gaps)}: {'; '.join(parts)}."
 
 
 def _seen(audit: Numbers, gap: Gap) -> tuple[str, str]:
-    """The two groups that are farthest apart, of which one is the reference where there is one."""
+    """The two groups that are farthest apart; one is the reference, if there is one."""
     rows = [row for row in audit.pairs if row["rate"] == gap.rate]
     if not audit.compared_with or not rows:
         return gap.low, gap.high
@@ -132,7 +133,7 @@ def _seen(audit: Numbers, gap: Gap) -> tuple[str, str]:
 
 
 def smallest_found(audit: Numbers, rate: str, one: str, other: str) -> float:
-    """The difference between two groups that would be found four times out of five."""
+    """The difference between two groups that would be detected with 80 % power."""
     for row in audit.pairs:
         if row["rate"] == rate and {row["group"], row["against"]} == {one, other}:
             return float(row["detectable"])
@@ -144,23 +145,23 @@ def _accuracy(audit: Numbers) -> str:
     if math.isnan(gap.interval.value):
         return ""
     seen = (
-        f"Accuracy is lowest for {gap.low}, {percent(audit, 'accuracy', gap.low)}, and highest for"
-        f" {gap.high}, {percent(audit, 'accuracy', gap.high)}"
+        f"Accuracy is lowest for {gap.low} ({percent(audit, 'accuracy', gap.low)}) and highest for"
+        f" {gap.high} ({percent(audit, 'accuracy', gap.high)})"
     )
-    unclear = "" if math.isnan(gap.interval.low) else ", not significant"
+    unclear = "" if math.isnan(gap.interval.low) else ", which is not significant"
     tested = f"a gap of {points(gap.interval)}" + ("" if clear(gap) else unclear)
     if base is None or not clear(base):
-        return f"{seen}: {tested}."
+        return f"{seen}, {tested}."
     return (
-        f"{seen} ({tested}), but base rates differ:"
-        f" {percent(audit, 'base rate', base.low)} of {base.low} and"
-        f" {percent(audit, 'base rate', base.high)} of {base.high} have label {audit.label}, so"
-        " accuracy alone does not say who is served worse."
+        f"{seen}, {tested}; but base rates differ"
+        f" ({percent(audit, 'base rate', base.low)} of {base.low} and"
+        f" {percent(audit, 'base rate', base.high)} of {base.high} have label"
+        f' "{audit.label}"), so accuracy alone does not show who is served worse.'
     )
 
 
 def selection(audit: Numbers) -> str:
-    """How often groups are predicted to be positive, as a ratio."""
+    """How often the positive label is predicted for groups, as a ratio."""
     rows = [row for row in audit.ratios if not math.isnan(row["ratio"])]
     if not rows:
         return ""
@@ -168,16 +169,16 @@ def selection(audit: Numbers) -> str:
     worst = min(sure or rows, key=lambda row: row["ratio"])
     interval = f"{worst['ratio']:.2f} [{worst['low']:.2f}, {worst['high']:.2f}]"
     rule = {
-        BELOW: "below 0.8, so the four-fifths rule is not met if that is the favourable prediction",
-        "0.8 or more": "the four-fifths rule is met",
-        "below 0.8, not certain": "below 0.8, but the interval reaches it",
-        "above 0.8, not certain": "above 0.8, but the interval goes below it",
+        BELOW: "below 0.8, which fails the four-fifths rule if this is the favourable prediction",
+        "0.8 or more": "which meets the four-fifths rule",
+        "below 0.8, not certain": "below 0.8, but not significantly",
+        "above 0.8, not certain": "above 0.8, but not significantly",
     }[worst["verdict"]]
     compared = audit.compared_with
     whom = f"the reference {worst['against']}" if compared else worst["against"]
     return (
-        f"Predicted as {audit.label} are {share(audit, 'selection rate', worst['group'])} of"
-        f" {worst['group']} and {share(audit, 'selection rate', worst['against'])} of {whom}: a"
+        f'"{audit.label}" is predicted for {share(audit, "selection rate", worst["group"])} of'
+        f" {worst['group']} and {share(audit, 'selection rate', worst['against'])} of {whom}, a"
         f" ratio of {interval}, {rule}."
     )
 
@@ -189,16 +190,16 @@ def _several_labels(audit: Numbers) -> str:
         f" {gap.high}, {share(audit, 'accuracy', gap.high)}"
     )
     if clear(gap):
-        return f"{seen}: a gap of {points(gap.interval)}."
+        return f"{seen}, a gap of {points(gap.interval)}."
     wide = smallest_found(audit, "accuracy", gap.low, gap.high)
     return (
-        f"No significant gap in accuracy: {seen[0].lower()}{seen[1:]}, and only a gap of about"
-        f" {100 * wide:.0f} points would mostly have been found."
+        f"No significant gap in accuracy: {seen[0].lower()}{seen[1:]} (a gap of about"
+        f" {100 * wide:.0f} points would have been detected with 80 % power)."
     )
 
 
 def of_clients(audit: Numbers) -> str:
-    """Whether clients differ by more than chance."""
+    """Whether clients differ by more than chance explains."""
     from scipy import stats
 
     found = audit.shares("client")["accuracy"]
@@ -219,17 +220,17 @@ def of_clients(audit: Numbers) -> str:
     chance = "more" if p < 1 - audit.level else "no more"
     few = len(names) - len(places)
     least = enough(audit)
-    left = f" ({few} with fewer than {least} left out)" if few else ""
+    left = f" ({few} with fewer than {least} excluded)" if few else ""
     return (
-        f"Over {len(places)} clients{left} accuracy runs from"
+        f"Across {len(places)} clients{left}, accuracy ranges from"
         f" {share(audit, 'accuracy', names[low], 'client')} for client {names[low]} to"
         f" {share(audit, 'accuracy', names[high], 'client')} for client {names[high]}, {chance}"
-        f" than chance would make of equal ones ({chances(p)}){_recall_of_clients(audit)}."
+        f" than chance explains ({chances(p)}){_recall_of_clients(audit)}."
     )
 
 
 def _recall_of_clients(audit: Numbers) -> str:
-    """Accuracy alone does not compare clients with other base rates: the range of another rate."""
+    """The range of true-positive rates, since accuracy depends on base rates."""
     if audit.code is None:
         return ""
     found, names = audit.shares("client")["true-positive rate"], audit.counts.clients
@@ -239,29 +240,29 @@ def _recall_of_clients(audit: Numbers) -> str:
     value = found.value[places]
     low, high = (places[int(where)] for where in (value.argmin(), value.argmax()))
     return (
-        f"; their true-positive rates run from {100 * found.value[low]:.1f} % ({names[low]}) to"
+        f"; their true-positive rates range from {100 * found.value[low]:.1f} % ({names[low]}) to"
         f" {100 * found.value[high]:.1f} % ({names[high]})"
     )
 
 
 def overall(audit: Numbers) -> str:
-    """About all samples, where there is nothing to compare."""
+    """About all samples, if there is nothing to compare."""
     told = f"Accuracy is {share(audit, 'accuracy', 'everyone', 'everyone')}"
     if audit.code is None:
         return f"{told}."
-    rates = (
-        ("true-positive rate", "true-positive rate"),
-        ("false-positive rate", "false-positive rate"),
+    true, false = (
+        share(audit, rate, "everyone", "everyone")
+        for rate in ("true-positive rate", "false-positive rate")
     )
-    more = " and a ".join(
-        f"{name} of {share(audit, rate, 'everyone', 'everyone')}" for rate, name in rates
+    return (
+        f'{told}; for label "{audit.label}", the true-positive rate is {true} and the'
+        f" false-positive rate is {false}."
     )
-    return f"{told}, with a {more} of label {audit.label}."
 
 
 def significant(audit: Numbers) -> list[Row]:
-    """Pairs that differ, by Holm's correction and by their interval, the largest difference
-    first."""
+    """Pairs that differ significantly, by Holm's correction and by their interval, largest
+    difference first."""
     rows = [
         row
         for row in audit.pairs
@@ -271,7 +272,7 @@ def significant(audit: Numbers) -> list[Row]:
 
 
 def clear(gap: Gap) -> bool:
-    """Whether a gap is there, beyond chance."""
+    """Whether a gap is significant."""
     return bool(gap.interval.low > 0)
 
 
@@ -290,20 +291,20 @@ def share(audit: Numbers, rate: str, name: str, by: str = "group") -> str:
 
 
 def percent(audit: Numbers, rate: str, name: str) -> str:
-    """A rate of a group alone: 42.1 %."""
+    """The rate of a group without its interval: 42.1 %."""
     found = audit.shares()[rate].value[audit.counts.groups.index(name)]
     return f"{100 * found:.1f} %"
 
 
 def points(found: Interval) -> str:
-    """A gap: 27.9 points [18.0, 37.1]; from one client there is no interval over clients."""
+    """A gap with its interval, if it has one: 27.9 points [18.0, 37.1]."""
     if math.isnan(found.low):
         return f"{100 * found.value:.1f} points"
     return f"{100 * found.value:.1f} points [{100 * found.low:.1f}, {100 * found.high:.1f}]"
 
 
 def chances(p: float) -> str:
-    """A p-value; none is 0."""
+    """A p-value, never shown as 0."""
     if math.isnan(p):
         return "p unknown"
     return "p < 0.0001" if p < 0.0001 else f"p = {p:.2f}" if p >= 0.1 else f"p = {p:.4f}"
@@ -315,5 +316,5 @@ def counted(number: int, what: str) -> str:
 
 
 def enough(audit: Numbers) -> str:
-    """How many samples a rate needs to be compared."""
+    """How many samples a rate needs for a comparison."""
     return counted(max(1, audit.least), "sample")

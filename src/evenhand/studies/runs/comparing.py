@@ -1,10 +1,10 @@
 """A comparison on disk: the same methods, trained with several seeds.
 
 runs/digits/
-  spec.toml        what was asked for, with its seeds
-  seed-0/          the run of a seed: see rundir
+  spec.toml        the spec, with its seeds
+  seed-0/          the run of one seed, see directories.py
   seed-1/
-  comparison.csv   tables of all seeds together, and others like it
+  comparison.csv   and other tables over all seeds
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.training.fit import Progress
 from evenhand.training.places import alone
 
-# share of the training samples that a sweep sets aside where the data have no validation part
+# share of the training samples that a sweep sets aside if the data have no validation split
 VALIDATION = 0.2
 
 
 class Planned(NamedTuple):
-    """A comparison that was found to work; nothing in it is left to choose."""
+    """A checked comparison with every choice made."""
 
     spec: Spec
     first: Ready  # the run of the first seed
     given: GivenBySeed
 
 
-# what a Python program gives for each seed; data that all seeds share are those of the first
+# what a Python program passes for each seed
 GivenBySeed = Callable[[int], Given]
 
 
 def check_comparison(
     spec: Spec, references: Sequence[str] = (), given: GivenBySeed = lambda seed: Given()
 ) -> Planned:
-    """Build data and model of the first seed and check every method against them; raises before
+    """Build the first seed's data and model and check every method against them; raises before
     anything is written or trained.
 
-    ``references``: methods to add where they are missing. A sweep whose data have no validation
-    part gets one.
+    ``references``: methods to add if they are missing. A sweep whose data have no validation split
+    gets one.
     """
     if not spec.seeds:
         raise SpecError("a comparison needs seeds, such as seeds = [0, 1, 2]")
@@ -69,19 +69,19 @@ def check_comparison(
     if settled.select and _without_validation(first):
         share = settled.validation
         raise SpecError(
-            f"no client has enough training samples to set {share:g} of them aside to choose by;"
-            " give a larger validation"
+            f"no client has enough training samples to set a share of {share:g} aside for"
+            " validation; pass a larger validation"
         )
     return Planned(settled, first, given)
 
 
 def _refuse_folds(spec: Spec) -> None:
-    """Raise for data that are split in a way of their own."""
+    """Raise for data sets with a fixed split."""
     from evenhand.datasets import DATASETS, FORMATS, loader
 
     name = spec.data.get("name")
     if name in (*DATASETS, *FORMATS) and "split" not in inspect.signature(loader(name)).parameters:
-        raise SpecError(f"data set {name} has a split of its own, and no folds; leave out folds")
+        raise SpecError(f"data set {name} has a fixed split and cannot have folds; leave out folds")
 
 
 def _without_validation(ready: Ready) -> bool:
@@ -89,12 +89,12 @@ def _without_validation(ready: Ready) -> bool:
 
 
 def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., Progress]) -> None:
-    """Run, or go on with, every seed of a comparison in ``directory``, runs that are alike together
-    where that is faster.
+    """Run or resume every seed of a comparison in ``directory``; similar runs train together where
+    that is faster.
 
-    ``watch(seed, method)`` gives what is called after every round of a run. For several runs
-    together it is asked once, with the first of them, their number as ``together``, and the number
-    of runs that are done as ``finished``.
+    ``watch(seed, method)`` returns the function to call after every round of a run. For several
+    runs that train together it is called once, with the first of them, their number as
+    ``together``, and the number of finished runs as ``finished``.
     """
     spec, first, given = planned
     claim_comparison(spec, directory)
@@ -105,7 +105,7 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
         if seed == first.spec.seed:
             return first
         found = given(seed)
-        if not spec.deals_anew:  # data are read once where all seeds share them
+        if not spec.deals_anew:  # all seeds share the data, which are read once
             found = found._replace(federation=first.federation)
         like = seed if spec.deals_anew else first.spec.seed
         return check(spec.for_seed(seed), found).with_engine_of(directory / f"seed-{like}")
@@ -114,7 +114,7 @@ def execute_comparison(planned: Planned, directory: Path, watch: Callable[..., P
         [[seed] for seed in spec.seeds] if spec.deals_anew or not together else [list(spec.seeds)]
     ):
         places = [(ready(seed), directory / f"seed-{seed}") for seed in seeds]
-        with alone(*(place for _, place in places)):  # a seed's run can be resumed by itself
+        with alone(*(place for _, place in places)):  # one seed can also be resumed separately
             if together:
                 execute_together(places, watch, spec.seeds.index(seeds[0]) * len(spec.methods))
             else:

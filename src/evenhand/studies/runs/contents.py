@@ -1,4 +1,4 @@
-"""What the files of a finished run hold, checked: tables, arrays, what it says about itself."""
+"""The checked contents of a finished run's files: tables, arrays and metadata."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from evenhand.metrics.scores import Columns
 from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors
 
-TEXT = ("by", "name", "team", "left_out")  # columns whose cells are no numbers
+TEXT = ("by", "name", "team", "left_out")  # columns with text
 KINDS = ("client", "everyone", "group", "team")  # of rows of scores
 SHARES = (
     "accuracy",
@@ -27,14 +27,14 @@ COUNTS = ("count", "train_count")
 
 
 def read_scores(path: Path, way_out: str = RESTORE) -> Columns:
-    """The columns of scores; raises where they cannot be scores."""
+    """The columns of scores; raises if they are invalid."""
     columns = read_columns(path, way_out)
     for name in ("by", "name", "count"):
         if name not in columns:
             raise damaged(path, f"it has no column {name!r}", way_out)
     for line, kind in enumerate(columns["by"], 2):
         if kind not in KINDS:
-            reason = f"line {line} is about a {kind!r}, not a {', '.join(KINDS)}"
+            reason = f"line {line} has by = {kind!r}, not one of {', '.join(KINDS)}"
             raise damaged(path, reason, way_out)
     for name in (*SHARES, *COUNTS):
         values = columns.get(name)
@@ -72,7 +72,7 @@ def read_arrays(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
 
 
 def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:
-    """What a run says about itself."""
+    """The metadata of a run."""
     about = read_json(path, way_out)
     kinds: dict[str, type | tuple[type, ...]] = {
         "spec": str,

@@ -1,7 +1,6 @@
-"""Run directories: made, claimed for a run, and read again; :mod:`evenhand.training.directory` says
-what is in them.
+"""Create, claim and read run directories; :mod:`evenhand.training.directory` describes their files.
 
-A run made of a spec also holds tables of its results, ``comparison.csv`` and others like it.
+The run of a spec also holds tables of its results, such as ``comparison.csv``.
 """
 
 from __future__ import annotations
@@ -46,12 +45,12 @@ from evenhand.training.manifest import MANIFEST, Owner, Sealed, renew
 from evenhand.training.places import is_free, new_place
 from evenhand.training.provenance import begun_at
 
-TUNING = "tuning"  # in the directory of a comparison, how settings were chosen
-IN_PYTHON = "go on with it in Python, by the same call with resume=True"
+TUNING = "tuning"  # the tuning runs in the directory of a comparison
+IN_PYTHON = "resume it in Python: repeat the call with resume=True"
 
 
 def new_directory(wanted: Path, numbered: bool) -> AbstractContextManager[Path]:
-    """Work alone in a directory for a new run; see :func:`evenhand.training.places.new_place`."""
+    """Lock a directory for a new run; see :func:`evenhand.training.places.new_place`."""
     resume = f"evenhand resume {shlex.quote(str(wanted))}"
     return new_place(wanted, numbered, f"give another --out, or continue it with: {resume}")
 
@@ -66,16 +65,15 @@ def load_spec(directory: Path) -> Spec:
         raise RunError(f"{directory} holds a run that is not finished; {IN_PYTHON}")
     if directory.is_dir() and is_free(directory):
         raise RunError(
-            f"{directory} holds no run: nothing was begun in it; run the command again with --out"
-            f" {shlex.quote(str(directory))}"
+            f"{directory} holds no run: nothing was started in it; run the command again with"
+            f" --out {shlex.quote(str(directory))}"
         )
     raise RunError(f"{directory} holds no run: there is no spec.toml in it")
 
 
 @processes.on_first
 def is_finished(folder: Path) -> bool:
-    """Whether a method is done, and whole; what a killed process left beside its files is
-    removed."""
+    """Whether a method is finished and intact; removes what a killed process left behind."""
     files.clear_partial(folder)
     done = is_whole(folder)
     if done:
@@ -87,20 +85,20 @@ def is_finished(folder: Path) -> bool:
 def claim_run(
     directory: Path, spec: Spec, federation: Federation, about: Mapping[str, Any]
 ) -> None:
-    """Write what a run is about; refuse a directory whose results belong to another spec or to
-    other data. Where and with what it was begun stays as it was written first."""
+    """Write a run's spec and metadata; refuse a directory whose results belong to another spec or
+    other data. The machine and versions it was started with stay as first written."""
     files.clear_partial(directory)
     path = directory / saved.ABOUT
     begun = begun_with(directory, federation, about)
     if begun.get("spec", about["spec"]) != about["spec"]:
         raise RunError(
-            f"{directory} was begun with other settings; run the changed spec.toml in a directory"
-            " of its own"
+            f"{directory} was begun with other settings; run the changed spec.toml in another"
+            " directory"
         )
     if begun.get("data", about["data"]) != about["data"]:
         raise RunError(
-            f"the data have changed since {directory} was begun; run them in a directory of"
-            " their own"
+            f"the data have changed since {directory} was begun; use another directory for the"
+            " new data"
         )
     files.write_atomic(directory / saved.SPEC, spec.to_toml().encode())
     files.write_json(path, {**about, **begun_at(directory)})
@@ -110,30 +108,28 @@ def claim_run(
 
 @processes.on_first
 def claim_comparison(spec: Spec, directory: Path) -> None:
-    """Write what the comparison is about; refuse a directory that is about something else.
+    """Write a comparison's spec; refuse a directory that holds another one.
 
-    The runs of the seeds refuse other settings themselves, so seeds can be added to spec.toml, and
-    another rule to choose by.
+    Each seed's run refuses other settings by itself, so that you can add seeds to spec.toml or
+    change the rule.
     """
     path, text = directory / saved.SPEC, spec.to_toml()
     files.clear_partial(directory)
     if path.exists() and read_spec(path) != spec:
         raise RunError(
-            f"{directory} was begun with other settings; run the changed spec in a directory of"
-            " its own"
+            f"{directory} was begun with other settings; run the changed spec in another directory"
         )
     files.write_atomic(path, text.encode())
     renew(directory, [saved.SPEC])
 
 
 def run_directories(path: Path) -> list[Path]:
-    """The run directories that a directory stands for: itself, or one for each seed of a
-    comparison."""
+    """The run directories in a directory: itself, or one per seed of a comparison."""
     changed = (
         "" if (path / saved.ABOUT).exists() else f", or: evenhand resume {shlex.quote(str(path))}"
     )
     held = Sealed(path, f"put a copy of it back{changed}")  # seeds may be added to a comparison's
-    # where eh.fit has not come to its end there is none yet
+    # an unfinished eh.fit has none yet
     if held.manifest is not None and (held.has(saved.SPEC) or not (path / CHECKPOINT).exists()):
         held.path(saved.SPEC)
     spec = load_spec(path)
@@ -152,7 +148,7 @@ class SavedRun:
 
     @classmethod
     def read(cls, directory: Path, begun: Path) -> SavedRun:
-        """``begun``: what to resume where it is not finished."""
+        """Read a run. ``begun``: the directory to resume if it is not finished."""
         resume = f"continue it with: evenhand resume {shlex.quote(str(begun))}"
         if load_spec(begun).data.get("name") == saved.PYTHON:
             resume = IN_PYTHON
@@ -183,7 +179,7 @@ class SavedRun:
             if spec.data.get("name") == NODES:
                 done = [_rounds_done(directory / method.label) for method in spec.methods]
                 what = f": it has done {done[0]} of {spec.rounds} rounds" if done else ""
-                resume = "start its Flower app again with the same out, and it goes on from there"
+                resume = "start its Flower app again with the same out to resume it"
             raise RunError(f"{directory} is not finished{what}; {resume}")
         run.way_out = again
         samples = read_arrays(run.path(saved.SAMPLES), again) if run.has(saved.SAMPLES) else {}
@@ -191,7 +187,7 @@ class SavedRun:
 
     @property
     def measure(self) -> Measure:
-        """What the methods are compared by."""
+        """The default measure of the run."""
         return measure_of(
             self.spec.loss,
             self.about.get("label_scale", 1.0),
@@ -205,7 +201,7 @@ class SavedRun:
         return [self._trial(method) for method in self.spec.methods]
 
     def like(self, other: SavedRun) -> bool:
-        """Whether another run differs in its methods alone."""
+        """Whether another run differs only in its methods."""
         return replace(self.spec, methods=(), name="run") == replace(
             other.spec, methods=(), name="run"
         )
@@ -247,16 +243,16 @@ class SavedRun:
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:
-        """Raise where a method was not judged on the run's samples."""
+        """Raise if a method was evaluated on other samples than the run's."""
         client = self.samples.get("client")
         lengths = {len(array) for array in outcomes.values()}
         lengths |= set() if values is None else {len(values)}
         if client is not None and lengths - {len(client)}:
-            reason = f"it is about {max(lengths)} samples, the run about {len(client)}"
+            reason = f"it has {max(lengths)} samples, but the run has {len(client)}"
             raise damaged(folder / saved.VALUES, reason, self.way_out)
 
     def _counts(self, scores: Columns, table: Any) -> Counts | None:
-        # of very many clients, counts are kept by group alone
+        # with very many clients, counts are kept by group only
         if table is None or len(table) < list(scores["by"]).count("client"):
             return None
         named = {
@@ -271,24 +267,24 @@ class SavedRun:
 
 
 def _folder(directory: Path, method: Method) -> Path:
-    """Where a method's files are: in a folder of its own, or in the directory of its one run."""
+    """Where a method's files are: in its own folder, or in the directory of a run of one method."""
     folder = directory / method.label
     return folder if folder.is_dir() else directory
 
 
 def check_seed(directory: Path, spec: Spec) -> None:
-    """Raise where the directory of a comparison's seed holds the run of another."""
+    """Raise if the directory of one seed holds the run of another."""
     if directory.name != f"seed-{spec.seed}":
         raise damaged(
             directory / saved.SPEC,
-            f"it is of seed {spec.seed}",
-            "give directories their names back",
+            f"it belongs to seed {spec.seed}",
+            "rename the directories back",
         )
 
 
 def _unfinished(directory: Path, method: Method, sealed: bool) -> str | None:
-    """What to say of a method that is not finished; None where it is. ``sealed``: whether a method
-    is finished only with a manifest."""
+    """What to add about an unfinished method; None if it is finished. ``sealed``: whether a
+    finished method must have a manifest."""
     folder = _folder(directory, method)
     if (folder / MANIFEST).exists():
         return None
@@ -307,4 +303,4 @@ def read_spec(path: Path) -> Spec:
         return Spec.load(path)
     except (SpecError, TypeError) as error:
         reason = first_line(error).replace(f"{path} is", "it is").removeprefix(f"{path}: ")
-        raise damaged(path, reason, "put it right, or put a copy of it back") from error
+        raise damaged(path, reason, "correct it, or put a copy of it back") from error

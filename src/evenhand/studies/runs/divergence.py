@@ -1,5 +1,4 @@
-"""Trainings that diverged: their losses are no longer finite, or absurd, and nothing is judged by
-them."""
+"""Runs that diverged: their losses are not finite or absurdly large, so they are excluded."""
 
 from __future__ import annotations
 
@@ -10,19 +9,19 @@ import numpy as np
 
 from evenhand.studies.runs.trial import Floats, Trial
 
-# a mean loss of a classifier, or a squared error relative to that of always predicting the mean,
-# that no training ends with unless it diverged
+# the mean loss of a classifier, or the squared error relative to always predicting the mean, above
+# which a run counts as diverged
 ABSURD_LOSS, ABSURD_ERROR = 1e9, 1e6
-HUGE = 1e30  # the same of a loss of which nothing else is known
+HUGE = 1e30  # the same for any other loss
 
 
 class Diverged(NamedTuple):
     """A method whose training diverged."""
 
     label: str
-    seeds: tuple[int, ...]  # with which it did
-    of: int  # seeds that it was trained with
-    round: int | None  # from which on it shows; None where rounds were not evaluated
+    seeds: tuple[int, ...]  # with which it diverged
+    of: int  # how many seeds it was trained with
+    round: int | None  # the first that shows it; None without evaluations
 
 
 def find_diverged(
@@ -40,13 +39,13 @@ def find_diverged(
 
 
 def has_diverged(trial: Trial) -> bool:
-    """Whether the loss of somebody who has test samples is not finite, or absurd."""
+    """Whether the loss of any client with test samples is not finite or absurdly large."""
     loss, limit = _losses(trial), _limit(trial)
     return bool((~np.isfinite(loss) | (loss > limit)).any())
 
 
 def first_round(trial: Trial) -> int | None:
-    """The round that the history shows it in: by the loss, else by updates that were left out."""
+    """The first round that shows divergence: by the loss, else by updates that were skipped."""
     history = trial.history_columns
     if "round" not in history:
         return None
@@ -62,11 +61,11 @@ def first_round(trial: Trial) -> int | None:
 
 
 def _losses(trial: Trial) -> Floats:
-    """Of each client with samples, or of everyone; the squared error where there is one."""
+    """Of each client with samples, or of everyone; for a regression, also the squared error."""
     by = "client" if trial.by_client else "everyone"
     counts = trial.column("count", by)
     columns = trial.score_columns
-    # without a loss, a classifier that says nothing has diverged
+    # without a loss, a classifier without an accuracy has diverged
     found = [trial.column("loss", by) if "loss" in columns else 0 * trial.column("accuracy", by)]
     if "rmse" in columns:
         with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""From a spec to trained methods: everything is built and checked first, then trained and saved."""
+"""Train the methods of a spec: build and check everything first, then train and save."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from evenhand.training.stacks.fit_many import fit_each
 from evenhand.training.stacks.plan import Run
 from evenhand.training.start import prepare
 
-# parameters; up to here, stacked runs were measured to be faster on a CPU too
+# parameters; measurements show that stacked runs are faster on a CPU up to this size
 SMALL = 1_000_000
 ELSEWHERE = {
     NODES: (
-        "the data of this run are with the nodes of a federation; start its Flower app to run it,"
-        " or to go on with it"
+        "the data of this run stay with the nodes of a federation; start its Flower app to run or"
+        " resume it"
     ),
     PYTHON: (
-        "the data of this run came from a Python program; go on with it there, by the same call"
-        " with resume=True"
+        "the data of this run came from a Python program; resume it there: repeat the call with"
+        " resume=True"
     ),
 }
 
 
 class Given(NamedTuple):
-    """What a Python program gives in place of what a spec would build."""
+    """What a Python program passes instead of what a spec would build."""
 
     federation: Federation | None = None
     module: nn.Module | None = None
-    # fields of Settings that are objects, where a spec can only name them
+    # fields of Settings as objects that a spec can only name
     settings: Mapping[str, Any] = {}
 
 
 class Ready(NamedTuple):
-    """A spec whose parts were built and found to fit together; nothing in it is left to choose."""
+    """A checked spec, with its data and model, and every choice made."""
 
     spec: Spec
     federation: Federation
@@ -62,20 +62,20 @@ class Ready(NamedTuple):
         return settings_of(self.spec, method, self.given)
 
     def model(self, method: Method) -> Model:
-        """The model as a method trains it; raises where parts do not fit together."""
+        """The model as a method trains it; raises if parts do not fit together."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training will say it again
             algorithm, settings = method.algorithm(), self.settings(method)
             return prepare(self.module, self.federation, algorithm, settings).model
 
     def engine(self, model: Model) -> Engine:
-        """The engine that trains."""
+        """The engine that trains the methods."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training will say it again
             return choose(self.settings(self.spec.methods[0]).engine, model, self.federation)
 
     def about(self) -> dict[str, Any]:
-        """What the run says about itself."""
+        """The metadata of the run."""
         spec, first = self.spec, self.spec.methods[0]
         about = about_run(
             spec.to_toml(),
@@ -93,7 +93,7 @@ class Ready(NamedTuple):
         return about
 
     def with_engine_of(self, directory: Path) -> Ready:
-        """The same with the engine that "auto" chose when a directory was begun."""
+        """The same with the engine that "auto" chose when the directory was started."""
         chosen, engine = self.given.get("engine", self.spec.engine), begun_engine(directory)
         if chosen == "auto" and engine in ENGINES:
             return self._replace(given={**self.given, "engine": engine})
@@ -101,7 +101,7 @@ class Ready(NamedTuple):
 
 
 def settings_of(spec: Spec, method: Method, given: Mapping[str, Any]) -> Settings:
-    """How a method of a spec is trained; ``given`` fields are taken as they are."""
+    """How a method of a spec is trained; ``given`` fields override the spec's."""
     chosen = {**spec.settings(without=given), **given}
     local = (
         dataclasses.replace(chosen.pop("local"), **method.local)
@@ -121,7 +121,7 @@ def check(spec: Spec, given: Given | None = None) -> Ready:
         raise SpecError("the spec names no method; add a [[methods]] entry")
     for method in spec.methods:
         if method.name != "auto":
-            # a slip in a setting shows before data are read
+            # so that a mistake in a setting shows before data are read
             method.algorithm(), settings_of(spec, method, {"loss": "mse", **settings})
     if federation is None:
         federation = spec.build_data()
@@ -135,7 +135,7 @@ def check(spec: Spec, given: Given | None = None) -> Ready:
 
 
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
-    """Run, or go on with, every method of a spec in ``directory``."""
+    """Run or resume every method of a spec in ``directory``."""
     ready = ready.with_engine_of(directory)
     about = ready.about()
     claim_run(directory, ready.spec, ready.federation, about)
@@ -157,8 +157,8 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
 
 
 def pays(ready: Ready) -> bool:
-    """Whether runs that are alike are better trained together than one after another: on a GPU, and
-    on a CPU for small models."""
+    """Whether training similar runs together is faster than one after another: on a GPU, and on a
+    CPU for small models."""
     model = ready.model(ready.spec.methods[0])
     stacks = (
         isinstance(ready.engine(model), Vmap) and not model.stochastic and not processes.several()
@@ -169,8 +169,8 @@ def pays(ready: Ready) -> bool:
 def execute_together(
     places: Sequence[tuple[Ready, Path]], watch: Callable[..., Progress], finished: int = 0
 ) -> None:
-    """Run, or go on with, every method of several specs that share their data, each in its
-    directory; see :func:`evenhand.fit_many`."""
+    """Run or resume every method of several specs that share their data, each in its directory; see
+    :func:`evenhand.fit_many`."""
     first = places[0][0]
     pairs: list[tuple[int, Method, Path]] = []
     runs: list[Run] = []

@@ -1,5 +1,5 @@
-"""The folds of a cross-validation, put together: every sample is tested once, by the model of the
-fold that did not train with it."""
+"""Combine the folds of a cross-validation: every sample is tested once, by the model that did not
+train on it."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from evenhand.metrics.scores import Columns, score_columns
 from evenhand.studies.runs.trial import Trial
 from evenhand.studies.specs.spec import Spec
 
-# of a trial, what is in units of the label, and what in their squares
+# columns in units of the label, and in their squares
 ERRORS, SQUARES = ("rmse", "mae", "absolute"), ("loss", "shared_loss")
 
 
 def fold_of(spec: Spec) -> tuple[int, int] | None:
-    """Which fold a run tests on, and how many there are; None for a run that is no fold."""
+    """The number of a run's fold and of all folds; None without cross-validation."""
     split = spec.data.get("split")
     fold = split.get("fold") if isinstance(split, Mapping) else None
     return None if fold is None else (fold[0], fold[1])
 
 
 def unfolded(spec: Spec) -> Spec:
-    """The spec of a fold's run without what makes it that fold's."""
+    """The spec of a fold's run without the fold."""
     if fold_of(spec) is None:
         return spec
     split = {key: value for key, value in spec.data["split"].items() if key != "fold"}
@@ -49,8 +49,8 @@ def are_folds(specs: Sequence[Spec]) -> bool:
 
 
 def pooled(trials: Sequence[Trial]) -> Trial:
-    """The trials of a method's folds as one, on the test samples of all of them. Its model and its
-    weights at the end are those of the first fold; histories are means over folds."""
+    """One trial from the folds of a method, on the test samples of all folds. The model and the
+    final weights are the first fold's; histories are means over folds."""
     first = trials[0]
     tally = {name: sum(trial.tally[name] for trial in trials) for name in first.tally}
     counts = [trial.counts for trial in trials]
@@ -79,7 +79,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
 
 
 def rescaled(trial: Trial, factor: float) -> Trial:
-    """A trial of a regression whose unit was ``factor`` of another's, in that one's unit."""
+    """The trial of a regression with its unit multiplied by ``factor``."""
     if factor == 1:
         return trial
 
@@ -105,8 +105,8 @@ def rescaled(trial: Trial, factor: float) -> Trial:
 
 
 def _scores(first: Trial, tally: Mapping[str, Any]) -> Columns:
-    """Scores of all folds' samples, from the sums of their tallies; columns that tallies do not
-    make are left out."""
+    """Scores over the samples of all folds, from the sums of their tallies; without columns that do
+    not follow from tallies."""
     rows = first.score_columns
     named = {
         by: tuple(name for name, kind in zip(rows["name"], rows["by"], strict=True) if kind == by)
@@ -117,7 +117,7 @@ def _scores(first: Trial, tally: Mapping[str, Any]) -> Columns:
         place = {name: code for code, name in enumerate(named["team"])}
         of_clients = rows["team"][: len(named["client"])]
         teams = torch.tensor([place[team] for team in of_clients])
-    # tallies say how samples were predicted; of the counts only their shape matters
+    # scores follow from the tallies; only the shape of these counts matters
     train = torch.ones(len(named["client"]), max(1, len(named["group"])), dtype=torch.int64)
     population = Population(
         {"train": train},
@@ -138,7 +138,7 @@ def _summed(counts: Sequence[Counts | None]) -> Counts:
 
 
 def _mean_history(histories: Sequence[Columns]) -> Columns:
-    """Means over folds, round by round, of what is a number in all of them."""
+    """Means over folds, round by round, of the columns of numbers."""
     first = histories[0]
 
     def mean(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How well each client, group or team is served by a trial, and each of its samples."""
+"""The merit of each client, group or team in a trial, and of each sample."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenhand.studies.specs.measure import Measure
 
 
 def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> Floats:
-    """Of each client, group or team, larger is better; NaN for one without samples to judge by.
+    """The merit of each client, group or team, larger is better; NaN without samples.
 
     ``teams``: (n,) the code of each client's team, -1 for none.
     """
@@ -26,15 +26,15 @@ def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> F
     tables = _tables(trial, by, teams) if part == "test" else None
     if tables is None:
         raise RunError(
-            f"{trial.folder} has no counts of predictions on {part} data to take {measure.name}"
-            " from; use accuracy or balanced_accuracy"
+            f"{trial.folder} has no counts of predictions on {part} data, which {measure.name}"
+            " needs; use accuracy or balanced_accuracy"
         )
     return _of_tables(tables, measure)
 
 
 def of_everyone(trial: Trial, measure: Measure) -> Floats | None:
-    """The merit of all clients' samples together, where it is no mean over them; NaN where it
-    cannot be told."""
+    """The merit over the samples of all clients, for measures that are no means over samples; NaN
+    if unknown."""
     if measure.kind == "auc":
         scored = trial.tally.get("scored")
         return np.asarray(np.nan if scored is None else calibration.auc(scored.sum((0, 1))))
@@ -52,7 +52,7 @@ def of_everyone(trial: Trial, measure: Measure) -> Floats | None:
 
 
 def sizes(trial: Trial, measure: Measure, by: str, teams: Ints) -> Ints:
-    """How many samples the merit of each client, group or team is a mean over."""
+    """How many samples the merit of each client, group or team is based on."""
     if measure.of_one_class:
         tables = _tables(trial, by, teams)
         if tables is not None:
@@ -64,8 +64,8 @@ def sizes(trial: Trial, measure: Measure, by: str, teams: Ints) -> Ints:
 
 
 def guessed(trial: Trial, measure: Measure, cell: Ints | None, cells: int) -> Floats | None:
-    """(cells,) how the clients would fare if everyone were predicted the most frequent training
-    label, or the mean; None where that is not known."""
+    """(cells,) the clients' merits if the most frequent training label, or the mean, were always
+    predicted; None if unknown."""
     label = trial.outcomes.get("label")
     if trial.guess is None or label is None or cell is None:
         return None
@@ -79,8 +79,8 @@ def guessed(trial: Trial, measure: Measure, cell: Ints | None, cells: int) -> Fl
 
 
 def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Floats | None:
-    """(N,) values of the samples whose mean over a cell is its merit (for a root, minus the mean
-    square); larger is better. NaN where a sample does not count, None where they were not kept.
+    """(N,) values of samples whose mean over a cell is its merit (for a root, minus the mean
+    square); larger is better. NaN for samples that do not count; None if values were not kept.
 
     ``cell``: (N,) the client, group or team of each sample, -1 for none.
     """
@@ -91,7 +91,7 @@ def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Flo
     if measure.kind == "mae":
         return -np.sqrt(trial.values)
     if measure.kind == "loss":
-        # values are losses where the model does not classify
+        # without a classifier, values are losses
         kept = trial.outcomes.get("loss", trial.values if trial.counts is None else None)
         return None if kept is None else -kept
     judged = _judgement(trial)
@@ -122,7 +122,7 @@ def _judgement(trial: Trial) -> Judgement | None:
 
 
 def _column(trial: Trial, measure: Measure, part: str) -> str | None:
-    """The column of the scores that holds the measure; None where it takes counts."""
+    """The column of scores with the measure; None if it must be computed from counts."""
     columns = trial.score_columns if part == "test" else trial.validation
     if measure.positive is None:
         return measure.column

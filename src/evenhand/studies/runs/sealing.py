@@ -1,5 +1,5 @@
-"""What a run that goes on does about files that are not as they were written: it says so, and makes
-again what it can."""
+"""Files that changed since a run wrote them: a resumed run reports them and rewrites what it
+can."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from evenhand.training.manifest import CHANGED, MANIFEST, Manifest, Owner, renew
 
 log = logging.getLogger(__name__)
 
-REWRITE = "put a copy of it back, or delete it: it is then written anew, with today's versions"
+REWRITE = "put a copy of it back, or delete it: it is then rewritten with today's versions"
 REMOVE = "remove it and resume the run"
 
 
 def begun_with(directory: Path, federation: Federation, about: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run says about itself since it was begun; {} where it is begun now.
+    """The metadata that a run was started with; {} for a new run.
 
-    Raises where that is damaged. Where it is missing it is written anew, from ``about``, with the
-    settings and data of which the manifest knows. A fingerprint of an earlier version becomes the
-    present one where the data have it.
+    Raises if the file is damaged. If it is missing, it is rewritten from ``about``, with the
+    settings and data that the manifest names. A fingerprint of an earlier version is updated if it
+    matches the data.
     """
     known, path = _known(directory), directory / saved.ABOUT
     listed = known is not None and saved.ABOUT in known.entries
     if not path.exists():
         if known is None or not listed:
             return {}
-        log.warning("%s is missing; it is written anew, with today's versions", path)
+        log.warning("%s is missing; it is rewritten with today's versions", path)
         return _rewritten(path, {**about, "spec": known.owner.run, "data": known.owner.data})
     begun = read_json(path, REWRITE)
     if known is not None and listed and (reason := known.fault(saved.ABOUT)):
@@ -44,7 +44,7 @@ def begun_with(directory: Path, federation: Federation, about: Mapping[str, Any]
         log.warning("%s %s", directory, WEAKER)
         begun = _rewritten(path, {**begun, "data": federation.fingerprint()})
     if known is None and begun.get("sealed"):
-        log.warning("%s is missing or damaged; it is written anew", directory / MANIFEST)
+        log.warning("%s is missing or damaged; it is rewritten", directory / MANIFEST)
     elif known is None:
         _adopt(directory, begun)
     return begun
@@ -58,7 +58,7 @@ def _rewritten(path: Path, about: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known(directory: Path) -> Manifest | None:
-    """The manifest of a run, if it is whole and no method's."""
+    """The manifest of a run, if it is intact and not a method's."""
     try:
         found = Manifest.read(directory)
     except RunError:
@@ -67,36 +67,36 @@ def _known(directory: Path) -> Manifest | None:
 
 
 def _adopt(directory: Path, about: dict[str, Any]) -> None:
-    """Write manifests for methods that an earlier version has finished."""
+    """Write manifests for methods finished by an earlier version."""
     for folder in sorted(path for path in directory.iterdir() if path.is_dir()):
         if (folder / saved.SCORES).is_file() and not (folder / MANIFEST).exists():
             seal(folder, saved.METHOD_FILES, Owner.of(about, folder.name))
 
 
 def keep_samples(directory: Path, federation: Federation) -> None:
-    """Write what is known of the samples, unless it is there and whole."""
+    """Write the data about samples, unless they are there and intact."""
     known = _known(directory)
     names = (saved.ENCODING, saved.SAMPLES)
     listed = [name for name in names if known is not None and name in known.entries]
     faults = {name: fault for name in listed if known and (fault := known.fault(name))}
     for name, fault in faults.items():
-        log.warning("%s was damaged (%s); it is written again", directory / name, fault)
+        log.warning("%s was damaged (%s); it is rewritten", directory / name, fault)
     if faults or not (directory / saved.SAMPLES).exists():
         saved.write_samples(federation, directory)
 
 
 def note_changed_spec(directory: Path) -> None:
-    """Say where a spec is not what was written; somebody may have changed it on purpose."""
+    """Warn if a spec has changed; that may be on purpose."""
     known = _known(directory)
     if known is not None and saved.SPEC in known.entries and known.fault(saved.SPEC):
         path = directory / saved.SPEC
-        log.warning("%s has changed since it was written; what it says now is taken", path)
+        log.warning("%s has changed since it was written; its present content is used", path)
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a method is finished and all its files are as they were written.
+    """Whether a method is finished and its files are intact.
 
-    Where they are not, its manifest is removed, so that it is trained again.
+    If they are not, its manifest is removed, so that it is trained again.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -119,6 +119,6 @@ def is_whole(folder: Path) -> bool:
 
 
 def renew_run(directory: Path) -> None:
-    """Put the files of a run into its manifest."""
+    """Update the manifest of a run."""
     about = read_json(directory / saved.ABOUT)
     renew(directory, saved.RUN_FILES, Owner.of(about))

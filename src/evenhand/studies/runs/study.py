@@ -1,4 +1,4 @@
-"""Runs that are looked at together: several methods, each trained with several seeds."""
+"""Several runs as one study: several methods, each trained with several seeds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evenhand.studies.specs.spec import REFERENCES, Spec
 
 @dataclass(frozen=True, repr=False)
 class Study:
-    """Methods x seeds on one federation, and what they are compared by."""
+    """Methods x seeds on one federation, and the measure to compare them by."""
 
     name: str
     measure: Measure
@@ -32,10 +32,10 @@ class Study:
     about: tuple[Mapping[str, Any], ...]  # versions, machine, seed of the runs
     directories: tuple[Path, ...]
     same_data: bool  # whether all seeds have the same clients and samples
-    # whether the clients are the same with every seed, though samples are dealt anew
+    # whether the clients are the same with every seed, though the splits differ
     same_clients: bool = False
-    folds: int = 0  # of a cross-validation, whose trials are put together
-    root: Path | None = None  # the directory that all of it was read from
+    folds: int = 0  # of a cross-validation, pooled into one trial per method
+    root: Path | None = None  # the directory it was read from
 
     @classmethod
     def load(cls, paths: Iterable[Path | str]) -> Study:
@@ -45,7 +45,7 @@ class Study:
             SavedRun.read(directory, path) for path in given for directory in run_directories(path)
         ]
         if not runs:
-            raise RunError("there is no run to look at; give the directory of one")
+            raise RunError("no run to analyse; give the directory of one")
         _refuse_mixed(runs)
         same_data = len({run.about["data"] for run in runs}) == 1
         trials: dict[tuple[str, int], Trial] = {}
@@ -55,7 +55,7 @@ class Study:
                 key = (trial.method.label, trial.seed)
                 if key in trials:
                     if trials[key].method == trial.method and origin[key].like(run):
-                        continue  # FedAvg, say, of two runs of one spec
+                        continue  # such as FedAvg in two runs of one spec
                     key = (f"{trial.method.label} ({run.directory.name})", trial.seed)
                 trial = rescaled(trial, run.measure.scale / runs[0].measure.scale)
                 trials[key] = replace(trial, method=replace(trial.method, label=key[0]))
@@ -86,12 +86,12 @@ class Study:
 
     @cached_property
     def diverged(self) -> tuple[Diverged, ...]:
-        """The methods whose training diverged, with any seed; they are not judged."""
+        """The methods that diverged with any seed; they are excluded."""
         return find_diverged(self.trials, self.trained, self.seeds)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The methods that are judged, in the order of the specs: those that did not diverge."""
+        """The methods to compare, in the order of the specs: those that did not diverge."""
         left_out = {one.label for one in self.diverged}
         return tuple(label for label in self.trained if label not in left_out)
 
@@ -103,28 +103,28 @@ class Study:
 
     @cached_property
     def reference(self) -> str | None:
-        """The label of FedAvg, where it took part."""
+        """The label of FedAvg; None if it is not in the study."""
         return self._named("fedavg")
 
     @cached_property
     def alone(self) -> str | None:
-        """The label of training without others, where it took part."""
+        """The label of local-only training; None if it is not in the study."""
         return self._named("localonly")
 
     @cached_property
     def sums_only(self) -> tuple[str, ...]:
-        """Methods of which single clients did not share how they fare."""
+        """Methods for which the server saw sums only, no scores client by client."""
         hidden = {label for (label, _), trial in self.trials.items() if not trial.by_client}
         return tuple(label for label in self.labels if label in hidden)
 
     @property
     def sampled(self) -> bool:
-        """Whether the values of single samples are known."""
+        """Whether per-sample results are known."""
         return all(trial.values is not None for trial in self.trials.values())
 
     @property
     def clients(self) -> int:
-        """How many clients there are; of those who shared nothing but sums it is known, too."""
+        """How many clients there are, also if the server saw sums only."""
         return max(
             len(self.names("client")),
             *(len(run["federation"]["clients"]) for run in self.about if "federation" in run),
@@ -133,15 +133,14 @@ class Study:
 
     @property
     def samples(self) -> int:
-        """How many samples methods are judged on."""
+        """How many samples methods are evaluated on."""
         return int(
             self.first.column("count", "client" if self.first.by_client else "everyone").sum()
         )
 
     @property
     def judged_seeds(self) -> tuple[int, ...]:
-        """Seeds whose clients are the same: all, or, where each has clients of its own, the
-        first."""
+        """Seeds with the same clients: all, or only the first if clients differ between seeds."""
         return self.seeds if self.same_data or self.same_clients else self.seeds[:1]
 
     def __repr__(self) -> str:
@@ -169,10 +168,10 @@ class Study:
         return replace(self, trials=trials, same_data=True, folds=len(seeds))
 
     def in_order(self) -> Study:
-        """The same study with the reference first and training alone last."""
+        """The same study with FedAvg first and local-only training last."""
         first = {self.method(label).name: label for label in reversed(self.trained)}
         rank = {first.get(REFERENCES[0]): -1, first.get(REFERENCES[1]): 1}
-        # else in the order that they had
+        # the others keep their order
         keys = sorted(self.trials, key=lambda key: rank.get(key[0], 0))
         return replace(self, trials={key: self.trials[key] for key in keys})
 
@@ -190,8 +189,8 @@ class Study:
 
     @cached_property
     def teams(self) -> tuple[str, ...]:
-        """(n,) the team of each client; "" where there are none; () where some method has no rows
-        of clients."""
+        """(n,) the team of each client; "" without teams; () if a method has no scores client by
+        client."""
         if self.sums_only:
             return ()
         scores = self.first.score_columns
@@ -201,14 +200,14 @@ class Study:
 
     @cached_property
     def team_codes(self) -> Ints:
-        """(n,) the place of each client's team in ``names("team")``."""
+        """(n,) the index of each client's team in ``names("team")``."""
         place = {name: code for code, name in enumerate(self.names("team"))}
         return np.array([place.get(team, -1) for team in self.teams], np.int64)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Of "client", "group" and "team" those to speak of: not teams where each of them is the
-        clients of one group."""
+        """The kinds to report, of "client", "group" and "team": not teams if they are the same as
+        groups."""
         sizes = [
             dict(zip(self.names(by), self.sizes(by).tolist(), strict=True))
             for by in ("group", "team")
@@ -216,8 +215,8 @@ class Study:
         return ("client", "group") if sizes[0] == sizes[1] else ("client", "group", "team")
 
     def names(self, by: str) -> tuple[str, ...]:
-        """Names of the clients, groups or teams (by = "client", "group" or "team"); of those that
-        every method has rows of."""
+        """Names of the clients, groups or teams (by = "client", "group" or "team") in every
+        method."""
         if by == "team":
             return tuple(sorted({team for team in self.teams if team}))
         if by == "client" and self.sums_only:
@@ -228,31 +227,31 @@ class Study:
         )
 
     def sizes(self, by: str = "client", seed: int | None = None, label: str | None = None) -> Ints:
-        """Test samples that each client, group or team is judged by (of recall, those of its
-        label), with any method; of the first seed where data were dealt anew and none is given."""
+        """Test samples of each client, group or team (for recall, those with its label); by default
+        of the first seed."""
         if by == "team" and not self.names("team"):
             return np.zeros(0, np.int64)
         return merits.sizes(self.trial(label, seed), self.measure, by, self.team_codes)
 
     def merits(self, label: str, seed: int, by: str = "client", part: str = "test") -> Floats:
-        """How well each client, group or team is served by the measure, larger is better; NaN for
-        one without samples. part: "test" or "validation"."""
+        """The merit of each client, group or team by the measure, larger is better; NaN without
+        samples. part: "test" or "validation"."""
         trial = self.trials[label, seed]
         if part != "test" and trial.validation is None:
             raise RunError(
-                f"{trial.folder} has no validation scores; the data had no validation part"
+                f"{trial.folder} has no validation scores; the data had no validation split"
             )
         return merits.merits(trial, self.measure, by, part, self.team_codes)
 
     def everyone(self, label: str, seed: int) -> dict[str, Floats]:
-        """{"pooled": the merit of all samples together} of a measure that is no mean over samples;
-        {} for the others, where it follows from the clients' merits."""
+        """{"pooled": the merit over all samples} for a measure that is no mean over samples; {} if
+        it follows from the clients' merits."""
         found = merits.of_everyone(self.trials[label, seed], self.measure)
         return {} if found is None else {"pooled": found}
 
     def cells(self, by: str, seed: int | None = None) -> Ints | None:
-        """(N,) the client, group or team of each test sample, -1 for none; None where samples are
-        elsewhere. ``seed``: by default the first."""
+        """(N,) the client, group or team of each test sample, -1 for none; None if samples are not
+        known. ``seed``: by default the first."""
         trial = self.trial(seed=seed)
         client, group = trial.sample_client, trial.sample_group
         if client is None:
@@ -262,8 +261,8 @@ class Study:
         return client.astype(np.int64) if by == "client" else self.team_codes[client]
 
     def sample_merits(self, label: str, seed: int, by: str = "client") -> Floats | None:
-        """(N,) values of the samples whose mean over a client, group or team is its merit, or minus
-        its square for a root; NaN where a sample does not count."""
+        """(N,) values of samples whose mean over a client, group or team is its merit, or minus its
+        square for a root; NaN for samples that do not count."""
         cell = self.cells(by, seed)
         if cell is None:
             return None
@@ -271,7 +270,7 @@ class Study:
         return merits.sample_merits(self.trials[label, seed], self.measure, cell, count)
 
     def measured_by(self, kind: str, positive: str | None = None) -> Study:
-        """The same runs, judged by another measure: see :data:`evenhand.studies.specs.measure`."""
+        """The same runs with another measure, see :mod:`evenhand.studies.specs.measure`."""
         counts = self.first.counts
         labels = counts.labels if counts is not None else ()
         return replace(self, measure=chosen_measure(self.measure, kind, labels, positive))
@@ -283,8 +282,8 @@ class Study:
 
 
 def _natural(study: Study) -> bool:
-    """Whether the clients that seeds deal samples to are the same: hospitals, say, and not numbers
-    of clients that a partition made."""
+    """Whether clients are the same with every seed: hospitals, for example, not the numbered
+    clients of a partition."""
     if study.sums_only:
         return False
     names = {
@@ -300,18 +299,18 @@ def _natural(study: Study) -> bool:
 
 
 def _refuse_mixed(runs: list[SavedRun]) -> None:
-    """Raise where runs cannot be looked at together."""
+    """Raise if runs cannot be compared."""
     first = runs[0]
     by_seed: dict[int, SavedRun] = {}
     for run in runs:
         if replace(run.measure, scale=1.0, digits=0) != replace(first.measure, scale=1.0, digits=0):
             raise RunError(
-                f"{first.directory} and {run.directory} are judged by different measures; look at"
-                " them one by one"
+                f"{first.directory} and {run.directory} have different measures; analyse them one"
+                " by one"
             )
         other = by_seed.setdefault(run.spec.seed, run)
         if other.about["data"] != run.about["data"]:
             raise RunError(
-                f"{other.directory} and {run.directory} have different data; look at them one"
-                " by one"
+                f"{other.directory} and {run.directory} have different data; analyse them one by"
+                " one"
             )

@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Trial:
-    """What a method has left on disk, under the names of :class:`evenhand.Result`."""
+    """The saved results of a method, under the names of :class:`evenhand.Result`."""
 
     method: Method
     seed: int
@@ -43,22 +43,24 @@ class Trial:
     validation: Columns | None = field(default=None, repr=False)
     # confusion counts by client and group on test data
     counts: Counts | None = field(default=None, repr=False)
-    # (n, A, ...) what scores are made of, see metrics.tallies
+    # (n, A, ...) the sums behind the scores, see metrics.tallies
     tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
     # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
     values: Floats | None = field(default=None, repr=False)
-    sample_client: Ints | None = field(default=None, repr=False)  # (N,) whose each test sample is
+    sample_client: Ints | None = field(
+        default=None, repr=False
+    )  # (N,) the owner of each test sample
     sample_group: Ints | None = field(default=None, repr=False)  # (N,)
     # (N,) of each test sample, by name: loss, prediction, score, and its label
     outcomes: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # what a model that knows nothing would say: the most frequent training label, and the mean
+    # constant predictions: the most frequent training label, and the mean
     guess: tuple[float, float] | None = None
     weight_rounds: Ints | None = field(default=None, repr=False)  # (T,)
     # (T, n) each client's effective weight, summing to one
     weights: Floats | None = field(default=None, repr=False)
     # at the end: objective, gap, and a row per client
     certificate: Mapping[str, Any] | None = field(default=None, repr=False)
-    # numbers over clients, where sums are all that there is
+    # metrics across clients if the server saw sums only
     over_clients: Mapping[str, float] | None = field(default=None, repr=False)
 
     @property
@@ -82,7 +84,7 @@ class Trial:
 
     @cached_property
     def params(self) -> dict[str, Tensor]:
-        """The model handed out, with the keys of ``module.state_dict()``."""
+        """The final model, with the keys of ``module.state_dict()``."""
         return tree.unflatten(read_tensors(Sealed(self.folder).path(MODEL))[0])
 
     @cached_property
@@ -95,7 +97,7 @@ class Trial:
         return [found[str(client)] for client in range(len(found))]
 
     def read_models(self) -> None:
-        """Read the models now; the folder may then go."""
+        """Read the models now, so that the folder can be deleted."""
         _ = self.params, self.personal
 
     @property

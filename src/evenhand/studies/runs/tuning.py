@@ -1,8 +1,8 @@
-"""Each method's settings, chosen on validation data before methods are compared on test data.
+"""Tuning: choose each method's settings on validation data before comparing them on test data.
 
 runs/heart/
-  spec.toml     what was asked for, with [tune]; once settings are chosen, the spec that has them
-  tuning/       a run of every setting with the first seed, in the form of a comparison
+  spec.toml     the spec with [tune]; after tuning, the spec with the chosen settings
+  tuning/       a run of every setting with the first seed, laid out as a comparison
   seed-0/ ...   the comparison with the chosen settings
 """
 
@@ -35,30 +35,30 @@ from evenhand.training.manifest import renew
 
 @dataclass(frozen=True)
 class Chosen:
-    """The settings of one method."""
+    """The chosen settings of one method."""
 
     label: str  # of the method
-    name: str  # by which a grid knows it
+    name: str  # as in a grid
     point: str  # the label of the run that has the settings
-    settings: Mapping[str, Any]  # what was tried of it, and chosen
+    settings: Mapping[str, Any]  # the chosen values of what was tried
     tried: int
-    number: float  # by which it was chosen: a merit on validation data
-    # of the settings, those that are the smallest or the largest value that was tried
+    number: float  # the merit on validation data that it was chosen by
+    # settings at the smallest or largest value tried
     smallest: tuple[str, ...]
     largest: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was chosen for every method, on validation data and with one seed."""
+    """The settings chosen for every method, on validation data and with one seed."""
 
     study: Study
     rule: Tuning
     methods: tuple[Chosen, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row per method: its settings, the number that it was chosen by, and how many settings
-        were tried."""
+        """A row per method: its settings, the metric it was chosen by, and how many settings were
+        tried."""
         keys = dict.fromkeys(key for one in self.methods for key in one.settings)
         return [
             {
@@ -75,8 +75,7 @@ class Tuned:
 
 
 def plan_tuning(planned: Planned) -> Planned:
-    """The runs that a comparison's methods are tuned with, checked; raises before anything is
-    written or trained."""
+    """The checked tuning runs of a comparison; raises before anything is written or trained."""
     spec = planned.spec
     rule = _rule(spec)
     points = [point for found in tuning_points(spec, rule).values() for point in found]
@@ -89,7 +88,7 @@ def plan_tuning(planned: Planned) -> Planned:
 def tune(
     planned: Planned, tuning: Planned, directory: Path, watch: Callable[..., Progress]
 ) -> Planned:
-    """Train every setting that is not trained yet, and choose: the comparison with what is chosen.
+    """Train every setting not trained yet and choose; returns the comparison with the chosen ones.
 
     Args:
         tuning: see :func:`plan_tuning`.
@@ -110,7 +109,7 @@ def tune(
 
 
 def read_tuned(directory: Path) -> Tuned | None:
-    """What was chosen for the methods of a comparison; None where its methods were not tuned."""
+    """The settings chosen for a comparison; None if it was not tuned."""
     place = directory / TUNING
     if not (place / SPEC).exists():
         return None
@@ -119,7 +118,7 @@ def read_tuned(directory: Path) -> Tuned | None:
 
 
 def _with_data_of(planned: Planned, spec: Spec) -> Planned:
-    """Check a comparison on the data of another, which are not read again."""
+    """Check a comparison with the data of another, without reading them again."""
     federation = planned.first.federation
     return check_comparison(
         spec, given=lambda seed: planned.given(seed)._replace(federation=federation)
@@ -133,12 +132,11 @@ def _rule(spec: Spec) -> Tuning:
 
 @processes.on_first
 def _settle(directory: Path, asked: Spec, spec: Spec) -> None:
-    """Put the spec with the chosen settings in place of what was asked for."""
+    """Replace the spec by the one with the chosen settings."""
     found = load_spec(directory)
     if found not in (asked, spec):
         raise RunError(
-            f"{directory} was begun with other settings; run the changed spec in a directory of"
-            " its own"
+            f"{directory} was begun with other settings; run the changed spec in another directory"
         )
     files.write_atomic(directory / SPEC, spec.to_toml().encode())
     renew(directory, [SPEC])
@@ -150,8 +148,8 @@ def _tuned(place: Path, methods: Sequence[Method], rule: Tuning) -> Tuned:
 
 
 def _chosen(study: Study, method: Method, methods: Sequence[Method], rule: Tuning) -> Chosen:
-    """The best of a method's points by the rule; where some are equal in it, by the mean, then by
-    the loss on validation data."""
+    """The best point of a method by the rule; ties go to the better mean, then to the lower loss on
+    validation data."""
     seed = study.seeds[0]
     labels = [
         label
@@ -203,7 +201,7 @@ def _chosen(study: Study, method: Method, methods: Sequence[Method], rule: Tunin
 
 
 def _owner(point: str, methods: Sequence[Method]) -> str:
-    """The label of the method that a point is of: the longest that it begins with."""
+    """The label of a point's method: the longest that the point begins with."""
     return max(
         (method.label for method in methods if point.startswith(f"{method.label} ")), key=len
     )

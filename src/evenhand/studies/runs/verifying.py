@@ -1,4 +1,4 @@
-"""Whether the files of runs are as they were written."""
+"""Verify that the files of runs are unchanged."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ COPY = "put a copy of it back"
 
 @dataclass
 class Verification:
-    """What was found in a directory."""
+    """The result of verifying a directory."""
 
-    files: int = 0  # as they were written
-    methods: int = 0  # finished, all of whose files are
+    files: int = 0  # intact
+    methods: int = 0  # finished, with all files intact
     damages: list[str] = field(default_factory=list)  # a line for each damaged file
-    unfinished: list[Path] = field(default_factory=list)  # folders of methods, and runs
-    unchecked: list[Path] = field(default_factory=list)  # made by an earlier version
+    unfinished: list[Path] = field(default_factory=list)  # folders of methods and runs
+    unchecked: list[Path] = field(default_factory=list)  # written by an earlier version
 
     @property
     def whole(self) -> bool:
@@ -35,22 +35,21 @@ class Verification:
         return not self.damages
 
     def lines(self) -> Iterator[str]:
-        """What to tell a person, in one sentence each."""
+        """The result in words, a sentence per finding."""
         yield from self.damages
         for folder in self.unchecked:
-            yield f"{folder} was written without a {MANIFEST}: nothing can be checked there"
+            yield f"{folder} has no {MANIFEST}, so its files cannot be verified"
         for folder in self.unfinished:
             yield f"{folder} is not finished"
         if self.whole and self.files:
             methods = f"{self.methods} method{'s' * (self.methods != 1)}"
-            yield f"all {self.files} files of {methods} are as they were written"
+            yield f"all {self.files} files of {methods} are intact"
 
 
 def verify(directory: str | Path) -> Verification:
-    """Compare every file of a run, comparison or sweep with what was written.
+    """Verify that every file of a run, comparison or sweep is unchanged.
 
-    ``damages`` of what it returns has a line for each file that has changed or is missing, with
-    what to do about it.
+    The result's ``damages`` has a line for each changed or missing file, with what to do about it.
 
     >>> import evenhand as eh, tempfile
     >>> fed, module = eh.datasets.digits(clients=4), eh.models.Linear(64, 10)
@@ -61,7 +60,7 @@ def verify(directory: str | Path) -> Verification:
     """
     found, path = Verification(), Path(directory)
     if not path.is_dir():
-        raise RunError(f"{path} is no directory; give that of a run")
+        raise RunError(f"{path} is not a directory; give the directory of a run")
     _look(path, path, found)
     if not (found.files or found.damages or found.unchecked or found.unfinished):
         load_spec(path)  # says why there is nothing
@@ -69,7 +68,7 @@ def verify(directory: str | Path) -> Verification:
 
 
 def _look(directory: Path, root: Path, found: Verification, seed: bool = False) -> None:
-    """Look at a run, or at a comparison and its runs. ``seed``: it is that of one of these."""
+    """Verify a run, or a comparison and its runs. ``seed``: whether it is a run of a comparison."""
     try:
         path = directory / saved.SPEC
         spec = read_spec(path) if path.exists() else load_spec(directory)
@@ -107,7 +106,7 @@ def _look_at_methods(
     try:
         about = read_about(directory / saved.ABOUT, COPY)
     except RunError as error:
-        if known is None or saved.ABOUT not in known.entries:  # else it is in the list already
+        if known is None or saved.ABOUT not in known.entries:  # otherwise it is listed already
             found.damages.append(str(error))
         about = {}
     sealed = known is not None or bool(about.get("sealed"))
@@ -117,7 +116,9 @@ def _look_at_methods(
         folder, owner = directory / method.label, Owner.of(about, method.label)
         if folder.is_dir():
             _look_at_method(folder, owner if about else None, again, sealed, found)
-        elif known is not None and known.owner.method:  # the files of its one method are beside it
+        elif (
+            known is not None and known.owner.method
+        ):  # a run of one method, whose files are in the run directory
             found.methods += not any(known.faults())
             _check_checkpoint(directory, found)
         elif not sealed and (directory / saved.SCORES).exists():
@@ -144,7 +145,7 @@ def _look_at_method(
 
 
 def _look_at_what_is_there(folder: Path, root: Path, sealed: bool, found: Verification) -> None:
-    """Look at a folder of a run whose spec cannot be read."""
+    """Verify a folder of a run whose spec cannot be read."""
     if (folder / saved.SPEC).exists():
         _look(folder, root, found)
     else:
@@ -161,7 +162,7 @@ def _folders(directory: Path) -> list[Path]:
 
 
 def _manifest(folder: Path, again: str, found: Verification) -> Manifest | None:
-    """The manifest of a folder, after a look at its files."""
+    """The manifest of a folder, after verifying its files."""
     try:
         known = Manifest.read(folder, again)
     except RunError as error:
@@ -195,10 +196,10 @@ def _check_checkpoint(folder: Path, found: Verification) -> None:
 
 
 def _again(spec: Spec | None, root: Path) -> str:
-    """How a damaged file of results is made again."""
+    """How to make a damaged result file again."""
     name = spec.data.get("name") if spec else None
     if name == NODES:
         return "start the run's Flower app again with the same out"
     if name == saved.PYTHON:
-        return "make it again by the same call with resume=True"
+        return "make it again: repeat the call with resume=True"
     return f"make it again with: evenhand resume {shlex.quote(str(root))}"

@@ -1,4 +1,4 @@
-"""Whether results can be looked at as a person asks, before hours of training."""
+"""Check the options of the analysis before hours of training."""
 
 from __future__ import annotations
 
@@ -17,23 +17,19 @@ def check_numbers(
     option: str = "over",
     measure: str | None = None,
 ) -> None:
-    """Raise where results could not be analysed as asked for; before hours of training.
+    """Raise if the results could not be analysed with these options.
 
-    ``labels``: names of the classes, where they are known; ``option``: what ``over`` is called.
+    ``labels``: names of the classes, if known; ``option``: the name of ``over`` in messages.
     """
     if over in ("seeds", "seeds+samples") and len(spec.seeds) < 2:
         raise SpecError(
-            f"intervals over seeds need at least two of them; leave {option} out, or give more"
-            " seeds"
+            f"intervals over seeds need at least two seeds; leave out {option} or use more seeds"
         )
     if spec.folds and over in ("seeds", "seeds+samples"):
-        raise SpecError(
-            f"folds are counted as one training on all samples; leave {option} {over} out"
-        )
+        raise SpecError(f"folds count as one run on all samples; leave out {option} {over}")
     if spec.resplit and over not in ("auto", "seeds"):
         raise SpecError(
-            "data that are dealt anew with each seed have other samples with each; use"
-            f" {option} seeds in place of {over}"
+            f"with resplit, each seed has its own samples; use {option} seeds instead of {over}"
         )
     if positive is not None and labels and positive not in labels:
         raise SpecError(unknown("label", positive, labels))

@@ -1,4 +1,5 @@
-"""From the tables of a spec to data, models, solvers and cohorts; slips become one-line errors."""
+"""Build data, models, solvers and cohorts from the tables of a spec; mistakes become one-line
+errors."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def check_name(what: str, name: Any, known: Collection[str]) -> None:
-    """Raise a SpecError unless ``name`` is among ``known``; it names the nearest one."""
+    """Raise a SpecError unless ``name`` is among ``known``; suggest the closest one."""
     if not isinstance(name, str) or name not in known:
         raise SpecError(unknown(what, name, known))
 
@@ -45,8 +46,8 @@ def built(what: str, factory: Any, arguments: Table) -> Any:
 
 
 def build_data(table: Mapping[str, Any], seed: int, data_seed: int) -> Federation:
-    """The federation of a [data] table. ``data_seed`` is that of clients and their samples,
-    ``seed`` that of a shift."""
+    """The federation of a [data] table. ``data_seed`` seeds the partition and split, ``seed`` a
+    shift."""
     from evenhand.data.shifts import shifted
     from evenhand.datasets import DATASETS, FORMATS, loader
 
@@ -66,8 +67,8 @@ def build_data(table: Mapping[str, Any], seed: int, data_seed: int) -> Federatio
 def build_model(
     table: Mapping[str, Any], federation: Federation, seed: int, data: Mapping[str, Any]
 ) -> nn.Module:
-    """The module of a [model] table for a federation, which came of the [data] table; its initial
-    parameters are drawn with the seed."""
+    """The module of a [model] table for a federation; ``data`` is its [data] table. The seed draws
+    the initial parameters."""
     from evenhand.models import MODELS
 
     name = table.get("name", "")
@@ -82,7 +83,7 @@ def build_model(
         "outputs": outputs,
         "seed": seed,
     }
-    # word vectors must be those that the data set took its codes from
+    # word vectors must match the codes of the data set
     known |= {
         key: data[key]
         for key in ("root", "dimensions", "most")
@@ -94,7 +95,7 @@ def build_model(
 
 
 def build_local(table: Mapping[str, Any]) -> LocalSGD:
-    """The local solver of a [local] table; what is "auto" in it is left to the solver."""
+    """The local solver of a [local] table; "auto" values take the solver's defaults."""
     from evenhand.local import LocalSGD
 
     settings = {key: value for key, value in table.items() if value != "auto"}
@@ -103,7 +104,7 @@ def build_local(table: Mapping[str, Any]) -> LocalSGD:
 
 
 def build_cohort(table: Mapping[str, Any]) -> Cohort:
-    """Who takes part, from a [cohort] table."""
+    """The cohort of a [cohort] table."""
     from evenhand.cohort import Full, Proportional, Uniform
 
     kinds: dict[str, type[Cohort]] = {
@@ -119,7 +120,7 @@ def build_cohort(table: Mapping[str, Any]) -> Cohort:
 
 
 def build_device(name: str) -> str:
-    """Where to compute; "auto" is a GPU if there is one."""
+    """The device; "auto" is a GPU if there is one."""
     import torch
 
     if name != "auto":

@@ -18,20 +18,20 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.parsing import parse_value, put, split_commas
 from evenhand.studies.specs.spec import REFERENCES, Spec
 
-MOST_POINTS = 1000  # a slip in a range asks for more
+MOST_POINTS = 1000  # more are probably a typing error
 
 
 class Axis(NamedTuple):
     """Values of one hyper-parameter."""
 
-    # q, local.lr, inner.q; with a method's name in front it is for that method alone: qffl.q
+    # q, local.lr, inner.q; qffl.q applies only to the method qffl
     key: str
     values: tuple[Any, ...]
     text: str  # as it was given
 
     @classmethod
     def of(cls, key: str, values: Sequence[Any], text: str) -> Axis:
-        """An axis with different values."""
+        """An axis; raises if values are missing or repeated."""
         if not len(values):
             raise SpecError(f"the grid {text!r} has no values")
         for place, value in enumerate(values):
@@ -64,8 +64,8 @@ def parse_axis(text: str) -> Axis:
 
 
 def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
-    """Values at even distances, or at even ratios; rounded to what a label can show, so that the
-    label says what was run."""
+    """Evenly spaced values, or values in equal ratios, rounded so that labels show exactly what was
+    run."""
     ends = [parse_value(part) for part in span.split(":")]
     if len(ends) != 3 or any(
         isinstance(end, bool) or not isinstance(end, int | float) for end in ends
@@ -86,12 +86,12 @@ def _range(kind: str, span: str, text: str) -> tuple[float, ...]:
 
 
 def swept(spec: Spec, axes: Sequence[Axis], references: Sequence[str]) -> Spec:
-    """The spec with the points of a grid for its methods, and FedAvg and other references in front
-    of them. Without axes, its methods are the points."""
+    """The spec with the points of a grid as its methods, after FedAvg and other references. Without
+    axes, its methods are the points."""
     methods = list(spec.methods)
     if axes:
         if any(method.name == "auto" for method in methods):
-            raise SpecError("which method is to be tried? name it, such as qffl")
+            raise SpecError("a sweep needs a method, such as qffl; name it")
         methods = grid_points(
             [
                 method
@@ -125,7 +125,7 @@ def grid_points(methods: Sequence[Method], axes: Sequence[Axis]) -> list[Method]
                 given = _changed(given, key, value, text)
         if given is not None:
             table = {**described(given), "local": table.get("local", {})}
-            for key, (value, _) in chosen.items():  # also a value that is the default
+            for key, (value, _) in chosen.items():  # including values equal to the default
                 _set(table, key, value)
         values = (f"{key}={_shown(value)}" for key, (value, _) in chosen.items())
         table["label"] = " ".join([method.label, *values])
@@ -133,14 +133,14 @@ def grid_points(methods: Sequence[Method], axes: Sequence[Axis]) -> list[Method]
     return points
 
 
-# the values of a point by their keys, each with the axis as it was given
+# the values of a point by key, each with the text of its axis
 Chosen = dict[str, tuple[Any, str]]
 
 
 def combinations(names: Sequence[str], axes: Sequence[Axis]) -> Iterator[tuple[int, Chosen]]:
     """The points of a grid for methods of these names: the number of the method, and its values.
 
-    An axis whose key begins with a method's name is for that method alone.
+    An axis whose key begins with a method's name applies only to that method.
     """
     for axis in axes:
         first = axis.key.partition(".")[0]
@@ -168,7 +168,7 @@ def _concerns(axis: Axis, method: str, names: Sequence[str]) -> bool:
 
 
 def _changed(algorithm: Algorithm, key: str, value: Any, text: str) -> Algorithm:
-    """A method with another value of a hyper-parameter, or of one of its inner method's."""
+    """A method with another value of a hyper-parameter, its own or its inner method's."""
     name, _, rest = key.partition(".")
     kind = type(algorithm)
     known: list[str] = [entry.name for entry in fields(kind)] if is_dataclass(kind) else []

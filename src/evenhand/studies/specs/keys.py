@@ -1,4 +1,4 @@
-"""The keys of a spec file, and what kind of value each has."""
+"""The keys of a spec file and the type of each value."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 
 
 def check_kinds(table: Mapping[str, Any], source: str) -> None:
-    """Raise for a key that is unknown, or whose value is of another kind; ``source`` is named in
-    errors."""
+    """Raise for an unknown key or a value of the wrong type; errors name ``source``."""
     for key, value in table.items():
         check_name(f"key in {source}:", key, KINDS)
         if not is_a(value, KINDS[key]):
@@ -38,8 +37,7 @@ def check_kinds(table: Mapping[str, Any], source: str) -> None:
 
 
 def is_a(value: Any, kind: type) -> bool:
-    """Whether a value of a TOML file is of this kind: true is no number, 1 is one with or without a
-    point."""
+    """Whether a TOML value has this type: true is not a number, and 1 is also a float."""
     if isinstance(value, bool) or kind is bool:
         return isinstance(value, bool) and kind is bool
     return isinstance(value, (int, float) if kind is float else kind)

@@ -1,4 +1,4 @@
-"""What methods are compared by, and how it is written."""
+"""The measure that methods are compared by, and how it is written."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ MEASURES = (*CLASSIFIED, *REGRESSED)
 
 @dataclass(frozen=True)
 class Measure:
-    """What methods are compared by, and how it is written. A *merit* is larger where a model is
-    better."""
+    """The measure that methods are compared by, and how it is written. A *merit* is larger for a
+    better model."""
 
     kind: str  # one of MEASURES
     name: str
     unit: str
-    scale: float  # of a merit, as it is written
+    scale: float  # from a merit to the written value
     digits: int
     percent: str
-    words: tuple[str, str, str]  # of what, better, worse
+    words: tuple[str, str, str]  # noun, verb for better, verb for worse
     column: str = "accuracy"  # of the scores
-    part: str = "test"  # of the data that it was taken on
-    squared: bool = False  # whether the column holds means of squares, whose root is written
-    positive: int | None = None  # the class that recall, specificity and precision are about
+    part: str = "test"  # the split it is computed on
+    squared: bool = False  # whether the column holds mean squares, written as their root
+    positive: int | None = None  # the positive class of recall, specificity and precision
 
     @property
     def has_sample_intervals(self) -> bool:
-        """Whether numbers across clients have intervals over samples: the model behind them is one
-        of shares or of squared errors."""
+        """Whether metrics across clients have intervals over samples, which are for shares and
+        squared errors."""
         return bool(self.percent) or self.squared
 
     @property
     def of_shares(self) -> bool:
-        """Whether a client's merit is the share of some of its samples that are judged rightly."""
+        """Whether a client's merit is the share of (some of) its samples predicted correctly."""
         return self.kind == "accuracy" or self.of_one_class
 
     @property
     def of_one_class(self) -> bool:
-        """Whether it is a share of the samples that have, or do not have, one label."""
+        """Whether it is a share of the samples with, or without, one label."""
         return self.kind in ("recall", "specificity") and self.positive is not None
 
     @property
     def gain(self) -> str:
         """The title of a table of gains; plus is better."""
         if self.percent:
-            return f"Gain (+) or loss (-) of each {{}} against FedAvg, points of {self.name}"
+            return f"Gain (+) or loss (-) of each {{}} compared with FedAvg, points of {self.name}"
         return (
-            f"Gain (+) or loss (-) of each {{}} against FedAvg: how much smaller its {self.name} is"
-            f"{self.unit}"
+            f"Gain (+) or loss (-) of each {{}} compared with FedAvg: how much smaller its"
+            f" {self.name} is{self.unit}"
         )
 
     def merit(self, values: Floats) -> Floats:
@@ -74,19 +74,18 @@ class Measure:
         return np.asarray(-np.sqrt(spread.pooled(merits**2, counts)))
 
     def show(self, merit: float) -> str:
-        """A merit as it is written: errors are merits with a minus."""
+        """A merit as text; an error is a merit with a minus."""
         return "-" if math.isnan(merit) else f"{abs(self.scale * merit):.{self.digits}f}"
 
     @property
     def points(self) -> str:
-        """What differences are called: points of accuracy, or nothing where the label's unit is not
-        known."""
+        """The unit of differences: points for shares, else nothing."""
         return "points" if self.percent else ""
 
 
 def _share(kind: str, column: str = "") -> Measure:
     name = {"auc": "AUC"}.get(kind, kind.replace("_", " "))
-    words = (name, "lifts", "lowers")
+    words = (name, "raises", "lowers")
     return Measure(kind, name, ", %", 100.0, 1, " %", words, column or kind)
 
 
@@ -94,8 +93,8 @@ ACCURACY = _share("accuracy")
 
 
 def error_measure(scale: float, label: str = "") -> Measure:
-    """The root of the mean squared error, in units of the label: ``scale`` of them are 1 in the
-    model's output."""
+    """The root mean squared error in units of the label; ``scale``: what 1 in the model's output is
+    in these units."""
     words = ("error", "lowers", "raises")
     unit, digits = f", in units of {label}" if label else "", _digits(scale)
     return Measure("error", "error (RMSE)", unit, scale, digits, "", words, "loss", squared=True)
@@ -115,11 +114,11 @@ def measure_of(
     classifies: bool | None = None,
     label: str = "",
 ) -> Measure:
-    """What a run with this loss is judged by: accuracy, or the error of a regression; on test data,
-    or else on those trained with.
+    """The default measure of a run with this loss: accuracy, or the error of a regression; on test
+    data if there are any, else on training data.
 
-    ``classifies``: of a user's own loss, whether outputs are scores of classes; where they are not,
-    the loss itself is all there is to judge by. ``label``: what a regression predicts.
+    ``classifies``: for a user's own loss, whether outputs are scores of classes; if not, the
+    measure is the loss itself. ``label``: what a regression predicts.
     """
     if classifies is False:
         measure = LOSS
@@ -131,18 +130,16 @@ def measure_of(
 def chosen_measure(
     default: Measure, kind: str, labels: tuple[str, ...], positive: str | None = None
 ) -> Measure:
-    """The measure a person asked for; raises where these runs cannot be judged by it.
+    """The measure that the user chose; raises if these runs do not have it.
 
-    ``labels``: of the classes; ``positive``: the one that rates are about, by default the last of
-    two. Of more classes, recall and precision are means over the classes (macro).
+    ``labels``: of the classes; ``positive``: the positive one, by default the second of two. With
+    more classes, recall and precision are means over the classes (macro).
     """
     if kind not in MEASURES:
         raise SpecError(f"there is no measure {kind!r}; choose one of {', '.join(MEASURES)}")
     offered = REGRESSED if default.squared else ("loss",) if default.kind == "loss" else CLASSIFIED
     if kind not in offered:
-        raise SpecError(
-            f"these runs cannot be judged by {kind}; choose one of {', '.join(offered)}"
-        )
+        raise SpecError(f"these runs have no measure {kind!r}; choose one of {', '.join(offered)}")
     if kind == default.kind:
         return default
     if kind == "mae":
@@ -154,16 +151,14 @@ def chosen_measure(
     if kind == "loss":
         return replace(LOSS, part=default.part)
     if kind == "auc" and len(labels) != 2:
-        raise SpecError(
-            f"auc is for two classes, and there are {len(labels)}; use balanced_accuracy"
-        )
+        raise SpecError(f"auc needs two classes, not {len(labels)}; use balanced_accuracy")
     found = replace(_share(kind), part=default.part)
     if kind not in ("recall", "specificity", "precision"):
         return found
     code = labels.index(positive) if positive is not None else 1 if len(labels) == 2 else None
     if code is None:
         if kind == "specificity":
-            raise SpecError("specificity is about one class; name it with --positive")
+            raise SpecError("specificity needs a positive class; name it with --positive")
         return replace(found, name=f"mean {found.name} over classes")
     name = f"{found.name} of {labels[code]}"
     return replace(found, name=name, words=(name, *found.words[1:]), positive=code)

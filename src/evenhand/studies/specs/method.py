@@ -1,4 +1,4 @@
-"""One method of a run, by name and settings."""
+"""One method of a run: its name and hyper-parameters."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from evenhand.algorithms.naming import RESERVED, Table, imported, label_of
 from evenhand.errors import SpecError
 from evenhand.studies.specs.building import built, check_name
 
-# methods with a setting that Averaged(inner) has taken the place of, and its values
+# methods with a former hyper-parameter that Averaged(inner) replaces, and its values
 WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 
 
 @dataclass(frozen=True)
 class Method:
-    """One method of a run: its name, a label that is unique in the run, hyper-parameters, and
-    changes to the local solver."""
+    """One method of a run: its name, a unique label, hyper-parameters, and changes to the local
+    solver."""
 
     name: str
     label: str
     parameters: Table = field(default_factory=dict)
     local: Table = field(default_factory=dict)
-    # the configured method itself, where it was given in Python
+    # the configured method itself, if it was passed in Python
     given: Algorithm | None = field(default=None, compare=False, repr=False)
 
     @classmethod
@@ -60,7 +60,7 @@ class Method:
 
 
 def flat_settings(method: Method) -> Table:
-    """Hyper-parameters by the keys that a grid has for them: q, local.lr, inner.q."""
+    """Hyper-parameters by their keys in a grid: q, local.lr, inner.q."""
 
     def flat(table: Mapping[str, Any], prefix: str) -> Table:
         found: Table = {}
@@ -77,10 +77,10 @@ def flat_settings(method: Method) -> Table:
 
 def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     """A method from a table with its name and hyper-parameters; ``inner``, a name or such a table,
-    is the method it changes.
+    is the method it wraps.
 
-    ``own``: also import a user's own method, ``mypackage:MyMethod``. A table that came in a message
-    must never do that.
+    ``own``: also import a user's own method, ``mypackage:MyMethod``. Never allow that for a table
+    received in a message.
     """
     parameters = (
         {"name": table}

@@ -1,4 +1,4 @@
-"""Methods, data sets and models as they are written on a command line, as tables of a spec."""
+"""Parse methods, data sets and models from the command line into tables of a spec."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ OWN_METHOD = re.compile(r"\s*([^\W\d]\w*(?:\.\w+)*:[^\W\d]\w*)\s*(?::(.*))?")
 def parse_method(text: str) -> Table:
     """A method from a command line: NAME or NAME:key=value,key=value.
 
-    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the method that a wrapper
-    changes. A user's own method has the name MODULE:CLASS.
+    local.lr=0.1 changes the local solver, inner=NAME and inner.key=value the inner method of a
+    wrapper. A user's own method has the name MODULE:CLASS.
 
     >>> parse_method("fafl:alpha=0.3,local.lr=0.05")
     {'name': 'fafl', 'alpha': 0.3, 'local': {'lr': 0.05}}
@@ -36,8 +36,7 @@ def parse_method(text: str) -> Table:
 
 
 def put(entry: Table, path: str, value: Any, text: str) -> None:
-    """Set a hyper-parameter of a method's table: q, local.lr, inner.q; ``text`` is named in
-    errors."""
+    """Set a hyper-parameter in a method's table: q, local.lr, inner.q; errors name ``text``."""
     *tables, key = path.split(".")
     if key == "inner":
         tables, key = [*tables, "inner"], "name"
@@ -56,8 +55,8 @@ def put(entry: Table, path: str, value: Any, text: str) -> None:
 
 
 def parse_table(text: str) -> Table:
-    """A data set, partition or model from a command line: NAME or NAME:key=value,key=value; or
-    key=value,key=value alone.
+    """A data set, partition or model from a command line: NAME, NAME:key=value,key=value or
+    key=value,key=value.
 
     >>> parse_table("dirichlet:clients=10,alpha=0.5")
     {'name': 'dirichlet', 'clients': 10, 'alpha': 0.5}
@@ -71,8 +70,8 @@ def parse_table(text: str) -> Table:
 
 
 def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
-    """Keys and values of key=value,key=value; a value that is no TOML is text. ``text`` is named in
-    errors."""
+    """Keys and values of key=value,key=value; a value that is not TOML is text. Errors name
+    ``text``."""
     found = []
     for pair in split_commas(pairs):
         key, equals, value = pair.partition("=")
@@ -83,7 +82,7 @@ def _pairs(pairs: str, text: str) -> list[tuple[str, Any]]:
 
 
 def parse_value(text: str) -> Any:
-    """A value from a command line: TOML where it is that, else text."""
+    """A value from a command line: TOML if it parses, else text."""
     try:
         return tomllib.loads(f"value = {text.strip()}")["value"]
     except tomllib.TOMLDecodeError:

@@ -1,7 +1,6 @@
-"""Choosing one point of a sweep by what it does on validation data, by a rule that is stated
-beforehand.
+"""Choose one point of a sweep on validation data, by a rule fixed beforehand.
 
-Pure functions of merits: one number per client, larger is better (an accuracy, or minus an error).
+Pure functions of merits: one value per client, larger is better (an accuracy, or minus an error).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from evenhand.errors import require, require_choice, require_number
 from evenhand.metrics import spread
 from evenhand.studies.specs.measure import ACCURACY, Measure
 
-Numbers = dict[str, float]  # over clients, by the names in NUMBERS
+Numbers = dict[str, float]  # metrics across clients, by the names in NUMBERS
 
 NUMBERS = {
     "mean": spread.mean,
@@ -38,7 +37,7 @@ FAIRNESS = {"qffl": "std", "worst10": "worst10", "min": "min", "std": "std", "me
 
 
 class Choice(NamedTuple):
-    """The chosen point, and which points the rule left to choose from."""
+    """The chosen point, and the points that qualified."""
 
     label: str
     qualified: tuple[str, ...]
@@ -48,15 +47,14 @@ class Choice(NamedTuple):
 class Selection:
     """How a point is chosen.
 
-    rule: "qffl" is how the GIFAIR paper chose q for q-FFL: the largest drop of the variance over
-    clients among points whose mean is not below FedAvg's; where there is none, FedAvg is kept.
-    "worst10", "min", "std" and "mean" take the point that is best in that number.
+    rule: "qffl" is the rule by which the GIFAIR paper chose q for q-FFL: the largest drop of the
+    variance over clients among points whose mean is not below FedAvg's; if there is none, FedAvg is
+    kept. "worst10", "min", "std" and "mean" take the best point by that metric.
 
-    tolerance: how far a point's mean may lie below FedAvg's, in the unit that results are written
-    in: points of accuracy, or the label's unit. None: 0 for "qffl", no limit for the others.
+    tolerance: how far a point's mean may lie below FedAvg's, in the unit of the results: points of
+    accuracy, or the label's unit. None: 0 for "qffl", no limit for the others.
 
-    Numbers are means over seeds. Where two points are equal, the larger mean decides, then the one
-    that stands first.
+    Metrics are means over seeds. Ties go to the larger mean, then to the first point.
     """
 
     rule: str = "qffl"
@@ -69,7 +67,7 @@ class Selection:
                 "tolerance",
                 self.tolerance,
                 "[0, inf)",
-                "it is how far the mean may lie below FedAvg's",
+                "it is how far the mean may fall below FedAvg's",
             )
             require(
                 self.rule != "mean",
@@ -80,8 +78,8 @@ class Selection:
     def choose(
         self, points: Mapping[str, Numbers], reference: str, measure: Measure = ACCURACY
     ) -> Choice:
-        """One of ``points`` (see :func:`numbers`); ``reference`` is the label of FedAvg, which is
-        one of them."""
+        """Choose one of ``points`` (see :func:`numbers`); ``reference`` is FedAvg's label among
+        them."""
         sound = [label for label, point in points.items() if all(np.isfinite(list(point.values())))]
         require(
             reference in sound,
@@ -116,7 +114,7 @@ class Selection:
 
     @property
     def limit(self) -> float | None:
-        """How far the mean may lie below FedAvg's; None where it is free."""
+        """How far the mean may lie below FedAvg's; None for no limit."""
         return 0.0 if self.rule == "qffl" and self.tolerance is None else self.tolerance
 
     def _rank(self, point: Numbers) -> tuple[float, float]:
@@ -132,7 +130,7 @@ class Selection:
         reference: str,
         measure: Measure = ACCURACY,
     ) -> str:
-        """Why it is this one, in plain words."""
+        """Why this point was chosen, in plain words."""
         what, below = measure.words[0], "below" if measure.percent else "above"
         mean = f"{measure.show(points[reference]['mean'])}{measure.percent}"
         unit = measure.points.removesuffix("s") if self.limit == 1 else measure.points
@@ -141,8 +139,8 @@ class Selection:
         if self.rule == "qffl" and not choice.qualified:
             variance = _variance(points[reference], measure)
             return (
-                f"{reference} is kept: no point{limited} has a smaller variance over clients than"
-                f" FedAvg ({variance})."
+                f"{reference} is kept: no point{limited} has a smaller variance over clients"
+                f" (FedAvg: {variance})."
             )
         best = {
             "qffl": "the smallest variance over clients",
@@ -158,7 +156,7 @@ class Selection:
         )
         new, old = (self._shown(points[label], measure) for label in (choice.label, reference))
         against = "" if choice.label == reference else f" (FedAvg: {old})"
-        return f"{choice.label} is chosen: of {among}, it has {best}: {new}{against}."
+        return f"{choice.label} is chosen: of {among}, it has {best}, {new}{against}."
 
     def _shown(self, point: Numbers, measure: Measure) -> str:
         if self.rule == "qffl":
@@ -167,11 +165,10 @@ class Selection:
 
 
 def numbers(merits: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
-    """Of each point's merits (seeds, clients): numbers over clients, then their means over seeds.
+    """Metrics across clients of each point's merits (seeds, clients), averaged over seeds.
 
-    A client without a merit (NaN) in all points has no validation data and is left out. A point
-    that lacks the merit of a client that others have, or whose training diverged, has NaN for all
-    its numbers.
+    A client without a merit (NaN) in every point has no validation data and is excluded. A point
+    that diverged, or that lacks a merit which other points have, has NaN for all metrics.
 
     >>> numbers({"a": [[0.5, 1.0]], "b": [[0.75, float("nan")]]})["a"]["mean"]
     0.75
@@ -192,7 +189,7 @@ def numbers(merits: Mapping[str, ArrayLike]) -> dict[str, Numbers]:
 
 
 def dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
-    """(n,) whether another point is at least as good in both numbers and better in one; larger is
+    """(n,) whether another point is at least as good in both values and better in one; larger is
     better in both.
 
     Equal points do not dominate each other. A point with a NaN neither dominates nor is dominated.
@@ -208,7 +205,7 @@ def dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
 
 
 def off_the_front(points: Mapping[str, Numbers], fairness: str) -> set[str]:
-    """The labels of dominated points, by their mean and a fairness number ("worst10", "min" or
+    """The labels of dominated points, by their mean and a fairness metric ("worst10", "min" or
     "std")."""
     side = -1.0 if fairness in ("std", "variance") else 1.0
     flags = dominated(

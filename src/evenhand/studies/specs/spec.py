@@ -1,4 +1,4 @@
-"""What to run, as plain values: a dataclass and its TOML file."""
+"""The spec of a run: a dataclass and its TOML file."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"local", "cohort", "device"}
-# gains and losses are counted against them; training alone is there to compare with, not to choose
+# gains and losses are measured against these; local-only training is never the chosen method
 REFERENCES = ("fedavg", "localonly")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A run: one federation, one model, several methods. With ``seeds`` a comparison: such a run
-    for each of them.
+    """A run: one federation, one model, several methods. With ``seeds``, a comparison: one such run
+    per seed.
 
-    A comparison with ``select`` is a sweep: its methods are points to choose from by validation
+    A comparison with ``select`` is a sweep: its methods are points to choose from on validation
     data.
     """
 
@@ -52,8 +52,8 @@ class Spec:
     rounds: int = 100
     seed: int = 0
     seeds: tuple[int, ...] = ()
-    resplit: bool = False  # whether each of the seeds deals the data anew
-    folds: int = 0  # of a cross-validation: each of as many seeds tests on another fold
+    resplit: bool = False  # whether each seed partitions and splits the data differently
+    folds: int = 0  # of a cross-validation: each seed tests on another fold
     loss: str = "cross_entropy"
     engine: str = "auto"
     device: str = "auto"
@@ -61,23 +61,22 @@ class Spec:
     weights: str = "data"
     eval_every: int | None = None
     checkpoint_every: int | None = None
-    # share of each client's training samples to validate with, where the data have no validation
-    # part
+    # share of each client's training samples to set aside if the data have no validation split
     validation: float = 0.0
-    track_weights: bool = True  # whether each client's effective weight is kept at every evaluation
+    track_weights: bool = True  # whether to record effective weights at every evaluation
     evaluate: str = "after training"  # or "with training", see evenhand.Settings
     data: Table = field(default_factory=lambda: {"name": "digits"})
     model: Table = field(default_factory=lambda: {"name": "mlp"})
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
     cohort: Table = field(default_factory=lambda: {"name": "full"})
     select: Table = field(default_factory=dict)  # the arguments of Selection
-    # the arguments of Tuning; {} where methods are compared with the settings that they have
+    # the arguments of Tuning; {} to compare methods with their given settings
     tune: Table = field(default_factory=dict)
     methods: tuple[Method, ...] = ()
 
     @classmethod
     def default(cls) -> Spec:
-        """What runs without arguments."""
+        """The spec that runs without arguments."""
         return cls.from_toml(
             (resources.files("evenhand.studies") / "default.toml").read_text(encoding="utf-8"),
             "the default spec",
@@ -85,7 +84,7 @@ class Spec:
 
     @classmethod
     def for_data(cls, name: str) -> Spec:
-        """A run that leaves to be settled what depends on the data."""
+        """A spec with "auto" for everything that depends on the data."""
         local = {"lr": 0.1, "epochs": 1, "batch_size": "auto"}
         return cls(
             name=plain_name(name),
@@ -109,7 +108,7 @@ class Spec:
 
     @classmethod
     def from_toml(cls, text: str, source: str) -> Spec:
-        """Parse TOML text; ``source`` is named in errors."""
+        """Parse TOML text; errors name ``source``."""
         try:
             table = tomllib.loads(text)
         except (ValueError, RecursionError) as error:  # too many digits, or brackets
@@ -118,7 +117,7 @@ class Spec:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any], source: str) -> Spec:
-        """A spec from the values of its TOML file; ``source`` is named in errors."""
+        """A spec from the values of its TOML file; errors name ``source``."""
         table = dict(table)
         check_kinds(table, source)
         if "seeds" in table:
@@ -146,15 +145,15 @@ class Spec:
         return dataclasses.replace(self, methods=tuple(methods))
 
     def settled(self, federation: Federation) -> Spec:
-        """The same run with what it leaves open ("auto") chosen to suit these data: loss, model,
-        batch size, methods."""
+        """The same spec with every "auto" replaced to suit these data: loss, model, batch size,
+        methods."""
         loss, model, local, methods = self.loss, self.model, self.local, self.methods
         if loss == "auto":
             loss = "mse" if federation.train.y.is_floating_point() else "cross_entropy"
         if model.get("name") == "auto":
             model = {"name": suitable_model(federation)}
         if local.get("batch_size") == "auto":
-            # one pass is steps enough; larger batches make it shorter
+            # an epoch has enough steps even with larger batches, which are faster
             large = len(federation.train.x) > 2000 * federation.clients
             local = {**local, "batch_size": 512 if large else 32}
         if any(method.name == "auto" for method in methods):
@@ -166,24 +165,25 @@ class Spec:
         return dataclasses.replace(self, loss=loss, model=model, local=local, methods=methods)
 
     def with_reference(self, *names: str) -> Spec:
-        """The same run with these methods in front, unless they are there already: gains and losses
-        are counted against them."""
+        """The same spec with these reference methods in front, unless they are there already."""
         present = {method.name for method in self.methods}
         added = (Method(name, name) for name in names if name not in present)
         return dataclasses.replace(self, methods=(*added, *self.methods))
 
     @property
     def deals_anew(self) -> bool:
-        """Whether seeds have data of their own."""
+        """Whether data differ between seeds."""
         return self.resplit or self.folds > 0
 
     def for_seed(self, seed: int) -> Spec:
-        """The run of one seed of a comparison. Clients and their samples are those of the first
-        seed, unless it deals them anew, or tests on another fold."""
+        """The run of one seed of a comparison. It has the clients and samples of the first seed,
+        unless the comparison resplits the data or has folds."""
         data = dict(self.data)
         if self.folds:
             if seed not in self.seeds:
-                raise SpecError(f"seed {seed} is none of the folds' seeds {list(self.seeds)}")
+                raise SpecError(
+                    f"seed {seed} is not among the seeds of the folds, {list(self.seeds)}"
+                )
             fold = [self.seeds.index(seed) + 1, self.folds]
             data["split"] = {**data.get("split", {}), "fold": fold}
         if self.seeds and not self.resplit:
@@ -195,8 +195,7 @@ class Spec:
         )
 
     def runs_before(self, seed: int, method: Method, finished: int | None = None) -> int:
-        """How many runs of a comparison come before that of a method with a seed, unless it is
-        known how many are ``finished``."""
+        """How many runs of a comparison come before this one; ``finished``, if given."""
         if finished is not None:
             return finished
         labels = [known.label for known in self.methods]
@@ -237,7 +236,7 @@ class Spec:
             raise SpecError(f"seeds must be different whole numbers >= 0, got {list(self.seeds)}")
         if self.resplit and "seed" in self.data:
             raise SpecError(
-                "resplit deals the data anew with each seed; leave out seed ="
+                "resplit splits the data differently with each seed; leave out seed ="
                 f" {self.data['seed']!r} of the data"
             )
         split = self.data.get("split", {})
@@ -251,8 +250,8 @@ class Spec:
             self.build_selection()
         if self.tune and (self.deals_anew or self.select):
             raise SpecError(
-                "settings are tuned on samples that no seed tests on; leave out tune, or folds,"
-                " resplit and select"
+                "tune needs one split for all seeds, so that no test sample is tuned on; leave out"
+                " tune, or folds, resplit and select"
             )
         labels = [method.label for method in self.methods]
         for label in labels:
@@ -276,7 +275,7 @@ class Spec:
 
     @property
     def data_seed(self) -> int:
-        """The seed that clients, their samples and their parts depend on."""
+        """The seed of the partition and the splits."""
         seed: int = self.data.get("seed", self.seed)
         return seed
 
@@ -294,8 +293,8 @@ class Spec:
         return building.build_local({**self.local, **method.local})
 
     def settings(self, without: Collection[str] = ()) -> Table:
-        """How all methods are trained: the fields of :class:`evenhand.Settings`, but for the local
-        solver and those that are not wanted."""
+        """The fields of :class:`evenhand.Settings` that all methods share, except the local solver
+        and those in ``without``."""
         build: dict[str, Callable[[], Any]] = {
             **{name: partial(getattr, self, name) for name in SETTINGS},
             "cohort": partial(building.build_cohort, self.cohort),
@@ -305,5 +304,5 @@ class Spec:
 
 
 def plain_name(name: str) -> str:
-    """A name for a run that can be a file's."""
+    """A name that can serve as a file name."""
     return re.sub(r"[^\w.=+ -]+", "-", name).lstrip(".=+ -") or "run"

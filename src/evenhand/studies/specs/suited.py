@@ -1,4 +1,4 @@
-"""What to begin with, by what the data are."""
+"""Default models and methods for given data."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def suitable_model(federation: Federation) -> str:
-    """The name of a model to begin with: by the kind of samples, and for tables by how many there
-    are to learn from."""
+    """The name of a first model: by the kind of samples, and for tables by the number of training
+    samples."""
     x = federation.train.x
     if not x.is_floating_point():
         return "char_lstm" if x.dtype.itemsize == 1 else "text_lstm"
@@ -20,8 +20,8 @@ def suitable_model(federation: Federation) -> str:
 
 
 def suitable_methods(federation: Federation) -> dict[str, Table]:
-    """Methods to begin with: the two references, then one of each kind of fairness that these data
-    know."""
+    """First methods to compare: the two references, then one for each kind of fairness that applies
+    to these data."""
     methods: dict[str, Table] = {
         "fedavg": {},
         "localonly": {},

@@ -1,7 +1,7 @@
-"""Settings to try for each method of a comparison: as many for one method as for another.
+"""The settings to try for each method of a comparison, equally many for all methods.
 
-Every method is tried with several step sizes. A method with a parameter that says how fair it is to
-be is tried with each of a few values of it; the others with as many more step sizes.
+Every method is tried with several step sizes. A method with a fairness hyper-parameter is tried
+with a few values of it; the others get more step sizes instead.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from evenhand.studies.specs.selection import RULES
 from evenhand.studies.specs.spec import Spec
 
 LR = "local.lr"
-FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of a method's own step size
-# what says how fair a method is to be
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # of a method's step size
+# the fairness hyper-parameter of each method, and values to try
 KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "qffl": ("q", (0.1, 1.0, 5.0)),
     "term": ("t", (0.1, 1.0, 5.0)),
@@ -43,9 +43,8 @@ CHOICES = ("mean", "worst10", "min")
 
 @dataclass(frozen=True)
 class Tuning:
-    """How each method's settings are chosen: the rule, a number over clients on validation data
-    that is to be the best; and values to try in place of the default ones, by "local.lr",
-    "qffl.q"."""
+    """How to choose each method's settings: the rule, a metric across clients on validation data;
+    and values to try instead of the default ones, by key, such as "local.lr" or "qffl.q"."""
 
     rule: str = "mean"
     grid: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -55,8 +54,8 @@ class Tuning:
         for key, values in self.grid.items():
             if "." not in key or not isinstance(values, Sequence) or isinstance(values, str):
                 raise ValueError(
-                    f"grid must have lists of values by local.lr, qffl.q and the like, got {key!r}"
-                    f" with {values!r}"
+                    "grid must map keys such as local.lr or qffl.q to lists of values, got"
+                    f" {key!r} with {values!r}"
                 )
 
     @property
@@ -66,7 +65,7 @@ class Tuning:
 
 
 def tuning_points(spec: Spec, tuning: Tuning) -> dict[str, list[Method]]:
-    """The settings to try of each method, by its label."""
+    """The settings to try for each method, by label."""
     names = {label_of(method.name) for method in spec.methods} | {"local"}
     for key in tuning.grid:
         if key.partition(".")[0] not in names:
@@ -81,7 +80,7 @@ def tuning_points(spec: Spec, tuning: Tuning) -> dict[str, list[Method]]:
 
 
 def _axes(method: Method, tuning: Tuning) -> dict[str, tuple[Any, ...]]:
-    """What is tried of a method besides step sizes: values by key."""
+    """The values to try for a method besides step sizes, by key."""
     name = label_of(method.name)
     own = {
         key.removeprefix(f"{name}."): tuple(values)
@@ -107,7 +106,7 @@ def _points(
 
 
 def _factors(axes: Mapping[str, tuple[Any, ...]], most: int) -> list[float]:
-    """Of the step size: as many as bring a method to the number of settings that others have."""
+    """Factors of the step size: enough to give each method equally many settings."""
     count = len(FACTORS) * most // max(1, _size(axes))
     if count <= len(FACTORS):
         return list(FACTORS)
@@ -119,7 +118,7 @@ def _size(axes: Mapping[str, tuple[Any, ...]]) -> int:
 
 
 def _knob(table: Table) -> dict[str, tuple[Any, ...]]:
-    """What says how fair a method is to be, or the method that it changes."""
+    """The fairness hyper-parameter of a method or of its inner method, with values to try."""
     name, inner = table["name"], table.get("inner")
     if name in KNOBS:
         key, values = KNOBS[name]
@@ -135,7 +134,7 @@ def _table(method: Method) -> Table:
 
 
 def _without(method: Method, keys: Sequence[str]) -> Method:
-    """A method without its own values of what is tried."""
+    """A method without its own values of the settings to try."""
     local = {key: value for key, value in method.local.items() if f"local.{key}" not in keys}
 
     def rest(table: Table, prefix: str) -> Table:
