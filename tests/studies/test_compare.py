@@ -599,7 +599,7 @@ def test_a_missing_pyarrow_is_said_before_anything_is_trained(
     monkeypatch.setattr("evenhand.files.find_spec", lambda name: None)
     code, out, err = call(*COMPARE, "--format", "parquet")
     assert (code, out) == (1, "")
-    assert err == "evenhand: Parquet files need pyarrow: pip install evenhand[parquet]\n"
+    assert err == "evenhand: Parquet files need pyarrow; run pip install 'evenhand[parquet]'\n"
     assert not list(Path().iterdir())
 
 

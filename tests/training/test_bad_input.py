@@ -469,7 +469,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         {"module": linear(1), "loss": "brier", "data": labelled(0, 1, 2)},
         r"brier.*0/1.*found 0\.\.2",
     ),
-    "two outputs for one target": ({"loss": "mse"}, r"mse.*2 numbers per sample, y has 1"),
+    "two outputs for one target": ({"loss": "mse"}, r"mse.*2 numbers per sample, but y has 1"),
     "fractions as classes": (
         {"data": labelled(0.0, 0.5)},
         r'cross_entropy.*fractions such as 0\.5.*loss="mse"',

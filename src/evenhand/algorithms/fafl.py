@@ -67,7 +67,7 @@ class FAFL(Algorithm, Reporting):
             alpha. Below w_i the exact objective no longer changes. Or a table by client numbers,
             counted from 0: ``{"others": 1.0, "5": 0.01}``; with ``{"random": 123, "low": 0.05,
             "high": 1.0}`` levels are drawn uniformly with seed 123, and with ``"some": 8`` only
-            those of eight clients that are drawn, too (:func:`evenhand.algorithms.random_levels`).
+            those of eight clients that are drawn, too (``evenhand.algorithms.random_levels``).
         mu: smoothing width. 0 is the exact positive part: a client above eta has weight 1 /
             alpha_i, below it none. Take mu well below the spread of client losses.
         lr_eta: step size of eta; None uses the round's lr.

@@ -18,7 +18,7 @@ class FedAvg(Algorithm, Reporting):
         minimise  sum_i w_i f_i(theta)    (McMahan et al., AISTATS 2017)
 
     Sums only: each client sends a_i * (received model - local model). Every default of
-    :class:`Algorithm` is FedAvg's.
+    ``Algorithm`` is FedAvg's.
     """
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -184,7 +184,7 @@ def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
 
 
 def _reported(asked: Asked, changes: bool) -> Entries:
-    """What :func:`_report` can give; ``changes``: since the client was last heard."""
+    """What ``_report`` can give; ``changes``: since the client was last heard."""
     if "index" not in asked.task.shared:
         return {"loss": Entry(kind="loss")}
     mine = (asked.task.shared["index"] == asked.task.own["team"]).double()

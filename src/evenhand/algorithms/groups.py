@@ -47,7 +47,7 @@ def group_share(asked: Asked) -> Tensor:
 
 
 def group_entries(asked: Asked) -> Entries:
-    """What :func:`group_totals` can give: the census has told how many samples are in each
+    """What ``group_totals`` can give: the census has told how many samples are in each
     group."""
     share = group_share(asked)
     return {"group_loss": Entry(kind="loss", per=share), "group_share": Entry(known=share)}

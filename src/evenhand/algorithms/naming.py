@@ -1,6 +1,6 @@
 """Methods by name: the table that a spec has for a method, and where a user's own method is found.
 
-evenhand's methods have the names of :data:`evenhand.ALGORITHMS`. A user's own method is named by
+evenhand's methods have the names of ``evenhand.ALGORITHMS``. A user's own method is named by
 the module that defines it and its class: ``mypackage:MyMethod``.
 """
 

@@ -27,7 +27,7 @@ class TERM(Forwarding):
     data; t = 0 is FedAvg. At the level of teams a client weighs a_i e^(t R), R its team's mean
     loss, which takes a question before training (TERM-Group). A tilt over samples replaces f_i by
     (1/s) log mean e^(s loss); with s = t the tilt is over all samples alike. The server needs sums
-    only, unless exact. How each is done is in :mod:`evenhand.algorithms.tilts`.
+    only, unless exact. How each is done is in ``evenhand.algorithms.tilts``.
 
     Clients with t (F_i - c) out of range, c the last round's objective (80 in float32, 640 in
     float64), would tie, and a warning says so. The published federated code divides by the number

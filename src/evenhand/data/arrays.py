@@ -30,7 +30,7 @@ def from_arrays(
     test: Sequence[Mapping[str, Any] | None] | None = None,
     val: Sequence[Mapping[str, Any] | None] | None = None,
 ) -> Contents:
-    """See :meth:`evenhand.Federation.from_arrays`."""
+    """See ``evenhand.Federation.from_arrays``."""
     if not isinstance(clients, Sequence):
         raise TypeError(
             f"clients must be a list with a mapping for each client, got {type(clients).__name__}"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Contents(NamedTuple):
-    """The fields of a :class:`evenhand.Federation`, in their order."""
+    """The fields of a ``evenhand.Federation``, in their order."""
 
     train: Part
     test: Part | None = None

@@ -24,7 +24,7 @@ def deal(
         partition: a name from ``evenhand.partitions.PARTITIONS``; a mapping with its "name" and
             settings; a function ``(pool, seed=...)`` that returns a Deal or the client of each
             sample (-1 leaves a sample out); None for the clients that the data come with.
-        split: see :func:`evenhand.data.splits.assign_parts`. ``{"official": "train", ...}`` takes
+        split: see ``evenhand.data.splits.assign_parts``. ``{"official": "train", ...}`` takes
             shares of the official training samples and leaves the official test set out.
         seed: the same seed gives the same federation.
         clients: how many; takes the place of the partition's own number.

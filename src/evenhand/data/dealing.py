@@ -106,7 +106,7 @@ def assign(
     seed: int = 0,
     clients: int | None = None,
 ) -> Assignment:
-    """Deal rows to clients and split each client's; see :func:`evenhand.deal`."""
+    """Deal rows to clients and split each client's; see ``evenhand.deal``."""
     require_whole("seed", seed, 0)
     require_whole("clients", clients, 1, optional=True)
     if isinstance(split, Mapping) and split.get("official") == "train":

@@ -30,7 +30,7 @@ class Federation(Population):
     """The data of all clients: train, and optionally val and test, parts; a group per sample; a
     team per client.
 
-    Build it with :meth:`from_arrays`, or directly from flat :class:`Part` objects when there are
+    Build it with ``from_arrays``, or directly from flat ``Part`` objects when there are
     very many clients.
     """
 
@@ -150,7 +150,7 @@ class Federation(Population):
 
     def fingerprint(self) -> str:
         """A text that changes when the data do: names, samples in their order, groups, teams, and
-        how a table was encoded; see :mod:`evenhand.data.fingerprints`."""
+        how a table was encoded; see ``evenhand.data.fingerprints``."""
         found = self._fingerprint_of_clients()
         for name, part in self.parts.items():
             found.array(f"{name}.x", part.x)
@@ -219,7 +219,7 @@ class Federation(Population):
     @classmethod
     def from_pool(cls, pool: Pool, deal: Deal, part: Tensor) -> Federation:
         """A federation in which sample i belongs to client ``deal.owner[i]`` and part ``part[i]``:
-        0 for train, 1 for val, 2 for test. :func:`evenhand.deal` finds both by name."""
+        0 for train, 1 for val, 2 for test. ``evenhand.deal`` finds both by name."""
         from evenhand.data.dealing import Assignment
 
         return cls(*Assignment.of(pool, deal, part).contents(pool))
@@ -251,7 +251,7 @@ class Federation(Population):
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
         """A federation from a pandas table with one row per sample; see
-        :func:`evenhand.data.tables.frame.from_frame` for the options.
+        ``evenhand.data.tables.frame.from_frame`` for the options.
 
         >>> import pandas as pd
         >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
@@ -273,7 +273,7 @@ class Federation(Population):
         **options: Any,
     ) -> Federation:
         """A federation from a map-style torch data set and each item's client; see
-        :func:`evenhand.data.torch_data.from_torch` for the options."""
+        ``evenhand.data.torch_data.from_torch`` for the options."""
         from evenhand.data.torch_data import from_torch
 
         return cls(*from_torch(dataset, client_ids, split, seed, **options))
@@ -291,9 +291,9 @@ class Federation(Population):
     ) -> Federation:
         """A federation from a folder or file in LEAF's JSON format, every user a client.
 
-        ``partition``, ``split``, ``seed`` and ``clients`` are those of :func:`evenhand.deal`; the
+        ``partition``, ``split``, ``seed`` and ``clients`` are those of ``evenhand.deal``; the
         split is LEAF's own (train/, test/) where there is one. The other options are those of
-        :func:`evenhand.data.leaf.read_leaf`.
+        ``evenhand.data.leaf.read_leaf``.
         """
         from evenhand.data.dealing import assign
         from evenhand.data.leaf import read_leaf

@@ -48,7 +48,7 @@ def read_leaf(
         least: leave out users with fewer samples.
         strangers: what to do with users who have test data only: "error", or "drop" them.
         root, dimensions, most, length: for tweets: where word vectors lie, their size and number
-            (see :func:`evenhand.data.text.glove`), and how many words of a tweet are kept.
+            (see ``evenhand.data.text.glove``), and how many words of a tweet are kept.
         file: what the one file at ``path`` must contain.
     """
     require_choice("kind", kind, ("auto", *ENCODERS))

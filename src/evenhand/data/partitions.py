@@ -2,7 +2,7 @@
 
 A partition is a plain function ``(pool, *, seed, ...) -> Deal``. Most of them sort samples into
 cells (a class, a group), draw how many of each cell every client gets, and hand them out.
-:func:`evenhand.deal` finds a partition by name and makes a federation.
+``evenhand.deal`` finds a partition by name and makes a federation.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def class_teams(
             optionally "samples" for each of its clients. Without samples, each class is dealt
             evenly to all who hold it; give them for all teams or for none. Samples of classes that
             no team holds are left out.
-        share, fit: as for :func:`classes_per_client`; ``fit`` keeps the proportions of the teams'
+        share, fit: as for ``classes_per_client``; ``fit`` keeps the proportions of the teams'
             sizes.
     """
     label, names = classes_of(pool)

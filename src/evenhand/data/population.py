@@ -1,6 +1,6 @@
 """What a server knows of its clients: who they are and how many samples they have, not the samples.
 
-Cohorts, methods and scores need no more than this. A :class:`evenhand.Federation` is a population
+Cohorts, methods and scores need no more than this. A ``evenhand.Federation`` is a population
 with samples; the server of a real federation has a population alone.
 """
 
@@ -203,7 +203,7 @@ class Population:
 
     def fingerprint(self) -> str:
         """A text that changes when what is known of the clients does: names, teams, counts, and
-        the form of a sample; see :mod:`evenhand.data.fingerprints`."""
+        the form of a sample; see ``evenhand.data.fingerprints``."""
         found = self._fingerprint_of_clients()
         form = self.form
         found.plain("x", [str(form.x_dtype), list(form.x_shape)])

@@ -46,7 +46,7 @@ def dirichlet(
 def dirichlet_groups(
     pool: Rows, *, seed: int, clients: int, alpha: float = 0.5, least: int = 1, redraws: int = 100
 ) -> Deal:
-    """Group skew: as :func:`dirichlet`, with demographic groups in place of classes."""
+    """Group skew: as ``dirichlet``, with demographic groups in place of classes."""
     return _tilted(pool, seed, clients, {"group": alpha}, least, redraws)
 
 
@@ -69,8 +69,8 @@ def skew(
     where S, every U_c and every V_a are Dirichlet draws over the clients, with concentrations
     ``sizes``, ``labels`` and ``groups``.
 
-    A concentration of inf is no skew of that kind: ``groups=inf`` gives :func:`dirichlet`,
-    ``labels=inf`` :func:`dirichlet_groups`.
+    A concentration of inf is no skew of that kind: ``groups=inf`` gives ``dirichlet``,
+    ``labels=inf`` ``dirichlet_groups``.
     """
     return _tilted(
         pool, seed, clients, {"label": labels, "group": groups, "size": sizes}, least, redraws

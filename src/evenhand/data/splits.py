@@ -30,7 +30,7 @@ def assign_parts(
             labels and groups unless ``"stratify": False``. ``{"official": True, "val": 0.1}`` takes
             a validation part out of the official training samples. None means "official" where
             there are such samples, else ``{"test": 0.2}``. ``{"fold": [2, 5]}`` tests on the second
-            of five folds, see :func:`folds`; a share "val" is then one of the other samples. An
+            of five folds, see ``folds``; a share "val" is then one of the other samples. An
             entry "seed" takes the place of ``seed``.
 
     No part of a client is empty where that can be avoided; a client with too few samples has
@@ -226,7 +226,7 @@ def _strata(pool: Rows) -> Ints:
 
 
 def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.Generator) -> Ints:
-    """(N,) parts, of the sizes that :func:`part_sizes` gives each client, spread evenly over the
+    """(N,) parts, of the sizes that ``part_sizes`` gives each client, spread evenly over the
     strata.
 
     A client's samples stand in a row, stratum by stratum, in random order within each. The test

@@ -50,7 +50,7 @@ _LETTER_CODES[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(
 
 
 def letter_codes(text: str) -> NDArray[np.uint8]:
-    """The place of each character in :data:`ALPHABET`; a ValueError names the first that is not in
+    """The place of each character in ``ALPHABET``; a ValueError names the first that is not in
     it.
 
     >>> letter_codes("Ay!").tolist()

@@ -32,7 +32,7 @@ def from_torch(
     label_names: Sequence[str] = (),
 ) -> Contents:
     """What a federation is made of, from a torch dataset and the client of each of its items; see
-    :meth:`evenhand.Federation.from_torch`.
+    ``evenhand.Federation.from_torch``.
 
     Every item is asked for once, in order, so random augmentation is frozen as it came. Items are
     (x, y) or (x, y, group); x is a tensor, an array, a number or a PIL image (which becomes
@@ -42,7 +42,7 @@ def from_torch(
     Args:
         client_ids: one label for each item: numbers or texts. They become the clients' names, in
             sorted order.
-        split: as in :func:`evenhand.deal`: shares of every client's items, by
+        split: as in ``evenhand.deal``: shares of every client's items, by
             default ``{"test": 0.2}``; "official", the default where ``test`` is given, tests on
             that.
         groups: one label for each item, where items do not come with one.

@@ -107,13 +107,13 @@ def rademacher_monte_carlo(
     the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)
                                                                       (FAFL, before Theorem 3)
 
-    It is the complexity given the samples; :func:`fafl_generalisation` takes it with
+    It is the complexity given the samples; ``fafl_generalisation`` takes it with
     ``measured=True``. A complexity is never negative, so a mean below 0 is given as 0. Theorem 4's
     R_i is the same for one client alone.
 
     Args:
         supremum: for (D, m) weighted signs, client after client, the (D,) largest weighted sums
-            over the class: :func:`linear_class`, :func:`finite_class`, or one of your own.
+            over the class: ``linear_class``, ``finite_class``, or one of your own.
         sizes: m_i, samples of each client.
         base: w_i, summing to 1; None for the clients' data shares.
         alpha: levels in (0, 1], one number or one per client.
@@ -144,7 +144,7 @@ def rademacher_monte_carlo(
 def linear_class(x: Sequence[Tensor | npt.NDArray[Any]], radius: float) -> Supremum:
     """All functions <w, x> with |w| <= radius: the supremum is radius |sum_j s_j x_j|.
 
-    ``x`` holds an array (m_i, ...) for each client, as in :func:`rademacher_linear`.
+    ``x`` holds an array (m_i, ...) for each client, as in ``rademacher_linear``.
     """
     require_number("radius", radius, "[0, inf)")
     joined = torch.cat(_samples(x))  # (m, d)

@@ -169,7 +169,7 @@ def identify(
 def identify_as_before(
     model: Model, population: Population, algorithm: Algorithm, settings: Settings
 ) -> str:
-    """:func:`identify` of versions whose checkpoints have no format."""
+    """``identify`` of versions whose checkpoints have no format."""
     start = model.init()
     parameters = [
         (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in start.items()

@@ -52,18 +52,18 @@ def fit(
     Args:
         federation: the clients' data; a population without samples where ``engine`` is an engine
             object that reaches clients elsewhere.
-        settings: how to train, as a value; by default :class:`Settings`' defaults. Its fields can
+        settings: how to train, as a value; by default ``Settings``' defaults. Its fields can
             be given as keywords of their own: ``fit(..., rounds=50, loss="mse")``.
-        out: a run directory, which :func:`evenhand.load` and :func:`evenhand.report` read when the
+        out: a run directory, which ``evenhand.load`` and ``evenhand.report`` read when the
             run is done, with checkpoints until then; None keeps nothing on disk.
         resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
             those of the first call. But the federation may have more clients, with the next
-            numbers: they join the run (:meth:`evenhand.Algorithm.join`). And a run that is done may
+            numbers: they join the run (``evenhand.Algorithm.join``). And a run that is done may
             go on with more rounds, as if it had been asked for so many at first.
         progress: called after every round with the number of rounds done and the history row; of
             several processes, by the first.
 
-    The other keywords are the fields of :class:`evenhand.Settings`: loss, rounds, local, cohort,
+    The other keywords are the fields of ``evenhand.Settings``: loss, rounds, local, cohort,
     seed, engine, weights, device, eval_every, checkpoint_every, track_weights, precision, evaluate.
     """
     settings = Settings.of(settings, options)
@@ -109,7 +109,7 @@ def train(
     begun: Callable[[Model, Engine], None] = lambda model, engine: None,
     guard: Callable[[], None] | None = None,
 ) -> Result:
-    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone.
+    """``fit`` without the run directory: ``out`` gets the checkpoint and the history alone.
 
     ``begun`` is called once ``out`` was found to be of this run; ``guard`` before each checkpoint,
     and raises where the run is no longer ours.

@@ -19,7 +19,7 @@ class Result(Outcome):
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory that :func:`evenhand.load` and :func:`evenhand.report` read.
+        """Write a run directory that ``evenhand.load`` and ``evenhand.report`` read.
 
         ``fit(..., out=directory)`` has done so already. A directory that holds another run is
         refused.

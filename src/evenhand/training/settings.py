@@ -25,7 +25,7 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
 class Options(TypedDict, total=False):
-    """The fields of :class:`Settings`, as keywords of a function."""
+    """The fields of ``Settings``, as keywords of a function."""
 
     loss: str | LossFunction
     rounds: int
@@ -140,7 +140,7 @@ DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
 def takes_settings(*without: str) -> Callable[[Entry], Entry]:
-    """Show the fields of :class:`Settings` in the signature of a function with ``**options``."""
+    """Show the fields of ``Settings`` in the signature of a function with ``**options``."""
 
     def shown(function: Entry) -> Entry:
         signature = inspect.signature(function)

@@ -49,7 +49,7 @@ def data_root() -> Path:
 
 
 def folder_of(dataset: str, root: Path | str | None = None) -> Path:
-    """The folder of one data set in ``root``, by default :func:`data_root`."""
+    """The folder of one data set in ``root``, by default ``data_root``."""
     return Path(root or data_root()) / dataset
 
 

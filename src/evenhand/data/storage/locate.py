@@ -19,7 +19,7 @@ def locate(
 ) -> list[Path]:
     """Paths of a data set's files, downloaded where they are missing and have a public home.
 
-    They are looked for in the data set's folder of ``root`` (by default :func:`data_root`), then in
+    They are looked for in the data set's folder of ``root`` (by default ``data_root``), then in
     the folders ``also``, compressed (with .gz at the end of the name) or not. Raises a DataError
     that says what to fetch and where to put it. Nothing is downloaded if ``download`` is False or
     the environment variable EVENHAND_OFFLINE is set to 1.

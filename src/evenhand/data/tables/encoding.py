@@ -98,7 +98,7 @@ class Encoding:
         return {"columns": used, **{key: saved[key] for key in kept}}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, texts and numbers, for :meth:`from_json`."""
+        """Plain dicts, lists, texts and numbers, for ``from_json``."""
         saved = {"format": 1, **_lists(asdict(self))}
         del saved["hints"]
         if not self.missing:  # as earlier versions write it, and read it
@@ -107,7 +107,7 @@ class Encoding:
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Encoding:
-        """The encoding that :meth:`to_json` wrote."""
+        """The encoding that ``to_json`` wrote."""
         try:
             fields = dict(saved)
             if fields.pop("format") != 1:

@@ -53,9 +53,9 @@ def from_frame(
     missing: object = (),
 ) -> Contents:
     """What a federation is made of, from a table with a row for each sample; see
-    :meth:`evenhand.Federation.from_frame`.
+    ``evenhand.Federation.from_frame``.
 
-    Columns become numbers by an :class:`Encoding` that is fitted on the training rows, by sums over
+    Columns become numbers by an ``Encoding`` that is fitted on the training rows, by sums over
     clients; the federation keeps it (``federation.encoding``; print it). Every column is a feature
     but those of client, team, label, held_out and drop. Client, label, group, team and held_out may
     be a condition on a column: ``"age > 60"``, ``"education == Doctorate"``.

@@ -88,7 +88,7 @@ def read(
     most: int | None = None,
     length: int = 25,
 ) -> Pool:
-    """All tweets; see :func:`airline_sentiment`."""
+    """All tweets; see ``airline_sentiment``."""
     folder = folder_of("airline_sentiment", root)
     file = (
         KAGGLE

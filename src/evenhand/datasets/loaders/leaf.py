@@ -29,7 +29,7 @@ def leaf(
 ) -> Federation:
     """A federation from a folder or file in LEAF's JSON format, every user a client.
 
-    The options are those of :func:`evenhand.deal` and :func:`evenhand.data.leaf.read_leaf`.
+    The options are those of ``evenhand.deal`` and ``evenhand.data.leaf.read_leaf``.
     """
     return Federation.from_leaf(
         path,

@@ -104,7 +104,7 @@ def read(
     seed: int = 0,
 ) -> Pool:
     """All windows of the chosen roles, each role's in the order of its text; see
-    :func:`shakespeare`."""
+    ``shakespeare``."""
     (path,) = locate("shakespeare", FILES, root)
     return parse(path, read_file(path, FILES[0]), least, roles, teams, seed)
 

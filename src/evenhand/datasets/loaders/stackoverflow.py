@@ -177,7 +177,7 @@ def read(
     length: int = 20,
     seed: int = 0,
 ) -> Text:
-    """The sentences of the chosen users; see :func:`stackoverflow`."""
+    """The sentences of the chosen users; see ``stackoverflow``."""
     require_choice("part", part, PARTS)
     require_whole("least", least, 1)
     require_whole("most", most, least, optional=True)

@@ -29,8 +29,8 @@ def table(
     encoding: str | None = None,
 ) -> Federation:
     """A federation from a CSV or Parquet file with one row per sample; the options are those of
-    :func:`evenhand.data.tables.frame.from_frame` and
-    :func:`evenhand.data.tables.files.read_table`."""
+    ``evenhand.data.tables.frame.from_frame`` and
+    ``evenhand.data.tables.files.read_table``."""
     return Federation.from_frame(
         read_table(path, missing=missing, encoding=encoding),
         client=client,

@@ -51,11 +51,11 @@ def fafl_step_size(
     everyone:      lr <= 1 / (40 L)                   and  6 L^2 lr^2 (kappa - 1)^2 <= 1
     cohorts of K:  L lr (3 kappa / K + 2) <= 1 / 20   and  the same     (FAFL, Theorems 1 and 2)
 
-    The step size is that of the model and of eta alike. L is :func:`fafl_smoothness`. The second
+    The step size is that of the model and of eta alike. L is ``fafl_smoothness``. The second
     condition binds from kappa = 18 local steps on when everyone takes part.
 
     Args:
-        smoothness, lipschitz, alpha, mu, sharp: as in :func:`fafl_smoothness`.
+        smoothness, lipschitz, alpha, mu, sharp: as in ``fafl_smoothness``.
         local_steps: kappa, full-batch steps of a client in one round.
         cohort: K draws with replacement, probabilities w_i (scheme B, ``Proportional(K)``); None
             for everyone.
@@ -119,7 +119,7 @@ def fafl_bound(
 
     Args:
         step_size: lr; a ValueError names the condition it violates.
-        joint_smoothness: L of :func:`fafl_smoothness`.
+        joint_smoothness: L of ``fafl_smoothness``.
         sqdistance: |theta_0 - theta*|^2 + (eta_0 - eta*)^2, to a minimiser of the smoothed
             objective.
         heterogeneity: rho^2 = sum_i w_i |gradient of client i's smoothed objective at (theta*,
@@ -152,7 +152,7 @@ def fafl_mu(epsilon: float, tau: float, sharp: bool = False) -> float:
     mu = epsilon / (2 tau)                                              (FAFL, after Theorem 1)
 
     A smaller mu wants smaller steps (L grows like 1/mu), so the rounds needed grow like 1 /
-    epsilon^2. ``sharp`` divides by ln 2, as in :func:`fafl_bound`.
+    epsilon^2. ``sharp`` divides by ln 2, as in ``fafl_bound``.
 
     >>> fafl_mu(0.1, tau=2.0)
     0.025

@@ -33,7 +33,7 @@ def fedavg_step_size(
         local_steps: K_i, one number or one per client.
         cohort: clients per round, any distinct ones, weights normalised over the cohort; None for
             everyone. The sums then are the largest that a cohort can have, see
-            :func:`fedavg_bound`.
+            ``fedavg_bound``.
 
     >>> fedavg_step_size(0.5, [0.5, 0.5], 1).binding
     'lr <= 1 / (6 L max K_i)'
@@ -77,7 +77,7 @@ def fedavg_bound(
     value never goes below about g^2 and is of use where clients are alike.
 
     What differs from the paper: with cohorts, the sums are the largest that a cohort can have, as
-    in :func:`~evenhand.theory.propfair_bound`. The proof drops products of one step's noise with
+    in ``evenhand.theory.propfair_bound``. The proof drops products of one step's noise with
     later local steps (A.18); they are small enough for the value to hold all the same
     (docs/explanation/bounds.md). It takes batches to be drawn anew at every step; ``LocalSGD`` goes
     through the data in a random order, so with several mini-batch steps in a round the value is a
@@ -85,7 +85,7 @@ def fedavg_bound(
 
     Args:
         step_size: lr; a ValueError names the condition it violates.
-        local_steps, smoothness, base, cohort: as in :func:`fedavg_step_size`.
+        local_steps, smoothness, base, cohort: as in ``fedavg_step_size``.
         gap: objective at the start minus its smallest value.
         gradient_spread: largest |grad f_i - grad f_j|, at the server's models.
         gradient_noise: root mean squared error of a batch's gradient, one number or one per client.

@@ -49,15 +49,15 @@ def propfair_step_size(
 
     (Zhang et al., 2022, Theorem 3.3, equation 8.) The paper prints L for L~ in the second
     condition; its proof applies Theorem A.1 to -log(M - f_i), whose smoothness is L~
-    (:func:`propfair_smoothness`), so L~ it must be.
+    (``propfair_smoothness``), so L~ it must be.
 
     Args:
-        smoothness, lipschitz, M, sharp: as in :func:`propfair_smoothness`.
+        smoothness, lipschitz, M, sharp: as in ``propfair_smoothness``.
         base: w_i, summing to 1: the aggregation weights.
         local_steps: K_i, one number or one per client.
         cohort: clients per round, any distinct ones, weights normalised over the cohort; None for
             everyone. The sums then are the largest that a cohort can have, see
-            :func:`propfair_bound`.
+            ``propfair_bound``.
     """
     curvature = propfair_smoothness(smoothness, lipschitz, M, sharp)
     require(
@@ -102,12 +102,12 @@ def propfair_bound(
     s_i^2 = 8 / M^4 (9 M^2 gradient_noise_i^2 + 4 L0^2 loss_noise_i^2)
     g = 4 / M (3/2 gradient_spread + L0 / M loss_spread)     (Zhang et al., 2022, Theorem 3.3)
 
-    This is :func:`~evenhand.theory.fedavg_bound` for the client objectives -log(M - f_i). The
+    This is ``evenhand.theory.fedavg_bound`` for the client objectives -log(M - f_i). The
     gradient is that of PropFair's objective. All batch losses lie in [0, M/2]; no convexity.
     The objective may weigh clients in any way (the paper: 1/n), because the spreads bound how far a
     client is from any mean. What differs from the paper:
 
-    L~ in Psi where it prints L, as in :func:`propfair_step_size`. With cohorts, the paper keeps the
+    L~ in Psi where it prints L, as in ``propfair_step_size``. With cohorts, the paper keeps the
     sums over everyone, claiming that fewer clients lower Psi; but weights normalised over fewer
     clients have a larger sum of squares, and Psi can rise (weights .4, .4, .2, cohort of the first
     and last: 2 * .556 > 3 * .36). Here the sums are the largest that a cohort can have. With
@@ -117,7 +117,7 @@ def propfair_bound(
     Args:
         step_size: lr; a ValueError names the condition it violates.
         local_steps, smoothness, lipschitz, M, base, cohort, sharp: as in
-            :func:`propfair_step_size`.
+            ``propfair_step_size``.
         gap: objective at the start minus its smallest value; log 2 always suffices, because losses
             lie in [0, M/2].
         gradient_spread, loss_spread: largest |grad f_i - grad f_j| and |f_i - f_j|.

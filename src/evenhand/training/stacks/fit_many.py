@@ -39,7 +39,7 @@ def fit_many(
     **options: Unpack[Options],
 ) -> list[Result]:
     """Train several runs on one federation, together where they are alike; the same as
-    :func:`evenhand.fit` for each, up to rounding.
+    ``evenhand.fit`` for each, up to rounding.
 
     Runs are stacked where they have the same kind of method with the same settings but for plain
     numbers, local solvers that differ in lr and decay alone, and modules of one architecture. On a
@@ -49,7 +49,7 @@ def fit_many(
 
     Args:
         runs: what differs. The other arguments are common to all runs, and those of
-            :func:`evenhand.fit`.
+            ``evenhand.fit``.
         progress: called at the beginning and after every round with the numbers of the runs that
             are trained together, and the rounds that they have done.
 
@@ -79,7 +79,7 @@ def fit_each(
     resume: bool = False,
     progress: Together | None = None,
 ) -> Iterator[tuple[int, Result]]:
-    """The results of :func:`fit_many`, each with its number, as they come.
+    """The results of ``fit_many``, each with its number, as they come.
 
     Args:
         beside: runs that are not trained, but were, or would be, together with these. Which

@@ -32,10 +32,10 @@ from evenhand.training.start import Prepared, open_store, prepare, require_out
 
 @dataclass(frozen=True)
 class Run:
-    """One of several runs that are trained together; see :func:`evenhand.fit_many`.
+    """One of several runs that are trained together; see ``evenhand.fit_many``.
 
     Args:
-        algorithm, seed, out: as for :func:`evenhand.fit`.
+        algorithm, seed, out: as for ``evenhand.fit``.
         local: where its local solver differs from the common one.
         module: where its initial parameters differ from the common module's.
     """
