@@ -34,7 +34,7 @@ ROWS = [
     (b"by,name,count\nclient,a,1,2\n", "line 2 has 4 cells, the first 3"),
     (b"by,by,count\nclient,a,1\n", "its first line does not name every column once"),
     (b"by,name,\nclient,a,1\n", "its first line does not name every column once"),
-    (b"by,name,count\nclient,\xff,1\n", "byte 21 is no UTF-8"),
+    (b"by,name,count\nclient,\xff,1\n", "byte 21 is not UTF-8"),
     (b'by,name,count\nclient,"a,1\n', "unexpected end of data"),
     (b"by,name,accuracy\nclient,a,1\n", "it has no column 'count'"),
     (b"by,name,count\nclienu,a,1\n", "line 2 has by = 'clienu', not one of client, everyone"),
@@ -56,7 +56,7 @@ def test_scores_that_cannot_be_are_refused(content: bytes, reason: str, tmp_path
 
 def test_a_file_that_is_missing_or_a_directory_is_named(tmp_path: Path) -> None:
     for read in (read_rows, read_json, read_tensors, read_text, read_columns):
-        assert refusal(read, tmp_path / "a.file").startswith("it is missing; put a copy")
+        assert refusal(read, tmp_path / "a.file").startswith("it is missing; restore a copy")
         assert refusal(read, tmp_path).startswith("it is a directory; ")
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_is_missing_or_a_directory_is_named(tmp_path: Path) -> None:
         (DEEP.encode(), "it is not valid JSON"),
         (b'{"a": ' + b"9" * 5000 + b"}", "it is not valid JSON"),
         (b"[]", "it holds no JSON object"),
-        (b'{"a": "\xff"}', "byte 7 is no UTF-8"),
+        (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
         (b'{"labels": "no"}', "labels is 'no'"),
         (b'{"label_scale": NaN}', "label_scale is nan, not a positive number"),
         (b'{"label_scale": 1e999}', "label_scale is inf, not a positive number"),

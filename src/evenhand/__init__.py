@@ -1,5 +1,5 @@
-"""Fair federated learning: one small API, every fair method, numbers that show who gained and who
-paid.
+"""Fair federated learning: compare fair training methods, and see which clients and groups gain or
+lose.
 
 >>> import evenhand as eh
 >>> fed = eh.datasets.digits(clients=6, seed=0)
@@ -13,8 +13,9 @@ import importlib
 import os
 from typing import TYPE_CHECKING, Any
 
-# On some processors (AMD's) MKL rounds a matrix product by where the matrix lies in memory, unless
-# this is set before its first product; a client's result would depend on its place in a chunk.
+# On some processors (AMD's) the rounding of MKL's matrix products depends on memory alignment, so a
+# client's result would depend on its place in a chunk. This setting, made before MKL's first
+# product, prevents that.
 os.environ.setdefault("MKL_CBWR", "AUTO")
 
 from evenhand.version import __version__
@@ -100,7 +101,7 @@ if TYPE_CHECKING:
     from evenhand.training.stacks.fit_many import fit_many
     from evenhand.training.stacks.plan import Run
 
-# Names are loaded when they are first used, so that `evenhand --help` does not wait for torch.
+# Names are imported on first use, so that `evenhand --help` does not wait for torch.
 _HOME = {
     "algorithm": [
         "Algorithm",

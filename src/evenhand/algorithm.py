@@ -1,17 +1,11 @@
-"""What a federated method is: a frozen dataclass with pure functions for the server and for one
-client.
+"""The interface of a federated method: a frozen dataclass of pure functions for server and client.
 
-Client functions are written for one client; engines batch them. So: no ``.item()``, no ``if`` on a
-tensor, no in-place change of an argument, no randomness of their own.
+Engines batch the client functions over many clients. They must not call ``.item()``, branch on a
+tensor with ``if``, change an argument in place or draw random numbers.
 
-What few methods need are interfaces that a method inherits beside :class:`Algorithm`:
-:class:`Question`, :class:`Weighting` and, for reports alone, :class:`Reporting`. How clients work
-is a value, :class:`LocalWork`.
-
-Several runs can be trained together (:mod:`evenhand.training.stacks`). Settings that are numbers
-may then be tensors (), with a value for each run; server functions that keep to the same rules are
-batched over runs, others called run by run. What a method derives from its settings in
-``__post_init__`` (a flag) is the same for all runs that are stacked.
+When several runs train together (``evenhand.training.stacks``), a numeric hyper-parameter may be a
+scalar tensor that differs between runs. Server functions that keep to the rules above are batched
+over runs, others are called run by run; values derived in ``__post_init__`` must be equal.
 """
 
 from __future__ import annotations
@@ -37,92 +31,94 @@ from evenhand.tree import Tree
 if TYPE_CHECKING:
     from evenhand.theory.aggregates import Aggregate
 
-State = Tree  # what the server needs for the next round; always holds "model"
+State = Tree  # what the server needs for the next round; always has "model"
 Memory = Tree  # what a client remembers between rounds
-Info = dict[str, Any]  # numbers a report wants
+Info = dict[str, Any]  # metrics for reports
 
 
 class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all of them)
-    """A federated method. The defaults are FedAvg's; a method overrides what it changes."""
+    """Base class of federated methods: override the hooks in which your method differs from FedAvg.
 
-    personal: bool = False  # whether each client ends with a model of its own
+    Set ``personal = True`` if each client ends with its own model. A method that needs more also
+    inherits ``Question``, ``Weighting`` or ``Reporting``, or returns a ``LocalWork``.
+    """
+
+    personal: bool = False
 
     # ---- the server
 
     def init(self, params: Tree, census: Census) -> State:
-        """The first state, from the initial model and what is known about the clients. Raises if
-        the method does not apply."""
+        """Return the first state, from the initial model and what the server knows of the clients.
+
+        Raise a ValueError if the method cannot run on this federation.
+        """
         return {"model": params}
 
     def task(self, state: State, ids: Tensor) -> Task:
-        """What to send to clients ``ids``."""
+        """Return what the server sends to clients ``ids``."""
         return Task(shared={"model": state["model"]})
 
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
-        """The next state, and numbers for reports."""
+        """Return the next state, and metrics for reports."""
         return {**state, "model": step(state["model"], replies)}, {}
 
     def result(self, state: State) -> Tree:
-        """The model that is handed out."""
+        """Return the trained model."""
         model: Tree = state["model"]
         return model
 
     def join(self, state: State, before: State, after: State) -> State:
-        """The state when clients have joined; ``before`` and ``after`` are the first states without
-        and with them."""
+        """Extend the state for new clients; ``before``, ``after``: first states without and with
+        them."""
         return grown(state, before, after)
 
     # ---- one client
 
     def start(self, task: Task, memory: Memory) -> Tree:
-        """The variables that the client optimises, at their starting point: a tree with a few names
-        at the top."""
+        """Return the variables that the client optimises, at their starting point."""
         return {"model": task.shared["model"]}
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        """() what the client minimises over them."""
+        """Return the scalar that the client minimises over ``variables``."""
         return model.loss(variables["model"], batch)
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        """Step sizes of variables whose step size is not the round's ``task.shared["lr"]``."""
+        """Return step sizes for variables that do not use the round's ``task.shared["lr"]``."""
         return {}
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        """What the client sends, and what it remembers. ``data`` is all its training data."""
+        """Return the client's reply and its next memory; ``data`` is all of its training data."""
         return Reply(total=weighted(tree.sub(start["model"], end["model"]), task)), memory
 
     def memory(self, params: Tree) -> Memory:
-        """What a client remembers before its first round; ``params`` is the initial model."""
+        """Return a client's memory before its first round; ``params`` is the initial model."""
         return {}
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
-        """The model a client would use: ``shared["model"]`` is the one handed out."""
+        """Return the model that a client uses; ``shared["model"]`` is the trained model."""
         model: Tree = shared["model"]
         return model
 
     def entries(self, asked: Asked) -> Entries:
-        """What the entries of a client's reply can be; a class that changes ``reply`` says it
-        anew."""
+        """Declare which values a client's reply may have; override it together with ``reply``."""
         return stepped(asked)
 
-    # ---- what few methods have
-
     def question(self) -> Question | None:
-        """The question before each round's training."""
+        """Return the question asked before each round's training, if any."""
         return self if isinstance(self, Question) else None
 
     def weighting(self) -> Weighting | None:
-        """The say in who trains, and with which coefficient."""
+        """Return the object that changes sampling and coefficients, if any."""
         return self if isinstance(self, Weighting) else None
 
     def local_work(self) -> LocalWork:
-        """How clients work."""
+        """Return how clients train locally."""
         return LocalWork()
 
     def reporting(self) -> Reporting | None:
-        """What reports can tell of the method."""
+        """Return what reports can say about the method, if anything."""
         return self if isinstance(self, Reporting) else None
 
     def __new__(cls, *_: Any, **settings: Any) -> Self:
@@ -134,7 +130,7 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         return super().__new__(cls)
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Refuse a function of an interface that the class does not have: nothing would call it."""
+        """Refuse a hook whose interface the class does not inherit, since nothing would call it."""
         super().__init_subclass__(**options)
         if "reply" in vars(cls) and "entries" not in vars(cls):
             cls.entries = lambda self, asked: undeclared(asked)  # type: ignore[method-assign]
@@ -145,38 +141,39 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
                 raise TypeError(f"{cls.__name__}.{name} has no effect: {now}")
 
 
-# ---- the optional interfaces
-
-
 class Survey(NamedTuple):
-    """What a question sends, and to whom."""
+    """A question to clients: what is sent, and to whom.
 
-    shared: Tree  # the same for everyone
-    own: Tree = {}  # row i belongs to client i, of all clients  # noqa: RUF012 (never changed)
-    # "cohort": those about to train; "everyone"; a number: so many, drawn uniformly
+    Attributes:
+        shared: sent to everyone.
+        own: row i goes to client i, counted over all clients.
+        who: "cohort", "everyone", or a number of clients to draw uniformly.
+        needed: whether to ask in this round; a tensor if that depends on the state.
+    """
+
+    shared: Tree
+    own: Tree = {}  # noqa: RUF012 (never changed)
     who: str | int = "cohort"
-    # () whether it is asked this round; a tensor where that depends on the state
     needed: Tensor | bool = True
 
 
 class Question(ABC):
-    """A question to clients before each round's training."""
+    """Inherit this to ask clients something before each round's training."""
 
     @abstractmethod
     def ask(self, state: State) -> Survey | None:
-        """What to ask; None where the method never asks. What is asked in some rounds alone says
-        so in ``needed``."""
+        """Return the question, or None if the method never asks; ``needed`` skips single rounds."""
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        """One client's answer: by default its loss at the model sent."""
+        """Return one client's answer: by default its loss on the model sent."""
         return Reply(each={"loss": model.loss(task.shared["model"], data)})
 
     def learn(self, state: State, replies: Replies) -> State:
-        """The state after the answers."""
+        """Return the state after the answers."""
         return state
 
     def answer_entries(self, asked: Asked) -> Entries:
-        """What the entries of an answer can be, by name; see :meth:`Algorithm.entries`."""
+        """Declare which values an answer may have; see ``Algorithm.entries``."""
         return {"loss": Entry(kind="loss")}
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -186,15 +183,14 @@ class Question(ABC):
 
 
 class Weighting(ABC):  # noqa: B024 (a method may need either function)
-    """A say in who trains, and with which coefficient."""
+    """Inherit this to change which clients train, and with which coefficients."""
 
     def chances(self, state: State) -> Tensor | None:
-        """(n,) weights of sum one that take the place of the clients' base weights when this
-        round's cohort is drawn."""
+        """Return sampling weights (n,) that sum to one, in place of the clients' base weights."""
         return None
 
     def reweigh(self, state: State, draw: Draw) -> Draw:
-        """The cohort that trains, and its coefficients, from the one drawn."""
+        """Return the cohort that trains and its coefficients, given the cohort drawn."""
         return draw
 
 
@@ -204,56 +200,61 @@ def _unchanged(local: LocalSGD, round: int) -> LocalSGD:
 
 @dataclass(frozen=True)
 class LocalWork:
-    """How clients work, where it is not the run's local solver alone."""
+    """How clients train locally, if it differs from the run's local solver.
 
-    # whether reply also finds the variables at a random moment of local work, in end["snapshot"]
+    Attributes:
+        snapshot: pass ``reply`` the variables at a random local step, as ``end["snapshot"]``.
+        whole_data: pass ``objective`` all of the client's data, as ``batch.whole``.
+        solver: returns the local solver of a round, given the run's solver and the round.
+        last: a method whose local training every client does once after the last round; the client
+            keeps only the memory.
+    """
+
     snapshot: bool = False
-    # whether objective also finds all of the client's data, in batch.whole
     whole_data: bool = False
-    # the local solver of a round, from the run's
     solver: Callable[[LocalSGD, int], LocalSGD] = _unchanged
-    # a method whose local work every client does once after the last round, to keep what it then
-    # remembers
     last: Algorithm | None = None
 
 
 class Certificate(NamedTuple):
-    """Which weight each client effectively had at the end, and how far these weights are from the
-    best ones."""
+    """The effective weight of each client at the end of training, and how far from optimal it is.
 
-    value: Tensor  # () the objective at the clients' losses
-    weights: Tensor  # (n,) what a change of each client's loss counts for; not always of sum one
-    # () >= 0: the part of the objective that these weights do not explain, the duality gap
+    Attributes:
+        value: the objective at the clients' losses.
+        weights: (n,) derivative of the objective by each client's loss; need not sum to one.
+        gap: the part of the objective these weights do not explain (the duality gap), >= 0.
+    """
+
+    value: Tensor
+    weights: Tensor
     gap: Tensor
 
     @classmethod
     def of(cls, aggregate: Aggregate, losses: Tensor, base: Tensor) -> Certificate:
-        """Of a method whose weights are the gradient of its objective by construction."""
+        """Return the certificate of a method whose weights are the gradient of its objective."""
         weights = aggregate.weights(losses, base)
         return cls(aggregate.value(losses, base), weights, aggregate.gap(losses, base, weights))
 
 
 class Reporting(ABC):  # noqa: B024 (a method may have either)
-    """What reports can tell of a method; training does not depend on it."""
+    """Inherit this to tell reports about the method; training does not depend on it."""
 
     def visible(self, census: Census) -> tuple[str, ...]:
-        """What the server sees of a single client, in words; nothing where it needs sums alone."""
+        """Say in words what the server sees client by client; empty if it only needs sums."""
         return ()
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        """The weights that clients have at their ``losses`` (n,) of the model handed out; None
-        where the method has none."""
+        """Return the effective weights at the clients' ``losses`` (n,), or None."""
         return None
 
 
 def visible(algorithm: Algorithm, census: Census) -> tuple[str, ...]:
-    """What the server of a method sees of a single client, in words; nothing where it needs sums
-    alone."""
+    """Say in words what a method's server sees client by client; empty if it only needs sums."""
     reporting = algorithm.reporting()
     return () if reporting is None else reporting.visible(census)
 
 
-# functions that are called where a class has the interface alone, and how to get it
+# hooks that are called only if the class has the interface, and how to get it
 INTERFACE_OF: dict[str, tuple[type | None, str]] = {
     **{
         name: (interface, f"inherit {interface.__name__} too")
@@ -263,21 +264,21 @@ INTERFACE_OF: dict[str, tuple[type | None, str]] = {
     },
     "survey": (None, "inherit Question and call it ask"),
     "seen": (None, "inherit Reporting and call it visible"),
-    "local_solver": (None, "give it as solver of the LocalWork that local_work returns"),
-    "finish": (None, "give what it returns as last of the LocalWork that local_work returns"),
+    "local_solver": (None, "pass it as solver of the LocalWork that local_work returns"),
+    "finish": (None, "pass what it returns as last of the LocalWork that local_work returns"),
     "snapshot": (None, "set it in the LocalWork that local_work returns"),
     "whole_data": (None, "set it in the LocalWork that local_work returns"),
 }
 
 
 def weighted(delta: Tree, task: Task) -> Tree:
-    """A client's share in the cohort's mean step: a_i * delta, and its part of the normaliser."""
+    """Return a client's share of the cohort's mean step: a_i * delta, and its part of the
+    normaliser."""
     return {"delta": tree.scale(delta, task.own["weight"]), "weight": task.own["share"]}
 
 
 def mean_step(replies: Replies, key: str = "delta") -> Any:
-    """The summed steps divided by the summed weights; zero where all weights are zero (nobody
-    counts, the model stays)."""
+    """Divide the summed steps by the summed weights; zero if all weights are zero."""
     sums = replies.sums if isinstance(replies.sums[key], dict) else replies.total
     weight, total = sums["weight"], sums[key]
     factor = torch.where(
@@ -287,12 +288,12 @@ def mean_step(replies: Replies, key: str = "delta") -> Any:
 
 
 def step(params: Tree, replies: Replies) -> Tree:
-    """params - mean step, computed in float64 and rounded once."""
+    """Return params - mean step, computed in float64 and rounded once."""
     return tree.map(lambda p, d: torch.sub(p, d).to(p.dtype), params, mean_step(replies))
 
 
 def normalised(weight: Tensor) -> Tensor:
-    """``weight`` scaled to sum one; all zeros where it is zero."""
+    """Scale ``weight`` to sum to one; zeros stay zeros."""
     total = weight.sum()
     return torch.where(
         total > 0, weight / torch.where(total > 0, total, 1), torch.zeros_like(weight)
@@ -300,21 +301,19 @@ def normalised(weight: Tensor) -> Tensor:
 
 
 def as_rows(stacked: Tree) -> Tensor:
-    """(K, P) in float64, one client's whole tree in each row."""
+    """Flatten a stacked tree to (K, P) in float64, one client per row."""
     return torch.cat([leaf.reshape(len(leaf), -1).double() for leaf in tree.leaves(stacked)], dim=1)
 
 
 def descend(params: Tree, direction: Tensor) -> Tree:
-    """params - direction, a vector (P,) in the order of :func:`as_rows`, computed in float64 and
-    rounded once."""
+    """Return params - direction, a vector (P,) in the order of ``as_rows``, rounded once."""
     pieces = iter(torch.split(direction, [leaf.numel() for leaf in tree.leaves(params)]))
     return tree.map(lambda p: (p.double() - next(pieces).reshape(p.shape)).to(p.dtype), params)
 
 
 def holds(condition: Tensor) -> bool:
-    """Whether a condition () holds, for a warning; False while several runs are stacked, where it
-    has no single answer."""
+    """Whether a scalar condition holds, for a warning; False while several runs are stacked."""
     try:
         return bool(condition)
-    except RuntimeError:  # of torch.func
+    except RuntimeError:  # raised by torch.func
         return False

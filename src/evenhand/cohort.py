@@ -1,15 +1,15 @@
-"""Who takes part in a round, and with which coefficient.
+"""Which clients take part in a round, and with which coefficients.
 
 | scheme                                | draw                               | coefficient a_i     |
 |---------------------------------------|------------------------------------|---------------------|
 | A  Full()                             | everyone                           | w_i                 |
 | B  Proportional(k)                    | k independent draws, prob. w_i     | 1/k each time drawn |
 | C  Proportional(k, replacement=False) | k distinct, one by one, prob. ~w_i | 1/k                 |
-| D  Uniform(k, unbiased=True)          | k distinct clients, all alike      | (n/k) w_i           |
-| E  Uniform(k)                         | k distinct clients, all alike      | w_i / sum over those|
+| D  Uniform(k, unbiased=True)          | k distinct, equally likely         | (n/k) w_i           |
+| E  Uniform(k)                         | k distinct, equally likely         | w_i / cohort's sum  |
 
-w_i are the base weights of the census: the share of the data, or 1/n. Draws depend on (seed, round)
-alone.
+w_i are the base weights of the census: the share of the data, or 1/n. Draws depend only on
+(seed, round).
 """
 
 from __future__ import annotations
@@ -31,13 +31,11 @@ class Draw(NamedTuple):
 
     ids: Tensor  # (K,) int64
     weight: Tensor  # (K,) float64, the coefficient a_i
-    # (K,) float64, sums to 1: the client's part of the normaliser, so that missing replies can be
-    # made up for
+    # (K,) float64, sums to 1: the client's part of the normaliser, to correct for missing replies
     share: Tensor
 
     def ascending(self) -> Draw:
-        """The same cohort by client number: sums are taken in this order, however the clients were
-        listed."""
+        """Sort the cohort by client number, the order in which sums are taken."""
         ids = self.ids.numpy()
         if bool((ids[1:] > ids[:-1]).all()):
             return self
@@ -46,11 +44,11 @@ class Draw(NamedTuple):
 
 
 class Cohort(ABC):
-    """A way to choose the clients of a round."""
+    """Base class of the ways to choose the clients of a round."""
 
     @abstractmethod
     def draw(self, census: Census, seed: int, round: int) -> Draw:
-        """The cohort of one round."""
+        """Draw the cohort of one round."""
 
     def check(self, census: Census) -> None:  # noqa: B027 (most cohorts can always be drawn)
         """Raise a ValueError if this cohort cannot be drawn from these clients."""
@@ -58,19 +56,22 @@ class Cohort(ABC):
 
 @dataclass(frozen=True)
 class Full(Cohort):
-    """Everyone, every round (scheme A)."""
+    """Every client, every round (scheme A)."""
 
     def draw(self, census: Census, seed: int, round: int) -> Draw:
+        """Return all clients, weighted by their base weights."""
         return Draw(torch.arange(census.clients), census.weight, census.weight)
 
 
 @dataclass(frozen=True)
 class Uniform(Cohort):
-    """``k`` distinct clients, all equally likely.
+    """Draw ``k`` distinct clients, all equally likely.
 
-    Coefficients are the clients' weights, normalised over the cohort (scheme E); with ``unbiased``
-    they are (n/k) w_i (scheme D), so that the expected step is the full one while a single step can
-    be longer or shorter.
+    Args:
+        k: clients per round.
+        unbiased: by default, the clients' weights are normalised over the cohort (scheme E). With
+            True they are (n/k) w_i (scheme D): the expected step is the full one, but single steps
+            vary in length.
     """
 
     k: int
@@ -80,9 +81,11 @@ class Uniform(Cohort):
         require_whole("the number of clients per round", self.k, 1)
 
     def check(self, census: Census) -> None:
+        """Raise a ValueError if there are fewer than ``k`` clients."""
         _check_enough(self.k, census)
 
     def draw(self, census: Census, seed: int, round: int) -> Draw:
+        """Draw the cohort of one round."""
         chosen = _generator(seed, round).choice(census.clients, self.k, replace=False)
         ids = torch.from_numpy(np.sort(chosen))
         weight = census.weight[ids]
@@ -90,17 +93,19 @@ class Uniform(Cohort):
             return Draw(
                 ids, weight * (census.clients / self.k), torch.full_like(weight, 1 / self.k)
             )
-        # a method's own weights may be zero for all of them
+        # a method's own weights may all be zero
         share = weight / weight.sum() if weight.sum() > 0 else weight
         return Draw(ids, share, share)
 
 
 @dataclass(frozen=True)
 class Proportional(Cohort):
-    """``k`` draws with probabilities equal to the clients' weights, each counting 1/k.
+    """Draw ``k`` clients with probabilities equal to their weights; each draw counts 1/k.
 
-    With replacement (scheme B) a client drawn twice trains once and counts twice; without (scheme
-    C) clients are drawn one after the other among those left.
+    Args:
+        k: draws per round.
+        replacement: with True (scheme B), a client drawn twice trains once and counts twice. With
+            False (scheme C), clients are drawn one by one from those not yet drawn.
     """
 
     k: int
@@ -110,18 +115,20 @@ class Proportional(Cohort):
         require_whole("the number of clients per round", self.k, 1)
 
     def check(self, census: Census) -> None:
+        """Raise a ValueError if ``k`` distinct clients cannot be drawn."""
         if not self.replacement:
             _check_enough(self.k, census)
 
     def draw(self, census: Census, seed: int, round: int) -> Draw:
+        """Draw the cohort of one round."""
         generator, probability = _generator(seed, round), census.weight.numpy()
         if self.replacement:
             edges = np.cumsum(probability)
             drawn = np.searchsorted(edges, generator.random(self.k) * edges[-1], side="right")
             chosen, times = np.unique(np.minimum(drawn, census.clients - 1), return_counts=True)
         else:
-            # the k earliest of exponential clocks with rates w_i: the same law as drawing one by
-            # one among those left
+            # the k earliest of exponential clocks with rates w_i: the same law as drawing clients
+            # one by one without replacement
             clocks = np.full(census.clients, np.inf)
             np.divide(
                 generator.exponential(size=census.clients),
@@ -143,7 +150,7 @@ def _generator(seed: int, round: int) -> np.random.Generator:
 def _check_enough(k: int, census: Census) -> None:
     require(
         k <= census.clients,
-        "{} clients per round, but the federation has {}; use at most that many, or Full()",
+        "{} clients per round, but the federation has {}; lower the number, or use Full()",
         k,
         census.clients,
     )

@@ -1,11 +1,11 @@
 """The exceptions a caller may want to catch.
 
-EvenhandError
-├── ClientError      something failed inside a client's work; names client, round and stage
-├── DataError        a data file is missing, damaged, or not what it should be; names file and row
-├── RunError         a run directory is missing, damaged, or belongs to another run
-│   └── WriteError   a file cannot be written: no space left, read-only; also an OSError
-└── SpecError        a spec file or command-line override does not make sense
+    EvenhandError
+    ├── ClientError      a client's work failed; names client, round and stage
+    ├── DataError        a data file is missing, damaged or unsuitable; names file and row
+    ├── RunError         a run directory is missing, damaged, or belongs to another run
+    │   └── WriteError   a file cannot be written (disk full, read-only); also an OSError
+    └── SpecError        a spec file or a command-line override is invalid
 
 Wrong arguments raise ValueError or TypeError.
 """
@@ -25,7 +25,7 @@ from typing import Any
 
 HERE = str(Path(__file__).parent)
 RAISE = dis.opmap["RAISE_VARARGS"]
-# what torch and NumPy say of too much memory, beside MemoryError
+# how torch and NumPy report a lack of memory, besides MemoryError
 NO_MEMORY = (
     "can't allocate memory",
     "out of memory",
@@ -36,27 +36,27 @@ NO_MEMORY = (
 
 
 class EvenhandError(Exception):
-    """Base of the errors of this library."""
+    """Base class of this library's errors."""
 
 
 class ClientError(EvenhandError):
-    """A client's work failed. The cause is chained."""
+    """A client's work failed; the cause is chained."""
 
 
 class DataError(EvenhandError, ValueError):
-    """A data file cannot be used."""
+    """A data file is missing, damaged, or holds unsuitable values."""
 
 
 class RunError(EvenhandError):
-    """A run directory cannot be used."""
+    """A run directory is missing, damaged, or belongs to another run."""
 
 
 class WriteError(RunError, OSError):
-    """A file cannot be written."""
+    """A file cannot be written, for example because the disk is full."""
 
 
 class SpecError(EvenhandError, ValueError):
-    """A run specification is wrong."""
+    """A spec or a command-line override is invalid."""
 
 
 def require_whole(name: str, value: object, least: int, optional: bool = False) -> None:
@@ -74,7 +74,7 @@ def require_whole(name: str, value: object, least: int, optional: bool = False) 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
     """Raise a ValueError unless ``value`` is a number in ``interval``: "[0, inf)", "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
-    # NaN is inside no interval
+    # NaN lies in no interval
     number = _as_float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
     if (low <= number if interval[0] == "[" else low < number) and (
         number <= high if interval[-1] == "]" else number < high
@@ -97,35 +97,35 @@ def _as_float(value: Any) -> float:
 
 
 def brief(value: object, most: int = 60) -> str:
-    r"""What somebody gave, in one line that is not long.
+    r"""Show a user's value on one line, shortened if it is long.
 
     >>> brief("a\nb"), brief(10**400, 12)
     ("'a\\nb'", '100000000000…')
     """
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
-        value = value.item()  # type: ignore[attr-defined]  # 3 and not np.int64(3)
+        value = value.item()  # type: ignore[attr-defined]  # 3, not np.int64(3)
     try:
         shown = repr(value)
-    except ValueError:  # Python writes no whole number of more than 4,300 digits
-        shown = f"{type(value).__name__} of thousands of digits"
+    except ValueError:  # Python prints no integer of more than 4,300 digits
+        shown = f"{type(value).__name__} with thousands of digits"
     shown = " ".join(shown.split())
     return shown if len(shown) <= most else f"{shown[:most]}…"
 
 
 def require_memory(what: str, size: float) -> None:
-    """Raise a ValueError unless ``size`` bytes for ``what`` can be had on this machine."""
+    """Raise a ValueError if ``what`` needs more bytes (``size``) than this machine has."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     have = pages if limit == resource.RLIM_INFINITY else min(pages, limit)
     if size > have:
         raise ValueError(
-            f"{what} would take about {gibibytes(size)} of memory, and this machine has"
+            f"{what} would need about {gibibytes(size)} of memory; this machine has"
             f" {gibibytes(have)}"
         )
 
 
 def gibibytes(size: float) -> str:
-    """An amount of memory, for people.
+    """Format an amount of memory for people.
 
     >>> gibibytes(3 << 29), gibibytes(10**14)
     ('1.5 GiB', '93,132 GiB')
@@ -142,7 +142,7 @@ def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def require_kind(name: str, value: object, kind: type, example: str) -> None:
-    """Raise a TypeError unless ``value`` is a ``kind``; ``example`` shows one."""
+    """Raise a TypeError unless ``value`` is a ``kind``; the message shows ``example``."""
     if not isinstance(value, kind):
         shown = f" {value!r}" if isinstance(value, str | Real) else ""
         got = (
@@ -157,7 +157,7 @@ def require_kind(name: str, value: object, kind: type, example: str) -> None:
 
 
 def unknown(what: str, name: object, known: Collection[str]) -> str:
-    """The message for a name that is not among ``known``: it gives the nearest one."""
+    """Return the message for a name that is not in ``known``, with the closest match."""
     close = difflib.get_close_matches(str(name).lower(), known, n=1)
     hint = (
         f"did you mean {close[0]!r}?"
@@ -170,7 +170,7 @@ def unknown(what: str, name: object, known: Collection[str]) -> str:
 
 
 def require_known(what: str, name: object, known: Collection[str]) -> None:
-    """Raise a ValueError that gives the nearest name unless ``name`` is among ``known``."""
+    """Raise a ValueError that suggests the closest match unless ``name`` is in ``known``."""
     if not isinstance(name, str) or name not in known:
         raise ValueError(unknown(what, name, known))
 
@@ -182,16 +182,16 @@ def require(condition: bool, message: str, *values: object) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message; messages of ours have no other."""
+    """Return the first line of an error's message; our own messages have only one."""
     return next(iter(str(error).strip().splitlines()), "") or type(error).__name__
 
 
 def is_expected(error: BaseException) -> bool:
-    """Whether an error tells a user what to mend; the others are faults of the program.
+    """Whether an error tells the user what to fix; any other error is a bug.
 
-    Expected are errors of this library and of the operating system, missing packages, and errors
-    about arguments that a ``raise`` has raised, ours or of a user's own method: not those that the
-    interpreter or another library raises while our code runs.
+    Expected are errors of this library and of the operating system, missing packages, and argument
+    errors raised by a ``raise`` statement in our code or in the user's. Errors raised by the
+    interpreter or by another library are not.
     """
     if isinstance(error, EvenhandError | OSError | ImportError):
         return True
@@ -209,14 +209,14 @@ def is_expected(error: BaseException) -> bool:
 
 
 def _is_own(file: str) -> bool:
-    """Whether a file is of this library, or of its user."""
+    """Whether a file belongs to this library or to its user."""
     places = sysconfig.get_paths()
     installed = [places[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")]
     return file.startswith(HERE) or not file.startswith(("<", *installed))
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether memory could not be had: of Python, of NumPy, or of torch."""
+    """Whether Python, NumPy or torch ran out of memory."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ValueError)
         and any(text in str(error) for text in NO_MEMORY)

@@ -1,4 +1,4 @@
-"""Files that are either whole or not there: written beside, flushed to disk, then renamed."""
+"""Files that are complete or absent: written to a temporary file, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from evenhand.reading import read_tensors as read_tensors
 from evenhand.tree import Tree
 
 FORMATS = ("csv", "parquet", "json")  # of tables
-# what a file is called until it is whole: a dot, its name, a dot, and eight letters or digits
+# the name of an incomplete file: a dot, its name, a dot, and eight letters or digits
 _PARTIAL = re.compile(r"\.(.+\.(?:csv|html|json|parquet|safetensors|toml))\.[a-z0-9_]{8}")
 _REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room"),
@@ -42,26 +42,26 @@ def cache_home() -> Path:
 
 
 def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file so that a crash leaves the old one or the new one, never a part."""
+    """Write a file so that a crash leaves either the old or the new version."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob(f".{glob.escape(path.name)}.????????"):
             _remove_unless_alive(left)
         try:
             _write(path, content)
-        except FileNotFoundError:  # taken for a leftover, in the moment before it was locked
+        except FileNotFoundError:  # another process took it for a leftover before it was locked
             _write(path, content)
     except OSError as error:
         raise cannot_write(path, error) from error
 
 
 def _write(path: Path, content: bytes) -> None:
-    # named before it is made, so that whatever interrupts us here also removes it
+    # named before it is created, so that an interruption here also removes it
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         with temporary.open("xb") as file:
             with suppress(OSError):  # some network file systems have no locks
-                # given back when this process dies, however it dies
+                # the system releases the lock when this process ends
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             file.write(content)
             file.flush()
@@ -78,7 +78,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def cannot_write(path: str | Path, error: OSError) -> WriteError:
-    """The error of a file that cannot be written: which, why, and what to do."""
+    """Return the error for a file that cannot be written: which file, why, and what to do."""
     if isinstance(error, WriteError):
         return error
     remedy = _REMEDIES.get(error.errno or 0)
@@ -91,10 +91,10 @@ def cannot_write(path: str | Path, error: OSError) -> WriteError:
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A CSV table; columns in the order of their first appearance, floats with all digits."""
+    """Write a CSV table: columns in order of first appearance, floats with all digits."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     buffer = io.StringIO()
-    # the writer forgets that readers take a lone \\r for the end of a row
+    # the writer ignores that readers take a lone \\r for the end of a row
     ends = any("\r" in value for row in rows for value in row.values() if isinstance(value, str))
     writer = csv.DictWriter(
         buffer,
@@ -114,18 +114,21 @@ def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def as_cell(value: Any) -> Any:
-    """A value for a cell of a CSV file; a text that a spreadsheet would take for a formula gets an
-    apostrophe in front, as spreadsheets write such texts themselves."""
+    """Return a value for a CSV cell.
+
+    Text that a spreadsheet would run as a formula gets a leading apostrophe, the way spreadsheets
+    mark such text themselves.
+    """
     return f"'{value}" if isinstance(value, str) and FORMULA.match(value) else value
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A JSON file."""
+    """Write a JSON file."""
     write_atomic(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def check_formats(formats: Iterable[str]) -> None:
-    """Raise where tables cannot be written so."""
+    """Raise if tables cannot be written in one of these formats."""
     for name in formats:
         require_choice("format", name, FORMATS)
         if name == "parquet" and find_spec("pyarrow") is None:
@@ -139,9 +142,9 @@ def write_tables(
     tables: Mapping[str, Sequence[Mapping[str, Any]]],
     formats: Iterable[str] = ("csv",),
 ) -> list[Path]:
-    """Write each table as NAME.csv, NAME.parquet or NAME.json; the paths.
+    """Write each table as NAME.csv, NAME.parquet or NAME.json, and return the paths.
 
-    Tables without rows are left out.
+    Tables without rows are not written.
     """
     written = []
     for name, rows in tables.items():
@@ -166,8 +169,8 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
             float if isinstance(value, int | float) else type(value)
             for value in frame[name].dropna()
         }
-        # a hyper-parameter that is a number here and a text or list there; Parquet's columns have
-        # one kind
+        # a hyper-parameter may be a number in one row and a text or list in another; a Parquet
+        # column has one type
         if len(kinds) > 1:
             frame[name] = frame[name].map(str, na_action="ignore")
     buffer = io.BytesIO()
@@ -176,7 +179,7 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """Values as JSON knows them; numbers that are not finite as null."""
+    """Convert values to JSON's types; numbers that are not finite become null."""
     if isinstance(value, Mapping):
         return {str(key): plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -187,32 +190,32 @@ def plain(value: Any) -> Any:
 
 
 def json_text(value: Any) -> str:
-    """Text of :func:`plain` values."""
+    """Return the JSON text of any value that ``plain`` converts."""
     return json.dumps(plain(value), indent=2)
 
 
 def write_tensors(path: Path, tensors: Tree, metadata: Mapping[str, Any] | None = None) -> None:
-    """A safetensors file from a tree."""
+    """Write a tree to a safetensors file."""
     from safetensors.torch import save
 
     flat = {
         key: leaf.detach().cpu().contiguous().clone() for key, leaf in tree.flatten(tensors).items()
     }
-    # the format sorts its keys, and sums over a tree depend on their order; it shuffles its
-    # metadata, so there is one entry
+    # the format sorts its keys, but sums over a tree depend on their order; it shuffles metadata,
+    # so all of ours is one entry
     about = {"order": list(flat), **(metadata or {})}
     about[DIGEST] = digest_of(flat, json.dumps(about))
     write_atomic(path, save(flat, {"evenhand": json.dumps(about)}))
 
 
 def is_partial(path: Path) -> bool:
-    """Whether a file is, by its name, one that was never finished."""
+    """Whether a file's name marks it as incomplete."""
     return _PARTIAL.fullmatch(path.name) is not None
 
 
 def clear_partial(directory: Path) -> None:
-    """Remove what killed processes left half-written in a directory; files that a live process is
-    writing stay."""
+    """Remove incomplete files of killed processes from a directory, but not those still being
+    written."""
     if directory.is_dir():
         for path in directory.iterdir():
             if is_partial(path):
@@ -220,8 +223,8 @@ def clear_partial(directory: Path) -> None:
 
 
 def _remove_unless_alive(path: Path) -> None:
-    """Remove a half-written file, unless the process that writes it holds its lock."""
-    with suppress(OSError):  # it has just got its name, or whoever writes it is alive
+    """Remove an incomplete file unless the process that writes it holds its lock."""
+    with suppress(OSError):  # it was just renamed, or its writer is alive
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

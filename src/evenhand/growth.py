@@ -1,6 +1,6 @@
-"""Clients that join a run: the server's state for more clients, from the one for fewer.
+"""Clients that join a run: extends the server's state to more clients.
 
-Clients, groups and teams that come later have the next numbers, so every old one keeps its own.
+New clients, groups and teams get the next numbers, so existing numbers stay valid.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ __all__ = ["Extent", "first_clients", "grown", "resettled"]
 
 
 def first_clients(federation: Federation, extent: Extent) -> Federation:
-    """The federation as it was with fewer clients."""
+    """Return the federation as it was with fewer clients."""
     return federation.first(extent)
 
 
 def grown(state: Tree, before: Tree, after: Tree) -> Tree:
-    """``state`` for more clients, given a method's first states for fewer (``before``) and for more
-    (``after``).
+    """Extend ``state`` to more clients.
 
-    Leaf by leaf: what is still as it was at first is a constant of the census (base weights, codes
-    of teams), and the new one is taken. What was learned is kept; where it has an entry for each
-    client, group or team, those who join have the entry they would start with.
+    ``before`` and ``after`` are the method's first states for fewer and for more clients. A leaf
+    that has not changed since the start is a constant of the census (base weights, team codes): the
+    new constant replaces it. A learned leaf is kept; if it has an entry per client, group or team,
+    new ones get their initial entry.
     """
     return {
         key: (
@@ -52,12 +52,11 @@ def _leaf(key: str, now: Tensor, before: Tensor, after: Tensor) -> Tensor:
 
 
 def resettled(dual: Tensor, before: Tensor, after: Tensor) -> Tensor:
-    """``dual`` (m,) as a distribution again: newcomers get their base weight, the others share the
-    rest as they did.
+    """Turn ``dual`` (m,) back into a distribution after clients have joined.
 
-    ``before`` (n,) and ``after`` (m,) are the base weights; newcomers are those that had none.
-    Duals that are equal to the base weights stay so, and no old client gains or loses against
-    another.
+    New clients get their base weight; the others share the rest in their old proportions.
+    ``before`` (n,) and ``after`` (m,) are the base weights; a new client had none. Duals equal to
+    the base weights stay equal to them, and no existing client gains or loses against another.
     """
     known = F.pad(before, (0, len(after) - len(before))) > 0
     rest = torch.where(known, after, 0).sum() / torch.where(known, dual, 0).sum()

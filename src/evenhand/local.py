@@ -1,6 +1,6 @@
 """The local solver, and the order in which a client visits its samples.
 
-The order depends on (seed, round, client) alone: every sample gets a key from a counter-based hash,
+The order depends only on (seed, round, client): every sample gets a key from a counter-based hash,
 and the keys are sorted. Every engine and device finds the same permutation, and there is no
 generator state to save.
 """
@@ -28,24 +28,27 @@ class Schedule(NamedTuple):
 
     positions: Tensor  # (K, S', W) positions within the client's data; 0 where not valid
     valid: Tensor  # (K, S', W) whether this is a sample, not padding
-    # (K,) number of local steps; step s uses row s of positions, or row 0 where S' is 1 (whole
-    # local data)
+    # (K,) number of local steps; step s uses row s of positions, or row 0 if S' is 1 (all data)
     steps: Tensor
 
 
 @dataclass(frozen=True)
 class LocalSGD:
-    """Stochastic gradient descent on a client, for any objective over any tree of variables.
+    """Stochastic gradient descent on a client's data.
+
+    >>> LocalSGD(lr=0.1, epochs=2, batch_size=32, decay=0.5).rate(round=3)
+    0.0125
 
     Args:
-        lr: step size of the first round.
-        epochs, steps: how long a client works in one round: passes over its data (default one), or
-            a number of steps.
-        batch_size: samples per step; None takes all local data at once.
-        momentum: heavy-ball momentum, started at zero in every round.
-        weight_decay: adds weight_decay * parameter to the gradient of models (not of scalars such
-            as rFedFair's eta).
-        decay: the step size of round r is lr * decay**r.
+        lr: step size in the first round.
+        epochs: passes over the client's data per round; one if neither ``epochs`` nor ``steps`` is
+            given.
+        steps: number of steps per round, instead of ``epochs``.
+        batch_size: samples per step; None uses all local data in every step.
+        momentum: heavy-ball momentum, reset to zero in every round.
+        weight_decay: adds weight_decay * parameter to the gradient of the model (but not of scalars
+            such as rFedFair's eta).
+        decay: the step size of round r is lr * decay**r, counting from 0.
     """
 
     lr: float
@@ -61,7 +64,7 @@ class LocalSGD:
         both = self.epochs is not None and self.steps is not None
         require(
             not both,
-            "give epochs or steps, not both (got epochs={}, steps={})",
+            "pass epochs or steps, not both (got epochs={}, steps={})",
             self.epochs,
             self.steps,
         )
@@ -72,16 +75,22 @@ class LocalSGD:
         require_number("decay", self.decay, "(0, 1]", "1 keeps the step size")
 
     def rate(self, round: int) -> float:
-        """Step size of a round (the first is 0)."""
+        """Return the step size of a round; the first round is 0."""
         return self.lr * self.decay**round
 
     def schedule(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
     ) -> Schedule:
-        """The samples that clients ``ids`` (K,) with ``sizes`` (K,) visit.
+        """Return the samples that clients ``ids`` (K,) with ``sizes`` (K,) visit.
 
-        Each client's data are padded to ``width``. ``seed``: one for all, or one for each of them
-        (K,). One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
+        One epoch visits every sample exactly once; the last batch of an epoch may be smaller.
+
+        Args:
+            ids: the clients.
+            sizes: number of samples of each client.
+            width: the length to which each client's data are padded.
+            round: the round, counted from 0.
+            seed: one for all clients, or one per client (K,).
         """
         if self.batch_size is None:
             position = torch.arange(width)
@@ -123,12 +132,12 @@ class LocalSGD:
         rates: dict[str, Tensor],
         active: Tensor | None,
     ) -> None:
-        """One step of K clients, in place on stacked trees.
+        """Take one step of K clients, in place on stacked trees.
 
-        Clients that are not ``active`` (K,) stay where they are. ``velocity`` is also room for the
-        step where there is no momentum; on a GPU it can then be empty. On a CPU, products and
-        differences are separate operations on purpose: a fused multiply-add rounds differently in
-        vectorised and scalar code, and a client's result would then depend on its neighbours.
+        Clients that are not ``active`` (K,) do not move. Without momentum, ``velocity`` is a buffer
+        for the step, and may be empty on a GPU. On a CPU, products and differences are separate
+        operations on purpose: a fused multiply-add rounds differently in vectorised and scalar
+        code, so a client's result would depend on its neighbours.
         """
         for name, variable in variables.items():
             is_model = isinstance(variable, dict)
@@ -139,7 +148,7 @@ class LocalSGD:
                 rate = rates[name].reshape(shape)
                 if self.weight_decay and is_model:
                     grad = grad + value * self.weight_decay
-                # one pass over memory, where it is memory that takes the time
+                # one pass over memory, since memory bandwidth is the limit
                 if value.is_cuda and active is None:
                     value.addcmul_(
                         speed.mul_(self.momentum).add_(grad) if self.momentum else grad,
@@ -149,7 +158,7 @@ class LocalSGD:
                     continue
                 if not velocity:
                     speed = torch.empty_like(value)
-                # without momentum, speed is only room for the step: a new array this large costs as
+                # without momentum, speed is a buffer for the step: a new array this large costs as
                 # much as the product
                 move = (
                     speed.mul_(self.momentum).add_(grad) * rate
@@ -164,7 +173,7 @@ class LocalSGD:
 def permutation(
     ids: Tensor, sizes: Tensor, width: int, epochs: int, round: int, seed: int | Tensor
 ) -> Tensor:
-    """(K, E, width) a random order of samples for each client and epoch; padding comes last."""
+    """Return (K, E, width) a random order of samples per client and epoch, with padding last."""
     key = _mix(
         _unsigned(torch.as_tensor(seed)).reshape(-1, 1, 1), np.array([round], dtype=np.uint64)
     )

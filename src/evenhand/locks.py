@@ -1,7 +1,6 @@
-"""One process at a time works in a directory; others are told which one it is.
+"""Locks that let one process at a time work in a directory, and tell others which one it is.
 
-The operating system gives a lock back when its process dies, however it dies, so nothing has to be
-cleared away by hand.
+The operating system releases a lock when its process ends, so nobody has to clean up by hand.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ LOCK, HOLDER = ".lock", ".lock.json"
 
 
 class Held(RunError):
-    """Another process works in the directory."""
+    """Another process is working in the directory."""
 
 
 @contextmanager
 def hold(directory: Path) -> Iterator[None]:
-    """Work alone in a directory, which is made where it is missing.
+    """Lock a directory, creating it if needed.
 
-    Raises :class:`Held` at once where another process, or another thread of this one, is at it.
+    Raises ``Held`` at once if another process, or another thread of this one, holds the lock.
     """
     from filelock import FileLock, Timeout
 
@@ -48,12 +47,12 @@ def hold(directory: Path) -> Iterator[None]:
             "since": time.strftime("%Y-%m-%d %H:%M:%S"),
         }
         text = json.dumps({**about, "command": " ".join(sys.argv)[:200]})
-        with suppress(OSError):  # a full disk: others are then told of "another process"
+        with suppress(OSError):  # full disk: the message to others then says "another process"
             holder.write_text(text, encoding="utf-8")
         yield
     finally:
-        # while the lock is ours: whoever waits for it finds the file gone and makes a new one.
-        # Where somebody has removed ours, the file that is there now is another's.
+        # done while we hold the lock: a waiting process finds the file gone and creates a new one.
+        # If somebody removed our file, the one there now is not ours.
         with suppress(OSError):
             if (directory / LOCK).stat().st_ino == inode:
                 (directory / HOLDER).unlink()
@@ -62,7 +61,7 @@ def hold(directory: Path) -> Iterator[None]:
 
 
 def _holder(directory: Path) -> str:
-    """The process that holds the lock, in words."""
+    """Describe the process that holds the lock."""
     try:
         about = json.loads((directory / HOLDER).read_text(encoding="utf-8"))
         return (

@@ -1,4 +1,4 @@
-"""The two messages that server and clients share, and what reaches the server after an exchange."""
+"""The messages between server and clients."""
 
 from __future__ import annotations
 
@@ -13,53 +13,66 @@ from evenhand.tree import Tree
 
 
 class Task(NamedTuple):
-    """Server to clients.
+    """What the server sends to clients.
 
     The round loop adds what every method needs: ``shared["lr"]``, the round's step size;
-    ``own["weight"]``, the client's coefficient a_i in the sum over the cohort; ``own["share"]``,
-    its part of the normaliser. The two differ only for the unbiased uniform scheme, whose
-    coefficients do not sum to one (see :mod:`evenhand.cohort`).
+    ``own["weight"]``, the client's coefficient a_i in the sum over the cohort; and
+    ``own["share"]``, its part of the normaliser. The two differ only for ``Uniform(k,
+    unbiased=True)``, whose coefficients do not sum to one.
+
+    Attributes:
+        shared: the same for every client: the model, a dual variable, a level.
+        own: row k is for the k-th client: its weight, its scale factor.
     """
 
-    shared: Tree  # the same for everyone: the model, a dual variable, a level
-    # row k belongs to the k-th client: its weight, its scale factor
+    shared: Tree
     own: Tree = {}  # noqa: RUF012 (never changed)
 
 
 class Reply(NamedTuple):
-    """Client to server. Prefer ``total``: a method with an empty ``each`` can run under secure
-    aggregation."""
+    """What a client sends to the server.
 
-    total: Tree = {}  # only ever seen summed over clients  # noqa: RUF012 (never changed)
-    each: Tree = {}  # seen client by client  # noqa: RUF012 (never changed)
+    Prefer ``total``: a method with an empty ``each`` can run under secure aggregation.
+
+    Attributes:
+        total: the server only sees its sum over clients.
+        each: the server sees it client by client.
+    """
+
+    total: Tree = {}  # noqa: RUF012 (never changed)
+    each: Tree = {}  # noqa: RUF012 (never changed)
 
 
 class Asked(NamedTuple):
-    """What the server knows of one client before its reply comes."""
+    """What the server knows about a client before its reply arrives."""
 
-    task: Task  # as the client has got it: its row of ``own``
-    groups: Tensor | None = None  # (A,) how its training samples divide among groups
-    # local steps, each counted with what momentum makes of it: a constant gradient g moves a
-    # variable by lr * steps * g
+    task: Task  # as the client received it: its row of ``own``
+    groups: Tensor | None = None  # (A,) its number of training samples in each group
+    # local steps, including the effect of momentum: a constant gradient g moves a variable by
+    # lr * steps * g
     steps: float = 0.0
 
 
 @dataclass(frozen=True)
 class Entry:
-    """What an entry of a reply can be. A server that cannot trust its clients refuses what is
-    impossible, and scales down what is out of proportion to the replies of the others.
+    """Which values an entry of a reply may have.
+
+    A server that cannot trust its clients refuses impossible values, and scales down values that
+    are out of proportion to the other clients' replies.
 
     Args:
-        known: what it is equal to, within rounding.
-        low, high: the least and the largest value.
-        kind: "update" has a length that is compared with those of the others, "loss" a value.
-        per: what an update or a loss is multiplied by, to be divided by before it is compared: a
-            number, the name of another entry of the compartment (an update is scaled down with it),
-            or a function of the compartment.
-        least: where ``per`` is below it, nothing is left to compare.
-        slack: how much longer than the others' an honest update can be by the method's own doing.
-        to_loss, from_loss: the loss that an entry is a function of, and the inverse; by default a
-            product with ``per``.
+        known: the exact value, up to rounding.
+        low: the smallest allowed value.
+        high: the largest allowed value.
+        kind: "update" compares lengths between clients, "loss" compares values.
+        per: the factor an update or a loss was multiplied by, divided out before comparing: a
+            number, the name of another entry (an update is scaled down together with it), or a
+            function of all entries.
+        least: if ``per`` is smaller than this, the entry is not compared.
+        slack: how much longer than the other clients' an honest update may be, because of the
+            method.
+        to_loss: converts the entry to a loss; by default it divides by ``per``.
+        from_loss: the inverse of ``to_loss``.
     """
 
     known: Tensor | None = None
@@ -73,41 +86,44 @@ class Entry:
     from_loss: Callable[[Tensor], Tensor] | None = None
 
 
-Entries = dict[str, Entry]  # by their names at the top of a compartment
+Entries = dict[str, Entry]  # by the top-level names in ``total`` or ``each``
 
 
 def stepped(asked: Asked) -> Entries:
-    """What :func:`evenhand.algorithm.weighted` gives."""
+    """Declare the entries that ``evenhand.algorithm.weighted`` returns."""
     own = asked.task.own
     return {"delta": Entry(kind="update", per=own["weight"]), "weight": Entry(known=own["share"])}
 
 
 def undeclared(asked: Asked) -> Entries:
-    """Of a method that does not say: a step is probably a_i times something, and a weight never
-    negative."""
+    """Declare the entries of a method that does not declare its own: probably a_i times a step, and
+    a weight that is not negative."""
     return {**stepped(asked), "weight": Entry(low=0.0)}
 
 
 class Replies(NamedTuple):
-    """What reaches the server after an exchange."""
+    """The clients' replies as the server receives them.
 
-    ids: Tensor  # (k,) clients that answered, ascending
-    total: Tree  # already summed, in float64
-    each: Tree  # stacked, row i is from ids[i]
+    Attributes:
+        ids: (k,) the clients that replied, in ascending order.
+        total: the sum over clients, in float64.
+        each: stacked; row i is from client ``ids[i]``.
+    """
+
+    ids: Tensor
+    total: Tree
+    each: Tree
 
     @property
     def sums(self) -> Tree:
-        """``total``, with numbers still where they were summed: to look at it never waits for a
-        GPU."""
+        """``total`` on the device where it was summed; reading it never waits for a GPU."""
         return self.total
 
     @property
     def underway(self) -> bool:
-        """Whether to look at anything but ``sums`` may have to wait for clients that are still at
-        work."""
+        """Whether reading anything but ``sums`` may wait for clients that are still working."""
         return False
 
     def unless_void(self, before: Tree, after: Tree) -> Tree:
-        """The state ``after`` these replies, or the one ``before`` if there is none among them that
-        counts."""
+        """Return ``after``, or ``before`` if no client's reply counts."""
         return after if len(self.ids) else before

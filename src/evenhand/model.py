@@ -23,10 +23,14 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 class Model:
-    """An ``nn.Module`` without running statistics, and a loss.
+    """A torch module and a loss, as pure functions of the parameters.
 
-    Parameters that require gradients are trained and travel; frozen ones and buffers are constants
-    that stay with the model. The module given is copied, never changed.
+    Parameters that require gradients are trained and sent; frozen parameters and buffers are
+    constants. The module is copied, never changed. Layers with running statistics are refused.
+
+    Args:
+        module: the network.
+        loss: a name from ``evenhand.losses.LOSSES``, or a function ``(output, target) -> (B,)``.
     """
 
     def __init__(
@@ -34,7 +38,7 @@ class Model:
     ) -> None:
         _refuse_unfit(module)
         self.loss_function = losses.resolve(loss)
-        # whether a client's loss is a sum over samples, not their mean
+        # whether a client's loss is the sum over its samples, not the mean
         self.summed = self.loss_function in losses.SUMMED
         self._module = copy.deepcopy(module).eval()
         self._threads = threading.local()
@@ -43,12 +47,11 @@ class Model:
         ]
         first = next(parameter for parameter in module.parameters() if parameter.requires_grad)
         self.dtype, self.device = first.dtype, first.device
-        # whether outputs are scores of classes, so that accuracy means something; found out by
-        # check()
+        # whether outputs are class scores, so that accuracy is defined; set by check()
         self.classifies = False
-        # whether training draws random numbers (dropout); found out by check()
+        # whether training draws random numbers (dropout); set by check()
         self.stochastic = False
-        self.precision = "fp32"  # of products; see with_precision
+        self.precision = "fp32"  # of matrix products; see with_precision
 
     @property
     def size(self) -> int:
@@ -58,25 +61,22 @@ class Model:
         )
 
     def has(self, kinds: tuple[type[nn.Module], ...]) -> bool:
-        """Whether the module contains a layer of these kinds."""
+        """Whether the module contains a layer of one of these types."""
         return any(isinstance(layer, kinds) for layer in self._module.modules())
 
     def to(self, device: torch.device) -> Model:
-        """The same model with its constants on ``device``."""
+        """Return the same model with its constants on ``device``."""
         moved = copy.copy(self)
         moved._module, moved._threads = copy.deepcopy(self._module).to(device), threading.local()
         moved.device = device
         return moved
 
     def with_precision(self, precision: str) -> Model:
-        """The same model with products in another precision.
+        """Return the same model with matrix products in another precision.
 
-        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
-        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits. Parameters, sums
-        and losses stay as they are.
-
-        "fp32" computes as the module's numbers are; on a GPU there are also "tf32", with inputs
-        rounded to 10 bits, and "bf16", with layers' inputs and outputs of 7 bits.
+        "fp32" uses the module's own precision. On a GPU, "tf32" rounds inputs to 10 bits and "bf16"
+        rounds layers' inputs and outputs to 7 bits. Parameters, sums and losses keep full
+        precision.
         """
         require_choice("precision", precision, PRECISIONS)
         twin = copy.copy(self)
@@ -85,7 +85,7 @@ class Model:
 
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
-        """Products in the model's precision; torch's own settings come back afterwards."""
+        """Compute in the model's precision; torch's own settings are restored afterwards."""
         if self.device.type != "cuda":
             yield
             return
@@ -99,13 +99,15 @@ class Model:
             matmul.allow_tf32, cudnn.allow_tf32 = before
 
     def training(self) -> Model:
-        """The same model in training mode (dropout on); a new model is in evaluation mode."""
+        """Return the same model in training mode (dropout on); a new model is in evaluation
+        mode."""
         twin = copy.copy(self)
         twin._module, twin._threads = copy.deepcopy(self._module).train(), threading.local()
         return twin
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
-        """The same model from another module's parameters; None if layers or constants differ."""
+        """Return the same model with another module's parameters; None if layers or constants
+        differ."""
         twin = Model(module, self.loss_function).to(self.device)
         layers = [str(model._module) for model in (self, twin)]
         forms = [
@@ -130,18 +132,18 @@ class Model:
             return None
         for name, value in vars(self).items():
             if name not in ("_module", "_threads"):
-                setattr(twin, name, value)  # what check() found out, and how it computes
+                setattr(twin, name, value)  # the results of check(), and the precision
         return twin
 
     def init(self) -> Tree:
-        """The module's own parameters: where training starts."""
+        """Return the module's own parameters, where training starts."""
         parameters = dict(self._module.named_parameters())
         return {name: parameters[name].detach().clone() for name in self._names}
 
     def output(self, params: Tree, x: Tensor) -> Tensor:
-        """The module's output for ``x`` under ``params``."""
-        # functional_call puts the parameters into the module while it runs, so each thread needs a
-        # module of its own
+        """Return the module's output for ``x`` with parameters ``params``."""
+        # functional_call puts the parameters into the module while it runs, so each thread needs
+        # its own module
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
         with fast_layers(self._threads.module, self.device):
@@ -153,16 +155,17 @@ class Model:
             return result.to(self.dtype)
 
     def losses(self, params: Tree, batch: Batch) -> Tensor:
-        """(B,) one loss per sample, padding included."""
+        """Return (B,) one loss per sample, including padding."""
         return self.loss_function(self.output(params, batch.x), batch.y)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
-        """() mean loss over real samples (their sum where ``summed``); 0 where there are none."""
+        """Return the mean loss over real samples (their sum if ``summed``); 0 if there are none."""
         values = self.losses(params, batch)
         return total(values, batch) if self.summed else mean(values, batch)
 
     def state_dict(self, params: Tree) -> dict[str, Tensor]:
-        """``params`` and the constants under the keys of ``module.state_dict()``, on the CPU."""
+        """Return ``params`` and the constants under the keys of ``module.state_dict()``, on the
+        CPU."""
         storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
         # tied weights appear under each of their names
         state = self._module.state_dict(keep_vars=True)
@@ -211,7 +214,7 @@ class Model:
             hint = (
                 ""
                 if given.x.is_floating_point()
-                else "; x holds integers: convert it to float unless they are tokens"
+                else "; x has integers, so convert it to float unless they are tokens"
             )
             shape = list(given.x.shape[1:])
             problem = f"the module does not accept samples of shape {shape} ({given.x.dtype})"
@@ -231,17 +234,17 @@ class Model:
         if not isinstance(values, Tensor) or values.shape != (rows,):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
-                f"the loss must give one value per sample, shape [{rows}], got {got} for outputs"
+                f"the loss must return one value per sample, shape [{rows}], got {got} for outputs"
                 f" {list(output.shape)}; do not reduce over samples"
             )
         alone = self.loss_function(self.output(self.init(), batch.x[:1]), batch.y[:1])
         if not torch.allclose(
             alone[0], values[0], rtol=1e-3, atol=1e-6, equal_nan=True
-        ):  # a client whose data are not finite is left out later
+        ):  # a client whose data are not finite is skipped later
             shapes = f"output {list(output.shape)}, target {list(batch.y.shape)}"
             raise ValueError(
-                "a sample's loss depends on the others in its batch; do module and loss keep"
-                f" samples apart? ({shapes})"
+                "a sample's loss depends on the other samples in its batch; check that module and"
+                f" loss treat samples independently ({shapes})"
             )
         named = self.loss_function in losses.CLASSIFYING
         scores = (
@@ -254,18 +257,18 @@ class Model:
         if not values.requires_grad:
             raise ValueError(
                 "the loss does not depend on the module's parameters, so nothing would be trained;"
-                " leave out .detach()"
+                " remove .detach()"
             )
 
 
 def mean(values: Tensor, batch: Batch) -> Tensor:
-    """() mean of (B,) values over the real samples of a batch; 0 where there are none."""
+    """Average (B,) values over the real samples of a batch; 0 if there are none."""
     return total(values, batch) / batch.weight.sum().clamp(min=1)
 
 
 def total(values: Tensor, batch: Batch) -> Tensor:
-    """() sum of (B,) values over the real samples of a batch."""
-    # where, not a product: a padded sample's loss may be infinite, and 0 * inf is not 0
+    """Sum (B,) values over the real samples of a batch."""
+    # torch.where, not a product: a padded sample's loss may be infinite, and 0 * inf is NaN
     return torch.where(batch.weight > 0, values, torch.zeros_like(values)).sum()
 
 

@@ -1,4 +1,4 @@
-"""Files of runs, read: whatever has happened to one, the error names it and says what to do."""
+"""Reading the files of a run directory: errors name the file and say what to do."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from torch import Tensor
 from evenhand.errors import RunError, first_line
 
 DIGEST = "digest"  # in the metadata of tensors: SHA-256 of tensors and metadata
-# what makes a spreadsheet calculate, also after the marks that we have put before it
+# text that a spreadsheet runs as a formula, also after the apostrophes that we put before it
 FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
-RESTORE = "put a copy of it back, or make the run again in another directory"
+RESTORE = "restore a copy, or repeat the run in another directory"
 
 
 def damaged(path: Path, reason: str, way_out: str = RESTORE) -> RunError:
-    """The error for a file that is not what was written."""
+    """Return the error for a file that is not as it was written."""
     return RunError(f"{path} is damaged: {reason}; {way_out}")
 
 
 def read_text(path: Path, way_out: str = RESTORE) -> str:
-    """The text of a file that was written as UTF-8."""
+    """Read a UTF-8 text file."""
     _require_file(path, way_out)
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise damaged(path, f"byte {error.start} is no UTF-8", way_out) from error
+        raise damaged(path, f"byte {error.start} is not UTF-8", way_out) from error
     except OSError as error:
         raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -45,11 +45,10 @@ def _require_file(path: Path, way_out: str) -> None:
 
 
 def read_rows(path: Path, text: Sequence[str] = (), way_out: str = RESTORE) -> list[dict[str, Any]]:
-    """The inverse of :func:`evenhand.files.write_rows`.
+    """Read the rows of a CSV table; the inverse of ``evenhand.files.write_rows``.
 
-    Numbers become numbers, True and False bool, empty cells missing keys.
-
-    Columns in ``text`` stay as they are: a client may be called "007".
+    Numbers become numbers, True and False become bool, and empty cells are missing keys. Columns in
+    ``text`` stay text: a client may be called "007".
     """
     return read_table(path, text, way_out)[1]
 
@@ -57,7 +56,7 @@ def read_rows(path: Path, text: Sequence[str] = (), way_out: str = RESTORE) -> l
 def read_table(
     path: Path, text: Sequence[str] = (), way_out: str = RESTORE
 ) -> tuple[list[str], list[dict[str, Any]]]:
-    """The names of a CSV table's columns, and its rows as :func:`read_rows` gives them."""
+    """Read a CSV table's column names, and its rows as ``read_rows`` returns them."""
     header, *lines = _cells(path, way_out)
     rows = [
         {
@@ -71,7 +70,7 @@ def read_table(
 
 
 def _cells(path: Path, way_out: str) -> list[list[str]]:
-    """The lines of a CSV table, all of them as long as the first, which names the columns."""
+    """Read the lines of a CSV table, checking that each is as long as the header."""
     content = io.StringIO(read_text(path, way_out), newline="")
     try:
         lines = list(csv.reader(content, strict=True))
@@ -101,12 +100,12 @@ def _value(text: str) -> Any:
 
 
 def from_cell(text: str) -> str:
-    """The inverse of :func:`evenhand.files.as_cell`."""
+    """Undo ``evenhand.files.as_cell``."""
     return text[1:] if text.startswith("'") and FORMULA.match(text) else text
 
 
 def read_json(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
-    """The object that a JSON file holds."""
+    """Read the object in a JSON file."""
     try:
         found = json.loads(read_text(path, way_out))
     except (ValueError, RecursionError) as error:
@@ -117,9 +116,9 @@ def read_json(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
 
 
 def read_tensors(path: Path, way_out: str = RESTORE) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Flat tensors, in the order they were written, and metadata.
+    """Read flat tensors, in the order they were written, and metadata.
 
-    :func:`evenhand.tree.unflatten` makes a tree of them.
+    ``evenhand.tree.unflatten`` turns the tensors into a tree.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -127,7 +126,7 @@ def read_tensors(path: Path, way_out: str = RESTORE) -> tuple[dict[str, Tensor],
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["evenhand"])
-            # earlier versions had a digest of the tensors alone
+            # earlier versions had a digest of the tensors only
             digest, text = about.pop(DIGEST, None), json.dumps(about)
             if digest is None:
                 digest, text = about["sha256"], ""
@@ -140,7 +139,7 @@ def read_tensors(path: Path, way_out: str = RESTORE) -> tuple[dict[str, Tensor],
         KeyError,
         TypeError,
         AttributeError,
-        RuntimeError,  # torch's, and of too many brackets
+        RuntimeError,  # torch's, and for deep nesting
     ) as error:
         raise damaged(path, first_line(error), way_out) from error
     if not whole:
@@ -149,6 +148,7 @@ def read_tensors(path: Path, way_out: str = RESTORE) -> tuple[dict[str, Tensor],
 
 
 def digest_of(flat: Mapping[str, Tensor], about: str) -> str:
+    """Return the SHA-256 of tensors and metadata."""
     digest = hashlib.sha256(about.encode())
     for key, leaf in flat.items():
         digest.update(f"{key} {leaf.dtype} {tuple(leaf.shape)}".encode())

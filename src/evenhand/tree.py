@@ -1,8 +1,12 @@
 """Arithmetic on trees: nested dicts of tensors with string keys.
 
-Server state, messages and client memories are trees. These few functions are the whole algebra;
-they work on one client's values and, because every operation is elementwise or a full reduction,
-also inside ``torch.func.vmap``.
+Server state, messages and client memories are trees. These functions work on one client's values
+and, because every operation is elementwise or a full reduction, also inside ``torch.func.vmap``.
+
+>>> import torch
+>>> from evenhand import tree
+>>> tree.add({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.5, 0.5])})
+{'w': tensor([1.5000, 2.5000])}
 """
 
 from __future__ import annotations
@@ -13,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# A recursive alias (dict[str, Tensor | Tree]) would make every look-up of a leaf need a cast; the
-# values are Tensor or Tree.
+# Values are Tensor or Tree; with a recursive alias, dict[str, Tensor | Tree], each access to a leaf
+# would need a cast.
 Tree = dict[str, Any]
 
 
@@ -32,7 +36,7 @@ def map(function: Callable[..., Tensor], tree: Tree, *rest: Tree) -> Tree:
 
 
 def leaves(tree: Mapping[str, Any]) -> list[Tensor]:
-    """The tensors of a tree, in the order of its keys."""
+    """Return the tensors of a tree, in the order of its keys."""
     found: list[Tensor] = []
     for value in tree.values():
         if isinstance(value, dict):
@@ -45,7 +49,7 @@ def leaves(tree: Mapping[str, Any]) -> list[Tensor]:
 def items(
     tree: Mapping[str, Any], prefix: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Pairs of path and tensor, in the order of the keys."""
+    """Yield pairs of path and tensor, in the order of the keys."""
     for key, value in tree.items():
         if isinstance(value, dict):
             yield from items(value, (*prefix, key))
@@ -54,70 +58,70 @@ def items(
 
 
 def add(a: Tree, b: Tree) -> Tree:
-    """a + b"""
+    """Return a + b."""
     return map(torch.add, a, b)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
-    """a - b"""
+    """Return a - b."""
     return map(torch.sub, a, b)
 
 
 def scale(a: Tree, factor: Tensor | float) -> Tree:
-    """factor * a"""
+    """Return factor * a."""
     return map(lambda leaf: leaf * factor, a)
 
 
 def dot(a: Tree, b: Tree) -> Tensor:
-    """The inner product over all leaves, a scalar tensor."""
+    """Return the inner product over all leaves, a scalar tensor."""
     products = [(x * y).sum() for x, y in zip(leaves(a), leaves(b), strict=True)]
     return torch.stack(products).sum() if products else torch.zeros(())
 
 
 def sqnorm(a: Tree) -> Tensor:
-    """The squared Euclidean norm over all leaves, a scalar tensor."""
+    """Return the squared Euclidean norm over all leaves, a scalar tensor."""
     return dot(a, a)
 
 
 def where(condition: Tensor, a: Tree, b: Tree) -> Tree:
-    """a where the scalar ``condition`` holds, else b."""
+    """Return ``a`` if the scalar ``condition`` holds, else ``b``."""
     return map(lambda x, y: torch.where(condition, x, y), a, b)
 
 
 def zeros_like(a: Tree) -> Tree:
-    """A tree of zeros with the shapes of ``a``."""
+    """Return a tree of zeros with the shapes of ``a``."""
     return map(torch.zeros_like, a)
 
 
 def to(a: Tree, *args: Any, **kwargs: Any) -> Tree:
-    """``Tensor.to`` on every leaf."""
+    """Apply ``Tensor.to`` to every leaf."""
     return map(lambda leaf: leaf.to(*args, **kwargs), a)
 
 
 def floating(a: Tree, dtype: torch.dtype, device: torch.device) -> Tree:
-    """Every leaf on ``device``, floating-point leaves as ``dtype``."""
+    """Move every leaf to ``device``, and floating-point leaves to ``dtype``."""
     return map(lambda leaf: there(leaf.to(dtype) if leaf.is_floating_point() else leaf, device), a)
 
 
 def there(leaf: Tensor, device: torch.device) -> Tensor:
-    """``leaf`` on ``device``, to a GPU through pinned memory: the host need not wait for it."""
+    """Move ``leaf`` to ``device``; pinned memory means that the host need not wait for a GPU."""
     if device.type != "cuda" or leaf.is_cuda:
         return leaf.to(device)
     return leaf.pin_memory().to(device, non_blocking=True)
 
 
 def stack(trees: list[Tree]) -> Tree:
-    """One tree whose leaves have a new first dimension: row i is ``trees[i]``."""
+    """Stack trees along a new first dimension: row i is ``trees[i]``."""
     return map(lambda *rows: torch.stack(rows), *trees)
 
 
 def row(stacked: Tree, index: int) -> Tree:
-    """Row ``index`` of a stacked tree."""
+    """Return row ``index`` of a stacked tree."""
     return map(lambda leaf: leaf[index], stacked)
 
 
 def flatten(tree: Tree) -> dict[str, Tensor]:
-    """A flat dict for files, with paths joined by "/".
+    """Return a flat dict for files, with paths joined by "/".
 
     "~" and "/" inside a key become "~0" and "~1".
     """
@@ -128,7 +132,7 @@ def flatten(tree: Tree) -> dict[str, Tensor]:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> Tree:
-    """The inverse of :func:`flatten`."""
+    """Undo ``flatten``."""
     tree: Tree = {}
     for path, leaf in flat.items():
         *parents, last = (key.replace("~1", "/").replace("~0", "~") for key in path.split("/"))

@@ -73,7 +73,7 @@ def test_some_clients_are_drawn_and_fixed_ones_are_not() -> None:
         ({"5": 0.1, 5: 0.2}, "alpha must be a table"),
         ({"random": 1.5}, "random of alpha must be a whole number >= 0, got 1.5"),
         ({"random": 1, "some": 0}, "some of alpha must be a whole number >= 1, got 0"),
-        ({"low": 0.1, "5": 0.1}, "low of alpha needs random, a seed"),
+        ({"low": 0.1, "5": 0.1}, "low of alpha needs random, the seed of the draw"),
         ({"random": 1, "low": 0.9, "high": 0.2}, "low of alpha must be at most high"),
         ({"random": 1, "low": 0.0}, r"low of alpha must be in \(0, 1\]"),
         ({"random": 1, "others": 1.0}, "others of alpha is for clients without a random level"),

@@ -633,7 +633,7 @@ def test_a_warning_is_one_line_and_quiet_prints_not_even_that(call: Call) -> Non
     )
     code, out, err = call(*arguments)
     assert code == 0
-    assert re.fullmatch(r"warning: alpha of client .*no longer changes the exact objective\n", err)
+    assert re.fullmatch(r"warning: alpha of client .*does not change the exact objective\n", err)
     assert "warning" not in out
     assert call(*arguments, "-q") == (0, "", "")
 

@@ -258,7 +258,7 @@ def test_check_finds_a_damaged_file(root: Path, site: Site, call: Call) -> None:
     assert (
         err
         == f"evenhand: {damaged} is damaged or another version: its md5 is {md5(TWO[:-1])[4:]}, not"
-        f" {md5(TWO)[4:]}; " + "remove it and fetch it again\n"
+        f" {md5(TWO)[4:]}; " + "delete it and download it again\n"
     )
     damaged.unlink()
     assert call("fetch", "public", "--check")[0] == 0
@@ -277,8 +277,8 @@ def test_what_cannot_be_fetched_is_one_line_and_the_others_are_fetched(
     assert out.startswith("public: 2 files")
     assert err.splitlines() == [
         (
-            f"evenhand: {root / 'private' / 'private.csv'} is missing and has no public home to be"
-            " downloaded from; its owner has it"
+            f"evenhand: {root / 'private' / 'private.csv'} is missing and cannot be"
+            " downloaded automatically; its owner has it"
         ),
         "evenhand: there is no data set 'nothing'; evenhand data list shows all",
         "evenhand: there is no data set 'pubic'; did you mean public?",

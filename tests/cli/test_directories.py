@@ -357,8 +357,8 @@ def test_what_a_run_was_begun_with_stays_and_another_machine_is_noted_with_a_war
     code, _, err = call("resume", "one")
     assert code == 0
     assert err == (
-        f"warning: one goes on with machine another machine (before: {here}): its last digits may"
-        " differ from those of a run that was not interrupted\n"
+        f"warning: one is resumed with machine another machine (before: {here}); its last digits may"
+        " differ from those of an uninterrupted run\n"
     )
     about, known = json.loads(path.read_text()), json.loads(begun)
     (elsewhere,) = about.pop("resumed")
@@ -416,7 +416,7 @@ def test_a_run_of_fit_keeps_where_it_was_begun(
     assert begun.keys() == {"device", "engine", "machine", "versions"}
     here = platform.platform
     monkeypatch.setattr(platform, "platform", lambda: "another machine")
-    with pytest.warns(UserWarning, match=r"one goes on with machine another machine \(before: "):
+    with pytest.warns(UserWarning, match=r"one is resumed with machine another machine \(before: "):
         fit()
     about = json.loads((tmp_path / "one/about.json").read_text())
     assert begun.items() <= about.items()
@@ -440,5 +440,7 @@ def test_tuning_that_goes_on_elsewhere_says_so_though_its_other_warnings_are_hid
     with pytest.raises(KeyboardInterrupt):
         compare(progress=stop)
     monkeypatch.setattr(platform, "platform", lambda: "another machine")
-    with pytest.warns(ElsewhereWarning, match=r"^one/tuning/seed-0 goes on with machine another"):
+    with pytest.warns(
+        ElsewhereWarning, match=r"^one/tuning/seed-0 is resumed with machine another"
+    ):
         compare(resume=True)

@@ -68,7 +68,7 @@ def test_a_method_beside_the_command_is_trained_resumed_and_reported(tmp_path: P
     assert lost.returncode == 1
     assert lost.stderr == (
         "evenhand: there is no module 'mymethods' for the method 'mymethods:PowerLoss'; start"
-        " evenhand in the directory that holds it, or install it\n"
+        " evenhand in the directory that contains it, or install it\n"
     )
 
 
@@ -152,8 +152,8 @@ inner = {{ name = "{where}", power = 2.5 }}
     [
         ("mymethds:PowerLoss", "there is no module 'mymethds' for the method 'mymethds:PowerLoss'"),
         ("mymethods:PowerLos", "unknown method of .*mymethods.py: 'PowerLos'; did you mean"),
-        ("mymethods:helper", "'mymethods:helper' is no method; a method is a class that derives"),
-        ("mymethods:TwoLayers", "'mymethods:TwoLayers' is no method"),
+        ("mymethods:helper", "'mymethods:helper' is not a method; name a class that derives"),
+        ("mymethods:TwoLayers", "'mymethods:TwoLayers' is not a method"),
         ("mymethods:PowerLoss:powr=2", "unknown keyword of algorithm mymethods:PowerLoss: 'powr'"),
         ("mymethods:PowerLoss:power=0.5", "power must be at least 1, got 0.5; 1 gives FedAvg"),
         ("broken:Mine", "the module of the method 'broken:Mine' cannot be imported: SyntaxError"),

@@ -520,13 +520,13 @@ def test_hints_stand_before_the_results(call: Call) -> None:
     assert (code, err) == (0, "")
     told = " ".join(out[: out.index("Test accuracy")].split())
     for hint in (
-        "hint: the file is not UTF-8 and is read as cp1252; if letters look wrong, give its"
+        "hint: the file is not UTF-8 and was read as cp1252; if letters look wrong, pass its"
         " encoding with --encoding NAME",
         "hint: 'hospital' has 'north' (55 rows) and 'North' (5 rows), which may mean the same but"
-        " count as different clients; make them one in the file",
-        "hint: 'fall' has a different whole number in every row and looks like an identifier; leave"
-        " it out with --drop fall",
-        "hint: 'chol' is 999 in 14 of 130 rows while the rest lies within 126 to 390; if it means"
+        " count as different clients; unify them in the file",
+        "hint: 'fall' has a different whole number in every row and looks like an identifier; remove"
+        " it with --drop fall",
+        "hint: 'chol' is 999 in 14 of 130 rows while the others lie between 126 and 390; if it means"
         " missing, pass --missing 999",
     ):
         assert hint in told
@@ -544,7 +544,7 @@ def test_the_columns_are_described_with_the_same_hints(call: Call) -> None:
     code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6])
     assert code == 0
     assert out.count("hint: ") == 4
-    assert "hint: the file is not UTF-8 and is read as utf-16; " in out
+    assert "hint: the file is not UTF-8 and was read as utf-16; " in out
     assert out.index("hint: ") < out.index("Clients")
     code, out, _ = call("data", "describe", "german.csv", *GERMAN[:6], *CURED, "--drop", "fall")
     assert code == 0
@@ -609,7 +609,7 @@ def test_negative_codes_can_be_called_missing(call: Call) -> None:
             ("--encoding", "ascii"),
             r"german.csv line \d+ is not ascii text \(byte 0xe9 at position \d+",
         ),
-        (("--encoding", "cp99"), "encoding 'cp99' is none that Python knows for text; give a name"),
+        (("--encoding", "cp99"), "unknown text encoding 'cp99'; use a name that Python knows"),
     ],
 )
 def test_an_encoding_that_does_not_fit_is_refused_in_one_line(

@@ -155,7 +155,8 @@ def test_a_column_of_targets_stays_a_column_for_a_users_own_loss_and_a_column_of
 def test_a_loss_that_mixes_samples_is_refused() -> None:
     vector = eh.Federation.from_arrays([{"x": np.arange(6.0).reshape(3, 2), "y": np.arange(3.0)}])
     with pytest.raises(
-        ValueError, match=r"depends on the others in its batch.*output \[2, 1\], target \[2\]"
+        ValueError,
+        match=r"depends on the other samples in its batch.*output \[2, 1\], target \[2\]",
     ):
         eh.fit(
             torch.nn.Linear(2, 1),

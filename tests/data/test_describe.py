@@ -65,7 +65,7 @@ def test_what_is_not_there_is_named() -> None:
     fed = eh.Federation.from_arrays([{"x": np.zeros((2, 1)), "y": [1, 0]}])
     with pytest.raises(ValueError, match="these data have no groups"):
         fed.balance("group")
-    with pytest.raises(ValueError, match="these data have no val part"):
+    with pytest.raises(ValueError, match="these data have no val split"):
         fed.balance(part="val")
     with pytest.raises(ValueError, match='by must be "label" or "group", got \'size\''):
         fed.balance("size")

@@ -236,18 +236,22 @@ def changed(row: int, item: Any) -> Items:
         (Failing(GOOD), ValueError, "dataset: item 1 cannot be read: no such file"),
         (changed(1, X[1]), ValueError, "item 1 must be (x, y) or (x, y, group), got Tensor"),
         (changed(1, (X[1],)), ValueError, "item 1 must be (x, y) or (x, y, group), got 1 values"),
-        (changed(2, (X[2], 0, "f")), ValueError, "item 2 is not of the kind of item 0"),
+        (changed(2, (X[2], 0, "f")), ValueError, "item 2 differs in kind from item 0"),
         (
             changed(2, (X.flatten()[:3], 0)),
             ValueError,
-            "x of item 2 has shape [3], that of item 0 [2]",
+            "x of item 2 has shape [3], but item 0 has [2]",
         ),
-        (changed(2, (X[2], [0, 1])), ValueError, "y of item 2 has shape [2], that of item 0 []"),
-        (changed(1, (X[1].long(), 1)), ValueError, "item 1 has whole numbers where item 0 has not"),
+        (changed(2, (X[2], [0, 1])), ValueError, "y of item 2 has shape [2], but item 0 has []"),
+        (
+            changed(1, (X[1].long(), 1)),
+            ValueError,
+            "item 1 and item 0 mix integers and floating-point numbers",
+        ),
         (
             changed(1, (X[1], 0.5)),
             ValueError,
-            "item 1 has whole numbers where item 0 has not, or the reverse",
+            "item 1 and item 0 mix integers and floating-point numbers",
         ),
         (
             changed(1, ("text", 1)),
@@ -293,8 +297,8 @@ TRIO = TensorDataset(X[:3], Y[:3])
         ),
         ({"groups": ["f"]}, ValueError, "groups has 1 entries for 3 items"),
         ({"teams": {}}, ValueError, "teams has no entry for client 0"),
-        ({"test": TRIO}, ValueError, "give test and test_client_ids together"),
-        ({"test_client_ids": [0]}, ValueError, "give test and test_client_ids together"),
+        ({"test": TRIO}, ValueError, "pass test and test_client_ids together"),
+        ({"test_client_ids": [0]}, ValueError, "pass test and test_client_ids together"),
         ({"test_groups": [0]}, ValueError, "test_groups are for the items of test"),
         (
             {"test": TRIO, "test_client_ids": [0, 7, 0]},
@@ -319,12 +323,12 @@ TRIO = TensorDataset(X[:3], Y[:3])
         (
             {"test": TRIO, "test_client_ids": [0] * 3, "groups": [0] * 3},
             ValueError,
-            "give groups and test_groups",
+            "pass groups and test_groups",
         ),
         (
             {"dataset": TensorDataset(X[:3], Y[:3], Y[:3]), "groups": [0] * 3},
             ValueError,
-            "dataset gives a group with each item",
+            "dataset has a group in each item",
         ),
         ({"split": "official"}, ValueError, "no official test set"),
     ],

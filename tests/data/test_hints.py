@@ -70,7 +70,7 @@ def test_hints_are_in_what_is_printed_and_not_in_what_is_saved() -> None:
 
 # identifiers
 
-LOOKS_LIKE_ONE = " and looks like an identifier; leave it out with --drop "
+LOOKS_LIKE_ONE = " and looks like an identifier; remove it with --drop "
 
 
 @pytest.mark.parametrize(
@@ -133,8 +133,8 @@ def test_few_rows_and_what_the_user_calls_a_number_are_no_identifiers() -> None:
 
 def test_a_column_that_is_called_an_id_and_repeats_is_told() -> None:
     assert hints(patient_id=np.arange(ROWS) // 2) == [
-        "'patient_id' is called an identifier but is used as numbers, since values repeat (100"
-        " different ones in 200 rows); leave it out with --drop patient_id"
+        "'patient_id' is named like an identifier but is used as numbers, because values repeat (100"
+        " distinct ones in 200 rows); remove it with --drop patient_id"
     ]
     assert hints(humid=np.arange(ROWS) // 2) == []
     assert hints(patient_id=np.arange(ROWS)) == []  # it is left out
@@ -148,10 +148,10 @@ def test_spellings_of_clients_groups_labels_teams_and_categories_are_told() -> N
     # of the first 12 rows, six were Nord
     assert hints(site=site) == [
         "'site' has 'Nord' (94 rows) and 'nord' (12 rows), which may mean the same but count as"
-        " different clients; make them one in the file"
+        " different clients; unify them in the file"
     ]
     sex = with_first(["F", "M"] * 100, word=("male", 3))
-    ending = ", which may mean the same but count as different {}; make them one in the file"
+    ending = ", which may mean the same but count as different {}; unify them in the file"
     told = "'sex' has 'M' (99 rows) and 'male' (3 rows)" + ending
     assert hints(sex=sex) == [told.format("categories")]
     assert hints(sex=sex, group="sex") == [told.format("groups")]
@@ -219,7 +219,7 @@ def test_which_names_look_alike(names: list[str], same: list[list[int]]) -> None
 def test_a_code_far_outside_of_the_rest_is_told_with_its_numbers() -> None:
     chol = with_first([564.0, 126.0, 250.0, 236.5] * 50, code=(999, 14))
     assert hints(chol=chol) == [
-        "'chol' is 999 in 14 of 200 rows while the rest lies within 126 to 564; if it means missing,"
+        "'chol' is 999 in 14 of 200 rows while the others lie between 126 and 564; if it means missing,"
         " pass --missing 999"
     ]
     assert hints(chol=chol, missing=[999]) == []
@@ -342,7 +342,7 @@ def test_which_texts_are_dates_in_another_form(texts: list[str], told: str | Non
 def test_dates_in_another_form_are_told_with_what_becomes_of_them() -> None:
     days = pd.date_range("2024-01-01", periods=ROWS).strftime("%d/%m/%Y")
     assert hints(seen=days) == [
-        "'seen' has dates with the day first ('13/01/2024') and is left out; write them as"
+        "'seen' has dates with the day first ('13/01/2024') and is not used; write them as"
         " 2024-05-31 to use them"
     ]
     assert hints(seen=list(days[:20]) * 10)[0].startswith(
@@ -355,8 +355,8 @@ def test_a_slip_among_dates_is_told() -> None:
     days = with_first(pd.date_range("2024-01-01", periods=ROWS).strftime("%Y-%m-%d"))
     days[4], days[6] = "2024-02-30", "2024-02-30"
     assert hints(seen=days) == [
-        "column 'seen': '2024-02-30' in rows 5 and 7 are not dates (year-month-day), so it is left"
-        " out; correct or empty such cells, or pass --missing 2024-02-30 if it means missing"
+        "column 'seen': '2024-02-30' in rows 5 and 7 are not dates (year-month-day), so it is"
+        " not used; correct or empty such cells, or pass --missing 2024-02-30 if it means missing"
     ]
     assert hints(seen=days, missing="2024-02-30") == []
     dates = [f"2024-01-0{day}" for day in range(1, 10)]
@@ -368,8 +368,8 @@ def test_a_slip_among_dates_is_told() -> None:
 def test_numbers_that_look_like_dates_are_told() -> None:
     days = [20240101 + i % 28 for i in range(ROWS)]
     assert hints(seen=days) == [
-        "'seen' has numbers such as 20240101 that look like dates and are used as plain numbers;"
-        " write 2024-01-01, or leave it out with --drop seen"
+        "'seen' has numbers such as 20240101 that look like dates but are used as plain numbers;"
+        " write 2024-01-01, or remove it with --drop seen"
     ]
     days[0] = 20241301
     assert hints(seen=days) == []
@@ -416,8 +416,8 @@ def test_decimal_commas_in_another_file_are_told() -> None:
 def test_a_client_for_nearly_every_row_is_told() -> None:
     who = [f"w{i}" for i in range(101)] * 2
     assert hints(table(site=who[:ROWS])) == [
-        "'site' makes 101 clients of 200 rows; if it names people, give the column of the site that"
-        " holds them to --client"
+        "'site' makes 101 clients of 200 rows; if it identifies people, pass the"
+        " column of their site to --client"
     ]
     assert hints(table(site=[f"w{i}" for i in range(100)] * 2)) == []
     assert hints(table(site=who[:ROWS]).head(19)) == []
@@ -431,7 +431,7 @@ def test_the_encoding_that_was_guessed_is_told(tmp_path: Path) -> None:
     given = table(town=["Zürich", "Bern", "Köln", "Genf"] * 50)
     path.write_bytes(given.to_csv(index=False).encode("cp1252"))
     assert hints(eh.read_table(path)) == [
-        "the file is not UTF-8 and is read as cp1252; if letters look wrong, give its encoding with"
+        "the file is not UTF-8 and was read as cp1252; if letters look wrong, pass its encoding with"
         " --encoding NAME"
     ]
     assert hints(eh.read_table(path, encoding="cp1252")) == []
@@ -453,8 +453,8 @@ def test_a_column_that_tells_the_label_is_told() -> None:
         np.where(ill == "yes", 50.0, 20.0) + np.arange(ROWS) % 30 / 3,  # a threshold
         np.where(ill == "yes", NAN, np.arange(ROWS) % 60),  # there or not
     ):
-        told = "'outcome' alone tells the label in {} % of the rows; if it is known only after the"
-        told += " label, leave it out with --drop outcome"
+        told = "'outcome' by itself predicts the label in {} % of the rows; if it is known only after the"
+        told += " label, remove it with --drop outcome"
         assert hints(outcome=values) == [told.format("100")]
         changed = pd.Series(values)
         row = int(ill.eq("yes").idxmax())
@@ -488,8 +488,8 @@ def test_a_number_that_all_but_equals_the_label_is_told() -> None:
     rng = np.random.default_rng(0)
     cost = rng.normal(0, 1, ROWS)
     assert hints(cost=cost, label="cost", euros=-2 * cost + 0.001 * rng.normal(size=ROWS)) == [
-        "'euros' all but equals the label (correlation -0.9999); if it is known only after the"
-        " label, leave it out with --drop euros"
+        "'euros' almost equals the label (correlation -0.9999); if it is known only after the"
+        " label, remove it with --drop euros"
     ]
     assert hints(cost=cost, label="cost", euros=cost + 0.1 * rng.normal(size=ROWS)) == []
     noisy = cost + 0.04 * rng.normal(size=ROWS)
@@ -552,5 +552,5 @@ def test_a_cholesterol_of_0_that_a_paper_kept_is_told() -> None:
     told = of_data_set("heart_disease", cleaning="flamby")
     assert len(told) == 1
     assert told[0].startswith(
-        "'chol' is 0 in 79 of 740 rows while the rest lies within 85 to 603; if it means missing, "
+        "'chol' is 0 in 79 of 740 rows while the others lie between 85 and 603; if it means missing, "
     )

@@ -229,12 +229,12 @@ def test_each_natural_client_is_drawn_equally_often() -> None:
 def test_natural_clients_without_samples_are_named_or_left_out() -> None:
     pool = pool_of([0, 0, 0], client=torch.tensor([0, 0, 2]), client_names=("a", "b", "c"))
     with pytest.raises(
-        ValueError, match="client b has no samples; least = 1 leaves such clients out"
+        ValueError, match="client b has no samples; set least = 1 to skip such clients"
     ):
         deal(pool)
     assert deal(pool, {"name": "natural", "least": 1}).names == ("a", "c")
     with pytest.raises(
-        ValueError, match="3 clients are wanted; the data have 2 with at least 1 samples"
+        ValueError, match="cannot use 3 clients: the data have only 2 with at least 1 samples"
     ):
         deal(pool, {"name": "natural", "least": 1}, clients=3)
     with pytest.raises(ValueError, match="come without clients; choose a partition"):
@@ -339,13 +339,14 @@ def test_samples_for_each_client_are_spread_over_its_classes() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "1010 samples for each client take 2020 of 'shirt', there are 2000; lower samples or"
+            "1010 samples per client need 2020 of 'shirt', but there are only 2000; lower samples or"
             " clients"
         ),
     ):
         classes_per_client(pool, seed=0, clients=20, k=10, samples=1010)
     with pytest.raises(
-        ValueError, match=r"3 clients with 2 classes each leave '\w+' to nobody; raise clients or k"
+        ValueError,
+        match=r"3 clients with 2 classes each leave '\w+' without a client; raise clients or k",
     ):
         classes_per_client(pool, seed=0, clients=3, k=2)
 
@@ -379,7 +380,7 @@ def test_even_shares_of_scarce_letters_name_the_ways_out() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "500 samples for each client take 5000 of 'c', there are 3024; lower samples or"
+            "500 samples per client need 5000 of 'c', but there are only 3024; lower samples or"
             ' clients, or set fit = true for 222, or share = "available" to take more of other'
             " classes"
         ),
@@ -393,7 +394,7 @@ def test_sizes_can_be_lowered_to_what_is_there(share: str, size: int) -> None:
     how = {"seed": 0, "clients": 100, "k": 5, "samples": 500, "share": share}
     with pytest.raises(ValueError, match=f"set fit = true for {size}"):
         classes_per_client(pool, **how)
-    with pytest.warns(UserWarning, match=f"samples are lowered from 500 to {size} for each client"):
+    with pytest.warns(UserWarning, match=f"lowered samples per client from 500 to {size},"):
         held = counts(classes_per_client(pool, **how, fit=True), pool.y)
     assert (held.sum(1) == size).all()
     assert ((held > 0).sum(1) == 5).all()
@@ -421,7 +422,7 @@ def test_gifairs_three_groups_of_devices_have_their_sizes_exactly() -> None:
         assert not held[60:160, capitals].any()
         assert (held[160:] > 0).all()
     # evenly: 60 * 800 / 14 and 40 * 600 / 18
-    with pytest.raises(ValueError, match="take 4762 of '13', there are 3000"):
+    with pytest.raises(ValueError, match="need 4762 of '13', but there are only 3000"):
         PARTITIONS["class_teams"](pool, seed=0, teams=teams)
 
 
@@ -435,13 +436,13 @@ def test_teams_keep_their_proportions_where_sizes_are_lowered() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            r"80, 40 samples for each client \(240 in all\) cannot be had: their classes have 110,"
-            " and a client reaches only its own; lower samples or clients, or set fit = true for"
+            r"cannot give each client 80, 40 samples \(240 in total\): their classes have 110,"
+            " and a client uses only its own; lower samples or clients, or set fit = true for"
             " 30, 15"
         ),
     ):
         deal(pool, how)
-    with pytest.warns(UserWarning, match="samples are lowered from 80, 40 to 30, 15"):
+    with pytest.warns(UserWarning, match="lowered samples per client from 80, 40 to 30, 15"):
         federation = deal(pool, {**how, "fit": True}, {"test": 0.0})
     assert federation.train.sizes.tolist() == [30, 30, 15, 15]
 
@@ -451,8 +452,11 @@ def test_teams_keep_their_proportions_where_sizes_are_lowered() -> None:
     [
         ({"share": "all", "samples": 2}, 'share must be "even", "level" or "available"'),
         ({"fit": 1, "samples": 2}, "fit must be true or false, got 1"),
-        ({"fit": True}, "share and fit say how samples are dealt; give samples, or leave them out"),
-        ({"share": "level"}, "give samples, or leave them out"),
+        (
+            {"fit": True},
+            "share and fit only apply together with samples; set samples too, or remove them",
+        ),
+        ({"share": "level"}, "set samples too, or remove them"),
     ],
 )
 def test_shares_that_make_no_sense_are_refused(settings: dict[str, Any], message: str) -> None:
@@ -561,7 +565,7 @@ def test_draws_are_repeated_until_everyone_has_enough() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "10 clients with at least 101 samples each need 1010, there are 1000; lower clients or"
+            "10 clients with at least 101 samples need 1010, but there are only 1000; lower clients or"
             " least"
         ),
     ):
@@ -741,25 +745,25 @@ def test_a_function_may_return_owners_or_a_deal() -> None:
 @pytest.mark.parametrize(
     ("owners", "message"),
     [
-        ([0, 1], r"must give one client for each of 4 samples, got shape \[2\]"),
-        ([0.0, 1.0, 1.0, 0.0], "must give clients as whole numbers, got float64"),
-        ([True, False, True, True], "must give clients as whole numbers, got bool"),
+        ([0, 1], r"must return one client for each of 4 samples, got shape \[2\]"),
+        ([0.0, 1.0, 1.0, 0.0], "must return clients as integers, got float64"),
+        ([True, False, True, True], "must return clients as integers, got bool"),
         (
             [0, -2, 0, 0],
-            "gives a sample to client -2; clients are 0, 1, ..., and -1 leaves a sample out",
+            "assigns a sample to client -2; number clients 0, 1, ..., and use -1 for no client",
         ),
-        ([-1, -1, -1, -1], "leaves every sample out"),
-        ([0, 2, 0, 3], "gives client 1 no samples; leave it out"),
-        ([1, 2, 1, 2], "gives client 0 no samples"),
-        ([0, 0, 0, 10**15], "gives client 1 no samples"),
+        ([-1, -1, -1, -1], "assigns no sample to any client"),
+        ([0, 2, 0, 3], "assigns no samples to client 1; leave it out"),
+        ([1, 2, 1, 2], "assigns no samples to client 0"),
+        ([0, 0, 0, 10**15], "assigns no samples to client 1"),
         (
             Deal(torch.tensor([0, 0, 1, 2]), ("a", "b")),
-            "gives a sample to client 2, but names only 2",
+            "assigns a sample to client 2, but names only 2",
         ),
-        (Deal(torch.tensor([0, 0, 1, 1]), ("a", "b", "c")), "gives client c no samples"),
+        (Deal(torch.tensor([0, 0, 1, 1]), ("a", "b", "c")), "assigns no samples to client c"),
         (
             Deal(torch.tensor([0, 0, 1, 1]), None, torch.tensor([0]), ("x",)),
-            "must give one team for each of 2 clients",
+            "must return one team for each of 2 clients",
         ),
     ],
 )
@@ -777,7 +781,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
         ("dirichlett", "unknown partition 'dirichlett'; did you mean 'dirichlet'?"),
         ("zzz", "unknown partition 'zzz'; choose from natural, iid, by_class"),
         ({"alpha": 1}, 'a partition needs a name, such as {"name": "dirichlet"}; it has alpha'),
-        ("iid", "iid needs clients, how many to make"),
+        ("iid", "iid needs clients, the number of clients"),
         (
             {"name": "dirichlet", "alhpa": 1, "clients": 3},
             "unknown setting of dirichlet: 'alhpa'; did you mean 'alpha'?",
@@ -785,7 +789,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
         ({"name": "iid", "pool": 1, "clients": 3}, "unknown setting of iid: 'pool'"),
         (
             {"name": "by_class", "clients": 3},
-            "by_class finds its number of clients itself; leave out clients = 3",
+            "by_class determines the number of clients itself; remove clients = 3",
         ),
         (
             {"name": "by_class", "classes": 3},
@@ -795,7 +799,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
         ({"name": "by_class", "classes": [1, 1]}, "classes must differ, got [1, 1]"),
         (
             {"name": "by_class", "classes": [11]},
-            "class 11 is not there; classes are numbered 0 to 9",
+            "there is no class 11; classes are numbered 0 to 9",
         ),
         (
             {"name": "by_class", "classes": ["shrit"]},
@@ -814,7 +818,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
             "least must be a whole number >= 0, got 0.5",
         ),
         ({"name": "iid", "clients": 0}, "clients must be a whole number >= 1, got 0"),
-        ({"name": "iid", "clients": 101}, "101 clients cannot share 100 samples"),
+        ({"name": "iid", "clients": 101}, "101 clients need a sample each, but there are only 100"),
         ({"name": "iid", "clients": 3, "seed": -1}, "seed must be a whole number >= 0, got -1"),
         (
             {"name": "classes_per_client", "clients": 5, "k": 11},
@@ -842,7 +846,7 @@ def test_owners_that_make_no_sense_are_refused(owners: Any, message: str) -> Non
         ),
         (
             {"name": "log_normal", "clients": 4, "least": 26},
-            "4 clients with at least 26 samples each need 104, there are 100",
+            "4 clients with at least 26 samples need 104, but there are only 100",
         ),
     ],
 )
@@ -856,19 +860,16 @@ def test_settings_that_make_no_sense_are_refused_in_one_line(how: Any, message: 
 def test_data_that_a_partition_cannot_deal_are_refused() -> None:
     with pytest.raises(
         ValueError,
-        match=(
-            "labels of these data are not classes; take a partition that does not look at them,"
-            " such as iid"
-        ),
+        match=("these labels are not classes; use a partition that ignores labels, such as iid"),
     ):
         deal(pool_of([0.5, 1.5]), "dirichlet", clients=2)
     with pytest.raises(
-        ValueError, match='these data have no groups; take the classes \\(by = "label"'
+        ValueError, match='these data have no groups; use the classes instead \\(by = "label"'
     ):
         deal(pool_of([0, 1]), "ssg", clients=2)
     with pytest.raises(ValueError, match="labels must be numbered from 0, got -1"):
         deal(pool_of([0, -1]), "by_class")
-    with pytest.raises(ValueError, match="there are no samples to deal"):
+    with pytest.raises(ValueError, match="there are no samples to distribute"):
         deal(pool_of(torch.zeros(0, dtype=torch.int64)), "iid", clients=1)
 
     def my_function(pool: Pool, seed: int, clients: int) -> Any:
@@ -927,7 +928,7 @@ def test_the_page_lists_every_partition_with_its_settings_and_defaults() -> None
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("plotly", reason="the page's pictures need plotly")
+    pytest.importorskip("plotly", reason="the page's figures need plotly")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE, re.S)), names)
@@ -973,9 +974,9 @@ def test_class_teams_with_samples_for_each_client() -> None:
     [
         ({}, "teams must be a table"),
         ({"a": 3}, "team a must be a table with clients and classes, got 3"),
-        ({"a": {"clients": 2}}, "team a needs classes, a list"),
+        ({"a": {"clients": 2}}, "team a needs a list of classes"),
         ({"a": {"classes": [0]}}, "clients of team a must be a whole number >= 1, got None"),
-        ({"a": {"clients": 1, "classes": [9]}}, "class 9 is not there"),
+        ({"a": {"clients": 1, "classes": [9]}}, "there is no class 9"),
         (
             {"a": {"clients": 1, "clases": [0]}},
             "unknown entry of team a: 'clases'; did you mean 'classes'?",
@@ -989,7 +990,7 @@ def test_class_teams_with_samples_for_each_client() -> None:
         ),
         (
             {"a": {"clients": 4, "classes": [0], "samples": 3}},
-            "3 samples for each client take 12 of '0', there are 10",
+            "3 samples per client need 12 of '0', but there are only 10",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from evenhand.data.deal import deal
 from evenhand.data.plots import COLOURS, plot_partition, save_figure
 from evenhand.data.pool import Pool
 
-pytest.importorskip("plotly", reason="pictures need plotly")
+pytest.importorskip("plotly", reason="figures need plotly")
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
@@ -56,7 +56,7 @@ def test_bars_are_the_counts_of_labels_and_groups() -> None:
     assert list(figure.layout.yaxis.ticktext) == ["a", "b", "c"]
     # the first client at the top
     assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]
-    assert "samples by label" in figure.layout.title.text
+    assert "Samples per client, by label" in figure.layout.title.text
     assert list(figure.data[0].customdata[1]) == ["b", "red", "35.0%"]
 
 
@@ -124,7 +124,7 @@ def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.Monke
     federation = deal(pool_of(), "iid", {"test": 0.2}, clients=2)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     with pytest.raises(
-        ImportError, match=r"pictures need plotly: pip install plotly \(extra: evenhand\[plots\]\)"
+        ImportError, match=r"figures need plotly: pip install plotly \(extra: evenhand\[plots\]\)"
     ):
         plot_partition(federation)
 
@@ -132,10 +132,10 @@ def test_without_plotly_the_error_says_what_to_install(monkeypatch: pytest.Monke
 def test_a_page_is_self_contained_and_unknown_kinds_are_refused(tmp_path: Path) -> None:
     figure = plot_partition(deal(pool_of(), "iid", {"test": 0.2}, clients=2))
     page = save_figure(figure, tmp_path / "deep" / "picture.html").read_text()
-    assert "Who has what" in page
+    assert "Samples per client" in page
     assert "<script src=" not in page  # nothing is fetched
     with pytest.raises(
-        ValueError, match=r"a picture's name must end in .html, .png or .svg, got 'picture.pdf'"
+        ValueError, match=r"a figure's file name must end in .html, .png or .svg, got 'picture.pdf'"
     ):
         save_figure(figure, tmp_path / "picture.pdf")
 
@@ -159,7 +159,7 @@ def test_pictures_without_kaleido_or_browser_say_what_is_missing(
     monkeypatch.setattr(type(figure), "to_image", lambda self, **settings: broken(**settings))
     with pytest.raises(
         RuntimeError,
-        match=r"picture.png cannot be drawn \(no browser here\); kaleido needs Chrome or Chromium",
+        match=r"picture.png cannot be drawn \(no browser here\); install Chrome or Chromium for kaleido",
     ):
         save_figure(figure, tmp_path / "picture.png")
     assert not list(tmp_path.iterdir())

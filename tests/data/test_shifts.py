@@ -186,7 +186,7 @@ def test_shifts_that_make_no_sense_are_refused() -> None:
     wide = Federation.from_arrays([{"x": torch.zeros(2, 3, 5), "y": [0, 1]}])
     assert rotate(wide, 180).train.x.shape == (2, 3, 5)
     with pytest.raises(
-        ValueError, match="images of 3 x 5 pixels can only be turned by multiples of 180 degrees"
+        ValueError, match="images of 3 x 5 pixels can only be rotated by multiples of 180 degrees"
     ):
         rotate(wide, 90)
     tokens = Federation.from_arrays([{"x": torch.zeros(2, 5, dtype=torch.int64), "y": [0, 1]}])
@@ -215,7 +215,7 @@ def test_a_spec_turns_and_blurs_clients_by_draws_of_their_own() -> None:
     with pytest.raises(
         SpecError,
         match=(
-            r"noise must be a number, or the two between which each client draws its own; got \[1,"
+            r"noise must be a number, or two numbers between which each client draws its own; got \[1,"
             r" 2, 3\]"
         ),
     ):

@@ -238,7 +238,7 @@ def test_a_client_without_official_training_samples_is_named() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            "client 1 has no training samples, all are held out to test on; leave it out, or split"
+            "client 1 has no training samples: all are in the official test set; skip it, or split"
             " by shares"
         ),
     ):
@@ -286,7 +286,7 @@ def test_an_official_split_takes_no_other_test_share() -> None:
     with pytest.raises(
         ValueError,
         match=(
-            r"takes its test samples from the official test set; leave out test = 0.2, or official"
+            r"takes its test samples from the official test set; remove test = 0.2, or official"
         ),
     ):
         parts(pool, {"official": True, "test": 0.2})
@@ -314,7 +314,7 @@ def test_shares_of_the_official_training_samples_leave_the_official_test_set_out
     assert federation.train.sizes.tolist() == federation.test.sizes.tolist() == [5, 5, 5]
     used = torch.cat([federation.train.x[:], federation.test.x[:]]).flatten().long()
     assert not held_out[used].any()
-    with pytest.raises(ValueError, match="have no official test set to leave out"):
+    with pytest.raises(ValueError, match="have no official test set to ignore"):
         deal(
             Pool(pool.x, pool.y), {"name": "iid", "clients": 3}, {"official": "train", "test": 0.5}
         )
@@ -373,13 +373,13 @@ def test_folds_are_of_all_samples_or_of_the_official_training_samples() -> None:
 @pytest.mark.parametrize(
     ("split", "message"),
     [
-        ({"fold": 3}, r"fold of split must be which fold and how many .*\[1, 5\], got 3"),
+        ({"fold": 3}, r"fold of split must be the fold and the number of folds, .*\[1, 5\], got 3"),
         ({"fold": [0, 5]}, r"got \[0, 5\]"),
         ({"fold": [6, 5]}, r"got \[6, 5\]"),
         ({"fold": [1, 1]}, r"got \[1, 1\]"),
         ({"fold": [True, 5]}, r"got \[True, 5\]"),
-        ({"fold": [1, 5], "test": 0.2}, r"test samples from a fold; leave out test = 0\.2"),
-        ({"fold": [1, 5], "official": True}, r"leave out official"),
+        ({"fold": [1, 5], "test": 0.2}, r"test samples from a fold; remove test = 0\.2"),
+        ({"fold": [1, 5], "official": True}, r"remove official"),
     ],
 )
 def test_a_fold_that_makes_no_sense_is_refused(split: dict[str, Any], message: str) -> None:

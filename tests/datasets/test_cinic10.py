@@ -139,9 +139,9 @@ def test_what_is_missing_or_damaged_is_named(tmp_path: Path) -> None:
     path = root / "cinic10/valid/ship/cifar10-train-8.png"
     whole = path.read_bytes()
     for content, message in (
-        (whole[:-30], "valid/ship/cifar10-train-8.png is no whole PNG file"),
-        (b"<html>", "valid/ship/cifar10-train-8.png is no whole PNG file"),
-        (image((1, 2, 3), size=16), "cifar10-train-8.png has 16 x 16, not 32 x 32 pixels"),
+        (whole[:-30], "valid/ship/cifar10-train-8.png is not a complete PNG file"),
+        (b"<html>", "valid/ship/cifar10-train-8.png is not a complete PNG file"),
+        (image((1, 2, 3), size=16), "cifar10-train-8.png has 16 x 16 pixels, not 32 x 32"),
     ):
         path.write_bytes(content)
         with pytest.raises(DataError, match=message) as caught:

@@ -488,13 +488,13 @@ def test_a_link_in_an_archive_is_not_followed(site: Site, tmp_path: Path) -> Non
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/hostname"
         archive.addfile(link)
     _, one = members(site, buffer.getvalue())
-    assert "has no file 'top/one.bin' in it" in refusal(tmp_path, one)
+    assert "does not contain 'top/one.bin'" in refusal(tmp_path, one)
     assert not list(tmp_path.rglob("one.bin*"))
 
 
 def test_a_member_that_is_missing_is_named(site: Site, tmp_path: Path) -> None:
     two, one = members(site, zip_of({"top/one.bin": b"1"}))
-    assert "has no file 'top/two.txt.gz' in it" in refusal(tmp_path, two, one)
+    assert "does not contain 'top/two.txt.gz'" in refusal(tmp_path, two, one)
 
 
 @pytest.mark.parametrize(
@@ -715,7 +715,7 @@ def test_nothing_is_downloaded_where_another_file_could_not_be(site: Site, tmp_p
     path = tmp_path / "set" / "private.csv"
     assert (
         refusal(tmp_path, big(site), private)
-        == f"{path} is missing and has no public home to be downloaded from; ask its owner for it"
+        == f"{path} is missing and cannot be downloaded automatically; ask its owner for it"
     )
     assert site.requests == []
 

@@ -133,7 +133,7 @@ def test_what_is_missing_is_named_with_where_to_get_it_and_where_to_put_it(tmp_p
             locate("set", [file], tmp_path, download=False)
         return str(error.value)
 
-    none = "is missing and has no public home to be downloaded from"
+    none = "is missing and cannot be downloaded automatically"
     assert said(File("a.csv")) == f"{place} {none}; put your copy there"
     assert (
         said(File("a.csv", hint="LEAF's scripts make it"))
@@ -173,7 +173,7 @@ def test_content_is_compared_uncompressed(tmp_path: Path, kind: str) -> None:
 @pytest.mark.parametrize("keep", [0, 2, 5, 9, 12, 30, -9, -8, -4, -1])
 def test_a_file_cut_short_is_refused_wherever_it_was_cut(tmp_path: Path, keep: int) -> None:
     packed = gzip.compress(hashlib.shake_128(b"seed").digest(5000))
-    assert "is cut short" in refusal(put(tmp_path / "a.gz", packed[:keep]), File("a.gz"))
+    assert "is truncated" in refusal(put(tmp_path / "a.gz", packed[:keep]), File("a.gz"))
 
 
 def test_a_file_that_is_no_gzip_file_is_refused(tmp_path: Path) -> None:
@@ -190,8 +190,8 @@ def test_flipped_bits_are_noticed(tmp_path: Path) -> None:
         message = refusal(
             put(tmp_path / "a.gz", bytes(changed)), File("a.gz", "https://example.org/a.gz")
         )
-        assert "is damaged" in message or "is cut short" in message
-        assert message.endswith("; remove it and fetch it again")
+        assert "is damaged" in message or "is truncated" in message
+        assert message.endswith("; delete it and download it again")
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path: Path) -> None:
@@ -225,10 +225,10 @@ def test_a_file_is_verified_by_its_content_or_by_the_checksum_of_what_is_publish
     # unpacked by somebody
     assert not verify(put(tmp_path / "b", TEXT), File("b.gz", url, md5(packed)))
     with pytest.raises(
-        DataError, match=f"its md5 is {md5(packed)[4:]}, not 00; remove it and fetch it again"
+        DataError, match=f"its md5 is {md5(packed)[4:]}, not 00; delete it and download it again"
     ):
         verify(path, File("a.gz", url, "md5:00"))
-    with pytest.raises(DataError, match="is cut short"):
+    with pytest.raises(DataError, match="is truncated"):
         verify(put(tmp_path / "a.gz", packed[:-3]), File("a.gz", url))
 
 

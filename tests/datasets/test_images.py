@@ -101,17 +101,17 @@ def test_idx_files_are_read_with_their_shape_and_type(tmp_path: Path) -> None:
     [
         (
             lambda whole: whole[:-1],
-            "is cut short: 23 bytes follow a header that promises 2 x 3 x 4 uint8",
+            "is truncated: 23 bytes follow a header that promises 2 x 3 x 4 uint8",
         ),
         (
             lambda whole: whole + b"\0",
             "has trailing bytes: 25 bytes follow a header that promises 2 x 3 x 4 uint8",
         ),
-        (lambda whole: whole[:10], "is cut short: 10 bytes, fewer than the 16 of its header"),
-        (lambda whole: b"", "is cut short: 0 bytes, fewer than the 16 of its header"),
+        (lambda whole: whole[:10], "is truncated: 10 bytes, fewer than the 16 of its header"),
+        (lambda whole: b"", "is truncated: 0 bytes, fewer than the 16 of its header"),
         (
             lambda whole: whole[:4] + b"\xff" * 8 + b"\0" * 4,
-            "holds nothing: it has 4294967295 x 4294967295 x 0 uint8",
+            "is empty: it has 4294967295 x 4294967295 x 0 uint8",
         ),
         (lambda whole: whole[:3] + b"\1" + whole[4:], "has magic number 2049, not 2051"),
         (lambda whole: b"<htm" + whole[4:], "has magic number 1013478509, not 2051"),
@@ -122,7 +122,7 @@ def test_a_damaged_idx_file_is_refused(
 ) -> None:
     path = put(tmp_path / "images.gz", damage(idx_bytes(np.zeros((2, 3, 4), np.uint8))))
     with pytest.raises(
-        DataError, match=f"^{re.escape(str(path))} {re.escape(message)}.*; fetch it again$"
+        DataError, match=f"^{re.escape(str(path))} {re.escape(message)}.*; download it again$"
     ):
         read_idx(path, File("images.gz"), axes=3)
 
@@ -148,12 +148,14 @@ def test_a_file_with_another_checksum_is_refused(tmp_path: Path) -> None:
 
 def test_images_and_labels_must_fit(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"0\.gz has 3 images, .*1\.gz 2 labels; take both from one source"
+        DataError, match=r"0\.gz has 3 images, but .*1\.gz has 2 labels; use files of one source"
     ):
         read_images(*tiny(tmp_path, pixels(3), bytes_of(0, 1)), NAMES)
     with pytest.raises(DataError, match=r"0\.gz has images of 14 x 28, not 28 x 28 pixels"):
         read_images(*tiny(tmp_path, pixels(3)[:, :14], bytes_of(0, 1, 2)), NAMES)
-    with pytest.raises(DataError, match=r"1\.gz: row 2 \(from 0\) has label 3, classes are 0 to 2"):
+    with pytest.raises(
+        DataError, match=r"1\.gz: row 2 \(from 0\) has label 3, but classes are 0 to 2"
+    ):
         read_images(*tiny(tmp_path, pixels(4), bytes_of(0, 1, 3, 7)), NAMES)
 
 
@@ -282,7 +284,7 @@ def test_emnist_letters_are_numbered_from_one_in_their_files(tmp_path: Path) -> 
     assert shown(pool)[:, 0] == pytest.approx(images / 255, abs=1e-7)
     for label in (0, 27):
         letter_files(tmp_path, (1, label), (2,))
-        with pytest.raises(DataError, match=f"row 1 .* has label {label}, classes are 1 to 26"):
+        with pytest.raises(DataError, match=f"row 1 .* has label {label}, but classes are 1 to 26"):
             emnist.read(tmp_path, "letters")
 
 
@@ -316,7 +318,7 @@ def test_emnist_classes_have_names() -> None:
         ValueError,
         match=(
             'classes must be "all", "digits", "uppercase", "lowercase", "lowercase a-j", a range'
-            ' such as "a-j" or a list, got \'letters\'; both cases as one class: kind = "letters"'
+            ' such as "a-j" or a list, got \'letters\'; for both cases as one class, use kind = "letters"'
         ),
     ):
         emnist.emnist(classes="letters")
@@ -371,11 +373,11 @@ def test_damaged_cifar_files_are_refused(tmp_path: Path) -> None:
     train, test = (tmp_path / "cifar100" / name for name in ("train.bin", "test.bin"))
     cifar_file(test, (0, 0))
     for records, change, message in (
-        ([(1, 2), (0, 1)], slice(-1), "is cut short: 6147 bytes, not 2 records of 3074"),
-        ([(1, 2)], slice(None), "is cut short: 3074 bytes, not 2 records of 3074"),
+        ([(1, 2), (0, 1)], slice(-1), "is truncated: 6147 bytes, not 2 records of 3074"),
+        ([(1, 2)], slice(None), "is truncated: 3074 bytes, not 2 records of 3074"),
         ([(1, 2)] * 3, slice(None), "has trailing bytes: 9222 bytes, not 2 records of 3074"),
-        ([(1, 2), (0, 3)], slice(None), r": row 1 \(from 0\) has label 3, classes are 0 to 2"),
-        ([(2, 2), (0, 1)], slice(None), r": row 0 \(from 0\) has label 2, classes are 0 to 1"),
+        ([(1, 2), (0, 3)], slice(None), r": row 1 \(from 0\) has label 3, but classes are 0 to 2"),
+        ([(2, 2), (0, 1)], slice(None), r": row 0 \(from 0\) has label 2, but classes are 0 to 1"),
     ):
         cifar_file(train, *records)
         train.write_bytes(train.read_bytes()[change])
@@ -470,12 +472,12 @@ def test_a_table_of_other_images_is_refused(
         (
             wrong_digit,
             (
-                r"qmnist-train-labels-idx2-int.gz: row 2 \(from 0\) has digit 7, MNIST 4; fetch"
+                r"qmnist-train-labels-idx2-int.gz: row 2 \(from 0\) has digit 7, but MNIST has 4; download"
                 r" both again"
             ),
         ),
         (wrong_population, r"row 3 \(from 0\) has hsf 6, not 0 or 4"),
-        (TRAIN_TABLE[:3], "is about 5 images, not 6"),
+        (TRAIN_TABLE[:3], "has 5 images, not 6"),
     ):
         writer_files(tmp_path, monkeypatch, table, TEST_TABLE)
         with pytest.raises(DataError, match=message):
@@ -492,7 +494,7 @@ def test_a_damaged_archive_of_writers_is_refused(
         archive.write_bytes(content)
         with pytest.raises(
             DataError,
-            match=r"writers.npz is damaged: .*; remove it and the table is taken from QMNIST$",
+            match=r"writers.npz is damaged: .*; delete it to use QMNIST's table instead$",
         ):
             mnist.read_writers(tmp_path)
 

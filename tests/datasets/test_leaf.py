@@ -167,7 +167,7 @@ def test_least_leaves_out_users_and_teams_that_lost_everyone(tmp_path: Path) -> 
     assert pool.client is not None
     assert pool.team is not None
     assert (pool.client.tolist(), pool.team.tolist()) == ([0, 0, 0, 1, 1], [0, 1])
-    assert "no client has 9 samples; the largest has 3" in complaint(
+    assert "no client has 9 samples (the largest has 3)" in complaint(
         ValueError, lambda: read_leaf(path, least=9)
     )
 
@@ -254,7 +254,7 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (broken(lambda t: t["num_samples"].append(3)), "has 2 users and 3 num_samples"),
         (
             broken(lambda t: t["num_samples"].__setitem__(1, 5)),
-            "user 'bob': num_samples says 5, there are 1 samples",
+            "user 'bob': num_samples is 5, but there are 1 samples",
         ),
         (broken(lambda t: t["user_data"].pop("bob")), "user 'bob': user_data has no lists x and y"),
         (
@@ -265,10 +265,10 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             broken(lambda t: t["user_data"].update(eve=t["user_data"]["bob"])),
             "user 'eve': has samples but is not listed",
         ),
-        (broken(lambda t: t["user_data"]["ann"]["y"].pop()), "user 'ann': 3 x and 2 y"),
+        (broken(lambda t: t["user_data"]["ann"]["y"].pop()), "user 'ann': 3 x but 2 y"),
         (
             broken(lambda t: t["user_data"]["ann"]["x"][1].append(0.0)),
-            "user 'ann', row 1: x has shape [3], that of row 0 has [2]",
+            "user 'ann', row 1: x has shape [3], but row 0 has shape [2]",
         ),
         (
             broken(lambda t: t["user_data"]["ann"]["x"][2].__setitem__(0, float("nan"))),
@@ -292,7 +292,7 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         ),
         (
             broken(lambda t: t["user_data"]["bob"].update(x=[[1.0]])),
-            "user 'bob', row 0: samples of shape [1], those of user 'ann' [2]",
+            "user 'bob', row 0: samples of shape [1], but user 'ann' has [2]",
         ),
         (
             broken(lambda t: t["user_data"]["ann"]["y"].__setitem__(1, None)),
@@ -304,7 +304,7 @@ def broken(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         ),
         (
             broken(lambda t: t["user_data"]["bob"]["y"].__setitem__(0, "no")),
-            "user 'bob', row 0: y is 'no', the first label 0",
+            "user 'bob', row 0: y is 'no', but the first label is 0",
         ),
         (broken(lambda t: t.update(hierarchies=["x"])), "hierarchies that do not match"),
         (
@@ -334,7 +334,7 @@ def test_a_file_that_is_cut_short_is_named(tmp_path: Path) -> None:
 
 def test_folders_without_data_are_refused(tmp_path: Path) -> None:
     assert "has no LEAF data" in complaint(DataError, lambda: read_leaf(tmp_path))
-    assert "is not there" in complaint(DataError, lambda: read_leaf(tmp_path / "nothing"))
+    assert "does not exist" in complaint(DataError, lambda: read_leaf(tmp_path / "nothing"))
     write(tmp_path / "train" / "a.json", table({}))
     assert "no user has training samples" in complaint(DataError, lambda: read_leaf(tmp_path))
 
@@ -648,7 +648,7 @@ def arrays(**changed: Any) -> bytes:
         ),
         (arrays(y=np.array([1, -1, 1, 0])), ", row 3: y is neither -1 nor 1"),
         (arrays(task=np.array([0, 0, 2, 2])), "task 1 has no samples"),
-        (arrays(y=np.array([1, -1, 1])), "they need equally many rows"),
+        (arrays(y=np.array([1, -1, 1])), "they must have the same number of rows"),
     ],
 )
 def test_damaged_landmine_is_named(content: bytes, message: str) -> None:

@@ -110,13 +110,16 @@ def test_users_are_chosen_by_their_sentences(tmp_path: Path) -> None:
     assert names(users=["00000003", "00000001"]) == ("00000001", "00000003")
     assert {names(users=1, seed=seed) for seed in range(20)} == {(user,) for user in TEXTS}
     for how, message in (
-        ({"least": 7}, "none of 3 users has at least 7 sentences; the largest has 6: change least"),
+        (
+            {"least": 7},
+            r"none of 3 users has at least 7 sentences \(the largest has 6\); change least",
+        ),
         ({"least": 4, "most": 5}, "none of 3 users has 4 to 5 sentences"),
-        ({"users": 4}, "4 users are wanted, 3 have at least 1 sentences"),
+        ({"users": 4}, "cannot draw 4 users: only 3 have at least 1 sentences"),
         ({"users": ["9"]}, "has no user '9'"),
         ({"users": "00000001"}, "users must be a number or a list of different names"),
         ({"words": 40_000}, "words must be at most 32763, got 40000"),
-        ({"words": 7}, r"word_count has 6 words, 7 are wanted; lower words"),
+        ({"words": 7}, r"word_count has only 6 words, not 7; lower words"),
         ({"part": "heldout"}, 'part must be "train", "held_out" or "test"'),
         ({"part": "test"}, "stackoverflow_test.h5 is missing .*unpack https://"),
     ):
@@ -132,7 +135,7 @@ def test_other_partitions_keep_the_order_of_the_split(tmp_path: Path) -> None:
     assert fed.test is not None
     assert natural.test is not None
     assert sorted(fed.test.y.tolist()) == sorted(natural.test.y.tolist())
-    with pytest.raises(ValueError, match="val needs users as clients; leave out val or partition"):
+    with pytest.raises(ValueError, match="val needs users as clients; remove val or partition"):
         stackoverflow("iid", {"val": 0.1}, 0, 2, tmp_path, **ALL)
     with pytest.raises(ValueError, match="split in sentence order has only val and test"):
         stackoverflow(split={"official": True}, root=tmp_path, **ALL)
@@ -157,13 +160,15 @@ def test_a_damaged_list_of_words_is_refused(tmp_path: Path, content: bytes, mess
 def test_damaged_files_of_users_are_refused(tmp_path: Path) -> None:
     path = files(tmp_path) / "stackoverflow" / "stackoverflow_train.h5"
     path.write_bytes(path.read_bytes()[:700])
-    with pytest.raises(DataError, match=r"stackoverflow_train.h5 is no whole HDF5 file") as caught:
+    with pytest.raises(
+        DataError, match=r"stackoverflow_train.h5 is not a complete HDF5 file"
+    ) as caught:
         read(tmp_path, **ALL)
     assert "\n" not in str(caught.value)
     for name, data, message in (
         ("people/1/tokens", [b"a"], "has no group 'examples'"),
         ("examples/1/text", [b"a"], "user 1: there is no list 'tokens'"),
-        ("examples/1/tokens", [1, 2], "user 1: tokens are no texts"),
+        ("examples/1/tokens", [1, 2], "user 1: tokens are not texts"),
     ):
         with h5py.File(path, "w") as file:
             file[name] = data

@@ -115,8 +115,11 @@ def adult_file(second: str) -> bytes:
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        (ADULT_ROW.rpartition(",")[0], "adult.data line 2 has 14 fields; the table has 15 columns"),
-        (ADULT_ROW + ", 1", "adult.data line 2 has 16 fields; the table has 15 columns"),
+        (
+            ADULT_ROW.rpartition(",")[0],
+            "adult.data line 2 has 14 fields, but the table has 15 columns",
+        ),
+        (ADULT_ROW + ", 1", "adult.data line 2 has 16 fields, but the table has 15 columns"),
         (
             ADULT_ROW.replace("<=50K", "=50K"),
             "adult.data line 2: income is =50K; it must be one of <=50K, >50K",
@@ -224,11 +227,11 @@ HEART_ROW = "va,63,1,1,145,233,1,2,150,0,2.3,3,0,6,0"
     [
         (
             f"{HEART}\n{HEART_ROW}\n{HEART_ROW},1\n",
-            "heart_disease.csv line 3 has 16 fields; the table has 15 columns",
+            "heart_disease.csv line 3 has 16 fields, but the table has 15 columns",
         ),
         (
             f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-2]}\n",
-            "heart_disease.csv line 3 has 14 fields; the table has 15 columns",
+            "heart_disease.csv line 3 has 14 fields, but the table has 15 columns",
         ),
         (
             f"{HEART}\n{HEART_ROW}\n{HEART_ROW[:-1]}7\n",
@@ -309,7 +312,7 @@ COMPAS_ROW = "Male,69,Other,0,0,0,0,F,-1.0,0,Low,0"
     [
         (
             f"{COMPAS}\n{COMPAS_ROW}\n{COMPAS_ROW},9\n",
-            "line 3 has 13 fields; the table has 12 columns",
+            "line 3 has 13 fields, but the table has 12 columns",
         ),
         (f"{COMPAS}\n{COMPAS_ROW[:-1]}2\n", "line 2: two_year_recid is 2; it must be one of 0, 1"),
         (f"{COMPAS}\n{COMPAS_ROW.replace('69', '')}\n", "line 2: age is nan, not a number"),
@@ -332,7 +335,7 @@ def test_a_cut_file_of_compas_is_told(tmp_path: Path) -> None:
     (tmp_path / "compas").mkdir()
     whole = (ROOT / "compas" / "compas_two_years.csv.gz").read_bytes()
     (tmp_path / "compas" / "compas_two_years.csv.gz").write_bytes(whole[:-100])
-    with pytest.raises(DataError, match=r"compas_two_years.csv.gz is cut short"):
+    with pytest.raises(DataError, match=r"compas_two_years.csv.gz is truncated"):
         compas(root=tmp_path)
 
 
@@ -446,7 +449,7 @@ def acs_arrays() -> dict[str, Any]:
         ({"label": np.array([0, 1, 2, 1])}, "row 3: label is 2; it must be 0 to 1"),
         ({"state": np.array([0, 0, 1, 5])}, "row 4: state is 5; it must be 0 to 1"),
         ({"AGEP": np.array([1.0, np.nan, 3.0, 4.0])}, "row 2: AGEP is nan; it must be 0 to 99"),
-        ({"SEX": np.ones(3)}, "SEX has shape .3., label has 4 entries"),
+        ({"SEX": np.ones(3)}, "SEX has shape .3., but label has 4 entries"),
         ({"WKHP": None}, "is incomplete: WKHP"),
     ],
 )
@@ -487,7 +490,7 @@ def test_damaged_arrays_of_acs_income_are_named(
         ),
         (
             acs_income,
-            r"acs_income_2018_35states.npz is missing and has no public home .* folktables",
+            r"acs_income_2018_35states.npz is missing and cannot be downloaded .* folktables",
         ),
     ],
 )

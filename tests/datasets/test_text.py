@@ -187,7 +187,7 @@ def test_parts_follow_time_within_each_role() -> None:
         (file_of({"one/A": 100}, "X"), "role 'one/A': unknown sex 'X'"),
         (
             file_of({"one/A": 100}, "M", num_samples=[21]),
-            "role 'one/A': num_samples says 21, its 100 characters make 20 windows",
+            "role 'one/A': num_samples is 21, but its 100 characters make 20 windows",
         ),
         (
             file_of({"one/A": 3}, "M", num_samples=[0], user_data={"one/A": {"raw": "a~b"}}),
@@ -210,10 +210,10 @@ def test_roles_are_chosen_by_number_team_or_name() -> None:
     assert chosen(["two/D", "one/A"]) == ("one/A", "two/D")
     assert chosen(2, seed=1) == chosen(2, seed=1)
     assert {chosen(1, seed=seed) for seed in range(20)} == {("one/A",), ("two/C",), ("two/D",)}
-    assert "4 roles are wanted, 3 have at least 1 windows" in complaint(
+    assert "cannot draw 4 roles: only 3 have at least 1 windows" in complaint(
         ValueError, lambda: chosen(4)
     )
-    assert "2 female roles are wanted, 1 have" in complaint(
+    assert "cannot draw 2 female roles: only 1 have" in complaint(
         ValueError, lambda: chosen({"female": 2})
     )
     assert "there is no team 'child'" in complaint(ValueError, lambda: chosen({"child": 1}))
@@ -464,9 +464,9 @@ def test_official_word_vectors_are_read(tmp_path: Path) -> None:
         ),
         (
             lambda lines: [lines[0], lines[1] + " 0.5", lines[2]],
-            "line 2: 51 numbers where there should be 50",
+            "line 2: 51 numbers instead of 50",
         ),
-        (lambda lines: [lines[0], lines[1], lines[0]], "line 3: word 'the' has a vector already"),
+        (lambda lines: [lines[0], lines[1], lines[0]], "line 3: word 'the' appears twice"),
         (lambda lines: [], "is empty"),
     ],
 )
@@ -554,7 +554,7 @@ def test_tweets_are_read_with_either_kind_of_date() -> None:
         ),
         (
             HEADER + "Delta,negative,,2/24/2015 11:35,fine\nDelta,nega",
-            "row 2: 2 fields where there should be 5",
+            "row 2: 2 fields instead of 5",
         ),
         (HEADER + "Delta,negative,,yesterday,fine\n", "row 1: tweet_created is 'yesterday'"),
         (HEADER + "Delta,negative,,2/24/2015 11:35, \n", "row 1: the text is missing"),

@@ -269,7 +269,7 @@ def test_a_codebook_of_a_table_has_hints_and_what_is_missing() -> None:
     assert [hint.split(" has ")[0] for hint in made.hints[1:]] == ["'record'", "'crp'", "'sex'"]
     assert made.hints[3] == (
         "'sex' has 'm' (20 rows) and 'M' (10 rows), which may mean the same but count as different"
-        " groups; make them one in the file"
+        " groups; unify them in the file"
     )
     with pytest.raises(ValueError, match="drop: there is no column 'recrd'; did you mean 'record'"):
         Codebook.of_table(rows, "ill", drop=("recrd",), missing=("<1",))

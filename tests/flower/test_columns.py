@@ -149,7 +149,7 @@ def test_codebook_and_model_are_those_of_the_simulator_to_the_bit(tmp_path: Path
     assert [column.name for column in codebook.columns] == ["age", "dose", "ward", "scan", "sex"]
     assert codebook.columns[2].categories == ("A", "B", "C10", "C9")
     text = (tmp_path / "run" / "codebook.toml").read_text()
-    assert "# patient_id: an identifier: its name, and no value twice\n" in text
+    assert "# patient_id: looks like an identifier: named like one, and no value repeats\n" in text
     assert "# always: constant in the training rows\n" in text
     assert "# day: a date; a codebook has numbers and categories\n" in text
     reference = eh.fit(

@@ -121,7 +121,7 @@ def test_sums_alone_tell_of_newcomers_too(tmp_path: Path, caplog: pytest.LogCapt
     assert found.score_columns["by"] == ["everyone", *["group"] * 3]
     assert found.score_columns["count"].tolist()[0] == 5 * 9
     assert len(found.history) == ROUNDS
-    assert "clients that join after round 2: 4" in warned(caplog)
+    assert "clients join after round 2: 4" in warned(caplog)
 
 
 def test_nobody_is_asked_twice_who_it_is(tmp_path: Path) -> None:

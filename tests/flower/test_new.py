@@ -348,7 +348,7 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
         (("--method", "qffl:local.speed=1"), "'qffl:local.speed=1': "),
         (
             ("--table", "none.csv", "--label", "y"),
-            "none.csv is not there; give the path of a table",
+            "none.csv does not exist; pass a table's path",
         ),
         (("--table", "none.csv"), "a table needs a label to predict; give it with --label COLUMN"),
         (
@@ -489,7 +489,7 @@ def test_a_table_as_people_save_it_becomes_a_codebook_with_hints(call: Any) -> N
     status, _, err = call("flower", "new", "guessed", *options)
     assert status == 0
     told = [line for line in err.splitlines() if line.startswith("hint: ")]
-    assert told[0].startswith("hint: the file is not UTF-8 and is read as cp1252; ")
+    assert told[0].startswith("hint: the file is not UTF-8 and was read as cp1252; ")
     assert told[1].startswith("hint: 'nr' has a different whole number in every row ")
     codebook = Codebook.load("guessed/guessed/codebook.toml")
     assert codebook.missing == ("<0,5",)

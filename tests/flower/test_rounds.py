@@ -193,7 +193,7 @@ def test_an_evaluation_that_some_miss_is_about_the_others_and_weights_are_about_
     setting.grid.spoil = lambda node, reply: (
         [] if kind_and_each(reply)[0] == "evaluate" else [reply]
     )
-    with pytest.raises(eh.RunError, match="no client has answered the last evaluation"):
+    with pytest.raises(eh.RunError, match="no client answered the last evaluation"):
         setting.run(METHODS["fedavg"], rounds=2, deadline=0.3, out=tmp_path / "other")
 
 

@@ -656,7 +656,7 @@ def test_command_says_what_is_wrong_in_one_line(
     code, _, errors = invoke("report", str(compared), "--out", str(tmp_path / "page.html"))
     assert (code, errors) == (
         1,
-        "evenhand: pictures need plotly: pip install plotly (extra: evenhand[plots])\n",
+        "evenhand: figures need plotly: pip install plotly (extra: evenhand[plots])\n",
     )
     assert not (tmp_path / "page.html").exists()
 
@@ -694,7 +694,8 @@ def test_pictures_of_two_kinds_are_refused(tmp_path: Path) -> None:
     assert save_figures({}) == []
     figure = figures.sorted_clients(make_study())
     with pytest.raises(
-        ValueError, match=r"pictures' names must all end in .png or all in .svg, got a.png, b.svg"
+        ValueError,
+        match=r"figures' file names must all end in .png or all in .svg, got a.png, b.svg",
     ):
         save_figures({tmp_path / "a.png": figure, tmp_path / "b.svg": figure})
 
@@ -711,7 +712,7 @@ def test_without_a_browser_the_error_names_the_way_out(
     monkeypatch.setattr(plotly.io, "write_images", broken)
     with pytest.raises(
         RuntimeError,
-        match=r"a.png cannot be drawn \(no browser here\); kaleido needs Chrome or Chromium",
+        match=r"a.png cannot be drawn \(no browser here\); install Chrome or Chromium for kaleido",
     ):
         save_figures({tmp_path / "a.png": figures.sorted_clients(make_study())})
     assert not list(tmp_path.iterdir())

@@ -100,12 +100,12 @@ def test_verify_has_a_line_for_every_damaged_file(run: Path) -> None:
     assert invoke("verify", "run") == (
         1,
         "",
-        "run/about.json is damaged: it has 2 bytes, 786 were written; put a copy of it back\n".replace(
+        "run/about.json is damaged: it has 2 bytes instead of 786; put a copy of it back\n".replace(
             "786", str(Path("run.whole/about.json").stat().st_size)
         )
-        + f"run/comparison.csv is damaged: it is not what was written; {again}\n"
+        + f"run/comparison.csv is damaged: its content has changed; {again}\n"
         f"run/ditto/model.safetensors is damaged: it is missing; {again}\n"
-        f"run/qffl/scores.csv is damaged: it is not what was written; {again}\n",
+        f"run/qffl/scores.csv is damaged: its content has changed; {again}\n",
     )
 
 
@@ -120,7 +120,7 @@ def test_verify_says_what_is_not_finished(runs: list[damage.Made]) -> None:
     assert invoke("verify", "interrupted")[::2] == (
         1,
         "interrupted/ditto/checkpoint.safetensors is damaged: its contents do not match their"
-        " checksum; put a copy of it back, or delete it to train from the first round\n",
+        " checksum; restore a copy, or delete it to train from the first round\n",
     )
 
 
@@ -138,13 +138,13 @@ def test_a_damaged_method_is_trained_again_and_that_is_said(run: Path) -> None:
     flip(run / "qffl" / "scores.csv")
     assert invoke("report", "run")[::2] == (
         1,
-        "evenhand: run/qffl/scores.csv is damaged: it is not what was written; train it again with:"
+        "evenhand: run/qffl/scores.csv is damaged: its content has changed; train it again with:"
         " evenhand resume run\n",
     )
     code, _, said = invoke("resume", "run")
     assert (code, said) == (
         0,
-        "run/qffl/scores.csv is damaged: it is not what was written; qffl is trained again\n",
+        "run/qffl/scores.csv is damaged: its content has changed; qffl is trained again\n",
     )
     assert results(run) == before
 
@@ -154,12 +154,12 @@ def test_methods_that_changed_places_are_trained_again(run: Path) -> None:
     (run / "fedavg").rename(run / "qffl")
     (run / "aside").rename(run / "fedavg")
     assert invoke("report", "run")[2].startswith(
-        "evenhand: run/fedavg/manifest.json is damaged: it is of qffl; train it again with"
+        "evenhand: run/fedavg/manifest.json is damaged: it belongs to qffl; train it again with"
     )
     assert invoke("resume", "run")[::2] == (
         0,
-        "run/fedavg/manifest.json is damaged: it is of qffl; fedavg is trained again\n"
-        "run/qffl/manifest.json is damaged: it is of fedavg; qffl is trained again\n",
+        "run/fedavg/manifest.json is damaged: it belongs to qffl; fedavg is trained again\n"
+        "run/qffl/manifest.json is damaged: it belongs to fedavg; qffl is trained again\n",
     )
     assert results(run) == results(Path("run.whole"))
 
@@ -240,7 +240,8 @@ def test_seeds_can_still_be_added_to_a_comparison_and_the_change_is_said(
     path.write_text(path.read_text().replace("    1,\n]", "    1,\n    2,\n]"))
     told = invoke("report", "comparison")[2]
     assert told.startswith("evenhand: comparison/spec.toml is damaged: it has ")
-    assert told.endswith(" were written; put a copy of it back, or: evenhand resume comparison\n")
+    assert " bytes instead of " in told
+    assert told.endswith("; put a copy of it back, or: evenhand resume comparison\n")
     code, _, said = invoke("resume", "comparison")
     assert (code, said) == (
         0,
@@ -270,8 +271,8 @@ def test_runs_of_earlier_versions_are_read_and_get_manifests_when_they_go_on(run
     code, _, said = invoke("resume", "run")
     assert (code, said) == (
         0,
-        "run was begun by an earlier version, whose check of the data is weaker: it does not see"
-        " exchanged columns. Make sure that the data are the same\n",
+        "run was started by an earlier version, whose weaker data check misses swapped columns;"
+        " make sure that the data are the same\n",
     )
     assert results(run) == results(Path("run.whole"))
     assert invoke("verify", "run")[0] == 0
@@ -287,15 +288,15 @@ def test_a_manifest_names_its_owner_and_its_own_damage(tmp_path: Path) -> None:
     assert list(found.entries) == ["a.csv"]
     assert [*found.faults()] == []
     assert found.misplaced(owner) == ""
-    assert found.misplaced(owner._replace(run="x")) == "it is of a run with other settings"
-    assert found.misplaced(owner._replace(data="x")) == "it is of a run with other data"
+    assert found.misplaced(owner._replace(run="x")) == "it belongs to a run with other settings"
+    assert found.misplaced(owner._replace(data="x")) == "it belongs to a run with other data"
     (tmp_path / "a.csv").unlink()
     (tmp_path / "a.csv").mkdir()
     assert [*found.faults()] == [("a.csv", "it is a directory")]
     path = tmp_path / MANIFEST
     whole = path.read_text()
     path.write_text(whole.replace('"size": 4', '"size": 5'))
-    with pytest.raises(eh.RunError, match=r"manifest.json is damaged: it is not what was written"):
+    with pytest.raises(eh.RunError, match=r"manifest.json is damaged: its content has changed"):
         Manifest.read(tmp_path)
     assert Manifest.read(tmp_path / "elsewhere") is None
 
@@ -330,7 +331,7 @@ def test_a_checkpoint_of_an_earlier_version_goes_on_and_its_weaker_check_is_said
     x = torch.arange(24.0).reshape(12, 2) / 8
     shutil.copy(CHECKPOINT, tmp_path)
     gone_on = go_on(tmp_path, x)
-    assert "was begun by an earlier version, whose check of the data is weaker" in caplog.text
+    assert "was started by an earlier version, whose weaker data check" in caplog.text
     anew = go_on(tmp_path / "anew", x)
     assert len(gone_on.history_rows) == 4
     assert all(torch.equal(gone_on.params[name], anew.params[name]) for name in anew.params)

@@ -552,10 +552,10 @@ def test_wrong_arguments_are_explained() -> None:
     with pytest.raises(ValueError, match="base weights must be >= 0 and sum to 1"):
         Mean().value([1.0, 2.0], [1.5, -0.5])
     with pytest.raises(
-        ValueError, match=r"PowerMean needs losses >= 0, got -1\.0; TiltedMean takes any"
+        ValueError, match=r"PowerMean needs losses >= 0, got -1\.0; use TiltedMean, which takes any"
     ):
         PowerMean(1.0).value([-1.0, 2.0], [0.5, 0.5])
-    with pytest.raises(ValueError, match="teams names 3 clients, there are 2"):
+    with pytest.raises(ValueError, match="teams has 3 entries for 2 clients"):
         RankSpread(0.5, (0, 1, 1)).value([1.0, 2.0], [0.5, 0.5])
     with pytest.raises(
         ValueError, match=r"expected one number for each client, got a tensor of shape \(1, 2\)"

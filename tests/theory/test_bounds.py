@@ -854,7 +854,7 @@ def test_gifair_limit_of_a_million_clients() -> None:
         ),
         (
             lambda: theory.rademacher_monte_carlo(lambda s: s, [3]),
-            "supremum must give one value per row",
+            "supremum must return one value per row",
         ),
         (
             lambda: theory.rademacher_monte_carlo(lambda s: s[:, 0], [3], draws=1),

@@ -405,7 +405,7 @@ def residual(**options: Any) -> Callable[[], object]:
         (residual(by="city"), 'by must be "client", "group" or "team", got \'city\''),
         (residual(by="group"), 'by="group" needs a group for every sample'),
         (residual(by="team"), 'by="team" needs a team for every client'),
-        (residual(params={}), "params lacks 'weight'; give a state_dict of this module"),
+        (residual(params={}), "params lacks 'weight'; pass a state_dict of this module"),
         (
             residual(params={"weight": torch.zeros(2)}),
             r"'weight' in params has shape \[2\], in the module \[1, 1\]",
@@ -416,7 +416,7 @@ def residual(**options: Any) -> Callable[[], object]:
         ),
         (
             lambda: proportionally_fairer([1.0, 3.0], [1.0, 1.0], M=3.0),
-            "losses_new of client 1 is 3, not below M = 3; take a larger M",
+            "losses_new of client 1 is 3, not below M = 3; use a larger M",
         ),
         (
             lambda: proportionally_fairer([1.0], [1.0, 1.0], M=3.0),

@@ -549,7 +549,7 @@ def test_wrong_arguments_are_explained() -> None:
         (lambda: HCVaR(0.5, floor=1.1), r"floor must be in \[0, 1\], got 1.1"),
         (
             lambda: HCVaR((0.5, 0.5)).value([1.0] * 3, [1 / 3] * 3),
-            "alpha has 2 entries for 3 clients; give one number, or one for each",
+            "alpha has 2 entries for 3 clients; pass one number, or one per client",
         ),
         (
             lambda: HCVaR(0.5, floor=(0.1, 0.2)).value([1.0], [1.0]),

@@ -158,7 +158,7 @@ DATA = {
     ),
     "group missing for one client": (
         lambda: from_arrays([*clients(2, group=grouped), clients(1)[0]]),
-        r"client 2 has no group in its train data.*all samples a group or none",
+        r"client 2 has no group in its train data.*all samples a group, or none",
     ),
     "group of another length": (
         lambda: from_arrays(clients(group=["a"])),
@@ -174,7 +174,7 @@ DATA = {
     ),
     "team for some clients only": (
         lambda: from_arrays([clients(1, team="a")[0], clients(1)[0]]),
-        r"client 1 has no team.*all clients a team or none",
+        r"client 1 has no team.*all clients a team, or none",
     ),
     "duplicate names": (
         lambda: from_arrays([c | {"name": "bob"} for c in clients(2)]),
@@ -330,7 +330,7 @@ SETTINGS = {
     "text q": (lambda: eh.QFFL(q="two"), r"\bq\b.*'two'"),  # type: ignore[arg-type]
     "unknown keyword of a method": (lambda: eh.QFFL(power=2), r"QFFL.*'power'"),  # type: ignore[call-arg]
     "keyword for a method without any": (lambda: eh.FedAvg(q=2), r"FedAvg.*'q'"),  # type: ignore[call-arg]
-    "M 0": (lambda: eh.PropFair(M=0), r"\bM must be .*> 0, got 0; take it above the losses"),
+    "M 0": (lambda: eh.PropFair(M=0), r"\bM must be .*> 0, got 0; choose it above the losses"),
     "negative M": (lambda: eh.PropFair(M=-1), r"\bM must be .*> 0, got -1"),
     "infinite M": (lambda: eh.PropFair(M=INF), r"\bM must be .*got inf"),
     "epsilon 0": (lambda: eh.PropFair(epsilon=0), r"epsilon must be .*> 0, got 0"),
@@ -469,7 +469,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         {"module": linear(1), "loss": "brier", "data": labelled(0, 1, 2)},
         r"brier.*0/1.*found 0\.\.2",
     ),
-    "two outputs for one target": ({"loss": "mse"}, r"mse.*2 numbers per sample, y has 1"),
+    "two outputs for one target": ({"loss": "mse"}, r"mse.*2 numbers per sample, but y has 1"),
     "fractions as classes": (
         {"data": labelled(0.0, 0.5)},
         r'cross_entropy.*fractions such as 0\.5.*loss="mse"',
@@ -588,7 +588,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "FedMinMax without groups": (
         {"algorithm": eh.FedMinMax()},
-        r'FedMinMax needs a group for every training sample; give "group"',
+        r'FedMinMax needs a group for every training sample; pass "group"',
     ),
     "a floor for too many groups": (
         {"algorithm": eh.FedMinMax(floor=0.6), "data": federation(group=grouped)},
@@ -596,7 +596,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "GIFAIR with one team": (
         {"algorithm": eh.GIFAIR(), "data": federation(team="all")},
-        r"GIFAIR compares teams.*has 1; .*at least two",
+        r"GIFAIR compares teams.*needs at least two, but the federation has 1",
     ),
     "alpha for another number of clients": (
         {"algorithm": eh.FAFL(alpha=[0.5, 0.5, 1.0])},
@@ -624,8 +624,14 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
         {"eval_every": 0},
         r"eval_every must be a whole number >= 1, got 0",
     ),
-    "checkpoints without a directory": ({"checkpoint_every": 2}, r"checkpoint_every need out"),
-    "resuming without a directory": ({"resume": True}, r"resume .*need out"),
+    "checkpoints without a directory": (
+        {"checkpoint_every": 2},
+        r"checkpoint_every need a directory for checkpoints; pass out",
+    ),
+    "resuming without a directory": (
+        {"resume": True},
+        r"resume .*need a directory for checkpoints; pass out",
+    ),
     "an unknown engine": ({"engine": "gpu"}, r'unknown engine \'gpu\'; use "auto", "loop", "vmap"'),
     "an engine's class": ({"engine": eh.Vmap}, r"unknown engine .*Vmap"),
     "unknown weights": ({"weights": "size"}, r'weights must be "data" or "uniform", got \'size\''),
@@ -648,7 +654,7 @@ def test_alpha_below_a_clients_weight_is_warned_of_in_one_line_that_names_it() -
     with pytest.warns(
         UserWarning,
         match=(
-            r"alpha of client bob0 \(0\.1\).*weight \(0\.2\).*no longer changes the exact objective"
+            r"alpha of client bob0 \(0\.1\).*weight \(0\.2\).*does not change the exact objective"
         ),
     ) as caught:
         eh.fit(linear(), eh.Federation.from_arrays(names), eh.FAFL(alpha=0.1), rounds=1)

@@ -294,7 +294,7 @@ def test_without_resume_an_earlier_runs_checkpoint_is_not_overwritten(tmp_path: 
     with pytest.raises(
         eh.RunError,
         match=(
-            "holds the checkpoint of an earlier run; continue it with resume=True, or use another"
+            "holds the checkpoint of an earlier run; resume it with resume=True, or use another"
         ),
     ):
         train(eh.FedAvg(), out=tmp_path)

@@ -420,7 +420,7 @@ def test_a_stack_goes_on_from_its_checkpoints_to_the_same_bits(
     resumed = eh.fit_many(network(), federation, runs, resume=True, **SETTINGS)
     for one, other in zip(resumed, whole, strict=True):
         assert not alike(one, other, 0.0)
-    with pytest.raises(eh.RunError, match="continue it with resume=True"):
+    with pytest.raises(eh.RunError, match="resume it with resume=True"):
         eh.fit_many(network(), federation, runs, **SETTINGS)
 
 
@@ -713,7 +713,9 @@ def test_wrong_arguments_are_refused_before_anything_is_trained(
         eh.fit_many(network(), federation, [eh.Run(eh.FedAvg()), eh.Run(eh.FedAvg)])  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seed must be a whole number"):
         eh.fit_many(network(), federation, [eh.Run(eh.FedAvg(), seed=-1)])
-    with pytest.raises(ValueError, match="need out, the directory for checkpoints, in every run"):
+    with pytest.raises(
+        ValueError, match="need a directory for checkpoints; pass out for every run"
+    ):
         eh.fit_many(
             network(),
             federation,

@@ -40,27 +40,27 @@ CDFS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class AAggFF(Algorithm, Question, Weighting, Reporting):
-    """Let an online learner choose the clients' weights, so that high losses weigh more, within a
-    regret bound.
+    """Let an online learner choose the clients' weights: high losses weigh more, with a regret
+    bound.
 
-    The learner sees r_i = cdf(f_i / mean f), a bounded response, suffers -log(1 + <lam, r>) and
-    chooses, with r / n for r in the first and C r in the second case,
+    The learner sees a bounded response r_i = cdf(f_i / mean f), has loss -log(1 + <lam, r>), and
+    chooses, with r / n in place of r in the first case and C r in the second,
 
         newton:  lam = argmin over the simplex of
                        sum_s <g_s, p> + 2 |p|^2 + (n/8) sum_s <g_s, p - lam_s>^2
         ftrl:    lam ~ w exp(-sum_s g_s sqrt(log n) / ((2 + C) sqrt(t + 1)))
                                                                         (Hahn et al., ICML 2024)
 
-    C is the cohort's share of clients, g the loss's gradient -r / (1 + <lam, r>); for "ftrl" it is
-    linearised around the mean response. Clients who were not asked count with the mean response,
-    those asked are scaled up for them (doubly robust). Losses are asked for before training, and
-    the new weights, normalised over the participants, weigh the same round. lam starts at the
-    clients' weights, the paper's at 1/n. Two places of the authors' code are read as the paper has
-    them: the doubly robust response keeps its mean, and the newton term is around the past lam. The
-    server sees every participant's loss.
+    C is the cohort's share of the clients and g the gradient -r / (1 + <lam, r>); for "ftrl" it is
+    linearised around the mean response. Clients that were not asked count with the mean response,
+    and those asked are scaled up in return (doubly robust). Losses are asked for before training,
+    and the new weights, normalised over the participants, are used in the same round. lam starts at
+    the clients' weights (in the paper at 1/n). Two places follow the paper rather than the authors'
+    code: the doubly robust response keeps its mean, and the newton term is centred at the past lam.
+    The server sees every participant's loss.
 
     Args:
-        solver: "newton" for tens of clients who all take part, "ftrl" for many.
+        solver: "newton" for tens of clients that all take part, "ftrl" for many clients.
         cdf: how a loss relative to the mean becomes a response.
     """
 
@@ -117,8 +117,7 @@ class AAggFF(Algorithm, Question, Weighting, Reporting):
         return Draw(draw.ids, weight, weight)
 
     def join(self, state: State, before: State, after: State) -> State:
-        """Newcomers count as if they had been there and never been asked: with the mean response of
-        every round."""
+        """Treat new clients as if they had always been there and never been asked."""
         joined, n, m = grown(state, before, after), len(before["lam"]), len(after["lam"])
         # (m, n)
         mean = torch.cat(
@@ -139,17 +138,17 @@ class AAggFF(Algorithm, Question, Weighting, Reporting):
 
 
 def relative(loss: Tensor) -> Tensor:
-    """Losses over their mean; ones where all are zero."""
+    """Divide losses by their mean; ones if all are zero."""
     mean = loss.mean()
     return torch.where(mean > 0, loss / mean.clamp(min=1e-300), torch.ones_like(loss))
 
 
 def least_on_simplex(quadratic: Tensor, linear: Tensor) -> Tensor:
-    """argmin over the simplex of p' Q p / 2 + <c, p>, Q positive definite.
+    """Return argmin over the simplex of p' Q p / 2 + <c, p>, Q positive definite.
 
-    Where sum p = 1, <c, p> = p' (c 1' + 1 c') p / 2, and a multiple of 1 1' is a constant: the
-    problem becomes that of the least norm, with the multiple c' Q^-1 c that makes the matrix
-    positive semidefinite.
+    Where sum p = 1, <c, p> = p' (c 1' + 1 c') p / 2, and a multiple of 1 1' is a constant. So the
+    problem is one of least norm, with the multiple c' Q^-1 c, which makes the matrix positive
+    semidefinite.
     """
     ones = torch.ones_like(linear)
     factor = torch.linalg.cholesky(quadratic)

@@ -21,25 +21,23 @@ INDEPENDENT = 1e-10
 
 @dataclass(frozen=True)
 class AdaFed(Algorithm, Reporting):
-    """Descend for everyone at once, faster for those with higher losses.
+    """Lower every participant's loss at once, and high losses faster.
 
         theta <- theta - server_lr d,   u_i = Delta_i / |Delta_i|,
         d the shortest direction with  <u_i, d> = F_i^gamma |d|^2  for every participant i
         (Hamidi and Yang, TMLR 2024)
 
-    To first order every participant's loss falls, in proportion to F_i^gamma. The paper finds d by
-    orthogonalising the updates one after the other and taking the least-norm point; the outcome
-    does not depend on their order and is d = e / |e|^2, e = sum_i b_i u_i with b = G^+ F^gamma, G
-    the Gram matrix of the u_i, which also covers updates that depend on each other (the
-    pseudo-inverse) and divisors that vanish on the way. The server sees every participant's update
-    and loss.
+    To first order, every participant's loss falls in proportion to F_i^gamma. The paper finds d by
+    orthogonalising the updates one by one and taking the point of least norm. The result does not
+    depend on their order: d = e / |e|^2 with e = sum_i b_i u_i, b = G^+ F^gamma, and G the Gram
+    matrix of the u_i. The pseudo-inverse also covers linearly dependent updates and vanishing
+    divisors. The server sees every participant's update and loss.
 
     Args:
-        gamma: how much faster high losses fall; 0 lets all fall alike, 1 to 5 are the paper's
-            values.
-        server_lr: step along d. Updates are normalised, so it is an absolute length like FedMGDA's;
+        gamma: how much faster high losses fall; with 0 all fall alike. The paper uses 1 to 5.
+        server_lr: step along d. Updates are normalised, so it is an absolute length as in FedMGDA;
             |d| grows as losses fall.
-        decay: the server's step of round r is server_lr * decay**r.
+        decay: the server's step in round r is server_lr * decay**r.
     """
 
     gamma: float = 1.0

@@ -41,18 +41,18 @@ class AFL(Algorithm, Question, Weighting, Reporting):
         min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)
         (Mohri et al., ICML 2019)
 
-    Both steps use round-r values: theta <- theta - sum lam_i Delta_i, lam <- projection(lam +
-    lr_lambda f(theta)), lam starting at the clients' weights. The paper takes one full-gradient
-    step, LocalSGD(lr, steps=1); with more local steps this is the usual local variant. The server
-    sees every participant's loss. The convex theory is about the mean of the models,
-    Averaged(AFL()). Under sampling, participants weigh lam_i a_i / w_i, normalised, and absent
-    clients' lam moves by the projection alone.
+    Both steps use the values of round r: theta <- theta - sum lam_i Delta_i and lam <-
+    projection(lam + lr_lambda f(theta)); lam starts at the clients' weights. The paper takes one
+    full-gradient step, LocalSGD(lr, steps=1); with more local steps this is the usual local
+    variant. The server sees every participant's loss. The convex theory is about the mean of the
+    models, Averaged(AFL()). With a sampled cohort, participants have weights lam_i a_i / w_i,
+    normalised, and an absent client's lam only changes by the projection.
 
     Args:
-        lr_lambda: ascent step; 0 keeps the clients' weights: FedAvg, with coefficients that sum to
-            one.
-        order: whether lam rises "after" the round that it weighs (the paper), or "before"
-            (PropFair's code; one more exchange).
+        lr_lambda: ascent step; 0 keeps the clients' weights, which is FedAvg with coefficients that
+            sum to one.
+        order: whether lam is raised "after" the round that it weights (the paper), or "before" it
+            (PropFair's code; needs one more exchange).
     """
 
     lr_lambda: float = 0.1

@@ -27,23 +27,24 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class AgnosticFedAvg(Algorithm):
-    """Do as well as possible for the worst demographic group, with local work and few messages.
+    """Do as well as possible for the worst demographic group, with local training and few messages.
 
         min over theta, max over lam in the simplex, of  sum_a lam_a r_a(theta)    (Ro et al., 2021)
 
-    r_a is the mean loss of group (domain) a over all clients. A client descends the mean of its
-    losses weighted by s_a = lam_a / N_a, N_a the share of group a in recent cohorts, and counts in
-    the average with the mean of s over its samples; lam_a ~ lam_a exp(lr_lambda r_a(theta)),
-    starting at the groups' shares. Sums only. The cousin of FedMinMax: multiplicative ascent, and
-    any amount of local work.
+    r_a is the mean loss of group (domain) a over all clients. A client minimises the mean of its
+    losses weighted by s_a = lam_a / N_a, where N_a is the share of group a in recent cohorts, and
+    counts in the average with the mean of s over its samples. lam_a ~ lam_a exp(lr_lambda
+    r_a(theta)), starting at the groups' shares. The server only needs sums. Unlike FedMinMax, the
+    ascent is multiplicative, and any amount of local training is possible.
 
-    The authors' code divides a batch's weighted sum by that of all the client's data; here a batch
+    The authors' code divides a batch's weighted sum by that of all the client's data. Here a batch
     counts for as many samples as the client has, so that lr keeps its meaning whatever the batch
-    size (the same for whole batches). A group absent from a cohort counts with its last known risk,
-    not with 0.
+    size (there is no difference for full batches). A group that is absent from a cohort counts with
+    its last known risk, not with 0.
 
     Args:
-        lr_lambda: ascent step; 0 keeps the groups' shares: FedAvg, where everyone takes part.
+        lr_lambda: ascent step; 0 keeps the groups' shares, which is FedAvg if all clients take
+            part.
         window: cohorts over which the groups' shares N_a are averaged.
     """
 
@@ -68,7 +69,7 @@ class AgnosticFedAvg(Algorithm):
 
     def task(self, state: State, ids: Tensor) -> Task:
         recent = state["recent"].mean(0)
-        recent = torch.where(recent > 0, recent, state["rho"])  # a group that no recent cohort had
+        recent = torch.where(recent > 0, recent, state["rho"])  # a group absent from recent cohorts
         scale = torch.where(state["rho"] > 0, state["lam"] / recent.clamp(min=1e-300), 0.0)
         return Task(shared={"model": state["model"], "scale": scale})
 
@@ -116,7 +117,7 @@ class AgnosticFedAvg(Algorithm):
 
     def join(self, state: State, before: State, after: State) -> State:
         joined = grown(state, before, after)
-        # of a new group, what cohorts will have
+        # for a new group, its expected share
         recent = torch.where(joined["recent"].sum(0) > 0, joined["recent"], after["recent"])
         return {
             **joined,

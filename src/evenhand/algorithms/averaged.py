@@ -18,13 +18,13 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class Averaged(Wrapper):
-    """Hand out the mean of the models after each round, not the last one.
+    """Return the mean of the models after each round instead of the last model.
 
-        handed out:  (1/R) sum_r theta_r,   theta_r the model after round r of R
+        result:  (1/R) sum_r theta_r,   theta_r the model after round r of R
 
-    The theory of AFL, FedMinMax and FAFL for convex models is about this mean: the last models of a
-    minimax method circle around it. Training goes on from the last model, and nothing that is sent
-    changes. Where the inner method has dual weights lam, a certificate is about their mean, too.
+    For convex models, the theory of AFL, FedMinMax and FAFL is about this mean: the last models of
+    a minimax method circle around it. Training continues from the last model, and messages do not
+    change. If the inner method has dual weights lam, a certificate uses their mean too.
 
     Args:
         inner: the method whose models are averaged.
@@ -43,7 +43,7 @@ class Averaged(Wrapper):
     def server(self, state: State, replies: Replies) -> tuple[State, Info]:
         after, info = self.inner.server(state, replies)
         rounds = state["average_rounds"] + 1
-        # The last round's model is added only now: a method around this one may have changed it
+        # The last round's model is added only now, because an outer method may have changed it
         # after its round. The initial model does not count.
         average = tree.scale(self._mean(state), (rounds > 1).double())
         own = {"average": average, "average_rounds": rounds}
@@ -60,7 +60,8 @@ class Averaged(Wrapper):
         return super().certificate({**state, **mean}, losses, census)
 
     def _mean(self, state: State) -> Tree:
-        """The mean of the models of all rounds; before the first, the initial model."""
+        """Return the mean of the models of all rounds, or the initial model before the first
+        round."""
         rounds = state["average_rounds"].clamp(min=1)
         return tree.map(
             lambda mean, last: mean + (last.double() - mean) / rounds,

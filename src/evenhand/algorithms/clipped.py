@@ -19,17 +19,18 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class Clipped(Wrapper):
-    """Let no honest client move the model by more than a given length.
+    """Limit how far an honest client can move the model.
 
         Delta_i <- Delta_i min(1, norm / |Delta_i|),  on the client, before the inner method replies
 
     The client's local model is pulled back towards the received one, so whatever the inner method
-    computes from it (q-FFL's g and h, GIFAIR's loss) is of the clipped model. A client that lies
-    need not clip: against those a server has a bound of its own (``server_app(bound=...)``).
+    computes from it (q-FFL's g and h, GIFAIR's loss) is that of the clipped model. A malicious
+    client need not clip; against such clients, a server has its own bound
+    (``server_app(bound=...)``).
 
     Args:
-        norm: largest Euclidean length of a client's update over all parameters.
-        inner: the method that is changed.
+        norm: the largest Euclidean length of a client's update over all parameters.
+        inner: the method whose updates are clipped.
     """
 
     norm: float = 1.0
@@ -44,7 +45,7 @@ class Clipped(Wrapper):
     ) -> tuple[Reply, Memory]:
         require(
             "model" in end,
-            "{} has no local model whose update could be clipped",
+            "{} has no local model to clip; use another inner method",
             type(self.inner).__name__,
         )
         end = {**end, "model": self._pulled_back(start["model"], end["model"])}
@@ -61,7 +62,7 @@ class Clipped(Wrapper):
 
     def _pulled_back(self, start: Tree, end: Tree) -> Tree:
         delta = tree.sub(end, start)
-        # in float32 the square of a diverging update overflows
+        # in float32, the square of a diverging update overflows
         length = tree.sqnorm(tree.to(delta, torch.float64)).sqrt()
         nearer = tree.add(start, tree.scale(delta, self.norm / length.clamp(min=self.norm)))
         return tree.where(length > self.norm, nearer, end)

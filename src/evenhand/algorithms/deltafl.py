@@ -28,16 +28,17 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class DeltaFL(Algorithm, Question, Weighting, Reporting):
-    """Train on the clients in the upper tail of the losses alone: the superquantile.
+    """Train only on the clients in the upper tail of the losses (the superquantile).
 
         minimise  mean of the f_i(theta) in the upper tail of mass ``tail``
         (Laguel et al., 2021; Pillutla et al., 2023)
 
-    The cohort reports its losses; those at or above the weighted (1 - tail)-quantile train and are
-    averaged by weight. The client at the quantile counts whole, as in the authors' code, where the
-    superquantile would count a part of it: of n equal clients tail = k/n trains k + 1, so the
-    outcome can lie above the superquantile's optimum. FAFL with alpha = tail has the same
-    objective, reaches it and sends sums only; this needs every participant's loss.
+    The cohort reports its losses; clients at or above the weighted (1 - tail)-quantile train and
+    are averaged by weight. The client at the quantile counts fully, as in the authors' code,
+    although the superquantile would only count a part of it: with n equal clients, tail = k/n
+    trains k + 1, so the result can lie above the optimum of the superquantile. FAFL with alpha =
+    tail has the same objective, reaches it, and only needs sums; this method needs every
+    participant's loss.
 
     Args:
         tail: mass of the tail in (0, 1]; 1 gives FedAvg with normalised coefficients.
@@ -56,7 +57,7 @@ class DeltaFL(Algorithm, Question, Weighting, Reporting):
         return Survey({"model": state["model"]})
 
     def learn(self, state: State, replies: Replies) -> State:
-        nobody = torch.zeros_like(state["loss"])  # who does not answer does not train
+        nobody = torch.zeros_like(state["loss"])  # clients that do not answer do not train
         if not len(replies.ids):
             return {**state, "known": nobody}
         loss = nobody.index_put((replies.ids,), replies.each["loss"].double())

@@ -17,17 +17,18 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class Ditto(Algorithm):
-    """A model of its own for every client, held near the federated one.
+    """Give every client its own model, kept close to the federated one.
 
         client i:  minimise over v  f_i(v) + lam/2 |v - theta*|^2,  theta* FedAvg's solution
         (Li et al., ICML 2021)
 
-    The client descends f(w) + f(v) + lam/2 |v - received|^2 over {w, v}: the gradients separate by
-    themselves, w is FedAvg's local work and v stays with the client. Absent clients keep their v.
-    Sums only: the same messages as FedAvg.
+    The client minimises f(w) + f(v) + lam/2 |v - received|^2 over {w, v}. The gradients separate: w
+    is FedAvg's local model, and v stays with the client. Absent clients keep their v. The server
+    only needs sums, the same messages as FedAvg's.
 
     Args:
-        lam: 0 is training alone, large values the federated model. Stable where lr * lam < 1.
+        lam: 0 is local-only training, large values give the federated model. Stable if lr * lam <
+            1.
     """
 
     lam: float = 1.0
@@ -35,7 +36,7 @@ class Ditto(Algorithm):
     personal = True
 
     def __post_init__(self) -> None:
-        require_number("lam", self.lam, "[0, inf)", "0 is training alone")
+        require_number("lam", self.lam, "[0, inf)", "0 is local-only training")
 
     def start(self, task: Task, memory: Memory) -> Tree:
         return {"model": task.shared["model"], "personal": memory["personal"]}

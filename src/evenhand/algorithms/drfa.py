@@ -36,23 +36,23 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class DRFA(Algorithm, Question, Weighting, Reporting):
-    """AFL with few messages: draw clients by their dual weights, and raise these by losses at one
-    moment of the round.
+    """AFL with fewer messages: draw clients by their dual weights, updated from losses at one
+    snapshot.
 
         min over theta, max over lam in the simplex, of  sum_i lam_i f_i(theta)
         (Deng, Kamani, Mahdavi, NeurIPS 2020)
 
-    Clients are drawn in proportion to lam (with Proportional(k); the other cohorts take lam as the
-    clients' weights) and their local models averaged, as are their models at a random moment of the
-    round. Then ``sample`` clients drawn uniformly give their loss f at that averaged snapshot, and
-    lam <- projection(lam + lr_lambda (n / sample) f), f being 0 for the others. The server sees the
-    losses of those asked.
+    Clients are drawn in proportion to lam (with Proportional(k); other cohorts use lam as the
+    clients' weights). Their local models are averaged, and so are their models at a random step of
+    the round. Then ``sample`` clients, drawn uniformly, report their loss f at that averaged
+    snapshot, and lam <- projection(lam + lr_lambda (n / sample) f), with f = 0 for the others. The
+    server sees the losses of the clients it asks.
 
     Args:
-        lr_lambda: ascent step of a whole round, the paper's step times its number of local steps; 0
-            gives FedAvg.
-        sample: clients asked for their loss after a round; None asks everyone.
-        floor: smallest lam of any client; the authors' code has 0.001.
+        lr_lambda: ascent step of a whole round, that is the paper's step times its number of local
+            steps; 0 gives FedAvg.
+        sample: clients asked for their loss after a round; None asks all.
+        floor: the smallest lam of any client; the authors' code uses 0.001.
     """
 
     lr_lambda: float = 0.1
@@ -68,7 +68,7 @@ class DRFA(Algorithm, Question, Weighting, Reporting):
         n = census.clients
         require(
             self.sample is None or self.sample <= n,
-            "sample asks {} clients, but the federation has {}",
+            "sample asks {} clients, but the federation has {}; lower sample",
             self.sample,
             n,
         )
@@ -92,7 +92,7 @@ class DRFA(Algorithm, Question, Weighting, Reporting):
         return lam
 
     def ask(self, state: State) -> Survey | None:
-        """Losses at the last round's snapshot."""
+        """Ask for losses at the last round's snapshot."""
         who = "everyone" if self.sample is None else self.sample
         return Survey({"model": state["snapshot"]}, who=who, needed=state["started"] > 0)
 

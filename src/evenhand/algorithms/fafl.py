@@ -42,7 +42,7 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FAFL(Algorithm, Reporting):
-    """Guard against every reweighting of clients up to w_i / alpha_i (HCVaR), by sums alone.
+    """Guard against every reweighting of clients up to w_i / alpha_i (HCVaR), using only sums.
 
         minimise over (theta, eta)  eta + sum_i (w_i / alpha_i) phi_mu(f_i(theta) - eta)
 
@@ -50,38 +50,39 @@ class FAFL(Algorithm, Reporting):
         client i:  in every local step, with  s = sigma((f - eta) / mu) / alpha_i,
                    theta <- theta - lr s grad f,   eta <- eta - lr_eta (1 - s)    (rFedFair)
 
-    phi_mu(x) = mu log(1 + e^(x/mu)) smooths (x)_+: a client descends phi_mu(f - eta)/alpha_i + eta
-    over model and eta jointly. No client's loss leaves the client (once, at the start, with
+    phi_mu(x) = mu log(1 + e^(x/mu)) smooths (x)_+: a client minimises phi_mu(f - eta)/alpha_i + eta
+    jointly over model and eta. No client's loss leaves the client (except once, at the start, with
     eta0="quantile").
 
     Beyond the papers, ``floor`` bounds every client's weight from below, a_i w_i <= lam_i <= w_i /
     alpha_i: the client's objective becomes a_i (f - eta) + (1/alpha_i - a_i) phi_mu(f - eta) + eta,
-    the loop stays (proof: docs/explanation/theory.md).
+    and the loop stays the same (proof: docs/explanation/theory.md).
 
-    The papers leave open mu, the step size of eta and its start, and hand out the mean of the
-    models: Averaged(FAFL()).
+    The papers leave mu, the step size of eta and its start open, and return the mean of the models:
+    Averaged(FAFL()).
 
     Args:
         alpha: level in (0, 1], one number or one per client. 1 gives FedAvg, small values the worst
-            client. The step on a client above the threshold grows by 1 / alpha: lower lr with
-            alpha. Below w_i the exact objective no longer changes. Or a table by client numbers,
-            counted from 0: ``{"others": 1.0, "5": 0.01}``; with ``{"random": 123, "low": 0.05,
-            "high": 1.0}`` levels are drawn uniformly with seed 123, and with ``"some": 8`` only
-            those of eight clients that are drawn, too (:func:`evenhand.algorithms.random_levels`).
+            client. The step of a client above the threshold grows by 1 / alpha, so lower lr with
+            alpha. Below w_i the exact objective no longer changes. Or a table by client number,
+            from
+            0: ``{"others": 1.0, "5": 0.01}``. With ``{"random": 123, "low": 0.05, "high": 1.0}``,
+            levels are drawn uniformly with seed 123; add ``"some": 8`` to draw them for only eight
+            random clients (``evenhand.algorithms.random_levels``).
         mu: smoothing width. 0 is the exact positive part: a client above eta has weight 1 /
-            alpha_i, below it none. Take mu well below the spread of client losses.
+            alpha_i, one below has none. Choose mu well below the spread of client losses.
         lr_eta: step size of eta; None uses the round's lr.
         eta0: where eta starts: a number, the "mean" of the first cohort's losses (a sum), or their
-            "quantile", the best eta for them (each loss, once). 0 lies below every loss, from where
-            eta rises quickly. From above it falls slowly: where all losses drop below it in the
-            first steps, clients wait until it has come down by lr_eta a step.
-        floor: a_i in [0, 1], one number or one per client: the least a client counts for, as a
-            multiple of its weight. Or a table as for alpha; others have 0.
+            "quantile", the best eta for them (each client's loss, once). 0 lies below every loss;
+            from there eta rises quickly. From above it falls slowly: if all losses drop below it in
+            the first steps, clients wait until it has come down by lr_eta per step.
+        floor: a_i in [0, 1], one number or one per client: the least that a client counts, as a
+            multiple of its weight. Or a table as for alpha; other clients have 0.
         sigma: what a client compares with eta: the loss of its "batch", or its whole "local" loss
-            at every step. The first is cheaper and biased where batch noise is not small against
-            mu.
-        short_first_round: one local step in the first round, as the papers' pseudo-code has it when
-            read to the letter.
+            at every step. The former is cheaper, but biased unless batch noise is small compared
+            with mu.
+        short_first_round: one local step in the first round, as in a literal reading of the papers'
+            pseudo-code.
     """
 
     alpha: float | Sequence[float] | Mapping[str, float] = 0.3
@@ -97,7 +98,7 @@ class FAFL(Algorithm, Reporting):
     def __post_init__(self) -> None:
         for name, interval, hint in (
             ("alpha", "(0, 1]", "1 gives the plain average"),
-            ("floor", "[0, 1]", "0 asks for nothing"),
+            ("floor", "[0, 1]", "0 sets no floor"),
         ):
             levels = checked_levels(name, getattr(self, name), interval, hint)
             object.__setattr__(self, name, levels)
@@ -112,7 +113,9 @@ class FAFL(Algorithm, Reporting):
         require_choice("sigma", self.sigma, ("batch", "local"))
         short = self.short_first_round
         require(isinstance(short, bool), "short_first_round must be true or false, got {!r}", short)
-        object.__setattr__(self, "_smooth", self.mu > 0)  # not asked of mu later: see Algorithm
+        object.__setattr__(
+            self, "_smooth", self.mu > 0
+        )  # fixed here, because mu may be a tensor later: see Algorithm
 
     def init(self, params: Tree, census: Census) -> State:
         alpha, floor = (
@@ -137,7 +140,7 @@ class FAFL(Algorithm, Reporting):
         excess = model.loss(variables["model"], batch) - eta
         if self.sigma == "batch":
             above = positive_part(excess, self._width)
-        else:  # the slope from the whole local loss, the direction from the batch
+        else:  # slope from the whole local loss, direction from the batch
             with torch.no_grad():
                 whole = model.loss(variables["model"], batch.whole) - eta
             above = slope(whole.detach(), self._width) * excess
@@ -196,5 +199,5 @@ class FAFL(Algorithm, Reporting):
 
     @property
     def _width(self) -> float | None:
-        """The width of smoothing, if any."""
+        """The smoothing width, if any."""
         return self.mu if self._smooth else None

@@ -13,12 +13,12 @@ from evenhand.theory.aggregates import Mean
 
 @dataclass(frozen=True)
 class FedAvg(Algorithm, Reporting):
-    """Average the clients' local work: good for the mean, blind to who is left behind.
+    """Average the clients' local models: good on average, blind to clients that are left behind.
 
         minimise  sum_i w_i f_i(theta)    (McMahan et al., AISTATS 2017)
 
-    Sums only: each client sends a_i * (received model - local model). Every default of
-    :class:`Algorithm` is FedAvg's.
+    The server only needs sums: each client sends a_i * (received model - local model). All defaults
+    of ``Algorithm`` are FedAvg's.
     """
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:

@@ -18,26 +18,25 @@ from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-BLOCK = 64  # updates that the others are cleared of together
+BLOCK = 64  # updates whose conflicts are removed together
 
 
 @dataclass(frozen=True)
 class FedFV(Algorithm, Reporting):
-    """Take out of every update what works against the others, the highest losses having the last
-    word.
+    """Remove from every update what conflicts with the others; clients with high losses go last.
 
-    With clients in ascending order of loss, an update that points against another loses its part
-    along that one, one after the other; of K participants all but the ceil((K - 1) (1 - alpha))
-    with the smallest losses keep their updates. The plain mean is then cleared in the same way,
-    from round ``tau`` on, of conflicts with the summed updates of clients last heard tau, ..., 1
-    rounds ago, and rescaled to the length of the plain mean of the received updates (Wang et al.,
-    IJCAI 2021, Algorithms 1 to 3).
+    With clients in ascending order of loss, an update that points against another loses its
+    component along that one, one after the other. Of K participants, all but the ceil((K - 1) (1 -
+    alpha)) with the smallest losses keep their updates unchanged. From round ``tau`` on, the plain
+    mean is cleared in the same way of conflicts with the summed updates of clients that last took
+    part tau, ..., 1 rounds ago. It is then rescaled to the length of the plain mean of the received
+    updates (Wang et al., IJCAI 2021, Algorithms 1 to 3).
 
-    It has no objective. Clients count alike, whatever their data. The server sees every
-    participant's update and loss.
+    The method has no objective. All clients count the same, whatever their data. The server sees
+    every participant's update and loss.
 
     Args:
-        alpha: share of participants with the largest losses whose updates stay as they are; 1 gives
+        alpha: share of participants with the largest losses whose updates stay unchanged; 1 gives
             the plain mean.
         tau: rounds for which updates of absent clients are remembered; 0 forgets them.
     """
@@ -91,8 +90,8 @@ class FedFV(Algorithm, Reporting):
         return {**state, **memory, "model": descend(state["model"], direction)}, info
 
     def _remembered(self, state: State, ids: Tensor, updates: Tensor) -> State:
-        """Updates by how many rounds ago a client was last heard: those of this round have age
-        0."""
+        """Return updates by the number of rounds since their client took part; this round has
+        age 0."""
         kept = ~torch.isin(state["heard"], ids) & (state["age"] < self.tau)
         heard = torch.cat([state["heard"][kept], ids])
         age = torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
@@ -108,16 +107,17 @@ class FedFV(Algorithm, Reporting):
 
 
 def mean_without_conflicts(products: Tensor, order: Sequence[int], kept: Tensor) -> Tensor:
-    """(K,) the coefficients of the received updates in the mean of the cleared ones.
+    """Return (K,) the coefficients of the received updates in the mean of the cleared ones.
 
-    A cleared update is a combination of received ones, and conflicts are told by its products with
-    them: of vectors of length P, nothing but their ``products`` (K, K) is needed. The updates are
-    cleared of a block of others at a time, all of them at once; then their products with the rest
-    follow by one product of matrices.
+    A cleared update is a combination of received ones, and conflicts show in its products with
+    them. So only the ``products`` (K, K) are needed, not the vectors of length P. All updates are
+    cleared of a block of others at a time; their products with the rest then follow from one matrix
+    product.
 
     Args:
+        products: (K, K) inner products of the received updates.
         order: in which the updates are cleared of the others.
-        kept: (K,) whose update stays as it is.
+        kept: (K,) whose update stays unchanged.
     """
     place = torch.as_tensor(order, dtype=torch.int64)
     G, rank = products[place][:, place], torch.arange(len(place))
@@ -138,7 +138,7 @@ def mean_without_conflicts(products: Tensor, order: Sequence[int], kept: Tensor)
 
 
 def without_conflict(vector: Tensor, other: Tensor) -> Tensor:
-    """``vector`` without its part along ``other`` where the two point against each other."""
+    """Remove from ``vector`` its component along ``other``, if the two point against each other."""
     product = vector @ other
     return torch.where(
         product < 0, vector - other * (product / (other @ other).clamp(min=1e-300)), vector

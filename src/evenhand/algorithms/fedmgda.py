@@ -34,21 +34,21 @@ class FedMGDA(Algorithm, Reporting):
         lam = argmin |sum_i lam_i u_i|^2 over the simplex with |lam_i - lam0_i| <= epsilon
         (Hu et al., 2022, Algorithm 1)
 
-    With epsilon = 1 no participant's loss rises to first order; smaller values trade that for the
-    prior. It has no objective: it stops where no direction helps all (Pareto stationarity). The
-    server sees every participant's update. A client whose update is zero is at its optimum, and
-    with epsilon = 1 nobody then moves.
+    With epsilon = 1, no participant's loss rises to first order; smaller values stay closer to the
+    prior instead. The method has no objective: it stops where no direction helps all clients
+    (Pareto stationarity). The server sees every participant's update. A client whose update is zero
+    is at its optimum; with epsilon = 1, the model then does not move.
 
     Args:
-        epsilon: how far the weights may leave the prior; 0 keeps it, 1 is the least-norm point of
-            the convex hull.
-        server_lr: the length of a step where all updates point one way, since updates are
-            normalised: an absolute length, and the most sensitive setting (1 in most published
-            code, 0.01 to 0.1 in others).
-        decay: the server's step of round r is server_lr * decay**r; normalised steps do not shorten
-            by themselves.
+        epsilon: how far the weights may leave the prior; 0 keeps it, 1 is the point of least norm
+            in the convex hull.
+        server_lr: the length of a step if all updates point the same way, since updates are
+            normalised. It is an absolute length and the most sensitive hyper-parameter (1 in most
+            published code, 0.01 to 0.1 in others).
+        decay: the server's step in round r is server_lr * decay**r; normalised steps do not become
+            shorter by themselves.
         prior: lam0, the cohort's "weights" a_i, or "uniform".
-        normalise: False takes the updates as they are; then epsilon = 0 is FedAvg with step
+        normalise: False uses the updates as they are; epsilon = 0 is then FedAvg with step
             server_lr.
     """
 

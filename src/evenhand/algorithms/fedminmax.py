@@ -35,23 +35,23 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FedMinMax(Algorithm):
-    """Do as well as possible for the worst demographic group, wherever its samples live.
+    """Do as well as possible for the worst demographic group, whichever clients hold its samples.
 
         min over theta, max over mu in the simplex, of  sum_a mu_a r_a(theta)
         (Papadaki et al., 2021)
 
-    r_a is the mean loss of group a over all clients. A client descends (1/m_i) sum_z (mu_a(z) /
-    rho_a(z)) loss(z), rho_a the share of group a in the data, and sends its losses summed by group;
-    mu <- projection(mu + lr_mu r(theta)) with both steps from round-r values, mu starting at rho.
-    The paper takes one full-batch step by everyone: LocalSGD(lr, steps=1), Full(). Sums only: the
-    paper sends each client's group risks, of which only the sums are used. The paper hands out the
-    mean of the models, Averaged(FedMinMax()). With a sampled cohort, a group that is absent from it
-    counts with its last known risk (before it was ever seen, with the mean of the others'): with
-    none, its weight would sink for being rare.
+    r_a is the mean loss of group a over all clients. A client minimises (1/m_i) sum_z (mu_a(z) /
+    rho_a(z)) loss(z), where rho_a is the share of group a in the data, and sends its losses summed
+    by group. mu <- projection(mu + lr_mu r(theta)); both steps use the values of round r, and mu
+    starts at rho. In the paper all clients take one full-batch step: LocalSGD(lr, steps=1), Full().
+    The server only needs sums; the paper sends each client's group risks, but only uses their sums.
+    The paper returns the mean of the models, Averaged(FedMinMax()). With a sampled cohort, an
+    absent group counts with its last known risk (before it was first seen, with the mean of the
+    others'); otherwise its weight would fall for being rare.
 
     Args:
-        lr_mu: ascent step; 0 keeps the groups' shares: FedAvg.
-        floor: smallest weight of any group, to rule out weakly Pareto points.
+        lr_mu: ascent step; 0 keeps the groups' shares, which is FedAvg.
+        floor: the smallest weight of any group, to rule out weakly Pareto-optimal points.
     """
 
     lr_mu: float = 0.1
@@ -99,7 +99,7 @@ class FedMinMax(Algorithm):
         ), memory
 
     def entries(self, asked: Asked) -> Entries:
-        # a client descends its losses times the weights of its groups
+        # a client minimises its losses times the weights of its groups
         per = (group_share(asked) * asked.task.shared["group_weight"]).sum()
         delta = Entry(kind="update", per=per, least=0.01 * asked.task.own["weight"])
         return {**stepped(asked), "delta": delta, **group_entries(asked)}
@@ -108,7 +108,7 @@ class FedMinMax(Algorithm):
         model = step(state["model"], replies)
         risks = group_risks(state, replies)
         risk = risks["risk"]
-        present = state["rho"] > 0  # a group seen in test data alone has no risk to raise
+        present = state["rho"] > 0  # a group that is only in the test data has no training risk
         mu = project_simplex(state["mu"] + self.lr_mu * risk, self.floor, present)
         worst = torch.where(present, risk, -torch.inf).max()
         info = {f"group_weight_{a}": value for a, value in enumerate(mu)} | {

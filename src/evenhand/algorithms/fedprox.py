@@ -19,17 +19,17 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FedProx(Wrapper):
-    """Keep local work near the received model, so that clients who do much of it do not drift
+    """Keep local models close to the received one, so that long local training does not drift
     apart.
 
         client i:  minimise over w  f_i(w) + mu/2 |w - received|^2    (Li et al., MLSys 2020)
 
-    The term is added to the local objective of the inner method. The paper's clients may also do
-    unequal amounts of work, which here is the local solver's affair.
+    The term is added to the local objective of the inner method. In the paper, clients may also do
+    unequal amounts of work; here that is up to the local solver.
 
     Args:
-        mu: 0 is the inner method; published values are 0.001 to 1. Stable where lr * mu < 1.
-        inner: the method that is changed; plain FedProx has FedAvg.
+        mu: 0 is the inner method; published values are 0.001 to 1. Stable if lr * mu < 1.
+        inner: the method to change; plain FedProx uses FedAvg.
     """
 
     mu: float = 0.01

@@ -22,17 +22,17 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class FineTuned(Wrapper):
-    """Train together, then let every client go on alone for a while: the honest rival of
-    personalised methods.
+    """Train one model together, then let every client fine-tune it: the baseline for
+    personalisation.
 
         client i:  epochs of the run's local solver on f_i, from the inner method's final model
 
-    The inner method runs as it is. After the last round everyone, whether ever sampled or not,
-    trains the model handed out on its own data and keeps the result, which never leaves it. The
-    history shows the shared model, the scores the tuned ones.
+    The inner method runs unchanged. After the last round every client, whether ever sampled or not,
+    trains the shared model on its own data and keeps the result, which never leaves it. The history
+    shows the shared model, the scores show the fine-tuned ones.
 
     Args:
-        epochs: passes over a client's data (full-batch steps where the local solver has no batch
+        epochs: passes over a client's data (full-batch steps if the local solver has no batch
             size).
         inner: the method that trains the shared model.
     """
@@ -45,7 +45,7 @@ class FineTuned(Wrapper):
         require_whole("epochs", self.epochs, 1)
         require(
             not self.inner.personal,
-            "{} already gives each client a model of its own; fine-tune a method with one",
+            "{} already gives each client its own model; fine-tune a method with one shared model",
             self.inner,
         )
         object.__setattr__(self, "personal", True)
@@ -54,17 +54,17 @@ class FineTuned(Wrapper):
         return dataclasses.replace(self.inner.local_work(), last=Tuning(self.epochs, self.inner))
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
-        # until the last round there is none
+        # there is none before the last round
         model: Tree = memory["tuned"] if "tuned" in memory else shared["model"]
         return model
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        return None  # the losses are not those of the models handed out
+        return None  # the losses are not those of the final models
 
 
 @dataclass(frozen=True)
 class Tuning(Algorithm):
-    """A client's work after the last round."""
+    """A client's local training after the last round."""
 
     epochs: int
     inner: Algorithm

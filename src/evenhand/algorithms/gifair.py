@@ -35,26 +35,26 @@ class GIFAIR(Algorithm, Reporting):
 
         minimise  sum_i w_i f_i(theta) + c sum_{a<b} |L_a - L_b|    (Yue, Nouiehed, Al Kontar, 2021)
 
-    L_a is the plain mean of f_i over the clients of team a. Where the federation has no teams every
-    client is its own. This equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|), rho_a =
-    (teams with lower loss) - (teams with higher), ties counting 0: a client multiplies its step
-    size by 1 + b_i and reports its loss at its local model, as in the paper.
+    L_a is the plain mean of f_i over the clients of team a; without teams, every client is its own.
+    This equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|) and rho_a = (teams with
+    lower loss) - (teams with higher loss), where ties count 0. A client multiplies its step size by
+    1 + b_i and reports the loss of its local model, as in the paper.
 
-    The paper leaves open what holds for clients not yet heard from: they are left out of their
-    team's mean, and a team nobody has heard from neither gains nor loses rank. Absent clients count
-    with the last loss they reported.
+    The paper does not say what to do about clients that have not reported yet. Here they are
+    skipped in their team's mean, and a team without any report neither gains nor loses rank. Absent
+    clients count with the last loss they reported.
 
-    Teams: sums only (a client sends the change of its loss). Individuals: the server sees each
-    participant's loss.
+    With teams, the server only needs sums (a client sends the change of its loss). Without teams,
+    it sees each participant's loss.
 
     Args:
         strength: c as a fraction of the largest admissible c_max = min_i w_i |A_a(i)| / (teams -
             1); 0 gives FedAvg.
-        personal: False hands out the server model (Global), True each client's last local model
-            (Per). Same training.
-        exact_losses: rank by everyone's loss at the model of this round, as in the objective, not
-            by the paper's losses of local models; one more exchange a round. For the server model
-            alone.
+        personal: False returns the server model (Global), True each client's last local model
+            (Per). Training is the same.
+        exact_losses: rank by all clients' losses at the model of this round, as in the objective,
+            instead of the paper's losses of local models. Needs one more exchange per round, and
+            the server model.
     """
 
     strength: float = 0.5
@@ -79,8 +79,8 @@ class GIFAIR(Algorithm, Reporting):
         teams = int((members > 0).sum())
         require(
             teams >= 2,
-            "GIFAIR compares teams of clients (without teams, clients), the federation has {}; it"
-            " needs at least two",
+            "GIFAIR compares teams of clients (or clients, without teams) and needs at least two,"
+            " but the federation has {}",
             teams,
         )
         room = census.weight * members[team]
@@ -98,7 +98,7 @@ class GIFAIR(Algorithm, Reporting):
         return Task({**shared, "index": state["index"]}, {**own, "team": team})
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        # the step, not the loss: the same with momentum, and weight decay
+        # scale the step, not the loss: the same holds with momentum and weight decay
         return {"model": task.shared["lr"] * task.own["scale"]}
 
     def reply(
@@ -146,13 +146,13 @@ class GIFAIR(Algorithm, Reporting):
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if self.personal:
-            return None  # the losses are not those of the models handed out
+            return None  # the losses are not those of the final models
         teams = None if census.teams is None else tuple(census.teams.tolist())
         return Certificate.of(RankSpread(self.strength, teams), losses, census.weight)
 
 
 class EveryonesLoss(Question):
-    """The losses of all clients, or of all teams, at the model of this round."""
+    """Asks for the losses of all clients, or of all teams, at the model of this round."""
 
     def ask(self, state: State) -> Survey | None:
         shared, own = {"model": state["model"]}, {}
@@ -174,8 +174,7 @@ class EveryonesLoss(Question):
 
 
 def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
-    """A client's loss: as it is where clients are ranked, as the change of its team's sums where
-    teams are."""
+    """Report a client's loss as it is, or as the change of its team's sums if teams are ranked."""
     if "index" not in task.shared:
         return Reply(each={"loss": loss})
     mine = (task.shared["index"] == task.own["team"]).double()  # (d,)
@@ -184,19 +183,19 @@ def _report(loss: Tensor, task: Task, memory: Memory) -> Reply:
 
 
 def _reported(asked: Asked, changes: bool) -> Entries:
-    """What :func:`_report` can give; ``changes``: since the client was last heard."""
+    """Declare what ``_report`` returns; ``changes`` means since the client's last report."""
     if "index" not in asked.task.shared:
         return {"loss": Entry(kind="loss")}
     mine = (asked.task.shared["index"] == asked.task.own["team"]).double()
     if not changes:
         return {"team_loss": Entry(kind="loss", per=mine), "team_heard": Entry(known=mine)}
-    # a change says nothing about its size, and ranks alone count; other teams' stay as they are
+    # a change does not reveal the loss, and only ranks count; other teams' sums do not change
     far = torch.where(mine > 0, torch.inf, 0.0)
     return {"team_loss": Entry(low=-far, high=far), "team_heard": Entry(low=0.0, high=mine)}
 
 
 def _heard(state: State, replies: Replies) -> State:
-    """The state with the reported losses in it."""
+    """Return the state with the reported losses."""
     if "index" in state:
         loss = state["loss"] + replies.total["team_loss"]
         heard = state["heard"] + replies.total["team_heard"]
@@ -207,12 +206,14 @@ def _heard(state: State, replies: Replies) -> State:
 
 
 def rank(loss: Tensor, heard: Tensor) -> Tensor:
-    """(d,) number of heard teams with lower mean loss minus those with higher; 0 for a team not
-    heard from."""
+    """Return (d,) the number of teams with lower mean loss minus those with higher.
+
+    Teams without a report have rank 0 and are not counted.
+    """
     means = loss / heard.clamp(min=1)
-    # those not heard from are past the end
+    # teams without a report are past the end
     ordered = torch.where(heard > 0, means, torch.inf).sort().values
-    tie = 1e-12 * means.abs().max()  # equal losses have means that differ by rounding
+    tie = 1e-12 * means.abs().max()  # means of equal losses differ by rounding
     lower = torch.searchsorted(ordered, means - tie, right=False)
     higher = (heard > 0).sum() - torch.searchsorted(ordered, means + tie, right=True)
     return torch.where(heard > 0, lower - higher, 0).double()

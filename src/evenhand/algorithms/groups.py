@@ -1,5 +1,4 @@
-"""What methods for demographic groups share: losses summed by group, and what the server makes of
-them."""
+"""Common parts of methods for demographic groups: losses summed by group, and group risks."""
 
 from __future__ import annotations
 
@@ -15,19 +14,21 @@ from evenhand.tree import Tree
 
 
 def group_shares(method: str, census: Census) -> Tensor:
-    """(A,) share of each group in the training data, clients counting by their weights. Raises
-    where there are no groups."""
+    """Return (A,) the share of each group in the training data, with clients weighted.
+
+    Raises if there are no groups.
+    """
     counts = census.group_counts
     if counts is None:
         raise ValueError(
-            f'{method} needs a group for every training sample; give "group" to'
+            f'{method} needs a group for every training sample; pass "group" to'
             " Federation.from_arrays"
         )
     return (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)
 
 
 def group_totals(model: Model, params: Tree, data: Batch, task: Task, groups: int) -> Tree:
-    """One client's part of every group's summed loss and share, (A,) each."""
+    """Return one client's part of every group's summed loss and share, (A,) each."""
     codes = torch.arange(groups, device=data.group.device)
     member = (data.group[:, None] == codes) & (data.weight > 0)[:, None]  # (B, A)
     losses = model.losses(params, data)[:, None]
@@ -40,21 +41,20 @@ def group_totals(model: Model, params: Tree, data: Batch, task: Task, groups: in
 
 
 def group_share(asked: Asked) -> Tensor:
-    """(A,) a client's part of every group's share."""
-    assert asked.groups is not None, "methods for groups refuse a federation without"
+    """Return (A,) a client's part of every group's share."""
+    assert asked.groups is not None, "methods for groups refuse a federation without groups"
     weight: Tensor = asked.task.own["weight"]
     return weight * asked.groups
 
 
 def group_entries(asked: Asked) -> Entries:
-    """What :func:`group_totals` can give: the census has told how many samples are in each
-    group."""
+    """Declare what ``group_totals`` returns; the census has the number of samples in each group."""
     share = group_share(asked)
     return {"group_loss": Entry(kind="loss", per=share), "group_share": Entry(known=share)}
 
 
 def group_risks(state: State, replies: Replies) -> State:
-    """(A,) each group's mean loss over the cohort, and whether it was ever seen.
+    """Return (A,) each group's mean loss over the cohort, and whether it was ever seen.
 
     A group that is absent from the cohort counts with its last known risk; one never seen, with the
     mean of the others'.

@@ -1,5 +1,4 @@
-"""Levels of clients: one for all, one for each, or a table that says which, drawn at random
-perhaps."""
+"""Levels of clients: one for all, one per client, or a table, possibly with random levels."""
 
 from __future__ import annotations
 
@@ -13,13 +12,13 @@ from torch import Tensor
 
 from evenhand.errors import require, require_number, require_whole, unknown
 
-LOW, HIGH = 0.05, 1.0  # between which levels are drawn, where a table does not say
-WORDS = ("others", "random", "low", "high", "some")  # keys of a table that are no clients
+LOW, HIGH = 0.05, 1.0  # the default range of random levels
+WORDS = ("others", "random", "low", "high", "some")  # keys of a table that are not clients
 
 
 @dataclass(frozen=True, repr=False)
 class LevelTable(Mapping[str, float]):
-    """A table of levels that does not change: {"others": 1.0, "5": 0.01}."""
+    """An immutable table of levels: {"others": 1.0, "5": 0.01}."""
 
     entries: tuple[tuple[str, float], ...]
 
@@ -37,11 +36,11 @@ class LevelTable(Mapping[str, float]):
 
     @property
     def clients(self) -> dict[int, float]:
-        """The clients that have a level of their own."""
+        """The clients that have their own level."""
         return {int(key): level for key, level in self.entries if key not in WORDS}
 
 
-Levels = float | tuple[float, ...] | LevelTable  # for all clients, for each, by number
+Levels = float | tuple[float, ...] | LevelTable  # for all clients, one per client, by client number
 
 
 def random_levels(
@@ -53,12 +52,17 @@ def random_levels(
     some: int | None = None,
     others: float = 1.0,
 ) -> tuple[float, ...]:
-    """A level for each client, drawn uniformly from [low, high].
+    """Draw a level for each client, uniform in [low, high].
 
     Args:
+        clients: number of clients.
+        seed: of the draw.
+        low: the smallest level.
+        high: the largest level.
         fixed: levels of some clients, by number from 0, that are not drawn.
-        some: only so many clients, drawn from those that are not fixed, have a random level; the
-            rest have ``others``. A client's random level does not depend on it.
+        some: only this many clients, drawn from those that are not fixed, get a random level; it
+            does not affect the levels themselves.
+        others: the level of the remaining clients.
 
     >>> levels = random_levels(6, seed=123, low=0.1, fixed={5: 0.01}, some=2)
     >>> levels[5], sum(level == 1 for level in levels)
@@ -84,11 +88,11 @@ def random_levels(
 
 
 def checked_levels(name: str, value: Any, interval: str, hint: str) -> Levels:
-    """A number, several as a tuple, or a table; each level in an interval."""
+    """Check a number, several as a tuple, or a table; each level must be in an interval."""
     if isinstance(value, Mapping):
         return _checked_table(name, value, interval, hint)
     if isinstance(value, Iterable) and not isinstance(value, str):
-        # hashable, and as from a spec
+        # hashable, and the same as from a spec
         value = tuple(value.tolist() if hasattr(value, "tolist") else value)
     for level in value if isinstance(value, tuple) else (value,):
         require_number(name, level, interval, hint)
@@ -97,7 +101,7 @@ def checked_levels(name: str, value: Any, interval: str, hint: str) -> Levels:
 
 
 def by_client(name: str, value: Levels, clients: int, others: float = 1.0) -> Tensor:
-    """(n,) the level of each client; ``others`` where a table gives none."""
+    """Return (n,) the level of each client; ``others`` if a table has none."""
     if isinstance(value, LevelTable):
         _require_clients(name, value.clients, clients)
         others = value.get("others", others)
@@ -111,7 +115,9 @@ def by_client(name: str, value: Levels, clients: int, others: float = 1.0) -> Te
     if not isinstance(value, tuple):
         return torch.full((clients,), value, dtype=torch.float64)
     fits = len(value) == clients
-    require(fits, "{} has {} entries for {} clients", name, len(value), clients)
+    require(
+        fits, "{} has {} entries for {} clients; pass one per client", name, len(value), clients
+    )
     return torch.tensor(value, dtype=torch.float64)
 
 
@@ -135,7 +141,9 @@ def _checked_table(name: str, table: Mapping[Any, Any], interval: str, hint: str
         )
     drawn = "random" in entries
     for key in ("low", "high", "some"):
-        require(drawn or key not in entries, "{} of {} needs random, a seed", key, name)
+        require(
+            drawn or key not in entries, "{} of {} needs random, the seed of the draw", key, name
+        )
     low, high = entries.get("low", LOW), entries.get("high", HIGH)
     require(low <= high, "low of {} must be at most high, got {:g} and {:g}", name, low, high)
     require(

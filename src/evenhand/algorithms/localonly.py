@@ -1,4 +1,4 @@
-"""Training alone."""
+"""Local-only training."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class LocalOnly(Algorithm):
 
         client i:  minimise over v  f_i(v)
 
-    A client goes on with its own model in every round it takes part in and sends nothing. The
-    server model stays as it was.
+    A client continues with its own model in every round it takes part in, and sends nothing. The
+    server model does not change.
     """
 
     personal = True

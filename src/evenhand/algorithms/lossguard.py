@@ -1,4 +1,4 @@
-"""A guard against overstated losses, for methods that weigh clients by reported losses."""
+"""A guard against overstated losses, for methods that weight clients by reported losses."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class LossGuard(Wrapper):
-    """Let no client win the federation by reporting a huge loss.
+    """Stop a client from taking over the federation by reporting a huge loss.
 
-        reported losses  <-  min(loss, median + mads * MAD) over those who report in a round
+        reported losses  <-  min(loss, median + mads * MAD) over the clients that report in a round
         weights          <-  their projection on {lam : sum lam = 1, 0 <= lam_i <= cap}
 
-    A fair method that looks after high losses invites clients to overstate theirs. Both limits act
-    on the server, before the inner method sees losses and after it has set the cohort's weights
-    (and its lam, where it has one). The projection is the nearest admissible point; capping and
+    A fair method that favours high losses invites clients to overstate theirs. Both limits act on
+    the server, before the inner method sees losses and after it has set the cohort's weights (and
+    its lam, if it has one). The projection is the nearest admissible point; capping and
     renormalising would leave weights above the cap.
 
     Args:
-        mads: how many median absolute deviations above the median a loss may lie.
-        cap: largest weight of any client, at least one over the number of participants.
-        inner: a method whose server sees losses: AFL, DRFA, DeltaFL, AAggFF. Of GIFAIR without
-            teams the cap limits the coefficients, not the scaled steps, which its strength bounds;
-            of FedFV and AdaFed losses are clipped, nothing else.
+        mads: how many median absolute deviations above the median a loss may be.
+        cap: the largest weight of any client, at least one over the number of participants.
+        inner: a method whose server sees losses: AFL, DRFA, DeltaFL, AAggFF. For GIFAIR without
+            teams, the cap limits the coefficients, not the scaled steps, which its strength bounds;
+            for FedFV and AdaFed, only losses are clipped.
     """
 
     mads: float = 3.0
@@ -53,8 +53,8 @@ class LossGuard(Wrapper):
         )
         require(
             sees,
-            "LossGuard needs a method whose server sees losses all along; {} does not: they cannot"
-            " be judged",
+            "LossGuard needs a method whose server sees losses in every round, but that of {} does"
+            " not; use AFL, DRFA, DeltaFL or AAggFF",
             self.inner,
         )
         n = census.clients
@@ -88,14 +88,14 @@ class LossGuard(Wrapper):
         return self._capped(self.inner.join(state, before, after))
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
-        # other weights are taken without the cap
+        # other weights are computed without the cap
         return super().certificate(state, losses, census) if "lam" in state else None
 
     def _clipped(self, replies: Replies) -> Replies:
-        """The replies with every reported loss clipped."""
+        """Return the replies with every reported loss clipped."""
 
         def clip(given: Tensor) -> Tensor:
-            loss = given.double()  # quantiles are for numbers of full precision
+            loss = given.double()  # quantiles need full precision
             middle = loss.quantile(0.5)
             most = middle + self.mads * (loss - middle).abs().quantile(0.5)
             return loss.clamp(max=most).to(given.dtype)

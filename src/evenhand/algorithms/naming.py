@@ -1,7 +1,7 @@
-"""Methods by name: the table that a spec has for a method, and where a user's own method is found.
+"""Methods by name: a method's table in a spec, and how a user's own method is found.
 
-evenhand's methods have the names of :data:`evenhand.ALGORITHMS`. A user's own method is named by
-the module that defines it and its class: ``mypackage:MyMethod``.
+evenhand's methods have the names of ``evenhand.ALGORITHMS``. A user's own method is named by the
+module that defines it and its class: ``mypackage:MyMethod``.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ from evenhand.errors import SpecError, first_line, unknown
 
 Table = dict[str, Any]
 
-RESERVED = ("name", "label", "local")  # keys of a method's table that are no hyper-parameters
+RESERVED = ("name", "label", "local")  # keys of a method's table that are not hyper-parameters
 
 
 def algorithm_table(algorithm: Algorithm, own: bool = False) -> Table:
-    """The table that a spec makes ``algorithm`` from again; settings at their defaults are left
-    out.
+    """Return the table from which a spec rebuilds ``algorithm``, without default values.
 
-    Raises a SpecError for a user's own method, unless ``own`` allows to name it by its module.
+    Raises a SpecError for a user's own method, unless ``own`` allows naming it by its module.
     """
     kind = type(algorithm)
     name = next((name for name, known in ALGORITHMS.items() if known is kind), None)
@@ -54,9 +53,9 @@ def algorithm_table(algorithm: Algorithm, own: bool = False) -> Table:
 
 
 def described(algorithm: Algorithm) -> Table:
-    """The table of a method as far as a spec can hold it.
+    """Return the table of a method, as far as a spec can hold it.
 
-    A method that no spec can make again, from a notebook say, is named by its class alone.
+    A method that no spec can rebuild, such as one from a notebook, is only named by its class.
     """
     if dataclasses.is_dataclass(algorithm):
         try:
@@ -70,7 +69,7 @@ def described(algorithm: Algorithm) -> Table:
 
 
 def plain_fields(settings: object) -> Table:
-    """The plain values among the fields of a dataclass; {} for anything else."""
+    """Return the plain values among the fields of a dataclass; {} for anything else."""
     if not dataclasses.is_dataclass(settings):
         return {}
     found = {field.name: getattr(settings, field.name) for field in dataclasses.fields(settings)}
@@ -80,7 +79,7 @@ def plain_fields(settings: object) -> Table:
 
 
 def label_of(name: str) -> str:
-    """What a method is called in tables and folders where nothing else is asked for.
+    """Return the default name of a method in tables and folders.
 
     >>> label_of("qffl"), label_of("mypackage.methods:MyMethod")
     ('qffl', 'MyMethod')
@@ -89,13 +88,15 @@ def label_of(name: str) -> str:
 
 
 def imported(name: str) -> type[Algorithm]:
-    """The class of a user's own method, ``mypackage:MyMethod``.
+    """Import the class of a user's own method, ``mypackage:MyMethod``.
 
-    The module is one that is installed, or one in the current directory.
+    The module must be installed, or in the current directory.
     """
     where, _, kind = name.partition(":")
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: a file here must not hide an installed package
+        sys.path.append(
+            os.getcwd()
+        )  # at the end, so that a file here cannot hide an installed package
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(where)
@@ -103,7 +104,7 @@ def imported(name: str) -> type[Algorithm]:
         if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{error.name}."):
             raise SpecError(
                 f"there is no module {error.name!r} for the method {name!r}; start evenhand in the"
-                " directory that holds it, or install it"
+                " directory that contains it, or install it"
             ) from None
         raise SpecError(
             f"the module of the method {name!r} cannot be imported: {type(error).__name__}:"
@@ -114,7 +115,7 @@ def imported(name: str) -> type[Algorithm]:
         return found
     if found is not None:
         raise SpecError(
-            f"{name!r} is no method; a method is a class that derives from evenhand.Algorithm"
+            f"{name!r} is not a method; name a class that derives from evenhand.Algorithm"
         )
     known = [
         known
@@ -125,7 +126,7 @@ def imported(name: str) -> type[Algorithm]:
 
 
 def _own_name(kind: type[Algorithm]) -> str | None:
-    """Where a class is found again; None for one of a notebook, a script or a function."""
+    """Return how to import a class; None for one from a notebook, a script or a function."""
     module = sys.modules.get(kind.__module__)
     found = kind.__module__ != "__main__" and getattr(module, kind.__qualname__, None) is kind
     return f"{kind.__module__}:{kind.__qualname__}" if found else None

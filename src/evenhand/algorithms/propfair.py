@@ -24,19 +24,19 @@ class PropFair(Algorithm, Reporting):
 
         minimise  - sum_i w_i log(M - f_i(theta))    (Zhang et al., 2022, Algorithm 1)
 
-    On a batch with mean loss l a client descends -log(M - l) where M - l >= epsilon, else l / M.
-    The logarithm is taken of the batch's loss, as in the paper, so the local objective lies above
-    the stated one (Jensen) unless batches are whole. The paper gives no value for epsilon; 0.2 is
-    that of the authors' code. Sums only: the same messages as FedAvg.
+    On a batch with mean loss l, a client minimises -log(M - l) if M - l >= epsilon, else l / M. The
+    logarithm is taken of the batch's loss, as in the paper, so the local objective lies above the
+    stated one (Jensen) unless batches are full. The paper gives no value for epsilon; 0.2 is that
+    of the authors' code. The server only needs sums, the same messages as FedAvg's.
 
     Args:
         M: the utility baseline, above the losses that matter; small values are fairer, large ones
-            tend to FedAvg at lr / M.
-        epsilon: where the logarithm gives way to the linear branch; above M every batch takes it:
-            FedAvg at lr / M.
-        continuation: past the threshold, "paper" goes on with l / M, which falls in value and in
-            slope from 1/epsilon to 1/M, so that the worst batches count least. "linear" has the
-            same slope without the jump in value; "huber" goes on along the tangent, with slope
+            approach FedAvg with step lr / M.
+        epsilon: where the linear branch replaces the logarithm; above M every batch uses it, which
+            is FedAvg with step lr / M.
+        continuation: beyond the threshold, "paper" continues with l / M, which drops in value, and
+            in slope from 1/epsilon to 1/M, so that the worst batches count least. "linear" has the
+            same slope without the jump in value; "huber" continues along the tangent, with slope
             1/epsilon.
     """
 
@@ -46,7 +46,7 @@ class PropFair(Algorithm, Reporting):
 
     def __post_init__(self) -> None:
         require_number(
-            "M", self.M, "(0, inf)", "take it above the losses of a trained model, 2 to 5 is usual"
+            "M", self.M, "(0, inf)", "choose it above the losses of a trained model, usually 2 to 5"
         )
         require_number("epsilon", self.epsilon, "(0, inf)", "0.2 is usual")
         require_choice("continuation", self.continuation, ("paper", "linear", "huber"))
@@ -67,5 +67,5 @@ class PropFair(Algorithm, Reporting):
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses >= self.M).any()):
-            return None  # no weights where a utility is not positive
+            return None  # no weights if a utility is not positive
         return Certificate.of(LogMean(self.M), losses, census.weight)

@@ -27,20 +27,20 @@ class QFFL(Algorithm, Reporting):
 
     With L = 1/lr, F = f_i at the received model on all local data, and g = L (received - local
     model), a client sends F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of
-    the sums. Sums only. q-FedSGD (their Algorithm 1) has the gradient of f_i at the received model
-    for g, and no local work.
+    the sums. The server only needs sums. q-FedSGD (Algorithm 1) uses the gradient of f_i at the
+    received model for g, without local training.
 
-    The published code draws clients in proportion to their data and adds no further weight; here
-    every term carries the cohort's coefficient a_i, which is the same for that scheme and minimises
-    the objective above for the others. The ratio normalises itself, so with Uniform(k,
-    unbiased=True) q = 0 is FedAvg with coefficients that sum to one.
+    The published code draws clients in proportion to their data and adds no further weight. Here
+    every term has the cohort's coefficient a_i, which is the same for that scheme and minimises the
+    objective above for the others. The ratio normalises itself, so with Uniform(k, unbiased=True),
+    q = 0 is FedAvg with coefficients that sum to one.
 
     Args:
-        q: 0 gives FedAvg; larger values push towards the worst client. Losses are means, so q keeps
-            its meaning across sizes.
+        q: 0 gives FedAvg; larger values favour the worst client. Losses are means, so q has the
+            same meaning for clients of any size.
         solver: "fedavg" or "fedsgd".
-        lipschitz: L, one over the step size at q = 0; None takes 1 / lr of the round. For "fedavg"
-            at q = 0 it cancels.
+        lipschitz: L, one over the step size at q = 0; None uses 1 / lr of the round. For "fedavg"
+            with q = 0 it cancels.
     """
 
     q: float = 1.0
@@ -51,7 +51,7 @@ class QFFL(Algorithm, Reporting):
         require_number("q", self.q, "[0, inf)", "0 gives FedAvg")
         require_choice("solver", self.solver, ("fedavg", "fedsgd"))
         if self.lipschitz is not None:
-            require_number("lipschitz", self.lipschitz, "(0, inf)", "None takes 1 / lr")
+            require_number("lipschitz", self.lipschitz, "(0, inf)", "None uses 1 / lr")
 
     def start(self, task: Task, memory: Memory) -> Tree:
         return {"model": task.shared["model"]} if self.solver == "fedavg" else {}
@@ -78,7 +78,7 @@ class QFFL(Algorithm, Reporting):
 
     def entries(self, asked: Asked) -> Entries:
         lipschitz = 1 / asked.task.shared["lr"] if self.lipschitz is None else self.lipschitz
-        most = asked.task.own["weight"].double() * lipschitz  # h / L is F^q, and a little more
+        most = asked.task.own["weight"].double() * lipschitz  # h / L is slightly above F^q
         power = max(self.q, 1.0)
         return {
             "delta": Entry(kind="update", per="weight"),
@@ -91,5 +91,5 @@ class QFFL(Algorithm, Reporting):
 
     def certificate(self, state: State, losses: Tensor, census: Census) -> Certificate | None:
         if bool((losses < 0).any()):
-            return None  # a loss of the user's own; powers of it mean nothing
+            return None  # powers of a user's own, negative loss have no meaning
         return Certificate.of(PowerMean(self.q), losses, census.weight)

@@ -18,7 +18,8 @@ from evenhand.tree import Tree
 
 
 class ServerOptimizer(Wrapper):
-    """The step that the inner method would take is the gradient of an optimiser on the server."""
+    """Treats the step that the inner method would take as the gradient of an optimiser on the
+    server."""
 
     def init(self, params: Tree, census: Census) -> State:
         state = self.inner.init(params, census)
@@ -35,15 +36,16 @@ class ServerOptimizer(Wrapper):
 
     @abstractmethod
     def first(self, nothing: Tree) -> Tree:
-        """The optimiser's first state; ``nothing`` is a tree of zeros shaped as the model."""
+        """Return the optimiser's first state; ``nothing`` is a tree of zeros shaped as the
+        model."""
 
     @abstractmethod
     def move(self, gradient: Tree, optimizer: Tree) -> tuple[Tree, Tree]:
-        """What to subtract from the model, and the optimiser's next state."""
+        """Return what to subtract from the model, and the optimiser's next state."""
 
 
 def _with_own(state: State, own: Tree) -> State:
-    """The inner method's state with this optimiser's; that of an optimiser further in is kept
+    """Add this optimiser's state to the inner method's, keeping that of an inner optimiser
     inside."""
     return {
         **state,
@@ -52,7 +54,7 @@ def _with_own(state: State, own: Tree) -> State:
 
 
 def _without_own(state: State) -> State:
-    """The inner method's state."""
+    """Return the inner method's state."""
     inner = {key: value for key, value in state.items() if key != "optimizer"}
     return (
         {**inner, "optimizer": state["optimizer"]["inner"]}
@@ -63,7 +65,7 @@ def _without_own(state: State) -> State:
 
 @dataclass(frozen=True)
 class FedAvgM(ServerOptimizer):
-    """A step size and momentum on the server.
+    """Use a step size and momentum on the server.
 
         v <- momentum v + Delta,   theta <- theta - lr v    (Hsu, Qi, Brown, 2019)
 
@@ -72,7 +74,7 @@ class FedAvgM(ServerOptimizer):
     Args:
         lr: server step size; 1 with momentum 0 is the inner method.
         momentum: in [0, 1); 0 is a plain server step size.
-        inner: the method that is changed.
+        inner: the method to change.
     """
 
     lr: float = 1.0
@@ -94,19 +96,20 @@ class FedAvgM(ServerOptimizer):
 
 @dataclass(frozen=True)
 class FedAdam(ServerOptimizer):
-    """Adam on the server, for models whose parameters need steps of different size.
+    """Use Adam on the server, for models whose parameters need steps of different sizes.
 
         m <- b1 m + (1 - b1) Delta,   v <- b2 v + (1 - b2) Delta^2,
         theta <- theta - lr m / (sqrt(v) + tau)    (Reddi et al., ICLR 2021, Algorithm 2)
 
-    Delta is the step that the inner method would take. As in the paper m and v start at 0 and tau^2
-    and are not corrected for their start.
+    Delta is the step that the inner method would take. As in the paper, m starts at 0 and v at
+    tau^2, without bias correction.
 
     Args:
-        lr: server step size, about the largest change of a parameter in a round.
-        b1, b2: how long the two running means remember.
-        tau: adaptivity; large values tend to momentum with step lr / tau.
-        inner: the method that is changed.
+        lr: server step size, about the largest change of a parameter per round.
+        b1: decay rate of the running mean.
+        b2: decay rate of the running mean of squares.
+        tau: adaptivity; large values approach momentum with step lr / tau.
+        inner: the method to change.
     """
 
     lr: float = 0.01

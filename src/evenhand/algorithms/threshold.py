@@ -1,4 +1,4 @@
-"""What FAFL's options are made of: a first threshold, a smooth positive part."""
+"""Parts of FAFL's options: a first threshold, and a smooth positive part."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ from evenhand.theory.hcvar import HCVaR
 
 
 def warn_of_idle_caps(alpha: Tensor, census: Census) -> None:
-    """Warn where a cap w_i / alpha_i exceeds 1."""
+    """Warn if a cap w_i / alpha_i exceeds 1."""
     if bool((alpha < census.weight).any()):
         first = int((alpha < census.weight).nonzero()[0])
         warnings.warn(
             f"alpha of client {census.name(first)} ({alpha[first]:g}) is below its weight"
-            f" ({census.weight[first]:g}): its cap exceeds 1, so lowering alpha further no"
-            " longer changes the exact objective",
+            f" ({census.weight[first]:g}): its cap exceeds 1, so lowering alpha further does"
+            " not change the exact objective",
             stacklevel=3,
         )
 
 
 def positive_part(x: Tensor, mu: float | None) -> Tensor:
-    """mu log(1 + e^(x/mu)); without mu (x)_+, with slope 1 at 0."""
+    """Return mu log(1 + e^(x/mu)); without mu, (x)_+ with slope 1 at 0."""
     if mu is None:
         return torch.where(x >= 0, x, torch.zeros_like(x))
-    # exact in both tails, where softplus switches to a line at x/mu = 20
+    # exact in both tails, unlike softplus, which switches to a line at x/mu = 20
     return -mu * F.logsigmoid(-x / mu)
 
 
 def slope(x: Tensor, mu: float | None) -> Tensor:
-    """The derivative of the positive part."""
+    """Return the derivative of the positive part."""
     return (x >= 0).to(x.dtype) if mu is None else torch.sigmoid(x / mu)
 
 
 def risk_of(state: State, mu: float, ids: Tensor | None = None) -> HCVaR:
-    """The objective of some clients, by default of all."""
+    """Return the objective of some clients, by default of all."""
     alpha, floor = (
         tuple((levels if ids is None else levels[ids]).tolist())
         for levels in (state["alpha"], state["floor"])
@@ -54,7 +54,7 @@ def risk_of(state: State, mu: float, ids: Tensor | None = None) -> HCVaR:
 
 
 def one_step_first(local: LocalSGD, round: int) -> LocalSGD:
-    """One local step in the first round."""
+    """Use one local step in the first round."""
     return dataclasses.replace(local, epochs=None, steps=1) if round == 0 else local
 
 

@@ -1,5 +1,5 @@
-"""What TERM tilts: clients by sums, clients by their losses, teams of clients; and the samples of
-each client."""
+"""TERM's tilts: over clients by sums, over clients by their losses, over teams, and over
+samples."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from evenhand.tree import Tree
 
 
 def tilted_loss(model: Model, params: Tree, batch: Batch, tilt: float | None) -> Tensor:
-    """() (1/s) log mean e^(s loss) over samples, s the ``tilt``; without one, their mean."""
+    """Return (1/s) log mean e^(s loss) over samples, s the ``tilt``; without a tilt, their mean."""
     if tilt is None:
         return model.loss(params, batch)
     losses = model.losses(params, batch)
@@ -47,10 +47,11 @@ def tilted_loss(model: Model, params: Tree, batch: Batch, tilt: float | None) ->
 
 @dataclass(frozen=True)
 class Tilt(Algorithm):
-    """Clients that descend their, perhaps tilted, loss; who counts for more is left to subclasses.
+    """Clients that minimise their loss, possibly tilted; subclasses decide how clients are
+    weighted.
 
     Args:
-        t: tilt over clients or teams; a tensor where runs are stacked.
+        t: tilt over clients or teams; a tensor if runs are stacked.
         sample_t: tilt over the samples of a client; None is their mean.
         tilts: whether t is not 0.
     """
@@ -67,10 +68,12 @@ class Tilt(Algorithm):
 
 
 class ClientTilt(Tilt, Question):
-    """Participants weigh a_i e^(t F_i), normalised, F_i the loss at the received model, by sums.
+    """Participants have weights a_i e^(t F_i), normalised, F_i the loss at the received model, by
+    sums.
 
     They send a_i e^(t (F_i - c)) times their step, and the factor. The shift c is the last round's
-    objective, before the first round the mean loss; it keeps the exponential in range and cancels.
+    objective, or the mean loss before the first round; it keeps the exponential in range and
+    cancels.
     """
 
     def init(self, params: Tree, census: Census) -> State:
@@ -98,7 +101,7 @@ class ClientTilt(Tilt, Question):
     ) -> tuple[Reply, Memory]:
         loss_at_start = self.loss(model, start["model"], data)
         exponent = self.t * (loss_at_start - task.shared["shift"])
-        # so that products with the step stay in range too
+        # so that products with the step also stay in range
         most = 0.9 * math.log(torch.finfo(loss_at_start.dtype).max)
         weight = task.own["weight"] * exponent.clamp(-most, most).exp()
         sent = {
@@ -136,8 +139,8 @@ class ClientTilt(Tilt, Question):
         above, within = replies.total["above"], replies.total["within"]
         if holds((above > 1) | ((above + within == 0) & (len(replies.ids) > 1))):
             warnings.warn(
-                f"t = {self.t:g} takes the tilt of several clients out of range, and they count"
-                " alike; use exact=True",
+                f"t = {self.t:g} takes the tilt of several clients out of range, so they count the"
+                " same; use exact=True",
                 stacklevel=3,
             )
         tilt = torch.log(replies.total["weight"] / replies.total["untilted"])
@@ -146,8 +149,10 @@ class ClientTilt(Tilt, Question):
 
 
 class RiskTilt(Tilt, Question, Weighting):
-    """Participants weigh a_i e^(t R_i), normalised, R_i a risk that the server knows before they
-    train; those whose risk it does not know are left out."""
+    """Participants have weights a_i e^(t R_i), normalised, R_i a risk known before they train.
+
+    Clients whose risk is unknown are skipped.
+    """
 
     def init(self, params: Tree, census: Census) -> State:
         nobody = torch.zeros_like(census.weight)
@@ -197,7 +202,7 @@ class TeamTilt(RiskTilt):
     def init(self, params: Tree, census: Census) -> State:
         if census.teams is None:
             raise ValueError(
-                'TERM at the level of teams needs a team for every client; give "team" to'
+                'TERM at the level of teams needs a team for every client; pass "team" to'
                 " Federation.from_arrays"
             )
         index = torch.arange(int(census.teams.max()) + 1)

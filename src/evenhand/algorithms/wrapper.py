@@ -1,4 +1,4 @@
-"""Methods that are another method, but for what they change."""
+"""Methods that change another method."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from evenhand.tree import Tree
 
 
 class Forwarding(Algorithm, Question, Weighting, Reporting):
-    """A method that hands every call to another one."""
+    """A method that forwards every call to another one."""
 
     @property
     @abstractmethod
     def _method(self) -> Algorithm:
-        """The other one."""
+        """The other method."""
 
     def init(self, params: Tree, census: Census) -> State:
         return self._method.init(params, census)
@@ -74,7 +74,7 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
     def entries(self, asked: Asked) -> Entries:
         return self._method.entries(asked)
 
-    # ---- what the other method may have
+    # ---- optional interfaces of the other method
 
     def question(self) -> Question | None:
         return self if self._method.question() is not None or self._overrides(Question) else None
@@ -122,7 +122,7 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
         return None if reporting is None else reporting.certificate(state, losses, census)
 
     def _overrides(self, interface: type) -> bool:
-        """Whether the class changes a function of an interface."""
+        """Whether the class overrides a function of an interface."""
         return any(
             getattr(type(self), name) is not getattr(Forwarding, name)
             for name in vars(interface)
@@ -131,8 +131,10 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
 
 
 class Wrapper(Forwarding):
-    """A method that is another one, ``inner``, but for what it overrides. Its subclasses are
-    dataclasses with that field."""
+    """Base class of methods that change another one, ``inner``: override what differs.
+
+    Subclasses are frozen dataclasses with a field ``inner``.
+    """
 
     inner: Algorithm
 

@@ -1,1 +1,2 @@
-"""Federated data: what clients hold, how it is read, dealt and described."""
+"""Federated data: reading samples, distributing them over clients, and describing who holds
+what."""

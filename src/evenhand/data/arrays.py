@@ -1,4 +1,4 @@
-"""From arrays that a user has, one mapping per client, to what a federation is made of."""
+"""Building a federation from arrays, one mapping per client."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evenhand.errors import brief, first_line
 
 ALLOWED = {"x", "y", "group", "team", "name"}
 
-# kinds that torch can hardly compute with, and what they are kept as
+# types that torch hardly supports, and the types they are stored as
 STORED = {
     torch.bool: torch.uint8,
     torch.uint16: torch.int32,
@@ -30,7 +30,7 @@ def from_arrays(
     test: Sequence[Mapping[str, Any] | None] | None = None,
     val: Sequence[Mapping[str, Any] | None] | None = None,
 ) -> Contents:
-    """See :meth:`evenhand.Federation.from_arrays`."""
+    """See ``evenhand.Federation.from_arrays``."""
     if not isinstance(clients, Sequence):
         raise TypeError(
             f"clients must be a list with a mapping for each client, got {type(clients).__name__}"
@@ -72,7 +72,7 @@ def from_arrays(
         ]
         if missing:
             raise ValueError(
-                f"client {missing[0]} has no team, others have one; give all clients a team or none"
+                f"client {missing[0]} has no team but others do; give all clients a team, or none"
             )
         teams, team_names = _encode([client["team"] for client in clients])
     return Contents(
@@ -91,11 +91,11 @@ def _tensor(values: Any) -> Tensor:
         tensor = values.detach().cpu()
     else:
         array = np.ascontiguousarray(values)
-        # torch warns of read-only arrays
+        # torch warns about read-only arrays
         tensor = torch.from_numpy(array if array.flags.writeable else array.copy())
     found = tensor.to(STORED.get(tensor.dtype, tensor.dtype))
     if tensor.dtype == torch.uint64 and bool((found < 0).any()):
-        raise ValueError("whole numbers of 2**63 or more cannot be used; scale them down")
+        raise ValueError("integers of 2**63 or more cannot be used; scale them down")
     return found
 
 
@@ -109,7 +109,7 @@ def _name(value: object, index: int) -> str:
 
 
 def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, Any]:
-    """One client's arrays as tensors, checked on their own; x is None for a client without such
+    """Check one client's arrays and convert them to tensors; x is None if the client has no such
     data."""
     if row is None:
         return {"x": None}
@@ -135,8 +135,8 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
         ) from error
     if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
         raise ValueError(
-            f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they need"
-            " equally many rows"
+            f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they must"
+            " have the same number of rows"
         )
     if not y.is_floating_point():
         # a column of labels: one per sample
@@ -159,7 +159,7 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
 
 
 def _encode(labels: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
-    """Codes and names of labels, names in sorted order (numbers by value)."""
+    """Return codes and names of labels, names in sorted order (numbers by value)."""
     strange = next((one for one in labels if not isinstance(one, str | Real | None)), None)
     if strange is not None:
         raise TypeError(
@@ -180,7 +180,8 @@ def _encode(labels: list[Any]) -> tuple[Tensor, tuple[str, ...]]:
 def _code_groups(
     raw: dict[str, list[dict[str, Any]]], names: list[str]
 ) -> tuple[tuple[str, ...], dict[str, Tensor | None]]:
-    """Names of all groups in all parts, and each part's codes (None for a part without groups)."""
+    """Return the names of all groups in all splits, and each split's codes (None without
+    groups)."""
     labels: list[Any] = []
     spans: dict[str, tuple[int, int] | None] = {}
     for part, rows in raw.items():
@@ -196,8 +197,8 @@ def _code_groups(
         if len(having) < len(filled):
             name = next(name for name, row in filled if "group" not in row)
             raise ValueError(
-                f"client {name} has no group in its {part} data, others have one; give all samples"
-                " a group or none"
+                f"client {name} has no group in its {part} data but others do; give all samples a"
+                " group, or none"
             )
         spans[part] = (len(labels), len(labels) + sum(len(row["group"]) for row in having))
         labels.extend(label for row in having for label in row["group"])
@@ -216,8 +217,7 @@ def _join(
     group: Tensor | None,
     reference: dict[str, Any],
 ) -> Part:
-    """Concatenate clients, after checking that their samples look like those of the first
-    client."""
+    """Concatenate clients after checking that their samples look like the first client's."""
     kept_x, kept_y = [], []
     sizes = [0 if row["x"] is None else len(row["x"]) for row in rows]
     for name, row, size in zip(names, rows, sizes, strict=True):
@@ -233,7 +233,7 @@ def _join(
             if values.is_floating_point() != first.is_floating_point():
                 raise ValueError(
                     f"client {name}: {part} {field} is {values.dtype}, client {names[0]} has"
-                    f" {first.dtype}; use one kind"
+                    f" {first.dtype}; use one type"
                 )
         kept_x.append(x)
         kept_y.append(y)

@@ -1,7 +1,7 @@
-"""How samples are sorted into cells, how many of each cell every client gets, and which.
+"""Distributing samples by cell: how many samples of each cell every client gets, and which.
 
-A cell is a set of samples that are dealt alike: a class, a group, a class of a group, or
-everything.
+A cell is a set of samples that are treated alike: a class, a group, a class within a group, or all
+samples.
 """
 
 from __future__ import annotations
@@ -26,35 +26,37 @@ SHARES = ("even", "level", "available")  # how a client's samples are spread ove
 
 
 def one_cell(pool: Rows) -> Ints:
-    """(N,) everything in one cell."""
+    """Return (N,) zeros: all samples in one cell."""
     return np.zeros(len(pool), dtype=np.int64)
 
 
 def classes_of(pool: Rows) -> tuple[Ints, tuple[str, ...]]:
-    """(N,) the class of each sample, and the names of the classes."""
+    """Return (N,) the class of each sample, and the names of the classes."""
     require(
         not pool.y.is_floating_point() and pool.y.ndim == 1,
-        "the labels of these data are not classes; take a partition that does not look at them,"
-        " such as iid",
+        "these labels are not classes; use a partition that ignores labels, such as iid",
     )
     return _coded("label", pool.y, pool.label_names)
 
 
 def groups_of(pool: Rows) -> tuple[Ints, tuple[str, ...]]:
-    """(N,) the group of each sample, and the names of the groups; teams of natural clients, where
-    samples have no groups."""
+    """Return (N,) the group of each sample, and the names of the groups.
+
+    If samples have no groups, the teams of natural clients take their place.
+    """
     if pool.group is not None:
         return _coded("group", pool.group, pool.group_names)
     if pool.team is not None and pool.client is not None:
         return _coded("team", pool.team[pool.client], pool.team_names)
     raise ValueError(
-        'these data have no groups; take the classes (by = "label" of ssg and psg), or a partition'
-        " without groups"
+        'these data have no groups; use the classes instead (by = "label" in ssg and psg), or a'
+        " partition without groups"
     )
 
 
 def cells_by(pool: Rows, by: str) -> tuple[Ints, tuple[str, ...]]:
-    """(N,) the class or the group of each sample, and their names; ``by`` is "label" or "group"."""
+    """Return (N,) the class or group of each sample, and their names; ``by`` is "label" or
+    "group"."""
     require_choice("by", by, ("label", "group"))
     return classes_of(pool) if by == "label" else groups_of(pool)
 
@@ -76,17 +78,17 @@ def _coded(what: str, codes: Tensor, names: tuple[str, ...]) -> tuple[Ints, tupl
 def balanced_subsets(
     clients: int, cells: int, k: int, consecutive: bool, rng: np.random.Generator
 ) -> Bools:
-    """(clients, cells) true where a client holds a cell: k for each client; drawn, every cell
-    equally often."""
-    # going round by k uses every cell equally often
+    """Return (clients, cells) which cells each client holds: ``k`` each, every cell equally
+    often."""
+    # cycling through the cells k at a time uses every cell equally often
     first = np.arange(clients) if consecutive else np.arange(clients) * k
     members = np.zeros((clients, cells), dtype=bool)
     members[np.arange(clients)[:, None], (first[:, None] + np.arange(k)) % cells] = True
     if consecutive:
         return members
     members = members[:, rng.permutation(cells)]
-    # random pairs of clients deal anew what only one of them holds: all sums stay, everything else
-    # mixes
+    # random pairs of clients swap cells that only one of them holds: row and column sums stay, the
+    # rest is mixed
     for _ in range(20):
         pair = rng.permutation(clients)[: clients // 2 * 2].reshape(2, -1)
         one, other = members[pair]
@@ -98,16 +100,20 @@ def balanced_subsets(
 
 
 def log_gamma(rng: np.random.Generator, alpha: float, shape: tuple[int, int]) -> Floats:
-    """Logarithms of Gamma(alpha) draws, which do not underflow for small alpha; normalised they are
-    Dirichlet draws."""
+    """Draw logarithms of Gamma(alpha) variables, which do not underflow for small alpha.
+
+    Normalised, they are a Dirichlet draw.
+    """
     if isinf(alpha):
         return np.zeros(shape)
     return np.log(rng.standard_gamma(alpha + 1, shape)) + np.log1p(-rng.random(shape)) / alpha
 
 
 def rounded(share: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """(clients, cells) whole numbers that add up to ``sizes``, each share * size rounded up or
-    down, right on average."""
+    """Return (clients, cells) integers that add up to ``sizes``.
+
+    Each is share * size, rounded up or down so that its mean is right.
+    """
     cuts = np.floor(np.cumsum(share, 0) * sizes + rng.random(len(sizes))).astype(np.int64)
     cuts = np.minimum(cuts, sizes)
     cuts[-1] = sizes
@@ -115,20 +121,19 @@ def rounded(share: Floats, sizes: Ints, rng: np.random.Generator) -> Ints:
 
 
 def evenly(members: Bools, sizes: Ints, rng: np.random.Generator) -> Ints:
-    """(clients, cells) whole numbers that share the samples of each cell evenly among the clients
-    that hold it."""
+    """Return (clients, cells) integers that split each cell evenly among the clients that hold
+    it."""
     holders = np.maximum(members.sum(0), 1)
-    first = rng.integers(0, holders)  # who gets one more where a cell does not come out even
+    first = rng.integers(0, holders)  # who gets the extra sample if a cell does not divide evenly
     cuts: Ints = (np.cumsum(members, 0) * sizes + first) // holders
     return np.diff(cuts, axis=0, prepend=0)
 
 
 def shuffled(pool: Rows, cell: Ints, rng: np.random.Generator) -> list[Ints]:
-    """The samples of each cell in random order, but with those of the official test set evenly
-    among the others.
+    """Return the samples of each cell in random order, official test samples evenly spread among
+    them.
 
-    Whoever gets a stretch of such a list then gets training and test samples in the proportion of
-    the whole.
+    Any stretch of such a list then has training and test samples in the overall proportion.
     """
     row = rng.permutation(len(cell))
     if pool.held_out is None:
@@ -150,8 +155,10 @@ def shuffled(pool: Rows, cell: Ints, rng: np.random.Generator) -> list[Ints]:
 
 
 def hand_out(order: list[Ints], counts: Ints) -> Ints:
-    """(N,) the client of each sample, -1 for who is left over: client k gets the next ``counts[k,
-    c]`` samples of cell c."""
+    """Return (N,) the client of each sample, -1 for samples left over.
+
+    Client k gets the next ``counts[k, c]`` samples of cell c.
+    """
     owner = np.full(sum(map(len, order)), -1, dtype=np.int64)
     # cells after the last one with samples have no rows
     for rows, column in zip(order, counts.T, strict=False):
@@ -160,7 +167,7 @@ def hand_out(order: list[Ints], counts: Ints) -> Ints:
 
 
 def deal_evenly(pool: Rows, cell: Ints, members: Bools, seed: int) -> Deal:
-    """Deal the samples of each cell evenly to the clients that hold it; members (clients,
+    """Split the samples of each cell evenly among the clients that hold it; members (clients,
     cells)."""
     return deal_counts(
         pool,
@@ -180,12 +187,13 @@ def deal_sizes(
     share: str = "even",
     fit: bool = False,
 ) -> Deal:
-    """Deal ``samples`` (clients,) to every client from the cells it holds; the rest is left out.
+    """Give each client ``samples`` (clients,) samples from the cells it holds; the rest is not
+    used.
 
     Args:
-        share: "even" takes as many from each of a client's cells; "level" is as even as scarce
-            cells allow; "available" is in proportion to what a cell has for each of its clients.
-        fit: lower all sizes in proportion where the cells have too few, with a warning.
+        share: "even" takes equally many from each of a client's cells; "level" is as even as scarce
+            cells allow; "available" is proportional to what a cell has for each of its clients.
+        fit: lower all sizes proportionally if the cells have too few samples, with a warning.
     """
     require_choice("share", share, SHARES)
     require(isinstance(fit, bool), "fit must be true or false, got {!r}", fit)
@@ -201,7 +209,7 @@ def deal_sizes(
         if not fit or had is None:
             raise ValueError(_too_many(names, members, samples, there, share, had))
         warnings.warn(
-            f"samples are lowered from {_listed(samples)} to {_listed(had)} for each client: the"
+            f"lowered samples per client from {_listed(samples)} to {_listed(had)}, because the"
             " data have no more in these proportions",
             stacklevel=2,
         )
@@ -216,9 +224,9 @@ def deal_sizes(
 
 
 def _even_shares(members: Bools, samples: Ints) -> Ints:
-    """(clients, cells) a client's samples, as evenly as possible over the cells it holds."""
+    """Return (clients, cells) a client's samples, as evenly as possible over the cells it holds."""
     held = members.sum(1)
-    # counts a client's cells, from somewhere else for each client
+    # counts a client's cells, from a different start for each client
     place = np.cumsum(members, 1) + np.arange(len(members))[:, None]
     counts: Ints = members * (
         (samples // held)[:, None] + (place % held[:, None] < (samples % held)[:, None])
@@ -239,8 +247,8 @@ def _too_many(
         way_out += f", or set fit = true for {_listed(had)}"
     if share != "even":
         return (
-            f"{_listed(samples)} samples for each client ({samples.sum()} in all) cannot be had:"
-            f" their classes have {there[members.any(0)].sum()}, and a client reaches only its own;"
+            f"cannot give each client {_listed(samples)} samples ({samples.sum()} in total): their"
+            f" classes have {there[members.any(0)].sum()}, and a client uses only its own;"
             f" {way_out}"
         )
     counts = _even_shares(members, samples).sum(0)
@@ -248,8 +256,8 @@ def _too_many(
     if feasible(samples, there, members):
         way_out += ', or share = "available" to take more of other classes'
     return (
-        f"{samples.max()} samples for each client take {counts[short]} of {names[short]!r}, there"
-        f" are {there[short]}; {way_out}"
+        f"{samples.max()} samples per client need {counts[short]} of {names[short]!r}, but there"
+        f" are only {there[short]}; {way_out}"
     )
 
 
@@ -258,17 +266,16 @@ def _listed(samples: Ints) -> str:
 
 
 def deal_counts(pool: Rows, cell: Ints, counts: Ints, seed: int) -> Deal:
-    """Deal ``counts`` (clients, cells) samples of each cell, at random."""
+    """Distribute ``counts`` (clients, cells) samples of each cell, at random."""
     return Deal(torch.from_numpy(hand_out(shuffled(pool, cell, generator(seed)), counts)))
 
 
 def count_of(clients: int, pool: Rows) -> int:
-    """The number of clients; raises a ValueError unless it is at least one, and each can have a
-    sample."""
+    """Return the number of clients; raise a ValueError unless each can have a sample."""
     require_whole("clients", clients, 1)
     require(
         clients <= len(pool),
-        "{} clients cannot share {} samples, each needs one; lower clients",
+        "{} clients need a sample each, but there are only {}; lower clients",
         clients,
         len(pool),
     )
@@ -276,6 +283,6 @@ def count_of(clients: int, pool: Rows) -> int:
 
 
 def generator(seed: int, stream: int = 0) -> np.random.Generator:
-    """Random numbers of their own for each seed and each purpose of a partition."""
+    """Return a random generator for each seed and each purpose of a partition."""
     require_whole("seed", seed, 0)
     return np.random.default_rng([seed, 4, stream])

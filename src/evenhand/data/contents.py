@@ -1,4 +1,4 @@
-"""What a federation is made of: what every reader of data returns."""
+"""The contents of a federation, as every reader of data returns them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Contents(NamedTuple):
-    """The fields of a :class:`evenhand.Federation`, in their order."""
+    """The fields of ``evenhand.Federation``, in order."""
 
     train: Part
     test: Part | None = None

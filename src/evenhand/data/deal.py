@@ -17,17 +17,19 @@ def deal(
     seed: int = 0,
     clients: int | None = None,
 ) -> Federation:
-    """Deal the samples of a pool to clients, and split each client's into training, validation and
-    test data.
+    """Distribute the samples of a pool over clients, and split each client's samples.
 
     Args:
+        pool: samples in one place, with labels and, optionally, groups and natural clients.
         partition: a name from ``evenhand.partitions.PARTITIONS``; a mapping with its "name" and
-            settings; a function ``(pool, seed=...)`` that returns a Deal or the client of each
-            sample (-1 leaves a sample out); None for the clients that the data come with.
-        split: see :func:`evenhand.data.splits.assign_parts`. ``{"official": "train", ...}`` takes
-            shares of the official training samples and leaves the official test set out.
+            settings; a function ``(pool, seed=...)`` that returns a ``Deal`` or the client of each
+            sample (-1 for none); or None for the clients that the data come with.
+        split: how to choose validation and test samples: "official" uses the data set's own test
+            set, ``{"val": 0.1, "test": 0.2}`` takes shares of every client's samples;
+            ``evenhand.data.splits.assign_parts`` lists all options. ``{"official": "train", ...}``
+            takes shares of the official training samples and ignores the official test set.
         seed: the same seed gives the same federation.
-        clients: how many; takes the place of the partition's own number.
+        clients: the number of clients; overrides the partition's own setting.
 
     >>> import torch
     >>> pool = Pool(torch.randn(12, 2), torch.arange(12) % 3, label_names=("red", "green", "blue"))

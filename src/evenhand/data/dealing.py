@@ -1,4 +1,4 @@
-"""Rows to clients, and each client's rows to training, validation and test data."""
+"""Assigning rows to clients, and each client's rows to training, validation and test data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from evenhand.errors import require, require_known, require_whole
 
 
 class Share(NamedTuple):
-    """The rows of one part, client after client."""
+    """The rows of one split, client by client."""
 
     rows: Tensor  # (M,) int64
     offsets: Tensor  # (n + 1,) int64: client k has rows[offsets[k]:offsets[k + 1]]
@@ -28,7 +28,7 @@ class Share(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """Which rows every client has in each part, and what clients and groups are called."""
+    """The rows of every client in each split, and the names of clients and groups."""
 
     train: Share
     val: Share | None
@@ -40,10 +40,10 @@ class Assignment(NamedTuple):
 
     @classmethod
     def of(cls, rows: Rows, deal: Deal, part: Tensor) -> Assignment:
-        """Row i belongs to client ``deal.owner[i]`` and to part ``part[i]`` (TRAIN, VAL or TEST).
+        """Assign row i to client ``deal.owner[i]`` and split ``part[i]`` (TRAIN, VAL or TEST).
 
-        Within a client, rows keep their order. Where teams of natural clients get mixed, they
-        become the samples' groups, unless those have groups already.
+        Within a client, rows keep their order. If a partition mixes the teams of natural clients,
+        the teams become the samples' groups, unless samples have groups already.
         """
         clients = len(deal.names) if deal.names is not None else int(deal.owner.max()) + 1
         teams, team_names = deal.teams, deal.team_names
@@ -61,7 +61,7 @@ class Assignment(NamedTuple):
         def share(code: int) -> Share:
             chosen = np.flatnonzero((codes == code) & (owners >= 0))
             whose = owners[chosen]
-            # natural clients often lie in order: millions of windows need no sorting
+            # natural clients are often in order already: millions of windows need no sorting
             if (np.diff(whose) < 0).any():
                 chosen = chosen[np.argsort(whose, kind="stable")]
             offsets = np.concatenate([[0], np.bincount(whose, minlength=clients).cumsum()])
@@ -72,7 +72,7 @@ class Assignment(NamedTuple):
         return cls(share(TRAIN), val, test, teams, team_names, group_names, deal.names)
 
     def renumbered(self, kept: Tensor) -> Assignment:
-        """The same by the numbers that the rows have in a larger set, ``kept``."""
+        """Return the same assignment with the row numbers of a larger set, ``kept``."""
         train, val, test = (
             share and share._replace(rows=kept[share.rows])
             for share in (self.train, self.val, self.test)
@@ -81,7 +81,7 @@ class Assignment(NamedTuple):
         return self._replace(train=train, val=val, test=test)
 
     def contents(self, pool: Pool) -> Contents:
-        """The samples of a pool, as they are assigned here."""
+        """Return the samples of a pool as they are assigned here."""
         train, val, test = (
             share and Part(pool.pick(share.rows), pool.y[share.rows], share.offsets, share.group)
             for share in (self.train, self.val, self.test)
@@ -106,20 +106,20 @@ def assign(
     seed: int = 0,
     clients: int | None = None,
 ) -> Assignment:
-    """Deal rows to clients and split each client's; see :func:`evenhand.deal`."""
+    """Assign rows to clients and split each client's rows; see ``evenhand.deal``."""
     require_whole("seed", seed, 0)
     require_whole("clients", clients, 1, optional=True)
     if isinstance(split, Mapping) and split.get("official") == "train":
         if rows.held_out is None:
             raise ValueError(
-                'these data have no official test set to leave out; drop official = "train" from'
+                'these data have no official test set to ignore; remove official = "train" from'
                 " split"
             )
         kept = torch.nonzero(~rows.held_out).flatten()
         shares = {key: value for key, value in split.items() if key != "official"}
         official = replace(rows.select(kept), held_out=None)
         return assign(official, partition, shares, seed, clients).renumbered(kept)
-    require(len(rows) > 0, "there are no samples to deal to clients")
+    require(len(rows) > 0, "there are no samples to distribute over clients")
     name, function, settings = _resolve(partition, clients)
     made = function(rows, **_arguments(name, function, settings, seed))
     dealt = _checked(name, made, rows, settings.get("clients"))
@@ -129,7 +129,7 @@ def assign(
 def _resolve(
     partition: str | Mapping[str, Any] | Partition | None, clients: int | None
 ) -> tuple[str, Partition, dict[str, Any]]:
-    """The partition's name, function and settings."""
+    """Return the partition's name, function and settings."""
     settings: dict[str, Any] = {}
     if isinstance(partition, Mapping):
         settings = dict(partition)
@@ -157,8 +157,10 @@ def _resolve(
 def _arguments(
     name: str, function: Partition, settings: dict[str, Any], seed: int
 ) -> dict[str, Any]:
-    """The settings of a partition, with the seed where it takes one; raises a ValueError where some
-    are unknown or missing."""
+    """Return the settings of a partition, with the seed if it takes one.
+
+    Raises a ValueError if settings are unknown or missing.
+    """
     parameters = dict(list(inspect.signature(function).parameters.items())[1:])  # without the pool
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
     if "seed" in parameters or takes_any:
@@ -167,7 +169,7 @@ def _arguments(
         if key not in parameters and not takes_any:
             if key == "clients":
                 raise ValueError(
-                    f"{name} finds its number of clients itself; leave out clients ="
+                    f"{name} determines the number of clients itself; remove clients ="
                     f" {settings[key]!r}"
                 )
             require_known(f"setting of {name}:", key, list(parameters))
@@ -180,48 +182,48 @@ def _arguments(
             not required or key in settings,
             "{} needs {}",
             name,
-            "clients, how many to make" if key == "clients" else key,
+            "clients, the number of clients" if key == "clients" else key,
         )
     return settings
 
 
 def _checked(name: str, made: Any, rows: Rows, clients: int | None) -> Deal:
-    """What a partition made, as a Deal that makes sense."""
+    """Return what a partition made as a valid ``Deal``."""
     given = made if isinstance(made, Deal) else Deal(made)
     owner = np.asarray(given.owner)
     require(
         owner.shape == (len(rows),),
-        "{} must give one client for each of {} samples, got shape {}",
+        "{} must return one client for each of {} samples, got shape {}",
         name,
         len(rows),
         list(owner.shape),
     )
     require(
-        owner.dtype.kind in "iu", "{} must give clients as whole numbers, got {}", name, owner.dtype
+        owner.dtype.kind in "iu", "{} must return clients as integers, got {}", name, owner.dtype
     )
     low, high = int(owner.min()), int(owner.max())
     require(
         low >= -1,
-        "{} gives a sample to client {}; clients are 0, 1, ..., and -1 leaves a sample out",
+        "{} assigns a sample to client {}; number clients 0, 1, ..., and use -1 for no client",
         name,
         low,
     )
-    require(high >= 0, "{} leaves every sample out", name)
+    require(high >= 0, "{} assigns no sample to any client", name)
     count = high + 1 if given.names is None else len(given.names)
-    require(high < count, "{} gives a sample to client {}, but names only {}", name, high, count)
+    require(high < count, "{} assigns a sample to client {}, but names only {}", name, high, count)
     if count > len(rows) or not np.bincount(owner[owner >= 0], minlength=count).all():
         seen = np.unique(owner[owner >= 0])
         empty = int(np.flatnonzero(np.append(seen, -1) != np.arange(len(seen) + 1))[0])
         shown = str(empty) if given.names is None else given.names[empty]
         raise ValueError(
-            f"{name} gives client {shown} no samples; "
-            + ("ask for fewer clients" if clients else "leave it out")
+            f"{name} assigns no samples to client {shown}; "
+            + ("use fewer clients" if clients else "leave it out")
         )
     require(clients is None or count == clients, "{} made {} clients, not {}", name, count, clients)
     teams = None if given.teams is None else torch.as_tensor(given.teams)
     require(
         teams is None or teams.shape == (count,),
-        "{} must give one team for each of {} clients",
+        "{} must return one team for each of {} clients",
         name,
         count,
     )
@@ -229,7 +231,7 @@ def _checked(name: str, made: Any, rows: Rows, clients: int | None) -> Deal:
 
 
 def _common(values: Tensor, owner: Tensor, clients: int) -> Tensor | None:
-    """(n,) the value that all samples of each client share; None where those of some client
+    """Return (n,) the value that all samples of a client share; None if some client's samples
     differ."""
     kept = owner >= 0
     values, owner = values[kept], owner[kept]

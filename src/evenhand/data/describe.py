@@ -1,4 +1,4 @@
-"""Who holds what: sizes, labels and groups of every client."""
+"""Who holds what: the size, labels and groups of every client."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 def balance(
     population: Population, parts: Sequence[Part], by: str = "label"
 ) -> tuple[tuple[str, ...], Tensor]:
-    """Names of the labels or groups, and (n, C) how many samples of each every client holds in some
-    parts."""
+    """Return the label or group names, and (n, C) how many samples of each a client holds.
+
+    ``parts`` are the splits to count.
+    """
     require_choice("by", by, ("label", "group"))
     if by == "label" and population.form.y_dtype.is_floating_point:
         raise ValueError('labels of a regression cannot be counted; use by="group"')
@@ -48,8 +50,7 @@ def balance(
 def describe(
     population: Population, parts: Mapping[str, Part], encoding: Encoding | None
 ) -> pd.DataFrame:
-    """A row per client: its name and team, its samples in each part, and the share of every label
-    and group among them."""
+    """Return a row per client: name, team, samples in each split, and label and group shares."""
     import pandas as pd
 
     columns: dict[str, object] = {

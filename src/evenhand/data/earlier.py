@@ -1,7 +1,7 @@
-"""Fingerprints as earlier versions took them, to go on with runs that were begun with one.
+"""Fingerprints of earlier versions, to resume runs that were started with one.
 
-They are hashes of sums. They miss changes that leave the sums as they are, such as exchanged
-columns, and from 20,000 samples on they may depend on the number of threads.
+They are hashes of sums. They miss changes that leave the sums unchanged, such as swapped columns,
+and from 20,000 samples on they may depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from evenhand.data.population import Population
 from evenhand.data.samples import PARTS, View
 
 WEAKER = (
-    "was begun by an earlier version, whose check of the data is weaker: it does not see exchanged"
-    " columns. Make sure that the data are the same"
+    "was started by an earlier version, whose weaker data check misses swapped columns; make sure"
+    " that the data are the same"
 )
 
 
 def is_earlier(fingerprint: str) -> bool:
-    """Whether a fingerprint is one of an earlier version."""
+    """Whether a fingerprint is from an earlier version."""
     return not fingerprint.startswith(KIND)
 
 
 def earlier_fingerprint(population: Population) -> str:
-    """The fingerprint that earlier versions would have taken."""
+    """Return the fingerprint that earlier versions would have computed."""
     found: list[object] = [
         population.names,
         population.group_names,
@@ -47,7 +47,7 @@ def earlier_fingerprint(population: Population) -> str:
 
 
 def _sums(federation: Federation) -> Iterator[object]:
-    """Of each array: its shape, its sum, and its sum weighted by place."""
+    """Yield the shape, the sum, and the position-weighted sum of each array."""
     for part in federation.parts.values():
         source, rows = (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
         for column in (source, rows, part.y, part.group, part.offsets):
@@ -58,8 +58,8 @@ def _sums(federation: Federation) -> Iterator[object]:
 
 
 def _sums_of_zeros(population: Population, part: str) -> Iterator[object]:
-    """The same of samples that are all zero, sorted by group, which a server without samples had
-    in their place."""
+    """Yield the same for the all-zero samples, sorted by group, that a server without samples
+    used."""
     counts, total = population.counts(part).flatten(), int(population.counts(part).sum())
     yield (1, *population.form.x_shape), 0.0, 0.0
     yield (total,), 0.0, 0.0

@@ -1,4 +1,4 @@
-"""Clients and the samples that they hold."""
+"""Clients and their samples."""
 
 from __future__ import annotations
 
@@ -24,25 +24,31 @@ if TYPE_CHECKING:
     from evenhand.data.torch_items import MapStyle
 
 
-# Readers are imported when they are used: a Flower node starts a process for each message.
+# Readers are imported on use, because a Flower node starts a process for each message.
 @dataclass(frozen=True, repr=False)
 class Federation(Population):
-    """The data of all clients: train, and optionally val and test, parts; a group per sample; a
-    team per client.
+    """The data of all clients: training and, optionally, validation and test samples.
 
-    Build it with :meth:`from_arrays`, or directly from flat :class:`Part` objects when there are
-    very many clients.
+    Build one with ``from_arrays``, ``from_frame``, ``from_torch`` or ``from_leaf``, or directly
+    from flat ``Part`` objects if there are very many clients.
+
+    Attributes:
+        train: training samples of all clients; ``test`` and ``val`` may be None.
+        teams: (n,) int64 codes into ``team_names``, one per client.
+        names: of the clients; None means "0", "1", ...
+        label_names: of the classes, if they have names.
+        encoding: how a table's columns became numbers, if the data came as a table.
     """
 
     train: Part
     test: Part | None = None
     val: Part | None = None
-    teams: Tensor | None = None  # (n,) int64 codes into team_names
+    teams: Tensor | None = None
     team_names: tuple[str, ...] = ()
     group_names: tuple[str, ...] = ()
-    names: tuple[str, ...] | None = None  # of the clients; None means "0", "1", ...
-    label_names: tuple[str, ...] = ()  # of the classes, where they have names
-    encoding: Encoding | None = None  # how a table became numbers, where the data came as one
+    names: tuple[str, ...] | None = None
+    label_names: tuple[str, ...] = ()
+    encoding: Encoding | None = None
 
     def __post_init__(self) -> None:
         for name, part in self.parts.items():
@@ -60,7 +66,7 @@ class Federation(Population):
             if len(part.x) and (part.group is None) != (self.train.group is None):
                 having, lacking = ("training", name) if part.group is None else (name, "training")
                 raise ValueError(
-                    f"{having} data have groups, {lacking} data have none; give every sample a"
+                    f"{having} data have groups but {lacking} data do not; give every sample a"
                     " group, or none"
                 )
         self._check_clients()
@@ -71,8 +77,8 @@ class Federation(Population):
             if sample is not None:
                 client = int(torch.searchsorted(part.offsets, sample, right=True)) - 1
                 raise ValueError(
-                    f"client {self.name(client)} has a value in {name} {field} that is not finite "
-                    f"(row {sample - int(part.offsets[client])}); fill it or remove the row"
+                    f"client {self.name(client)} has a value in {name} {field} that is not finite"
+                    f" (row {sample - int(part.offsets[client])}); fill it or remove the row"
                 )
         check_codes("group", part.group, self.group_names)
 
@@ -83,7 +89,7 @@ class Federation(Population):
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that there are, by name: "train", "val", "test"."""
+        """The splits that exist, by name: "train", "val", "test"."""
         every = {"train": self.train, "val": self.val, "test": self.test}
         return {name: part for name, part in every.items() if part is not None}
 
@@ -95,20 +101,20 @@ class Federation(Population):
 
     @property
     def judged(self) -> Part:
-        """The part that models are judged on: the test data, or, where there are none, those
-        trained with."""
+        """The samples that models are evaluated on: test, or training samples if there are no
+        test samples."""
         return self.test if self.test is not None and len(self.test.x) else self.train
 
     def counts(self, part: str) -> Tensor:
-        """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
-        have no groups."""
+        """Return (n, A) samples per client and group in "train", "val" or "test"; (n, 1) without
+        groups."""
         held = self._held(part)
         missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
         return missing if held is None else held.counts(self.groups)
 
     def sizes(self, part: str) -> Tensor:
-        """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
-        part."""
+        """Return (n,) samples per client in "train", "val" or "test"; zeros if there is no such
+        split."""
         held = self._held(part)
         return torch.zeros(self.clients, dtype=torch.int64) if held is None else held.sizes
 
@@ -120,18 +126,18 @@ class Federation(Population):
         return None if self.train.group is None else self.counts("train")
 
     def probe(self, count: int) -> Samples:
-        """The first training samples, at most ``count``."""
+        """Return the first training samples, at most ``count``."""
         return Samples(*(values[:count] for values in self.train.all()))
 
     def examples(self) -> Iterator[Samples]:
-        """The samples of every part that has any."""
+        """Yield the samples of every split that has any."""
         for part in self.parts.values():
             if len(part.x):
                 yield part.all()
 
     def first(self, extent: Extent) -> Federation:
-        """The federation as it was with fewer clients; itself where it had as many, or more, or
-        cannot have been like that."""
+        """Return the federation as it was with fewer clients, or itself if it cannot have been
+        smaller."""
         if extent.clients >= self.clients:
             return self
         try:
@@ -145,12 +151,12 @@ class Federation(Population):
                 group_names=self.group_names[: extent.groups],
                 names=None if self.names is None else self.names[: extent.clients],
             )
-        except ValueError:  # its clients have more groups or teams
+        except ValueError:  # the remaining clients have more groups or teams
             return self
 
     def fingerprint(self) -> str:
-        """A text that changes when the data do: names, samples in their order, groups, teams, and
-        how a table was encoded; see :mod:`evenhand.data.fingerprints`."""
+        """Return a hash of the data: names, samples in order, groups, teams, and a table's
+        encoding."""
         found = self._fingerprint_of_clients()
         for name, part in self.parts.items():
             found.array(f"{name}.x", part.x)
@@ -162,9 +168,9 @@ class Federation(Population):
         return found.text()
 
     def balance(self, by: str = "label", part: str | None = None) -> tuple[tuple[str, ...], Tensor]:
-        """Names of the labels or groups, and (n, C) how many samples of each every client holds.
+        """Return the label or group names, and (n, C) how many samples of each a client holds.
 
-        ``part``: "train", "val" or "test"; None counts all of them.
+        ``by`` is "label" or "group"; ``part`` is "train", "val" or "test", or None for all samples.
         """
         from evenhand.data.describe import balance
 
@@ -172,12 +178,11 @@ class Federation(Population):
             return balance(self, list(self.parts.values()), by)
         held = self._held(part)
         if held is None:
-            raise ValueError(f"these data have no {part} part")
+            raise ValueError(f"these data have no {part} split")
         return balance(self, [held], by)
 
     def describe(self) -> pd.DataFrame:
-        """A row per client: name, team, samples in each part, and the share of every label and
-        group among them.
+        """Return a row per client: name, team, samples in each split, and label and group shares.
 
         >>> import evenhand as eh
         >>> table = eh.datasets.digits(clients=4).describe()
@@ -189,8 +194,8 @@ class Federation(Population):
         return describe(self, self.parts, self.encoding)
 
     def pooled(self) -> Federation:
-        """All data in the hands of one client, for centralised baselines: FedMinMax on it is
-        centralised minimax training."""
+        """Give all data to one client, for centralised baselines; FedMinMax is then minimax
+        training."""
         parts: dict[str, Any] = {
             name: Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
             for name, part in self.parts.items()
@@ -198,11 +203,10 @@ class Federation(Population):
         return replace(self, **parts, teams=None, team_names=(), names=("everyone",))
 
     def with_validation(self, share: float, seed: int = 0) -> Federation:
-        """The same data with a validation part: floor(share * m) of each client's m training
-        samples, drawn at random.
+        """Take floor(share * m) of each client's m training samples at random as a validation
+        split.
 
-        Data that have a validation part stay as they are, and test samples stay where they are.
-        Features are not copied: both parts are views of the training samples.
+        A federation that has validation samples is returned unchanged. Features are not copied.
         """
         from evenhand.data.splits import drawn_for_validation
 
@@ -218,8 +222,11 @@ class Federation(Population):
 
     @classmethod
     def from_pool(cls, pool: Pool, deal: Deal, part: Tensor) -> Federation:
-        """A federation in which sample i belongs to client ``deal.owner[i]`` and part ``part[i]``:
-        0 for train, 1 for val, 2 for test. :func:`evenhand.deal` finds both by name."""
+        """Assign sample i to client ``deal.owner[i]`` and split ``part[i]``: 0 train, 1 val, 2
+        test.
+
+        ``evenhand.deal`` takes a partition and a split by name instead.
+        """
         from evenhand.data.dealing import Assignment
 
         return cls(*Assignment.of(pool, deal, part).contents(pool))
@@ -231,14 +238,14 @@ class Federation(Population):
         test: Sequence[Mapping[str, Any] | None] | None = None,
         val: Sequence[Mapping[str, Any] | None] | None = None,
     ) -> Federation:
-        """A federation from one mapping per client, with NumPy or torch arrays.
+        """Build a federation from NumPy or torch arrays, one mapping per client.
 
         Args:
-            clients: mappings with "x" and "y", optionally "group" (a label for every sample),
-                "team" (a label for the client) and "name".
-            test, val: one mapping per client with "x", "y" and, where training data have it,
-                "group"; None or no samples for a client that has no such data. ``fit`` scores on
-                test data; val is kept for choosing hyper-parameters.
+            clients: training data, mappings with "x" and "y" and, optionally, "group" (a label per
+                sample), "team" (a label for the client) and "name".
+            test: test data, one mapping per client with "x", "y" and, if training data have it,
+                "group"; None for a client without test data. ``fit`` evaluates on test data.
+            val: validation data in the same form, for choosing hyper-parameters.
 
         >>> import numpy as np
         >>> many, one = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [0]}
@@ -250,8 +257,11 @@ class Federation(Population):
 
     @classmethod
     def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
-        """A federation from a pandas table with one row per sample; see
-        :func:`evenhand.data.tables.frame.from_frame` for the options.
+        """Build a federation from a pandas table with one row per sample.
+
+        ``client`` and ``label`` name columns; ``group``, ``team``, ``drop``, ``split`` and others
+        are optional: see ``evenhand.data.tables.frame.from_frame``. ``evenhand.read_table`` reads a
+        file.
 
         >>> import pandas as pd
         >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
@@ -272,8 +282,10 @@ class Federation(Population):
         seed: int = 0,
         **options: Any,
     ) -> Federation:
-        """A federation from a map-style torch data set and each item's client; see
-        :func:`evenhand.data.torch_data.from_torch` for the options."""
+        """Build a federation from a map-style torch dataset and the client of each item.
+
+        ``options`` are those of ``evenhand.data.torch_data.from_torch``: groups, teams, test items.
+        """
         from evenhand.data.torch_data import from_torch
 
         return cls(*from_torch(dataset, client_ids, split, seed, **options))
@@ -289,11 +301,11 @@ class Federation(Population):
         clients: int | None = None,
         **options: Any,
     ) -> Federation:
-        """A federation from a folder or file in LEAF's JSON format, every user a client.
+        """Build a federation from a folder or file in LEAF's JSON format; every user is a client.
 
-        ``partition``, ``split``, ``seed`` and ``clients`` are those of :func:`evenhand.deal`; the
-        split is LEAF's own (train/, test/) where there is one. The other options are those of
-        :func:`evenhand.data.leaf.read_leaf`.
+        ``partition``, ``split``, ``seed`` and ``clients`` are those of ``evenhand.deal``; by
+        default, the split is LEAF's own (train/, test/). ``options`` are those of
+        ``evenhand.data.leaf.read_leaf``.
         """
         from evenhand.data.dealing import assign
         from evenhand.data.leaf import read_leaf
@@ -303,6 +315,6 @@ class Federation(Population):
 
 
 def _first(part: Part | None, clients: int) -> Part | None:
-    """A part of the first clients; None where they have no samples in it."""
+    """Return the samples of the first clients, or None if they have none in this split."""
     few = None if part is None else part.first(clients)
     return few if few is not None and len(few.x) else None

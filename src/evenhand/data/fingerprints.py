@@ -1,7 +1,6 @@
-"""A text that changes when data do: SHA-256 of every byte, in order.
+"""A hash that changes when the data change: SHA-256 of every byte, in order.
 
-Equal data have equal fingerprints whatever the number of threads, the device, or the memory that
-they lie in.
+Equal data have equal fingerprints, whatever the number of threads, the device or the memory layout.
 """
 
 from __future__ import annotations
@@ -17,13 +16,14 @@ from torch import Tensor
 
 from evenhand.data.samples import View
 
-# before the hexadecimal digits; fingerprints of earlier versions, hashes of sums, have none
+# prefix of the hexadecimal digits; fingerprints of earlier versions (hashes of sums) have none
 KIND = "sha256:"
-CHUNK = 1 << 24  # bytes that are gathered, or copied from a GPU, at a time
+CHUNK = 1 << 24  # bytes gathered, or copied from a GPU, at a time
 
 
 class Fingerprint:
-    """Takes named values one by one; no two sequences of values give the same text."""
+    """Hash of named values added one by one; different sequences of values give different
+    hashes."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -35,8 +35,8 @@ class Fingerprint:
     def array(self, name: str, values: Tensor | View | None) -> None:
         """Add an array: type, shape, and all bytes.
 
-        Of a view, the rows that it shows: it has the fingerprint of a copy of these rows. Scale and
-        shift are added as they are, so it does not have that of a copy with scaled numbers.
+        A view has the same fingerprint as a copy of the rows it shows. Its scale and shift are
+        added separately, so the fingerprint differs from that of a scaled copy.
         """
         if values is None:
             self.plain(name, None)
@@ -59,12 +59,12 @@ class Fingerprint:
         self._hash.update(flat.view(torch.uint8).numpy().data)
 
     def text(self) -> str:
-        """The fingerprint of all that was added."""
+        """Return the fingerprint of everything added so far."""
         return KIND + self._hash.hexdigest()
 
 
 def _chunks(values: Tensor | View) -> Iterator[slice]:
-    """Rows that are taken together."""
+    """Yield slices of rows that are hashed together."""
     wide = values.element_size() * math.prod(values.shape[1:])
     rows = max(1, CHUNK // max(1, wide))
     for first in range(0, len(values), rows):

@@ -1,4 +1,4 @@
-"""Samples in LEAF's JSON format (Caldas et al., 2018), every user a client."""
+"""Samples in LEAF's JSON format (Caldas et al., 2018); every user is a client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from evenhand.data.storage.file import File, read
 from evenhand.data.text import LETTER_NAMES, glove
 from evenhand.errors import DataError, brief, require, require_choice, require_whole
 
-# folders of LEAF's scripts before the split, the last step first
+# folders that LEAF's scripts write before the split, the last step first
 STAGES = ("rem_user_data", "sampled_data", "all_data")
 
 
@@ -35,21 +35,23 @@ def read_leaf(
     length: int = 25,
     file: File | None = None,
 ) -> Pool:
-    """The samples of all users, each user a natural client.
+    """Read the samples of all users; each user is a natural client.
 
     Args:
         path: a folder with train/ and test/ (or data/train and data/test), with all_data/, or with
             *.json or *.json.gz files; or one such file.
         kind: what samples are. "numbers": feature vectors; "images": vectors of pixels in [0, 1],
-            given as (1, side, side); "characters": texts of one length over LEAF's alphabet, the
-            label is the next character; "tweets": rows whose fifth entry is the text. "auto" looks
-            at the first sample (and takes images for numbers).
-        classes: the names of classes 0, 1, ..., where they are known; another label is an error.
-        least: leave out users with fewer samples.
-        strangers: what to do with users who have test data only: "error", or "drop" them.
-        root, dimensions, most, length: for tweets: where word vectors lie, their size and number
-            (see :func:`evenhand.data.text.glove`), and how many words of a tweet are kept.
-        file: what the one file at ``path`` must contain.
+            returned as (1, side, side); "characters": texts of one length over LEAF's alphabet,
+            where the label is the next character; "tweets": rows whose fifth entry is the text.
+            "auto" decides by the first sample (and takes images for numbers).
+        classes: the names of classes 0, 1, ..., if they are known; any other label is an error.
+        least: skip users with fewer samples.
+        strangers: what to do with users who only have test data: "error", or "drop" them.
+        root: for tweets, the folder of the word vectors.
+        dimensions: for tweets, the size of the word vectors (see ``evenhand.data.text.glove``).
+        most: for tweets, the number of word vectors.
+        length: for tweets, how many words of a tweet are used.
+        file: the expected checksum of the one file at ``path``.
     """
     require_choice("kind", kind, ("auto", *ENCODERS))
     require_choice("strangers", strangers, ("error", "drop"))
@@ -90,11 +92,11 @@ def read_leaf(
 
 
 def leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
-    """The files with training data (or all data) and those with test data."""
+    """Return the files with training data (or all data) and the files with test data."""
     if path.is_file():
         return [path], []
     if not path.is_dir():
-        raise DataError(f"{path} is not there; give a folder or file in LEAF's JSON format")
+        raise DataError(f"{path} does not exist; pass a folder or file in LEAF's JSON format")
     for base in (path, path / "data"):
         training, test = _json_files(base / "train"), _json_files(base / "test")
         if training:
@@ -104,7 +106,7 @@ def leaf_files(path: Path) -> tuple[list[Path], list[Path]]:
                 return found, []
     raise DataError(
         f"{path} has no LEAF data: no *.json or *.json.gz files in it, in train/, in all_data/ or"
-        " in those of data/"
+        " in the same folders of data/"
     )
 
 
@@ -113,7 +115,7 @@ def _json_files(folder: Path) -> list[Path]:
 
 
 def _load(path: Path, file: File | None) -> Iterator[User]:
-    """The users of one file, after checking its structure."""
+    """Yield the users of one file, after checking its structure."""
     try:
         table = json.loads(read(path, file or File(path.name)))
     except ValueError as error:
@@ -141,11 +143,13 @@ def _load(path: Path, file: File | None) -> Iterator[User]:
     for name, count in zip(names, counts, strict=True):
         user = User(path, name, teams.get(name), *_samples(path, name, data.get(name)))
         if len(user.x) != len(user.y):
-            raise user.problem(f"{len(user.x)} x and {len(user.y)} y; they need equally many")
+            raise user.problem(f"{len(user.x)} x but {len(user.y)} y; there must be equally many")
         if len(user.x) != count:
-            raise user.problem(f"num_samples says {brief(count)}, there are {len(user.x)} samples")
+            raise user.problem(
+                f"num_samples is {brief(count)}, but there are {len(user.x)} samples"
+            )
         yield user
-    # LEAF's split leaves empty entries of users that it dropped
+    # LEAF's split leaves empty entries for users that it dropped
     for name in data.keys() - set(names):
         if any(_samples(path, name, data[name])):
             raise DataError(f"{path}, user {name!r}: has samples but is not listed in users")
@@ -160,7 +164,7 @@ def _samples(path: Path, name: str, entry: Any) -> tuple[list[Any], list[Any]]:
 
 
 def _hierarchies(path: Path, table: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """What each user belongs to, such as the play of a role."""
+    """Return what each user belongs to, such as the play of a role."""
     listed = table.get("hierarchies")
     if listed is None:
         return {}
@@ -177,7 +181,7 @@ def _hierarchies(path: Path, table: Mapping[str, Any], names: Sequence[str]) -> 
 def _check_users(
     users: list[User], visitors: list[User], strangers: str
 ) -> tuple[list[User], list[User]]:
-    """Users with training data, each once, and the test data of such users."""
+    """Return the users with training data, each once, and their test data."""
     for owners in (users, visitors):
         seen: dict[str, User] = {}
         for user in owners:
@@ -193,17 +197,19 @@ def _check_users(
     trained = {user.name for user in users if len(user.x)}
     for user in visitors:
         if user.name not in trained and strangers == "error":
-            way_out = 'make the data with -t sample, or leave such users out with strangers="drop"'
+            way_out = 'create the data with -t sample, or skip such users with strangers="drop"'
             raise user.problem(f"this user has test data but no training data; {way_out}")
     users = [user for user in users if len(user.x)]
     return users, [user for user in visitors if user.name in trained]
 
 
 def _encoded(paths: Sequence[Path], kind: str, file: File | None = None) -> tuple[list[User], str]:
-    """All users, with samples as arrays (as texts for tweets), and the kind of the samples."""
+    """Return all users with samples as arrays (texts for tweets), and the kind of the samples."""
     users: list[User] = []
     for path in paths:
-        for user in _load(path, file):  # file by file: numbers in lists take eight times the space
+        for user in _load(
+            path, file
+        ):  # file by file, since numbers in lists take eight times the space
             if kind == "auto" and user.x:
                 kind = kind_of(user)
             users.append(ENCODERS[kind](user) if user.x else user)
@@ -216,21 +222,21 @@ def _teams(users: Sequence[User]) -> tuple[Tensor | None, tuple[str, ...]]:
     for user in users:
         if user.team is None:
             raise user.problem(
-                "no entry in hierarchies, others have one; give all users one or none"
+                "no entry in hierarchies, but others have one; give all users one, or none"
             )
     names, codes = np.unique([str(user.team) for user in users], return_inverse=True)
     return torch.from_numpy(codes.astype(np.int64)), tuple(names.tolist())
 
 
 def at_least(pool: Pool, least: int) -> Pool:
-    """The pool without the natural clients that have fewer than ``least`` samples."""
+    """Return the pool without natural clients that have fewer than ``least`` samples."""
     if pool.client is None or least <= 1:
         return pool
     sizes = torch.bincount(pool.client, minlength=len(pool.client_names))
     kept = sizes >= least
     require(
         bool(kept.any()),
-        "no client has {} samples; the largest has {}: use a smaller least",
+        "no client has {} samples (the largest has {}); use a smaller least",
         least,
         int(sizes.max()),
     )
@@ -239,7 +245,7 @@ def at_least(pool: Pool, least: int) -> Pool:
     smaller = replace(pool.select(rows), client=number[pool.client[rows]], client_names=names)
     if pool.team is None:
         return smaller
-    # teams that have lost all clients go
+    # remove teams without clients
     left, team = np.unique(pool.team[kept].numpy(), return_inverse=True)
     return replace(
         smaller,

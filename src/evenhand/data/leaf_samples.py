@@ -1,5 +1,5 @@
-"""Samples of LEAF's users, from JSON lists to arrays; what is wrong is named with its file, user
-and row."""
+"""Converting the samples of LEAF's users from JSON lists to arrays; errors name file, user and
+row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from evenhand.data.samples import View
 from evenhand.data.text import letter_codes
 from evenhand.errors import DataError
 
-# LEAF writes 0 and 1, the original data and older scripts 0 and 4
+# LEAF writes 0 and 1; the original data and older scripts have 0 and 4
 SENTIMENTS = {"0": 0, "1": 1, "4": 1}
 
 
@@ -26,11 +26,11 @@ class User(NamedTuple):
     path: Path  # of the file
     name: str
     team: str | None
-    x: Any  # a list, then what was made of it
+    x: Any  # a list, later an array
     y: Any
 
     def problem(self, what: str, row: int | None = None) -> DataError:
-        """An error that names file, user and row."""
+        """Return an error that names file, user and row."""
         return DataError(
             f"{self.path}, user {self.name!r}"
             + ("" if row is None else f", row {row}")
@@ -39,7 +39,7 @@ class User(NamedTuple):
 
 
 def kind_of(user: User) -> str:
-    """The kind of a user's samples, by the first of them."""
+    """Return the kind of a user's samples, judging by the first one."""
     first = user.x[0]
     if isinstance(first, str):
         return (
@@ -55,7 +55,7 @@ def kind_of(user: User) -> str:
 
 
 def _numbers(user: User) -> User:
-    """x as (n, ...) float32; finds the row of what is wrong."""
+    """Return x as (n, ...) float32, or raise an error that names the faulty row."""
     try:
         array = np.asarray(user.x)
     except ValueError:  # rows differ in length
@@ -74,7 +74,7 @@ def _numbers(user: User) -> User:
             raise user.problem("x must be numbers, in equally long lists", row)
         if np.shape(values) != np.shape(user.x[0]):
             raise user.problem(
-                f"x has shape {list(np.shape(values))}, that of row 0 has"
+                f"x has shape {list(np.shape(values))}, but row 0 has shape"
                 f" {list(np.shape(user.x[0]))}",
                 row,
             )
@@ -96,8 +96,7 @@ def _is_numeric(values: Any) -> bool:
 
 
 def _pixels(user: User) -> User:
-    """x as (n, 1, side, side), bytes where the pixels are shades in 1/255, else float32 in [0,
-    1]."""
+    """Return x as (n, 1, side, side): bytes if the pixels are multiples of 1/255, else float32."""
     values = _numbers(user).x
     side = round(values.shape[1] ** 0.5)
     if values.ndim != 2 or side**2 != values.shape[1]:
@@ -115,7 +114,7 @@ def _pixels(user: User) -> User:
 
 
 def _characters(user: User) -> User:
-    """x as (n, length) uint8 letters and y as (n,) the letters that follow."""
+    """Return x as (n, length) uint8 letters and y as (n,) the letters that follow."""
     length = len(user.x[0]) if isinstance(user.x[0], str) else 0
     for row, (window, label) in enumerate(zip(user.x, user.y, strict=True)):
         if not isinstance(window, str) or not length or len(window) != length:
@@ -142,7 +141,7 @@ def _letters(user: User, texts: Sequence[str]) -> NDArray[np.uint8]:
 
 
 def _tweets(user: User) -> User:
-    """x as texts and y as sentiments, 0 negative, 1 positive."""
+    """Return x as texts and y as sentiments, 0 negative and 1 positive."""
     texts, labels = [], []
     for row, (entry, label) in enumerate(zip(user.x, user.y, strict=True)):
         text = entry[4] if isinstance(entry, list) and len(entry) > 4 else entry
@@ -164,20 +163,19 @@ ENCODERS: dict[str, Callable[[User], User]] = {
 
 
 def joined(users: Sequence[User]) -> Tensor:
-    """(N, ...) the samples of all users."""
+    """Return (N, ...) the samples of all users."""
     first = users[0]
     for user in users:
         if user.x.shape[1:] != first.x.shape[1:]:
             shapes = (
-                f"{list(user.x.shape[1:])}, those of user {first.name!r} {list(first.x.shape[1:])}"
+                f"{list(user.x.shape[1:])}, but user {first.name!r} has {list(first.x.shape[1:])}"
             )
             raise user.problem(f"samples of shape {shapes}; all users need the same", 0)
     return torch.from_numpy(np.concatenate([user.x for user in users]))
 
 
 def image_view(users: Sequence[User]) -> Tensor | View:
-    """(N, 1, side, side) the images of all users in [0, 1], bytes scaled when used where all are
-    bytes."""
+    """Return (N, 1, side, side) all images in [0, 1]; bytes stay bytes and are scaled on use."""
     if all(user.x.dtype == np.uint8 for user in users):
         return View(joined(users), None, torch.tensor(1 / 255), torch.tensor(0.0))
     return joined(
@@ -191,7 +189,7 @@ def image_view(users: Sequence[User]) -> Tensor | View:
 def labels_of(
     users: Sequence[User], classes: Sequence[str] | None
 ) -> tuple[Tensor, tuple[str, ...]]:
-    """(N,) classes with their names, or targets where some label is not a whole number."""
+    """Return (N,) classes with their names, or targets if some label is not a whole number."""
     flat = [
         [label[0] if isinstance(label, list) and len(label) == 1 else label for label in user.y]
         for user in users
@@ -204,8 +202,8 @@ def labels_of(
                 raise user.problem("y is not finite (NaN or infinite); remove the row", row)
             if isinstance(label, str) != isinstance(flat[0][0], str):
                 raise user.problem(
-                    f"y is {label!r}, the first label {flat[0][0]!r}; use numbers or texts"
-                    " throughout",
+                    f"y is {label!r}, but the first label is {flat[0][0]!r}; use only numbers or"
+                    " only texts",
                     row,
                 )
             if classes is not None and (isinstance(label, str) or label not in range(len(classes))):

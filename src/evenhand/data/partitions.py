@@ -1,8 +1,9 @@
-"""Ways to deal samples to clients.
+"""Partitions: ways to distribute samples over clients.
 
-A partition is a plain function ``(pool, *, seed, ...) -> Deal``. Most of them sort samples into
-cells (a class, a group), draw how many of each cell every client gets, and hand them out.
-:func:`evenhand.deal` finds a partition by name and makes a federation.
+A partition is a plain function ``(pool, *, seed, ...) -> Deal``; a ``Deal`` says which client each
+sample goes to. Most partitions sort samples into cells (by class or group), draw how many samples
+of each cell a client gets, and distribute them. ``evenhand.deal`` takes a partition by name and
+builds the federation.
 """
 
 from __future__ import annotations
@@ -46,30 +47,30 @@ __all__ = [
 
 
 def natural(pool: Rows, *, seed: int, clients: int | None = None, least: int = 0) -> Deal:
-    """The clients that the data come with.
+    """Use the clients that the data come with.
 
     Args:
-        clients: draw so many of them, each equally likely; None takes all.
-        least: leave out clients with fewer samples.
+        clients: draw this many of them, all equally likely; None uses all.
+        least: skip clients with fewer samples.
     """
     deal = pool.natural()
     require_whole("least", least, 0)
-    names = deal.names or None  # a pool may have codes without names
+    names = deal.names or None  # a pool may have client codes without names
     owner = deal.owner.numpy()
     count = len(names) if names else int(owner.max()) + 1
     sizes = np.bincount(owner, minlength=count)
     if least == 0 and not sizes.all():
         empty = int(sizes.argmin())
         raise ValueError(
-            f"client {names[empty] if names else empty} has no samples; least = 1 leaves such"
-            " clients out"
+            f"client {names[empty] if names else empty} has no samples; set least = 1 to skip such"
+            " clients"
         )
     kept = np.flatnonzero(sizes >= least)
     wanted = len(kept) if clients is None else clients
     require_whole("clients", wanted, 1)
     require(
         wanted <= len(kept),
-        "{} clients are wanted; the data have {} with at least {} samples",
+        "cannot use {} clients: the data have only {} with at least {} samples",
         wanted,
         len(kept),
         least,
@@ -85,7 +86,7 @@ def natural(pool: Rows, *, seed: int, clients: int | None = None, least: int = 0
 
 
 def iid(pool: Rows, *, seed: int, clients: int) -> Deal:
-    """Shuffle the samples and deal them evenly: every client holds a bit of everything.
+    """Shuffle the samples and split them evenly, so that every client has a bit of everything.
 
     This is the equal-access scenario (ESG) of FedMinMax.
     """
@@ -95,11 +96,11 @@ def iid(pool: Rows, *, seed: int, clients: int) -> Deal:
 
 
 def by_class(pool: Rows, *, seed: int, classes: Sequence[int | str] | None = None) -> Deal:
-    """One client for each class, named after it.
+    """Make one client per class, named after it.
 
     Args:
         classes: numbers or names of the classes that become clients, in this order; samples of
-            other classes are left out. None takes all. Labels stay as they are.
+            other classes are not used. None uses all classes. Labels do not change.
     """
     label, names = classes_of(pool)
     if isinstance(classes, str) or not isinstance(classes, Sequence | None):
@@ -128,19 +129,17 @@ def classes_per_client(
     share: str = "even",
     fit: bool = False,
 ) -> Deal:
-    """Every client holds ``k`` classes, and the samples of a class are dealt evenly to those who
-    hold it.
+    """Give every client ``k`` classes, and split each class evenly among the clients that hold it.
 
     Args:
-        k: classes on each client. They are drawn at random so that every class is on equally many
-            clients (or as near as whole numbers allow).
-        samples: so many for each client; the rest is left out. None deals all.
-        consecutive: client i holds classes i, i + 1, ..., i + k - 1, counted round, as in the
+        k: classes per client, drawn so that every class is on equally many clients, up to rounding.
+        samples: samples per client; the rest is not used. None distributes all samples.
+        consecutive: client i holds classes i, i + 1, ..., i + k - 1, wrapping around, as in the
             FedProx code.
-        by: "label", or "group" to take groups in place of classes.
-        share: how ``samples`` are spread over a client's classes. "even": as evenly as whole
-            numbers allow. "level": as evenly as classes with few samples allow, others make up for
-            them. "available": in proportion to what a class has for each client that holds it.
+        by: "label", or "group" to use groups in place of classes.
+        share: how ``samples`` are spread over a client's classes. "even": as evenly as possible.
+            "level": as evenly as rare classes allow; other classes make up for them. "available":
+            proportional to what a class has per client that holds it.
         fit: lower ``samples`` to what the data have, with a warning.
     """
     cell, names = cells_by(pool, by)
@@ -156,8 +155,8 @@ def classes_per_client(
     unheld = np.flatnonzero(~members.any(0) & (np.bincount(cell, minlength=len(names)) > 0))
     if len(unheld):
         raise ValueError(
-            f"{clients} clients with {k} {what} each leave {names[unheld[0]]!r} to nobody; raise"
-            " clients or k, or select samples first"
+            f"{clients} clients with {k} {what} each leave {names[unheld[0]]!r} without a client;"
+            " raise clients or k, or select samples first"
         )
     if samples is None:
         _need_no_samples(share, fit)
@@ -174,15 +173,15 @@ def class_teams(
     share: str = "even",
     fit: bool = False,
 ) -> Deal:
-    """Teams of clients that hold different classes: GIFAIR's FEMNIST with three groups of writers.
+    """Make teams of clients that hold different classes, like GIFAIR's FEMNIST with three teams.
 
     Args:
-        teams: for each team its number of "clients", its "classes" (numbers or names) and
-            optionally "samples" for each of its clients. Without samples, each class is dealt
-            evenly to all who hold it; give them for all teams or for none. Samples of classes that
-            no team holds are left out.
-        share, fit: as for :func:`classes_per_client`; ``fit`` keeps the proportions of the teams'
-            sizes.
+        teams: for each team, its number of "clients", its "classes" (numbers or names) and,
+            optionally, "samples" per client; give samples for all teams or for none. Without them,
+            each class is split evenly among the clients that hold it. Samples of classes that no
+            team holds are not used.
+        share: as in ``classes_per_client``.
+        fit: as in ``classes_per_client``; keeps the proportions between the teams' sizes.
     """
     label, names = classes_of(pool)
     require(
@@ -202,7 +201,7 @@ def class_teams(
         classes = team.get("classes")
         require(
             isinstance(classes, Sequence) and not isinstance(classes, str) and len(classes) > 0,
-            "team {} needs classes, a list",
+            "team {} needs a list of classes",
             name,
         )
         require_whole(f"clients of team {name}", team.get("clients"), 1)
@@ -224,11 +223,10 @@ def class_teams(
 
 
 def ssg(pool: Rows, *, seed: int, clients: int, by: str = "group") -> Deal:
-    """Every client holds a single group, each group is on equally many clients, its samples dealt
-    evenly (SSG of FedMinMax).
+    """Give every client a single group; each group is on equally many clients (SSG of FedMinMax).
 
     Args:
-        by: "group", or "label" to take the classes as groups.
+        by: "group", or "label" to use the classes as groups.
     """
     cell, names = cells_by(pool, by)
     require(
@@ -246,13 +244,12 @@ def ssg(pool: Rows, *, seed: int, clients: int, by: str = "group") -> Deal:
 
 
 def psg(pool: Rows, *, seed: int, clients: int, k: int | None = None, by: str = "group") -> Deal:
-    """Every client holds a proper subset of the groups, drawn so that each is on equally many
-    clients (PSG of FedMinMax).
+    """Give every client some of the groups; each is on equally many clients (PSG of FedMinMax).
 
     Args:
-        k: groups on each client; None takes half of them. A group's samples are dealt evenly to
-            those who hold it.
-        by: "group", or "label" to take the classes as groups.
+        k: groups per client; None means half of them. A group's samples are split evenly among the
+            clients that hold it.
+        by: "group", or "label" to use the classes as groups.
     """
     groups = len(cells_by(pool, by)[1])
     require(groups >= 2, "psg needs at least two groups, the data have {}", groups)
@@ -285,11 +282,11 @@ PARTITIONS: dict[str, Partition] = {
 
 
 def _need_no_samples(share: str, fit: bool) -> None:
-    """Raise a ValueError where settings are given that say how ``samples`` are dealt."""
+    """Raise a ValueError if ``share`` or ``fit`` is set although ``samples`` is not."""
     require_choice("share", share, SHARES)
     require(
         share == "even" and fit is False,
-        "share and fit say how samples are dealt; give samples, or leave them out",
+        "share and fit only apply together with samples; set samples too, or remove them",
     )
 
 
@@ -300,7 +297,7 @@ def _class_code(entry: int | str, names: tuple[str, ...]) -> int:
     require_whole("classes", entry, 0)
     require(
         entry < len(names),
-        "class {} is not there; classes are numbered 0 to {}",
+        "there is no class {}; classes are numbered 0 to {}",
         entry,
         len(names) - 1,
     )

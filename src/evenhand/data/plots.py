@@ -1,4 +1,4 @@
-"""Pictures. They need plotly, which the extra ``plots`` installs."""
+"""Figures, drawn with plotly (the extra ``plots``)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from evenhand.data.federation import Federation
 from evenhand.errors import first_line, require, require_whole
 from evenhand.files import write_atomic
 
-# Okabe and Ito's colours, which people with any kind of colour vision tell apart; then the same
-# ones hatched
+# Okabe and Ito's colours, which people with any kind of colour vision can distinguish; then the
+# same colours hatched
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#999999")
 HATCHES = ("", "/", ".", "x")
 OTHERS = "#DDDDDD"
-SCALE = {".png": 2, ".svg": 1}  # pixels of a file for one of the figure
+SCALE = {".png": 2, ".svg": 1}  # pixels in the file per pixel of the figure
 # for lines: yellow is too pale on white, and blue and black are too dark on black
 LINES = {
     "light": (
@@ -51,7 +51,7 @@ SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "triangle
 
 
 class Look(NamedTuple):
-    """How a method is drawn, everywhere alike. Colour is never all that tells two methods apart."""
+    """How a method is drawn in every figure; two methods never differ only by colour."""
 
     colour: str  # on white
     dark: str  # on black
@@ -60,7 +60,7 @@ class Look(NamedTuple):
 
 
 def looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look]:
-    """A look for each method; the reference is a plain line in the colour of the text.
+    """Return the style of each method; the reference is a plain line in the colour of the text.
 
     >>> looks(["fedavg", "qffl"], "fedavg")["qffl"]
     Look(colour='#0072B2', dark='#1A83C6', dash='dash', symbol='square')
@@ -71,7 +71,7 @@ def looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look
             chosen[label] = Look(REFERENCE["light"], REFERENCE["dark"], DASHES[0], SYMBOLS[0])
             continue
         place = number % len(LINES["light"])
-        # a colour comes back with another dash and symbol
+        # a colour repeats with another dash and symbol
         turn = number + 1 + number // len(LINES["light"])
         dash, symbol = DASHES[turn % len(DASHES)], SYMBOLS[turn % len(SYMBOLS)]
         chosen[label] = Look(LINES["light"][place], LINES["dark"][place], dash, symbol)
@@ -80,12 +80,12 @@ def looks(labels: Sequence[str], reference: str | None = None) -> dict[str, Look
 
 
 def graph_objects() -> Any:
-    """plotly's, or an error that says how to get it."""
+    """Return ``plotly.graph_objects``, or raise an error that says how to install it."""
     try:
         return import_module("plotly.graph_objects")
     except ImportError:
         raise ImportError(
-            "pictures need plotly: pip install plotly (extra: evenhand[plots])"
+            "figures need plotly: pip install plotly (extra: evenhand[plots])"
         ) from None
 
 
@@ -96,13 +96,14 @@ def plot_partition(
     sort: bool = False,
     training_only: bool = False,
 ) -> Any:
-    """A bar for every client: how many samples it has of each class or group, as a plotly Figure.
+    """Draw a bar per client with its samples of each class or group; returns a plotly Figure.
 
     Args:
+        federation: the data to show.
         by: "label" or "group".
-        most: show at most so many clients, evenly picked.
-        sort: largest clients first, in place of the federation's order.
-        training_only: leave validation and test samples out.
+        most: show at most this many clients, evenly picked.
+        sort: show the largest clients first instead of the federation's order.
+        training_only: count only training samples.
     """
     go = graph_objects()
     require_whole("most", most, 1)
@@ -152,7 +153,8 @@ def plot_partition(
         barmode="stack",
         bargap=0.25 if shown <= 20 else 0.15,
         title={
-            "text": f"Who has what: {what} by {by}<br><sup>{some}{', largest first' * sort}</sup>"
+            "text": f"{what.capitalize()} per client, by {by}<br>"
+            f"<sup>{some}{', largest first' * sort}</sup>"
         },
         legend={"title": {"text": by}, "traceorder": "normal"},
         template="plotly_white",
@@ -178,8 +180,8 @@ def plot_partition(
 
 
 def save_figure(figure: Any, path: str | Path) -> Path:
-    """Write a figure to a file: .html is a page that needs nothing else, .png and .svg are drawn by
-    kaleido."""
+    """Write a figure to a file: a self-contained .html page, or a .png or .svg image (needs
+    kaleido)."""
     path = Path(path)
     kind = path.suffix.lower()
     if kind == ".html":
@@ -187,7 +189,7 @@ def save_figure(figure: Any, path: str | Path) -> Path:
         return path
     require(
         kind in (".png", ".svg"),
-        "a picture's name must end in .html, .png or .svg, got {!r}",
+        "a figure's file name must end in .html, .png or .svg, got {!r}",
         path.name,
     )
     with _drawing(path.name):
@@ -197,15 +199,14 @@ def save_figure(figure: Any, path: str | Path) -> Path:
 
 
 def save_figures(figures: Mapping[Path, Any]) -> list[Path]:
-    """Write figures to files that all end in .png or all in .svg; quicker than one by one, since
-    one browser draws them all."""
+    """Write figures to files that all end in .png or all in .svg; one browser draws them all."""
     if not figures:
         return []
     kind = next(iter(figures)).suffix.lower()
     known = kind in SCALE and all(path.suffix.lower() == kind for path in figures)
     require(
         known,
-        "pictures' names must all end in .png or all in .svg, got {}",
+        "figures' file names must all end in .png or all in .svg, got {}",
         ", ".join(path.name for path in figures),
     )
     with tempfile.TemporaryDirectory() as drawn:
@@ -221,7 +222,7 @@ def save_figures(figures: Mapping[Path, Any]) -> list[Path]:
 
 @contextmanager
 def _drawing(name: str) -> Iterator[None]:
-    """Errors of kaleido as one line with a way out."""
+    """Turn kaleido's errors into one line that says what to do."""
     try:
         import_module("kaleido")
         yield
@@ -231,16 +232,16 @@ def _drawing(name: str) -> Iterator[None]:
         ) from None
     except Exception as error:  # kaleido drives a browser, which fails in ways of its own
         raise RuntimeError(
-            f"{name} cannot be drawn ({first_line(error)}); kaleido needs Chrome or Chromium; or"
-            " save as .html"
+            f"{name} cannot be drawn ({first_line(error)}); install Chrome or Chromium for kaleido,"
+            " or save as .html"
         ) from error
 
 
 def _legible(
     counts: Tensor, names: Sequence[str]
 ) -> tuple[Tensor, list[str], list[str], list[str]]:
-    """Kinds that can be told apart, with colours and hatches: those that occur, the rarest together
-    where there are too many."""
+    """Return the classes that occur, with colours and hatches; if there are too many, merge the
+    rarest."""
     total = counts.sum(0)
     kept = total.nonzero().flatten()
     places = len(COLOURS) * len(HATCHES)
@@ -262,5 +263,5 @@ def _legible(
 
 
 def shortened(name: str, length: int = 24) -> str:
-    """A name that fits beside an axis."""
+    """Shorten a name so that it fits beside an axis."""
     return name if len(name) <= length else name[: length - 1] + "…"

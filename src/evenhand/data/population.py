@@ -1,7 +1,7 @@
-"""What a server knows of its clients: who they are and how many samples they have, not the samples.
+"""What a server knows about its clients: who they are and how many samples they have.
 
-Cohorts, methods and scores need no more than this. A :class:`evenhand.Federation` is a population
-with samples; the server of a real federation has a population alone.
+Cohorts, methods and scores need no more. An ``evenhand.Federation`` is a population with samples;
+the server of a real federation only has a population.
 """
 
 from __future__ import annotations
@@ -19,16 +19,24 @@ from evenhand.errors import require_choice
 
 
 class Census(NamedTuple):
-    """What the server may know beforehand."""
+    """What a method may know about the clients before training.
 
-    sizes: Tensor  # (n,) training samples of each client
-    weight: Tensor  # (n,) base weights w_i, float64, sum 1: the data share p_i, or 1/n
-    group_counts: Tensor | None  # (n, A) training samples of each group on each client
-    teams: Tensor | None  # (n,) code of each client's team
-    names: tuple[str, ...] | None = None  # of the clients; None means their numbers
+    Attributes:
+        sizes: (n,) training samples of each client.
+        weight: (n,) base weights w_i in float64 with sum 1: the share of the data p_i, or 1/n.
+        group_counts: (n, A) training samples of each group on each client.
+        teams: (n,) code of each client's team.
+        names: of the clients; None means their numbers.
+    """
+
+    sizes: Tensor
+    weight: Tensor
+    group_counts: Tensor | None
+    teams: Tensor | None
+    names: tuple[str, ...] | None = None
 
     def name(self, client: int) -> str:
-        """The name of a client, its number where it has none."""
+        """Return a client's name, or its number if it has none."""
         return str(client) if self.names is None else self.names[client]
 
     @property
@@ -38,7 +46,7 @@ class Census(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """How many clients, groups and teams there are."""
+    """The numbers of clients, groups and teams."""
 
     clients: int
     groups: int
@@ -46,11 +54,12 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, population: Population) -> Extent:
+        """Return the extent of a population."""
         return population.extent
 
 
 class Form(NamedTuple):
-    """Shape and type of one sample."""
+    """Shape and type of a sample."""
 
     x_shape: tuple[int, ...]
     x_dtype: torch.dtype
@@ -58,7 +67,7 @@ class Form(NamedTuple):
     y_dtype: torch.dtype
 
     def zeros(self, count: int) -> Samples:
-        """``count`` samples that are all zero."""
+        """Return ``count`` samples that are all zero."""
         return Samples(
             torch.zeros(count, *self.x_shape, dtype=self.x_dtype),
             torch.zeros(count, *self.y_shape, dtype=self.y_dtype),
@@ -67,15 +76,17 @@ class Form(NamedTuple):
 
 
 class Population:
-    """Clients, their names, teams and groups, and the number of samples each of them has.
+    """Clients, their names, teams and groups, and how many samples each has.
 
     Args:
-        counts: (n, A) samples of each client and group, by part: "train", optionally "val" and
-            "test". (n, 1) where samples have no groups.
+        counts: (n, A) samples per client and group, by split: "train" and, optionally, "val" and
+            "test". (n, 1) if samples have no groups.
         form: shape and type of a sample.
         teams: (n,) int64 codes into ``team_names``.
+        team_names: of the teams.
+        group_names: of the groups.
         names: of the clients; None means "0", "1", ...
-        label_names: of the classes, where they have names.
+        label_names: of the classes, if they have names.
     """
 
     teams: Tensor | None
@@ -102,14 +113,14 @@ class Population:
             require_choice("part", part, PARTS)
             if table.shape != shape or table.dtype != torch.int64 or bool((table < 0).any()):
                 raise ValueError(
-                    f"{part} counts must be whole numbers of shape {list(shape)}, one row per"
+                    f"{part} counts must be integers >= 0 of shape {list(shape)}, one row per"
                     f" client and one column per group; got {table.dtype} {list(table.shape)}"
                 )
         self._check_clients()
 
     def _check_clients(self) -> None:
-        """Raise unless every client has training samples, a team where there are teams, and a name
-        of its own."""
+        """Raise unless every client has training samples, a unique name and, if there are teams,
+        a team."""
         empty = torch.nonzero(self.sizes("train") == 0)
         if len(empty):
             raise ValueError(
@@ -145,12 +156,12 @@ class Population:
 
     @property
     def groups(self) -> int:
-        """Number of sample groups; 0 where the data have none."""
+        """Number of sample groups; 0 if the data have none."""
         return len(self.group_names)
 
     @property
     def extent(self) -> Extent:
-        """How many clients, groups and teams there are."""
+        """The numbers of clients, groups and teams."""
         return Extent(self.clients, self.groups, len(self.team_names))
 
     @property
@@ -159,33 +170,36 @@ class Population:
         return self._form
 
     def name(self, client: int) -> str:
-        """The name of a client, its index where it has none."""
+        """Return a client's name, or its number if it has none."""
         return str(client) if self.names is None else self.names[client]
 
     def counts(self, part: str) -> Tensor:
-        """(n, A) samples of each client and group in "train", "val" or "test"; (n, 1) where samples
-        have no groups."""
+        """Return (n, A) samples per client and group in "train", "val" or "test"; (n, 1) without
+        groups."""
         require_choice("part", part, PARTS)
         missing = torch.zeros(self.clients, max(1, self.groups), dtype=torch.int64)
         return self._counts.get(part, missing)
 
     def sizes(self, part: str) -> Tensor:
-        """(n,) samples of each client in "train", "val" or "test"; zeros where there is no such
-        part."""
+        """Return (n,) samples per client in "train", "val" or "test"; zeros if there is no such
+        split."""
         return self.counts(part).sum(1)
 
     def has(self, part: str) -> bool:
-        """Whether any client has samples in this part."""
+        """Whether any client has samples in this split: "train", "val" or "test"."""
         return bool(self.sizes(part).any())
 
     @property
     def judged_part(self) -> str:
-        """The part that models are judged on: "test", or "train" where nobody has test samples."""
+        """The split that models are evaluated on: "test", or "train" if nobody has test samples."""
         return "test" if self.has("test") else "train"
 
     def census(self, weights: str = "data") -> Census:
-        """What the server may know beforehand. ``weights``: "data" for w_i = m_i / m, "uniform" for
-        1 / n."""
+        """Return what a method may know about the clients before training.
+
+        Args:
+            weights: "data" for base weights m_i / m, the share of the data; "uniform" for 1 / n.
+        """
         if weights not in ("data", "uniform"):
             raise ValueError(f'weights must be "data" or "uniform", got {weights!r}')
         sizes = self.sizes("train")
@@ -199,12 +213,11 @@ class Population:
         )
 
     def _group_counts(self) -> Tensor | None:
-        """(n, A) training samples of each client and group; None where samples have no groups."""
+        """Return (n, A) training samples per client and group; None if samples have no groups."""
         return self.counts("train") if self.groups else None
 
     def fingerprint(self) -> str:
-        """A text that changes when what is known of the clients does: names, teams, counts, and
-        the form of a sample; see :mod:`evenhand.data.fingerprints`."""
+        """Return a hash of names, teams, counts and the form of a sample."""
         found = self._fingerprint_of_clients()
         form = self.form
         found.plain("x", [str(form.x_dtype), list(form.x_shape)])
@@ -215,7 +228,7 @@ class Population:
         return found.text()
 
     def _fingerprint_of_clients(self) -> Fingerprint:
-        """One that has taken in who the clients are."""
+        """Return a fingerprint that already includes who the clients are."""
         found = Fingerprint()
         found.plain("clients", self.names)
         found.plain("groups", self.group_names)
@@ -225,24 +238,24 @@ class Population:
         return found
 
     def probe(self, count: int) -> Samples:
-        """``count`` samples to try a module on, fewer where clients have fewer for training: the
-        first ones, or zeros of the same form where there are only counts."""
+        """Return at most ``count`` samples to try a module on: real ones, or zeros if there are
+        none."""
         return self.form.zeros(min(count, int(self.sizes("train").sum())))
 
     def examples(self) -> Iterator[Samples]:
-        """What a module must fit before training: the samples of every part, or zeros of the same
-        form where there are only counts."""
+        """Yield the samples that a module must accept: real ones, or zeros if there are only
+        counts."""
         yield self.probe(2)
 
     def first(self, extent: Extent) -> Population:
-        """The population as it was with fewer clients; itself where it had as many, or more, or
-        cannot have been like that."""
+        """Return the population as it was with fewer clients, or itself if it cannot have been
+        smaller."""
         if extent.clients >= self.clients:
             return self
         columns = max(1, extent.groups)
         counts = {part: table[: extent.clients] for part, table in self._counts.items()}
         outside = any(bool(table[:, extent.groups :].any()) for table in counts.values())
-        if self.groups and outside:  # its clients have more groups
+        if self.groups and outside:  # the remaining clients have more groups
             return self
         try:
             return Population(
@@ -254,7 +267,7 @@ class Population:
                 None if self.names is None else self.names[: extent.clients],
                 self.label_names,
             )
-        except ValueError:  # its clients have more teams
+        except ValueError:  # the remaining clients have more teams
             return self
 
 

@@ -16,24 +16,29 @@ from torch import Tensor
 from evenhand.errors import require_kind
 
 PARTS = ("train", "val", "test")
-# bytes of features that are kept scaled in place of being scaled in every batch
+# up to this many bytes, features are scaled once instead of in every batch
 SCALED_AT_ONCE = 128 * 2**20
 
 
 @dataclass(frozen=True)
 class View:
-    """Samples that are rows of a larger array, gathered and scaled when they are asked for.
+    """Samples that are rows of a larger array, gathered and scaled when they are used.
 
-    Every part of every partition then shares one array, bytes of images stay bytes, and windows of
-    a text overlap in memory.
+    Every split and partition then shares one array, image bytes stay bytes, and windows of a text
+    overlap in memory.
+
+    Attributes:
+        source: (M, ...); rows may overlap in memory.
+        rows: (N,) int64, the row of ``source`` of each sample; None means all rows in order.
+        scale: features are source * scale + shift; scalar or of a sample's shape. None leaves the
+            values as they are (tokens).
+        shift: see ``scale``.
     """
 
-    source: Tensor  # (M, ...); rows may overlap in memory
-    # (N,) int64: which row of source each sample is; None takes all in order
+    source: Tensor
     rows: Tensor | None = None
-    # features are source * scale + shift, both () or of a sample's shape;
     scale: Tensor | None = None
-    shift: Tensor | None = None  # None leaves the numbers as they are (tokens)
+    shift: Tensor | None = None
 
     def __post_init__(self) -> None:
         if (self.scale is None) != (self.shift is None):
@@ -44,35 +49,35 @@ class View:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of all samples together."""
+        """Shape of the samples as one array."""
         return torch.Size((len(self), *self.source.shape[1:]))
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of a sample's values."""
+        """Type of the features after scaling."""
         return self.source.dtype if self.scale is None else self.scale.dtype
 
     def is_floating_point(self) -> bool:
-        """Whether samples hold floating-point numbers, as ``Tensor.is_floating_point`` says it."""
+        """Whether the features are floating-point numbers."""
         return self.dtype.is_floating_point
 
     def element_size(self) -> int:
-        """Bytes of one value."""
+        """Bytes per number after scaling."""
         return self.dtype.itemsize
 
     def __getitem__(self, key: slice | Tensor) -> Tensor:
-        """The samples themselves, as an array of their own."""
+        """Return the samples themselves, as a new array."""
         rows = torch.arange(len(self))[key] if self.rows is None else self.rows[key]
         return self._scaled(self.source[rows.to(self.source.device)])
 
     def pick(self, rows: Tensor) -> View:
-        """A view of some of the samples, in the order of ``rows``."""
+        """Return a view of some of the samples, in the order of ``rows``."""
         return View(
             self.source, rows if self.rows is None else self.rows[rows], self.scale, self.shift
         )
 
     def gather(self, index: Tensor) -> Tensor:
-        """Samples ``index``, in a way that can be batched over clients."""
+        """Return samples ``index``, in a way that can be batched over clients."""
         return self._scaled(
             _rows(
                 self.source,
@@ -88,8 +93,11 @@ class View:
         )
 
     def to(self, device: torch.device, dtype: torch.dtype) -> View:
-        """The same view on ``device``, features as ``dtype``; overlapping rows go on
-        overlapping. A small one is scaled here, not batch by batch, with the same result."""
+        """Return the view on ``device``, with features as ``dtype``; overlapping rows keep
+        overlapping.
+
+        A small view is scaled here instead of in every batch, with the same result.
+        """
         span = 1 + sum(
             (length - 1) * stride
             for length, stride in zip(self.source.shape, self.source.stride(), strict=True)
@@ -110,10 +118,10 @@ class Samples(NamedTuple):
 
     x: Tensor | View  # (N, ...)
     y: Tensor  # (N, ...)
-    group: Tensor  # (N,) int64 codes; zeros where the data have no groups
+    group: Tensor  # (N,) int64 codes; zeros if the data have no groups
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Samples:
-        """On ``device``, floating-point arrays as ``dtype``; no copy where nothing changes."""
+        """Move to ``device``, floating-point arrays as ``dtype``; no copy if nothing changes."""
         x, y = self.x, self.y
         return Samples(
             x.to(device, dtype if isinstance(x, View) or x.is_floating_point() else x.dtype),
@@ -123,27 +131,30 @@ class Samples(NamedTuple):
 
 
 class Batch:
-    """Samples of one client, gathered when they are asked for. Padding has weight 0."""
+    """Samples of one client, gathered when they are used.
+
+    ``weight`` (B,) is 1 for a real sample and 0 for padding.
+    """
 
     def __init__(
         self, samples: Samples, index: Tensor, weight: Tensor, whole: Batch | None = None
     ) -> None:
         self._samples, self._index = samples, index  # index (B,)
-        self.weight = weight  # (B,) 1 for a real sample, 0 for padding
+        self.weight = weight  # (B,)
         self._whole = whole
 
     @property
     def whole(self) -> Batch:
-        """All of the client's data, for methods whose LocalWork has ``whole_data``."""
+        """All of the client's data, for methods with ``LocalWork(whole_data=True)``."""
         if self._whole is None:
             raise ValueError(
-                "batch.whole is there for objectives of methods with LocalWork(whole_data=True)"
+                "batch.whole needs a method whose local_work() returns LocalWork(whole_data=True)"
             )
         return self._whole
 
     @cached_property
     def x(self) -> Tensor:
-        """(B, ...)"""
+        """(B, ...) features."""
         values = self._samples.x
         return (
             values.gather(self._index) if isinstance(values, View) else _rows(values, self._index)
@@ -151,18 +162,18 @@ class Batch:
 
     @cached_property
     def y(self) -> Tensor:
-        """(B, ...)"""
+        """(B, ...) labels."""
         return _rows(self._samples.y, self._index)
 
     @cached_property
     def group(self) -> Tensor:
-        """(B,) int64 codes"""
+        """(B,) int64 codes of the samples' groups."""
         return _rows(self._samples.group, self._index)
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
-    # embedding, not values[index]: under vmap it stays one gather of whole rows, five to ten times
-    # faster on a CPU
+    # embedding instead of values[index]: under vmap it stays one gather of whole rows, five to ten
+    # times faster on a CPU
     gathered = F.embedding(index, values.reshape(len(values), -1)).reshape(
         *index.shape, *values.shape[1:]
     )
@@ -171,12 +182,19 @@ def _rows(values: Tensor, index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Part:
-    """Samples of all clients in one piece: client k owns rows ``offsets[k]:offsets[k + 1]``."""
+    """The samples of all clients in one split; client k owns rows ``offsets[k]:offsets[k + 1]``.
 
-    x: Tensor | View  # (N, ...)
-    y: Tensor  # (N, ...)
-    offsets: Tensor  # (n + 1,) int64
-    group: Tensor | None = None  # (N,) int64 codes
+    Attributes:
+        x: (N, ...) features.
+        y: (N, ...) labels.
+        offsets: (n + 1,) int64.
+        group: (N,) int64 codes of the samples' groups.
+    """
+
+    x: Tensor | View
+    y: Tensor
+    offsets: Tensor
+    group: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "offsets"):
@@ -205,7 +223,7 @@ class Part:
         return torch.repeat_interleave(torch.arange(len(self.sizes)), self.sizes)
 
     def counts(self, groups: int) -> Tensor:
-        """(n, A) samples of each client and group; (n, 1) where there are no groups."""
+        """Return (n, A) samples per client and group; (n, 1) without groups."""
         clients, columns = len(self.sizes), max(1, groups)
         cells = self.owners * columns
         if self.group is not None:
@@ -213,24 +231,23 @@ class Part:
         return torch.bincount(cells, minlength=clients * columns).reshape(clients, columns)
 
     def all(self) -> Samples:
-        """The arrays of all clients."""
+        """Return the arrays of all clients."""
         group = torch.zeros(len(self.x), dtype=torch.int64) if self.group is None else self.group
         return Samples(self.x, self.y, group)
 
     def samples(self, dtype: torch.dtype, device: torch.device) -> Samples:
-        """The arrays of all clients on ``device``, floating-point ones as ``dtype``; no copy where
-        nothing changes."""
+        """Return the arrays of all clients on ``device``, floating-point ones as ``dtype``."""
         return self.all().to(dtype, device)
 
     def first(self, clients: int) -> Part:
-        """The samples of the first clients."""
+        """Return the samples of the first clients."""
         offsets = self.offsets[: clients + 1]
         rows = slice(0, int(offsets[-1]))
         x = self.x[rows] if isinstance(self.x, Tensor) else self.x.pick(torch.arange(rows.stop))
         return Part(x, self.y[rows], offsets, None if self.group is None else self.group[rows])
 
     def select(self, chosen: Tensor) -> Part:
-        """The samples that a mask (N,) chooses; their features are a view, not a copy."""
+        """Return the samples that a mask (N,) selects; their features are a view, not a copy."""
         rows = chosen.nonzero().flatten()
         sizes = torch.bincount(self.owners[rows], minlength=len(self.sizes))
         x = self.x.pick(rows) if isinstance(self.x, View) else View(self.x, rows)
@@ -238,17 +255,17 @@ class Part:
         return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
 
     def client(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Views of one client's x, y and group."""
+        """Return views of one client's x, y and group."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return self.x[rows], self.y[rows], None if self.group is None else self.group[rows]
 
 
 def first_not_finite(array: Tensor | View) -> int | None:
-    """The first sample with a value that is not finite."""
+    """Return the first sample with a value that is not finite, or None."""
     source = array.source if isinstance(array, View) else array
     if not source.is_floating_point() or bool(torch.isfinite(source).all()):
         return None
-    # in a view the value may be in a row of the source that belongs to none of the samples
+    # in a view, the value may be in a row of the source that no sample uses
     values = array[:]
     bad = torch.isfinite(values.reshape(len(values), -1)).all(1).logical_not().nonzero()
     return int(bad[0]) if len(bad) else None

@@ -1,8 +1,8 @@
-"""Features that differ from client to client: turned and noisy images.
+"""Feature shifts: images that are rotated or noisy to a different degree on each client.
 
-Each function takes a federation and returns another in which the samples of every part are changed
-and everything else (labels, groups, teams, names) is the same. Views are gathered for that: bytes
-of images become numbers of four bytes each.
+Each function takes a federation and returns another one with changed samples in every split;
+labels, groups, teams and names stay the same. Views are gathered, so bytes of images become numbers
+of four bytes each.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from evenhand.errors import require, require_number, require_whole
 
 PerClient = float | Sequence[float] | Tensor  # one number for all clients, or one for each
 
-AT_ONCE = 4096  # images turned together, to keep sampling grids small
+AT_ONCE = 4096  # images rotated together, to keep sampling grids small
 
 
 def draw_per_client(federation: Federation, low: float, high: float, seed: int = 0) -> Tensor:
-    """(n,) a number between ``low`` and ``high`` for each client, every one equally likely: angles
-    or noise levels."""
+    """Draw (n,) a number for each client, uniform between ``low`` and ``high``: angles or noise
+    levels."""
     require_whole("seed", seed, 0)
     require_number("low", low, "(-inf, inf)")
     require_number("high", high, "(-inf, inf)")
@@ -40,12 +40,15 @@ def shifted(
     noise: float | Sequence[float] | None = None,
     seed: int = 0,
 ) -> Federation:
-    """Turned images, then noisy ones: what a spec can name.
+    """Rotate images, then add noise: the shifts that a spec can name.
 
     Args:
-        rotation: degrees for all clients, or two numbers between which each client draws its own.
-        noise: standard deviation for all clients, or two numbers between which each client draws
-            its own.
+        federation: the data to change.
+        rotation: degrees for all clients, or two numbers; each client then draws its own in
+            between.
+        noise: standard deviation for all clients, or two numbers; each client then draws its own in
+            between.
+        seed: of the draws and of the noise.
     """
     if rotation is not None:
         federation = rotate(federation, _drawn("rotation", rotation, federation, 2 * seed))
@@ -66,7 +69,7 @@ def _drawn(
         return values
     require(
         len(values) == 2,
-        "{} must be a number, or the two between which each client draws its own; got {!r}",
+        "{} must be a number, or two numbers between which each client draws its own; got {!r}",
         name,
         values,
     )
@@ -75,14 +78,14 @@ def _drawn(
 
 
 def rotate(federation: Federation, degrees: PerClient) -> Federation:
-    """Turn every client's images counter-clockwise by its own angle.
+    """Rotate every client's images counter-clockwise by its own angle.
 
-    Multiples of 90 degrees move pixels and change none. Other angles interpolate between the four
-    nearest pixels; what comes in at the corners repeats the edge.
+    Multiples of 90 degrees only move pixels. Other angles interpolate between the four nearest
+    pixels and fill the corners by repeating the edge.
 
     Args:
-        federation: its samples are images (C, H, W) or (H, W), as floating-point numbers.
-        degrees: one angle for all clients, or one for each.
+        federation: its samples are images (C, H, W) or (H, W) of floating-point numbers.
+        degrees: one angle for all clients, or one per client.
     """
     shape = federation.train.x.shape[1:]
     require(
@@ -93,7 +96,7 @@ def rotate(federation: Federation, degrees: PerClient) -> Federation:
     angles = _per_client("degrees", degrees, federation) % 360
     require(
         shape[-1] == shape[-2] or bool((angles % 180 == 0).all()),
-        "images of {} x {} pixels can only be turned by multiples of 180 degrees; make them square"
+        "images of {} x {} pixels can only be rotated by multiples of 180 degrees; make them square"
         " first",
         *shape[-2:],
     )
@@ -114,12 +117,13 @@ def rotate(federation: Federation, degrees: PerClient) -> Federation:
 
 
 def add_noise(federation: Federation, std: PerClient, seed: int = 0) -> Federation:
-    """Add independent normal noise to every feature, with a standard deviation of each client's
-    own.
+    """Add independent normal noise to every feature, with its own standard deviation on each
+    client.
 
     Args:
         federation: its features are floating-point numbers.
-        std: one for all clients, or one for each; 0 leaves a client as it is.
+        std: one standard deviation for all clients, or one per client; 0 adds no noise.
+        seed: of the noise.
     """
     require_whole("seed", seed, 0)
     stds = _per_client("std", std, federation)
@@ -135,10 +139,10 @@ def add_noise(federation: Federation, std: PerClient, seed: int = 0) -> Federati
 
 
 def _interpolated(x: Tensor, angle: Tensor) -> Tensor:
-    """Square images (B, [C,] H, W) turned by ``angle`` (B,) degrees about their centres."""
+    """Rotate square images (B, [C,] H, W) by ``angle`` (B,) degrees about their centres."""
     turn = torch.deg2rad(angle).to(x.dtype)
     cos, sin, zero = turn.cos(), turn.sin(), torch.zeros_like(turn)
-    # where each pixel comes from; y points down, so this is a clockwise turn of the coordinates
+    # where each pixel comes from; y points down, so this rotates the coordinates clockwise
     where = torch.stack([torch.stack([cos, -sin, zero], 1), torch.stack([sin, cos, zero], 1)], 1)
     images = x if x.ndim == 4 else x[:, None]
     grid = F.affine_grid(where, list(images.shape), align_corners=False)
@@ -167,7 +171,7 @@ def _per_client(name: str, values: PerClient, federation: Federation) -> Tensor:
 def _changed(
     name: str, federation: Federation, change: Callable[[Tensor, Tensor, int], Tensor]
 ) -> Federation:
-    """The federation with ``change(x, owners, number of the part)`` in place of each part's x."""
+    """Return the federation with each split's x replaced by ``change(x, owners, split number)``."""
     if not federation.train.x.is_floating_point():
         raise ValueError(
             f"{name} needs features that are floating-point numbers, got {federation.train.x.dtype}"

@@ -1,4 +1,4 @@
-"""Partitions by a random law: shares of classes and groups, and sizes of clients."""
+"""Random partitions: skewed classes and groups, and unequal client sizes."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ from evenhand.data.cells import (
 from evenhand.data.pool import Deal, Rows
 from evenhand.errors import require, require_number, require_whole
 
-SHORT = "{} clients with at least {} samples each need {}, there are {}; lower clients or least"
+SHORT = "{} clients with at least {} samples need {}, but there are only {}; lower clients or least"
 
 
 def dirichlet(
     pool: Rows, *, seed: int, clients: int, alpha: float = 0.5, least: int = 1, redraws: int = 100
 ) -> Deal:
-    """Label skew: each class is dealt to the clients in proportions that are one Dirichlet(alpha,
-    ..., alpha) draw.
+    """Label skew: distribute each class over the clients by one Dirichlet(alpha, ..., alpha) draw.
 
     Args:
-        alpha: small values leave every class to few clients, large ones give everyone an even
-            share; inf gives it exactly.
-        least: draw anew until every client has so many samples (not counting those of an official
-            test set).
-        redraws: how often at most.
+        alpha: with small values, few clients hold most of a class; large values approach equal
+            shares, and inf gives them exactly.
+        least: repeat the draw until every client has this many samples, not counting an official
+            test set.
+        redraws: the maximum number of repeats.
     """
     return _tilted(pool, seed, clients, {"label": alpha}, least, redraws)
 
@@ -46,7 +45,7 @@ def dirichlet(
 def dirichlet_groups(
     pool: Rows, *, seed: int, clients: int, alpha: float = 0.5, least: int = 1, redraws: int = 100
 ) -> Deal:
-    """Group skew: as :func:`dirichlet`, with demographic groups in place of classes."""
+    """Group skew: like ``dirichlet``, with demographic groups in place of classes."""
     return _tilted(pool, seed, clients, {"group": alpha}, least, redraws)
 
 
@@ -61,16 +60,15 @@ def skew(
     least: int = 1,
     redraws: int = 100,
 ) -> Deal:
-    """Skew of labels, groups and sizes at once: client k gets of the samples with label c and group
-    a the share
+    """Skew labels, groups and sizes at once.
 
-        S(k) U_c(k) V_a(k) / sum_j S(j) U_c(j) V_a(j),
+    Client k gets this share of the samples with label c and group a:
 
-    where S, every U_c and every V_a are Dirichlet draws over the clients, with concentrations
-    ``sizes``, ``labels`` and ``groups``.
+        S(k) U_c(k) V_a(k) / sum_j S(j) U_c(j) V_a(j)
 
-    A concentration of inf is no skew of that kind: ``groups=inf`` gives :func:`dirichlet`,
-    ``labels=inf`` :func:`dirichlet_groups`.
+    S, every U_c and every V_a are Dirichlet draws over the clients, with concentrations ``sizes``,
+    ``labels`` and ``groups``. A concentration of inf means no skew of that kind: ``groups=inf``
+    gives ``dirichlet``, ``labels=inf`` gives ``dirichlet_groups``.
     """
     return _tilted(
         pool, seed, clients, {"label": labels, "group": groups, "size": sizes}, least, redraws
@@ -80,12 +78,11 @@ def skew(
 def power_law(
     pool: Rows, *, seed: int, clients: int, exponent: float = 1.0, least: int = 1
 ) -> Deal:
-    """Sizes by a power law, samples at random: the r-th largest client has a share proportional to
-    r^-exponent.
+    """Sizes by a power law, samples at random: the r-th largest client's share is ~ r^-exponent.
 
     Args:
         exponent: 0 gives equal sizes.
-        least: everyone gets so many samples first; the law deals the rest.
+        least: every client gets this many samples first; the power law distributes the rest.
     """
     require_number("exponent", exponent, "[0, inf)", "0 gives equal sizes")
     rank = 1 + generator(seed, 1).permutation(count_of(clients, pool))
@@ -93,15 +90,15 @@ def power_law(
 
 
 def log_normal(pool: Rows, *, seed: int, clients: int, sigma: float = 1.0, least: int = 1) -> Deal:
-    """Log-normal sizes, samples at random: client k has a share proportional to exp(sigma z_k), z_k
-    a standard normal draw.
+    """Log-normal sizes, samples at random: client k's share is ~ exp(sigma z_k), z_k standard
+    normal.
 
-    The mean of the logarithm plays no part, as all samples are dealt. q-FFL's synthetic data have
-    sigma = 2 and least = 50.
+    The mean of the logarithm has no effect, because all samples are distributed. q-FFL's synthetic
+    data have sigma = 2 and least = 50.
 
     Args:
         sigma: 0 gives equal sizes.
-        least: everyone gets so many samples first; the law deals the rest.
+        least: every client gets this many samples first; the rest follows the law.
     """
     require_number("sigma", sigma, "[0, inf)", "0 gives equal sizes")
     return _by_size(
@@ -115,8 +112,8 @@ def log_normal(pool: Rows, *, seed: int, clients: int, sigma: float = 1.0, least
 def _tilted(
     pool: Rows, seed: int, clients: int, alphas: Mapping[str, float], least: int, redraws: int
 ) -> Deal:
-    """Deal each cell in proportion to products of Dirichlet draws over the clients; draw anew until
-    everyone has ``least``."""
+    """Distribute each cell by products of Dirichlet draws; repeat until every client has
+    ``least``."""
     count_of(clients, pool)
     for name, alpha in alphas.items():
         require_number(
@@ -158,7 +155,7 @@ def _tilted(
 
 
 def _by_size(pool: Rows, seed: int, weight: Floats, least: int) -> Deal:
-    """Samples at random: ``least`` for everyone, the rest in proportion to ``weight``
+    """Distribute samples at random: ``least`` each, the rest in proportion to ``weight``
     (clients,)."""
     require_whole("least", least, 0)
     clients, rest = len(weight), len(pool) - len(weight) * least

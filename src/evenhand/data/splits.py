@@ -1,4 +1,4 @@
-"""Each client's samples into training, validation and test parts."""
+"""Splitting each client's samples into training, validation and test data."""
 
 from __future__ import annotations
 
@@ -22,19 +22,26 @@ KEYS = ("val", "test", "stratify", "official", "fold", "seed")
 def assign_parts(
     pool: Rows, deal: Deal, split: str | Mapping[str, Any] | None = None, seed: int = 0
 ) -> Tensor:
-    """(N,) the part that each sample goes to: TRAIN, VAL or TEST.
+    """Return (N,) the split that each sample goes to: TRAIN, VAL or TEST.
+
+    No client has an empty split if that can be avoided; a client with too few samples gets training
+    data first, then test data, then validation data.
 
     Args:
-        split: "official" tests on the samples that the data's makers held out. ``{"val": 0.1,
-            "test": 0.2}`` takes those shares of every client's samples, in the proportions of its
-            labels and groups unless ``"stratify": False``. ``{"official": True, "val": 0.1}`` takes
-            a validation part out of the official training samples. None means "official" where
-            there are such samples, else ``{"test": 0.2}``. ``{"fold": [2, 5]}`` tests on the second
-            of five folds, see :func:`folds`; a share "val" is then one of the other samples. An
-            entry "seed" takes the place of ``seed``.
+        split: one of these:
 
-    No part of a client is empty where that can be avoided; a client with too few samples has
-    training data first, then test data, then validation data.
+            - "official" tests on the test set that the data set's authors held out.
+            - ``{"val": 0.1, "test": 0.2}`` takes these shares of every client's samples, stratified
+            by
+              label and group unless ``"stratify": False``.
+            - ``{"official": True, "val": 0.1}`` takes validation samples from the official training
+              set.
+            - ``{"fold": [2, 5]}`` tests on the second of five folds (see ``folds``); "val" is then
+            a
+              share of the other samples.
+            - None means "official" if there is an official test set, else ``{"test": 0.2}``.
+
+            An entry "seed" overrides ``seed``.
     """
     val, test, stratify, official, fold, seed = _settings(pool, split, seed)
     owner = deal.owner.numpy()
@@ -59,10 +66,10 @@ def assign_parts(
 
 
 def folds(owner: Ints, stratum: Ints, count: int, rng: np.random.Generator) -> Ints:
-    """(N,) the fold of each sample, 0 to count - 1: all clients' samples in ``count`` parts of the
-    same size, to within one sample, and so are the samples of each of their strata.
+    """Return (N,) the fold of each sample, 0 to count - 1.
 
-    A client with a single sample is in no fold (-1): it has to train with it.
+    Folds have the same size up to one sample, for each client and within each of its strata. A
+    client with a single sample is in no fold (-1), because it needs the sample for training.
     """
     row = _in_strata(owner, stratum, rng)
     samples = np.bincount(owner, minlength=int(owner.max(initial=-1)) + 1)
@@ -75,11 +82,11 @@ def folds(owner: Ints, stratum: Ints, count: int, rng: np.random.Generator) -> I
 
 
 def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
-    """How many of a client's samples are for training, validation and testing.
+    """Return how many of a client's samples are for training, validation and testing.
 
-    Whole numbers nearest to the wanted shares (largest remainders; training, then test, then
-    validation where they tie), and then at least one each, as far as there are samples, in the same
-    order.
+    The numbers are the integers closest to the shares (largest remainders; ties go to training,
+    then test, then validation). Each split then gets at least one sample, in the same order, as
+    long as there are samples.
 
     >>> [part_sizes(count, val=0.1, test=0.2) for count in (10, 2, 1)]
     [(7, 1, 2), (1, 0, 1), (1, 0, 0)]
@@ -96,7 +103,7 @@ def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
     wanted = [part for part in order if quota[part] > 0][:samples]
     for part in wanted:
         if size[part] == 0:
-            # who has most gives; validation first, training last
+            # the largest split gives one away; on ties validation first, training last
             size[max(reversed(order), key=size.__getitem__)] -= 1
             size[part] = 1
     return size[TRAIN], size[VAL], size[TEST]
@@ -105,9 +112,10 @@ def part_sizes(samples: int, val: float, test: float) -> tuple[int, int, int]:
 def shares_in_order(
     split: Mapping[str, Any] | None, order: str, of: str, otherwise: str = ""
 ) -> tuple[float, float]:
-    """val and test of a split in which they come last, {"test": 0.2} by default.
+    """Return val and test of a split that takes them from the end, ``{"test": 0.2}`` by default.
 
-    ``of`` says what they are shares of, "each role's windows"; ``otherwise`` is another way out.
+    ``of`` says what they are shares of, such as "each role's windows"; ``otherwise`` is a second
+    remedy for the error message.
     """
     split = {"test": 0.2} if split is None else split
     if not isinstance(split, Mapping) or set(split) - {"val", "test"}:
@@ -130,7 +138,7 @@ def shares_in_order(
 def _settings(
     pool: Rows, split: str | Mapping[str, Any] | None, seed: int
 ) -> tuple[float, float, bool, bool, tuple[int, int] | None, int]:
-    """val, test, stratify, official, fold, seed."""
+    """Return val, test, stratify, official, fold and seed."""
     if split is None:
         split = {"test": 0.2} if pool.held_out is None else "official"
     if isinstance(split, str):
@@ -172,7 +180,7 @@ def _settings(
         )
         require(
             test == 0,
-            "split takes its test samples from the official test set; leave out test = {:g}, or"
+            "split takes its test samples from the official test set; remove test = {:g}, or"
             " official",
             test,
         )
@@ -190,12 +198,12 @@ def _check_fold(fold: Any, test: Any, official: Any) -> None:
     )
     require(
         whole and fold[1] >= 2 and 1 <= fold[0] <= fold[1],
-        "fold of split must be which fold and how many there are, such as [1, 5], got {!r}",
+        "fold of split must be the fold and the number of folds, such as [1, 5], got {!r}",
         fold,
     )
     require(
         test == 0 and official is False,
-        "split takes its test samples from a fold; leave out {}",
+        "split takes its test samples from a fold; remove {}",
         "official" if official else f"test = {test}",
     )
 
@@ -206,33 +214,34 @@ def _check_training(deal: Deal, owner_of_training: Ints) -> None:
     if len(empty):
         name = str(empty[0]) if deal.names is None else deal.names[empty[0]]
         raise ValueError(
-            f"client {name} has no training samples, all are held out to test on; leave it out, or"
+            f"client {name} has no training samples: all are in the official test set; skip it, or"
             ' split by shares ({"test": 0.2})'
         )
 
 
 def _strata(pool: Rows) -> Ints:
-    """(N,) codes that rise with the label and, within a label, with the group. Targets that are no
-    classes count as one label."""
+    """Return (N,) codes that rise with the label and, within a label, with the group.
+
+    Targets that are not classes count as one label.
+    """
     zero = np.zeros(len(pool), dtype=np.int64)
     label: Ints = (
         zero if pool.y.is_floating_point() or pool.y.ndim != 1 else (pool.y - pool.y.min()).numpy()
     )
     group: Ints = zero if pool.group is None else pool.group.numpy()
     last = int(group.max(initial=0))
-    # to and fro: groups fall within every other label, so that a group's samples meet and its
+    # groups descend within every other label, so that a group's samples are adjacent and its
     # rounding errors do not add up
     return label * (last + 1) + np.where(label % 2 == 0, group, last - group)
 
 
 def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.Generator) -> Ints:
-    """(N,) parts, of the sizes that :func:`part_sizes` gives each client, spread evenly over the
-    strata.
+    """Return (N,) splits of the sizes that ``part_sizes`` gives, spread evenly over the strata.
 
-    A client's samples stand in a row, stratum by stratum, in random order within each. The test
-    samples are taken at even distances along the row, from a random start, and the validation
-    samples likewise from what is left: every stratum gives its share, to the nearest whole number
-    above or below, and every sample has the same chance.
+    A client's samples are lined up stratum by stratum, in random order within each. Test samples
+    are taken at equal distances along the line, from a random start, and validation samples
+    likewise from the rest. So every stratum gives its share, rounded up or down, and every sample
+    has the same chance.
     """
     row = _in_strata(owner, stratum, rng)
     clients = int(owner.max(initial=-1)) + 1
@@ -251,15 +260,14 @@ def _divide(owner: Ints, stratum: Ints, val: float, test: float, rng: np.random.
 
 
 def _in_strata(owner: Ints, stratum: Ints, rng: np.random.Generator) -> Ints:
-    """(N,) samples in a row, client after client and stratum by stratum, in random order within
-    each."""
+    """Return (N,) samples ordered by client and stratum, in random order within each."""
     row = rng.permutation(len(owner))
     return np.asarray(row[np.lexsort((stratum[row], owner[row]))])  # stable: random within each
 
 
 def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """(N,) true for ``wanted[k]`` of client k's places, which stand in a row, at even distances
-    from a random start."""
+    """Return (N,) True for ``wanted[k]`` of client k's samples, equally spaced from a random
+    start."""
     samples = np.bincount(owner, minlength=len(wanted))
     place = np.arange(len(owner)) - np.repeat(np.cumsum(samples) - samples, samples)
     start = rng.integers(0, np.maximum(samples, 1))
@@ -269,11 +277,12 @@ def _evenly_spaced(owner: Ints, wanted: Ints, rng: np.random.Generator) -> NDArr
 
 
 def drawn_for_validation(owner: Tensor, sizes: Tensor, share: float, seed: int) -> Tensor:
-    """(N,) true for floor(share * m) of each client's m samples, drawn at random.
+    """Return (N,) True for floor(share * m) of each client's m samples, drawn at random.
 
-    ``owner`` (N,) rises: samples lie client after client."""
+    ``owner`` (N,) is ascending: samples are stored client by client.
+    """
     drawn = torch.from_numpy(np.random.default_rng([seed, 9]).permutation(len(owner)))
-    # client after client, each one's samples in random order
+    # client by client, each client's samples in random order
     in_turn = drawn[torch.argsort(owner[drawn], stable=True)]
     place = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
     wanted = (share * sizes.double() + 1e-9).long()  # 0.29 * 100 is not quite 29

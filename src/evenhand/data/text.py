@@ -33,7 +33,11 @@ ALPHABET = (
 )
 LETTER_NAMES = ("newline", "space", *ALPHABET[2:])
 
-PADDING, UNKNOWN, SPECIAL = 0, 1, 2  # codes of the two rows in front of the words, and their number
+PADDING, UNKNOWN, SPECIAL = (
+    0,
+    1,
+    2,
+)  # codes of the two rows before the words, and the number of such rows
 
 GLOVE_HOME = "https://nlp.stanford.edu/data/glove.6B.zip"
 GLOVE_CHECKSUM = "sha256:617afb2fe6cbd085c235baf7a465b96f4112bd7f7ccb2b2cbd649fed9cbcf2fb"
@@ -50,8 +54,8 @@ _LETTER_CODES[np.frombuffer(ALPHABET.encode(), dtype=np.uint8)] = np.arange(
 
 
 def letter_codes(text: str) -> NDArray[np.uint8]:
-    """The place of each character in :data:`ALPHABET`; a ValueError names the first that is not in
-    it.
+    """Return the place of each character in ``ALPHABET``; raise a ValueError for any other
+    character.
 
     >>> letter_codes("Ay!").tolist()
     [25, 77, 2]
@@ -87,7 +91,7 @@ _WRITTEN_OUT = {
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case words, numbers and marks of a tweet; a handle is "<user>", a link "<url>".
+    """Split a tweet into lower-case words, numbers and marks; a handle is "<user>", a link "<url>".
 
     >>> tokens("@united I didn't fly: http://t.co/x #fail &amp; it's 10:30...")
     ['<user>', 'i', 'did', "n't", 'fly', ':', '<url>', '#', 'fail', '&', 'it', "'s", '10:30', '...']
@@ -99,11 +103,11 @@ def tokens(text: str) -> list[str]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WordVectors:
-    """Words with their vectors. Code 0 is padding, 1 any unknown word, 2 the first word of the
-    list, and so on."""
+    """Words with their vectors: code 0 is padding, 1 an unknown word, 2 the first word, and so
+    on."""
 
     words: tuple[str, ...]  # most frequent first
-    # (2 + words, d) float32, row = code: zeros for padding, the mean of all words for the unknown
+    # (2 + words, d) float32, row = code: zeros for padding, the mean of all words for unknown words
     vectors: Tensor
 
     def __repr__(self) -> str:
@@ -115,7 +119,8 @@ class WordVectors:
         return {word: code for code, word in enumerate(self.words, start=SPECIAL)}
 
     def encode(self, texts: Iterable[str], length: int = 25) -> Tensor:
-        """(N, length) int32: the codes of each text's first ``length`` words, padded at the end."""
+        """Return (N, length) int32 codes of each text's first ``length`` words, padded at the
+        end."""
         require_whole("length", length, 1)
         codes = self.codes
         known = {
@@ -130,7 +135,7 @@ class WordVectors:
 
 
 def glove_file(dimensions: int) -> File:
-    """The official file of GloVe's vectors from 6 billion words."""
+    """Return the official file of GloVe's vectors from 6 billion words."""
     require(
         dimensions in GLOVE_DIMENSIONS,
         "dimensions must be 50, 100, 200 or 300, got {!r}",
@@ -143,14 +148,16 @@ def glove_file(dimensions: int) -> File:
 def glove(
     root: Path | str | None = None, dimensions: int = 100, most: int | None = None
 ) -> WordVectors:
-    """GloVe's word vectors (Pennington et al., 2014; trained on 6 billion words of Wikipedia and
-    news).
+    """Load GloVe's word vectors (Pennington et al., 2014), trained on 6 billion words.
 
-    Read from the official glove.6B.<dimensions>d.txt in the folder "glove" of the data root; for
-    100 dimensions the small glove_6b_100d_cut.npz will do where that is not there.
+    They are read from the official glove.6B.<dimensions>d.txt in the folder "glove" of the data
+    root. For 100 dimensions, the small glove_6b_100d_cut.npz is used if the official file is not
+    there.
 
     Args:
-        most: take only that many of the most frequent words. The official list has 400,000, a
+        root: the folder of all data sets; by default $EVENHAND_DATA or the user's cache.
+        dimensions: 50, 100, 200 or 300.
+        most: load only this many of the most frequent words. The official list has 400,000, a
             matrix of up to 480 MB.
     """
     official = glove_file(dimensions)
@@ -185,8 +192,8 @@ def _read_npz(path: Path, content: bytes) -> tuple[list[str], NDArray[np.float32
 def read_glove_text(
     path: Path, dimensions: int, most: int | None = None
 ) -> tuple[list[str], NDArray[np.float32]]:
-    """Words and vectors from lines of a word and ``dimensions`` numbers; a DataError names the line
-    of what is wrong."""
+    """Read words and vectors from lines of a word and ``dimensions`` numbers; errors name the
+    line."""
     words: list[str] = []
     blocks: list[NDArray[np.float32]] = []
     with path.open("rb") as file:
@@ -204,12 +211,12 @@ def read_glove_text(
                     f"{path}, line {len(words) + 1}: the word is not UTF-8 text"
                 ) from error
     if not words:
-        raise DataError(f"{path} is empty; fetch it again from {GLOVE_HOME}")
+        raise DataError(f"{path} is empty; download it again from {GLOVE_HOME}")
     return words, _checked(path, words, np.concatenate(blocks))
 
 
 def _numbers(path: Path, first: int, rows: Sequence[bytes], dimensions: int) -> NDArray[np.float32]:
-    """(rows, dimensions) from text; ``first`` is the line of the first row."""
+    """Parse (rows, dimensions) numbers; ``first`` is the line of the first row."""
     try:
         return np.array(b" ".join(rows).split(), dtype=np.float32).reshape(len(rows), dimensions)
     except ValueError:
@@ -223,21 +230,23 @@ def _numbers(path: Path, first: int, rows: Sequence[bytes], dimensions: int) -> 
             ) from error
         if count != dimensions:
             raise DataError(
-                f"{path}, line {line}: {count} numbers where there should be {dimensions}; is the"
-                " file cut short?"
+                f"{path}, line {line}: {count} numbers instead of {dimensions}; the file may be"
+                " truncated, download it again"
             )
     raise AssertionError("some line is wrong")
 
 
 def _checked(path: Path, words: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     if vectors.shape[:1] != (len(words),):
-        raise DataError(f"{path} has {len(words)} words and {len(vectors)} vectors; fetch it again")
+        raise DataError(
+            f"{path} has {len(words)} words but {len(vectors)} vectors; download it again"
+        )
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
         raise DataError(f"{path}, line {bad[0] + 1}: the vector of {words[bad[0]]!r} is not finite")
     seen: set[str] = set()
     for line, word in enumerate(words, start=1):
         if word in seen:
-            raise DataError(f"{path}, line {line}: word {word!r} has a vector already")
+            raise DataError(f"{path}, line {line}: word {word!r} appears twice")
         seen.add(word)
     return vectors

@@ -1,4 +1,4 @@
-"""From a torch dataset to what a federation is made of."""
+"""Building a federation from a torch dataset."""
 
 from __future__ import annotations
 
@@ -31,23 +31,24 @@ def from_torch(
     test_groups: Iterable[Any] | None = None,
     label_names: Sequence[str] = (),
 ) -> Contents:
-    """What a federation is made of, from a torch dataset and the client of each of its items; see
-    :meth:`evenhand.Federation.from_torch`.
+    """Build the contents of ``evenhand.Federation.from_torch`` from a torch dataset.
 
-    Every item is asked for once, in order, so random augmentation is frozen as it came. Items are
-    (x, y) or (x, y, group); x is a tensor, an array, a number or a PIL image (which becomes
-    (channels, height, width) in [0, 1], kept as bytes), y a number or a tensor. A
-    ``TensorDataset``, or a ``Subset`` of one, is taken as it is, without a loop.
+    Every item is read once, in order, so random augmentation is frozen. Items are (x, y) or (x, y,
+    group). x is a tensor, an array, a number or a PIL image, which becomes (channels, height,
+    width) in [0, 1], stored as bytes; y is a number or a tensor. A ``TensorDataset``, or a
+    ``Subset`` of one, is used directly, without a loop.
 
     Args:
-        client_ids: one label for each item: numbers or texts. They become the clients' names, in
-            sorted order.
-        split: as in :func:`evenhand.deal`: shares of every client's items, by
-            default ``{"test": 0.2}``; "official", the default where ``test`` is given, tests on
-            that.
-        groups: one label for each item, where items do not come with one.
+        dataset: the items.
+        client_ids: a number or text per item; these become the clients' names, in sorted order.
+        split: as in ``evenhand.deal``: shares of every client's items, by default ``{"test":
+            0.2}``. If ``test`` is given, the default is "official", which tests on it.
+        seed: of the split.
+        groups: a label per item, if items do not include one.
         teams: the team of each client, by its label in ``client_ids``.
-        test, test_client_ids, test_groups: items to test on, of clients that have training items.
+        test: items to test on, of clients that have training items.
+        test_client_ids: the client of each test item.
+        test_groups: the group of each test item.
         label_names: of classes 0, 1, ...
 
     >>> data = torch.utils.data.TensorDataset(torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 1, 0]))
@@ -57,11 +58,9 @@ def from_torch(
     (('north', 'south'), [2, 2])
     """
     if (test is None) != (test_client_ids is None):
-        raise ValueError("give test and test_client_ids together, or neither")
+        raise ValueError("pass test and test_client_ids together, or neither")
     if test is None and test_groups is not None:
-        raise ValueError(
-            "test_groups are for the items of test; give test and test_client_ids, too"
-        )
+        raise ValueError("test_groups are for the items of test; pass test and test_client_ids too")
     parts = [items_of("dataset", dataset, groups, "groups")]
     owners = [label_column("client_ids", client_ids, len(parts[0].y))]
     if test is not None and test_client_ids is not None:
@@ -127,14 +126,14 @@ def _require_finite(what: str, items: Items) -> None:
 
 
 def _coded(name: str, labels: list[Any]) -> tuple[NDArray[np.int64], tuple[Any, ...]]:
-    """Codes of labels, and the different labels: numbers by value, then texts by alphabet."""
+    """Return codes of labels, and the distinct labels: numbers by value, then texts by alphabet."""
     for row, label in enumerate(labels):
         if not isinstance(label, int | float | str) or label != label:
             raise ValueError(f"{name}: entry {row} must be a number or a text, got {label!r}")
     distinct = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
     if len({str(label) for label in distinct}) < len(distinct):
         raise ValueError(
-            f"{name} has a number and a text that look alike, such as 1 and '1'; use one kind"
+            f"{name} has a number and a text that look alike, such as 1 and '1'; use one type"
         )
     position = {label: code for code, label in enumerate(distinct)}
     return np.array([position[label] for label in labels], dtype=np.int64), tuple(distinct)
@@ -147,13 +146,13 @@ def _check_alike(training: Items, test: Items) -> None:
             or ours.is_floating_point() != theirs.is_floating_point()
         ):
             shapes = (
-                f"{list(theirs.shape[1:])} ({theirs.dtype}), of training items"
+                f"{list(theirs.shape[1:])} ({theirs.dtype}), but of training items"
                 f" {list(ours.shape[1:])} ({ours.dtype})"
             )
-            raise ValueError(f"{what} of test items is {shapes}; they need the same")
+            raise ValueError(f"{what} of test items is {shapes}; make them the same")
     if (training.group is None) != (test.group is None):
         raise ValueError(
-            "training and test items need groups, or neither; give groups and test_groups"
+            "training and test items must both have groups, or neither; pass groups and test_groups"
         )
 
 
@@ -161,7 +160,7 @@ def _together(parts: Sequence[Tensor | View]) -> Tensor | View:
     if len(parts) == 1:
         return parts[0]
     views = [part for part in parts if isinstance(part, View)]
-    if len(views) == len(parts):  # all are images, whole and scaled alike
+    if len(views) == len(parts):  # all are images, complete and with the same scale
         return View(
             torch.cat([view.source for view in views]), None, views[0].scale, views[0].shift
         )

@@ -1,4 +1,4 @@
-"""The items of a torch dataset: any map-style one whose items are (x, y) or (x, y, group)."""
+"""Reading the items of any map-style torch dataset whose items are (x, y) or (x, y, group)."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from evenhand.errors import first_line
 
 
 class MapStyle(Protocol):
-    """What is needed of a dataset: items by number, and how many there are (torch's own ``Dataset``
-    promises only the first)."""
+    """A dataset with items by number and a length (torch's own ``Dataset`` only promises the
+    items)."""
 
     def __getitem__(self, index: int, /) -> Any: ...
 
@@ -26,7 +26,7 @@ class MapStyle(Protocol):
 
 @dataclass(frozen=True)
 class Items:
-    """All items of a dataset, in one piece."""
+    """All items of a dataset, as arrays."""
 
     x: Tensor | View
     y: Tensor
@@ -34,7 +34,7 @@ class Items:
 
 
 def items_of(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name: str) -> Items:
-    """All items of a dataset."""
+    """Read all items of a dataset."""
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise TypeError(
             f"{name} must be a map-style dataset, with len() and items by number; got"
@@ -45,7 +45,7 @@ def items_of(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name:
     columns = _tensors(dataset)
     items = _from_tensors(name, columns) if columns is not None else _one_by_one(name, dataset)
     if groups is not None and items.group is not None:
-        raise ValueError(f"{name} gives a group with each item; leave out {groups_name}")
+        raise ValueError(f"{name} has a group in each item; remove {groups_name}")
     return (
         items
         if groups is None
@@ -54,7 +54,7 @@ def items_of(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name:
 
 
 def _tensors(dataset: Any) -> tuple[Tensor, ...] | None:
-    """The whole columns of a dataset that holds tensors, None for another."""
+    """Return the columns of a dataset that is made of tensors, None for another."""
     if type(dataset) is TensorDataset:  # a subclass may change what its items are
         return dataset.tensors
     if type(dataset) is Subset and (columns := _tensors(dataset.dataset)) is not None:
@@ -101,24 +101,24 @@ def _one_by_one(name: str, dataset: MapStyle) -> Items:
             labels.append(label)
         elif len(item) != width or picture != pictures:
             raise ValueError(
-                f"{name}: item {number} is not of the kind of item 0; give all a group or none, and"
-                " one kind of x"
+                f"{name}: item {number} differs in kind from item 0; give all items a group or"
+                " none, and one type of x"
             )
         elif features.shape != x.shape[1:] or label.shape != labels[0].shape:
             what, got, first = (
                 ("x", features, x[0]) if features.shape != x.shape[1:] else ("y", label, labels[0])
             )
             raise ValueError(
-                f"{name}: {what} of item {number} has shape {list(got.shape)}, that of item 0"
-                f" {list(first.shape)}"
+                f"{name}: {what} of item {number} has shape {list(got.shape)}, but item 0 has"
+                f" {list(first.shape)}; make them the same"
             )
         elif (
             features.is_floating_point() != x.is_floating_point()
             or label.is_floating_point() != labels[0].is_floating_point()
         ):
             raise ValueError(
-                f"{name}: item {number} has whole numbers where item 0 has not, or the reverse; use"
-                " one kind"
+                f"{name}: item {number} and item 0 mix integers and floating-point numbers; use one"
+                " type"
             )
         else:
             labels.append(label)
@@ -134,10 +134,11 @@ def _one_by_one(name: str, dataset: MapStyle) -> Items:
 
 
 def _picture(value: Any) -> tuple[Any, bool]:
-    """A PIL image as (channels, height, width), and whether it was one; anything else as it is."""
+    """Return a PIL image as (channels, height, width), and whether it was one; other values
+    unchanged."""
     if not (hasattr(value, "getbands") and hasattr(value, "convert")):
         return value, False
-    plain = {"1": "L", "P": "RGB"}  # one bit for each pixel, and a palette
+    plain = {"1": "L", "P": "RGB"}  # one bit per pixel, and a palette
     array = np.asarray(value.convert(plain[value.mode]) if value.mode in plain else value)
     array = array[None] if array.ndim == 2 else array.transpose(2, 0, 1)
     return (array if array.dtype == np.uint8 else array.astype(np.float32)), True
@@ -153,22 +154,22 @@ def _tensor(what: str, value: Any) -> Tensor:
                 f"{what} must be a tensor, an array, a number or an image, got"
                 f" {type(value).__name__}"
             )
-        # a copy: torch warns of read-only arrays, and images are such
+        # a copy, since torch warns about read-only arrays such as images
         tensor = torch.from_numpy(array.copy())
     return tensor.to(torch.uint8) if tensor.dtype == torch.bool else tensor
 
 
 def _labels(y: Tensor) -> Tensor:
-    """Classes as int64, one for each item; other targets as they are."""
+    """Return classes as int64, one per item; other targets unchanged."""
     y = y.squeeze(1) if y.ndim == 2 and y.shape[1] == 1 else y
     return y if y.is_floating_point() else y.long()
 
 
 def label_column(name: str, labels: Iterable[Any], count: int) -> list[Any]:
-    """One label for each item."""
+    """Return one label per item."""
     if isinstance(labels, str) or not isinstance(labels, Iterable):
         raise TypeError(f"{name} must have a label for every item, got {labels!r}")
     listed: list[Any] = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else list(labels)
     if len(listed) != count:
-        raise ValueError(f"{name} has {len(listed)} entries for {count} items; give one for each")
+        raise ValueError(f"{name} has {len(listed)} entries for {count} items; pass one per item")
     return [label.item() if isinstance(label, Tensor | np.generic) else label for label in listed]

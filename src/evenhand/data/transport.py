@@ -1,7 +1,7 @@
-"""How many samples of each cell every client gets, where sizes are given and cells are scarce.
+"""How many samples of each cell every client gets, if client sizes are given and cells are scarce.
 
-This is a transport problem: clients ask for numbers of samples, cells have so many, and a client
-takes only from the cells that it holds.
+This is a transport problem: clients want a number of samples, cells have a limited supply, and a
+client only takes from the cells that it holds.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-ROUNDS = 1000  # of scaling, at most; what is then left is put right exactly
+ROUNDS = 1000  # of scaling, at most; the rest is corrected exactly
 
 
 def transport(wanted: Ints, there: Ints, leaning: Floats, rng: np.random.Generator) -> Ints | None:
-    """(clients, cells) whole numbers: client k gets ``wanted[k]``, cell c gives at most
-    ``there[c]``; None where that cannot be.
+    """Return (clients, cells) integers: client k gets ``wanted[k]``, cell c gives at most
+    ``there[c]``.
 
-    They are nearest to the proportions of ``leaning`` (clients, cells), in the sense of the
-    Kullback-Leibler divergence, to within rounding; where ``leaning`` is 0 they are 0.
+    They are the closest to the proportions of ``leaning`` (clients, cells) by Kullback-Leibler
+    divergence, up to rounding, and 0 where ``leaning`` is 0. Returns None if it is impossible.
     """
     rows, columns = rng.permutation(len(wanted)), rng.permutation(len(there))
     wanted, there, leaning = wanted[rows], there[columns], leaning[np.ix_(rows, columns)]
@@ -31,31 +31,32 @@ def transport(wanted: Ints, there: Ints, leaning: Floats, rng: np.random.Generat
     counts = np.floor(ideal + 1e-9).astype(np.int64)
     counts = counts + _flow(wanted - counts.sum(1), there - counts.sum(0), ideal > counts)
     missing = wanted - counts.sum(1)
-    if missing.any():  # scaling was not done: let clients exchange samples
+    if missing.any():  # scaling did not converge: let clients exchange samples
         counts = counts + _flow(missing, there - counts.sum(0), leaning > 0, counts)
     if (counts.sum(1) < wanted).any():
         return None
-    # in random order until here, so that rounding favours nobody by its number
+    # shuffled until here, so that rounding does not favour clients by their number
     return counts[np.ix_(np.argsort(rows), np.argsort(columns))]
 
 
 def feasible(wanted: Ints, there: Ints, members: Bools) -> bool:
-    """Whether every client can have ``wanted`` samples of the cells that it holds."""
-    # clients that hold the same cells are as one
+    """Whether every client can have ``wanted`` samples from the cells that it holds."""
+    # clients that hold the same cells count as one
     kinds, kind = np.unique(members, axis=0, return_inverse=True)
     asked = np.bincount(kind.reshape(-1), wanted, len(kinds)).astype(np.int64)
     return int(_flow(asked, there, kinds, most=int(asked.max())).sum()) == int(asked.sum())
 
 
 def lowered(wanted: Ints, possible: Callable[[Ints], bool]) -> Ints | None:
-    """``wanted`` in the same proportions, lowered no more than it takes to be possible, and at
-    least 1 each; None where not even that is possible.
+    """Lower ``wanted`` proportionally, as little as possible and to at least 1 each.
+
+    Returns None if even 1 each is impossible.
 
     >>> lowered(np.array([10, 20]), lambda sizes: sizes.sum() <= 17).tolist()
     [5, 11]
     """
     most = int(wanted.max())
-    low, high = 0, most + 1  # the largest size: possible, not possible
+    low, high = 0, most + 1  # the largest size that is possible, and the smallest that is not
     while high - low > 1:
         middle = (low + high) // 2
         if possible(np.maximum(wanted * middle // most, 1)):
@@ -66,8 +67,10 @@ def lowered(wanted: Ints, possible: Callable[[Ints], bool]) -> Ints | None:
 
 
 def _scaled(wanted: Ints, there: Ints, leaning: Floats) -> Floats:
-    """Rows of ``leaning`` times a factor each, columns times a factor of at most 1 each: rows add
-    up to ``wanted``, columns to at most ``there`` where that can be."""
+    """Scale rows of ``leaning``, and columns by at most 1, to fit the row and column sums.
+
+    Rows add up to ``wanted`` and columns to at most ``there``, if possible.
+    """
     column = np.ones(len(there))
     ideal = leaning
     for _ in range(ROUNDS):
@@ -83,11 +86,12 @@ def _scaled(wanted: Ints, there: Ints, leaning: Floats) -> Floats:
 def _flow(
     missing: Ints, spare: Ints, open_to: Bools, held: Ints | None = None, most: int = 0
 ) -> Ints:
-    """(clients, cells) what more clients get: as much as can be, in whole numbers.
+    """Return (clients, cells) what more clients can get: as much as possible, in integers.
 
     Args:
-        missing, spare: what a client still wants, what a cell still has.
-        open_to: which cells a client may take from: one of each, or without limit where clients
+        missing: what a client still wants.
+        spare: what a cell still has.
+        open_to: which cells a client may take from: one sample of each; or without limit if clients
             may give back what they have ``held``; or ``most`` of each.
     """
     from scipy.sparse import csr_array

@@ -1,7 +1,17 @@
-"""Data sets, as federations: ``evenhand.datasets.adult()``, or by name for specs and the command
-line.
+"""Data sets as federations, such as ``evenhand.datasets.adult()``.
 
-A loader is imported when it is first asked for, since some need pandas.
+Most loaders take these arguments:
+
+- ``partition``: how samples are distributed over clients: a name from
+  ``evenhand.partitions.PARTITIONS``, or a mapping with its "name" and settings. By default, the
+  data's own clients if they have any.
+- ``split``: how each client's samples are split, such as "official" or
+  ``{"val": 0.1, "test": 0.2}``; by default the official test set, or a fifth for testing.
+- ``seed``: of partition and split.
+- ``clients``: the number of clients.
+- ``root``: the folder of all data sets; by default $EVENHAND_DATA or the user's cache directory.
+
+``evenhand data list`` shows all data sets with their size, source and licence.
 """
 
 from __future__ import annotations
@@ -37,7 +47,7 @@ if TYPE_CHECKING:
     from evenhand.datasets.loaders.table import table
     from evenhand.datasets.loaders.vehicle import vehicle
 
-# where it has another name than its function
+# if its name differs from the function's. Loaders are imported on first use: some need pandas.
 _MODULE_OF = {"cifar10": "cifar", "cifar100": "cifar", "mnist_writers": "mnist"}
 
 DATASETS = (
@@ -65,7 +75,7 @@ DATASETS = (
     "synthetic_minimax",
     "vehicle",
 )
-FORMATS = ("leaf", "table")  # of users' own files
+FORMATS = ("leaf", "table")  # loaders of users' own files
 
 __all__ = [
     "DATASETS",
@@ -100,7 +110,7 @@ __all__ = [
 
 
 def loader(name: str) -> Callable[..., Federation]:
-    """The function that loads a data set or format."""
+    """Return the function that loads a data set or format, by name."""
     function: Callable[..., Federation] = __getattr__(name)
     return function
 

@@ -1,4 +1,4 @@
-"""Every data set by name: what it is, where it comes from, and which files it is read from."""
+"""The catalogue of data sets: what each is, where it comes from, and which files it needs."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ def _own(
     megabytes: float = 0,
     pattern: str = "",
 ) -> Callable[[], tuple[Need, ...]]:
-    """The files that a data set's module declares, in ``constant``, and those it takes in their
-    place, in ``instead`` or by the names that ``pattern`` describes."""
+    """Return the files that a data set's module declares in ``constant``, and possible
+    replacements.
+
+    Replacements are declared in ``instead``, or named by a ``pattern``.
+    """
 
     def needs() -> tuple[Need, ...]:
         home = importlib.import_module(f"evenhand.datasets.loaders.{module or name}")
@@ -58,7 +61,7 @@ def _leaf(name: str, settings: str) -> Need:
 _ENTRIES = (
     Entry(
         "digits",
-        "digits, 8 x 8; some clients write sideways",
+        "digits, 8 x 8; some clients' images are rotated",
         "20 (2 to 60)",
         "1,797",
         "UCI Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, 1998), CC BY 4.0;"
@@ -67,7 +70,7 @@ _ENTRIES = (
     ),
     Entry(
         "synthetic",
-        "linear rules that differ from client to client",
+        "a different linear rule on each client",
         "30",
         "about 14,000",
         "Li et al., 2020 (FedProx)",
@@ -86,7 +89,7 @@ _ENTRIES = (
         "very many clients with few samples each",
         "1,000,000",
         "3,000,000",
-        "made here, to see what scales",
+        "made for evenhand, to test scaling",
         GENERATED,
     ),
     Entry(
@@ -155,7 +158,7 @@ _ENTRIES = (
     ),
     Entry(
         "landmine",
-        "29 small tasks of 9 features",
+        "29 small tasks with 9 features",
         "29 tasks",
         "1,464",
         "the toy file of MOCHA's code (Smith et al., 2017); Apache licence 2.0",
@@ -248,7 +251,7 @@ CATALOGUE: Mapping[str, Entry] = MappingProxyType({entry.name: entry for entry i
 
 
 def entry(name: str) -> Entry:
-    """A data set by its name; a DataError suggests the nearest where there is none."""
+    """Return a data set by its name, or raise a DataError that suggests the closest one."""
     if name not in CATALOGUE:
         near = difflib.get_close_matches(name, CATALOGUE, n=1)
         hint = f"did you mean {near[0]}?" if near else "evenhand data list shows all"

@@ -1,4 +1,4 @@
-"""An entry of the catalogue: a data set, the files that it needs, and whether they are there."""
+"""An entry of the catalogue: a data set, the files that it needs, and whether they are present."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from typing import NamedTuple
 from evenhand.data.storage.file import File, find
 from evenhand.data.storage.locate import locate
 
-EMBEDDED, GENERATED = "embedded", "generated"  # comes with a package; made from random numbers
-# files are there; can be downloaded; somebody has to put them there
+EMBEDDED, GENERATED = "embedded", "generated"  # comes with a package; generated from random numbers
+# files are present; can be downloaded; must be put there by hand
 PRESENT, FETCH, BY_HAND = "present", "fetch", "by hand"
 
 
 @dataclass(frozen=True)
 class Need:
-    """Files of one folder that a data set is read from."""
+    """The files in one folder that a data set needs."""
 
     folder: str
     files: tuple[File, ...]
-    # where else they may lie: a path, or the name of another folder of the root
+    # where else they may be: a path, or the name of another folder of the root
     also: tuple[str, ...] = ()
-    instead: tuple[tuple[File, ...], ...] = ()  # others in the folder that will do as well
-    pattern: str = ""  # files of any such name in the folder will do, too
+    instead: tuple[tuple[File, ...], ...] = ()  # alternative files in the folder
+    pattern: str = ""  # a pattern of names of other alternatives
     megabytes: float = 0  # to download
 
     def found(self, root: Path) -> list[tuple[File, Path]]:
-        """The files with their paths, or those of the first alternative that is whole; empty where
-        something is missing."""
+        """Return the files with their paths, or the first complete alternative; empty if files
+        are missing."""
         folder = root / self.folder
         for files in (self.files, *self.instead):
             places = (folder, *self._also(root)) if files is self.files else (folder,)
@@ -44,14 +44,14 @@ class Need:
         return [(File(path.relative_to(folder).as_posix()), path) for path in matching]
 
     def missing(self, root: Path) -> list[File]:
-        """Files that are not there, where no others will do."""
+        """Return the missing files, unless there is an alternative."""
         places = (root / self.folder, *self._also(root))
         return (
             [] if self.found(root) else [file for file in self.files if find(file, places) is None]
         )
 
     def fetch(self, root: Path) -> None:
-        """Download what is missing; raises a DataError where that cannot be done."""
+        """Download what is missing; raises a DataError if that is impossible."""
         if not self.found(root):
             locate(self.folder, self.files, root, self._also(root))
 
@@ -60,10 +60,10 @@ class Need:
 
 
 class State(NamedTuple):
-    """Whether a data set can be used here."""
+    """Whether a data set can be used on this machine."""
 
     kind: str  # EMBEDDED, GENERATED, PRESENT, FETCH or BY_HAND
-    folders: tuple[Path, ...] = ()  # in which its files lie, or would
+    folders: tuple[Path, ...] = ()  # where its files are, or would be
     missing: tuple[Path, ...] = ()
     megabytes: float = 0  # to download
 
@@ -74,19 +74,19 @@ def _nothing() -> tuple[Need, ...]:
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set."""
+    """A data set in the catalogue."""
 
     name: str
-    about: str  # in a line
+    about: str  # one line
     clients: str
     samples: str
     source: str  # who made it, and under which licence it may be used
-    kind: str = ""  # EMBEDDED or GENERATED, where it needs no files
+    kind: str = ""  # EMBEDDED or GENERATED if it needs no files
     # a function, since files are declared in the data sets' modules, which need torch
     needs: Callable[[], tuple[Need, ...]] = _nothing
 
     def state(self, root: Path) -> State:
-        """Whether it can be used with the files in ``root``."""
+        """Check whether it can be used with the files in ``root``."""
         if self.kind:
             return State(self.kind)
         needs = self.needs()

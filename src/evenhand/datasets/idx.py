@@ -1,5 +1,5 @@
-"""IDX files, the format of MNIST and its relatives: a magic number, the length of each axis, the
-values; all big endian."""
+"""IDX files, the format of MNIST: a magic number, the length of each axis, the values (big
+endian)."""
 
 from __future__ import annotations
 
@@ -21,34 +21,36 @@ TYPES = {"uint8": 0x08, "int32": 0x0C}  # codes in the magic number
 
 
 def read_idx(path: Path, file: File, axes: int, kind: str = "uint8") -> Array:
-    """The array in an IDX file; read-only. Raises a DataError unless it has ``axes`` axes of
-    ``kind`` and is whole."""
+    """Read the array in an IDX file, read-only.
+
+    Raises a DataError unless it is complete and has ``axes`` axes of type ``kind``.
+    """
     content = read(path, file)
     start = 4 + 4 * axes
     magic, wanted = int.from_bytes(content[:4], "big"), TYPES[kind] << 8 | axes
     if len(content) >= 4 and magic != wanted:
         raise DataError(
-            f"{path} has magic number {magic}, not {wanted}: it is no IDX file of {kind} with"
-            f" {axes} axes; fetch it again"
+            f"{path} has magic number {magic}, not {wanted}: it is not an IDX file of {kind} with"
+            f" {axes} axes; download it again"
         )
     if len(content) < start:
         raise DataError(
-            f"{path} is cut short: {len(content)} bytes, fewer than the {start} of its header;"
-            " fetch it again"
+            f"{path} is truncated: {len(content)} bytes, fewer than the {start} of its header;"
+            " download it again"
         )
     shape = [int(length) for length in np.frombuffer(content, ">u4", axes, offset=4)]
     value = np.dtype(kind).newbyteorder(">")
     promised = math.prod(shape) * value.itemsize
     if len(content) - start != promised:
-        fault = "is cut short" if len(content) - start < promised else "has trailing bytes"
+        fault = "is truncated" if len(content) - start < promised else "has trailing bytes"
         sizes = " x ".join(map(str, shape))
         raise DataError(
             f"{path} {fault}: {len(content) - start} bytes follow a header that promises {sizes}"
-            f" {kind}; fetch it again"
+            f" {kind}; download it again"
         )
     if not promised:
         sizes = " x ".join(map(str, shape))
-        raise DataError(f"{path} holds nothing: it has {sizes} {kind}; fetch it again")
+        raise DataError(f"{path} is empty: it has {sizes} {kind}; download it again")
     return np.frombuffer(content, value, offset=start).reshape(shape)
 
 
@@ -59,13 +61,15 @@ def read_images(
     transposed: bool = False,
     first: int = 0,
 ) -> Pool:
-    """Images of 28 x 28 bytes with their labels.
+    """Read images of 28 x 28 bytes with their labels.
 
     Args:
-        paths, files: images and labels of the training samples, then, where there are such, of the
-            official test samples.
-        transposed: the files hold columns where others hold rows.
-        first: the label that stands for the first class.
+        paths: of images and labels of the training samples and, optionally, of official test
+            samples.
+        files: the same files as the catalogue describes them.
+        label_names: of the classes.
+        transposed: whether the files store columns in place of rows.
+        first: the label of the first class.
     """
     sizes, images, labels = [], [], []
     for pair in range(0, len(files), 2):
@@ -74,12 +78,12 @@ def read_images(
         if pixels.shape[1:] != (28, 28):
             raise DataError(
                 f"{paths[pair]} has images of {pixels.shape[1]} x {pixels.shape[2]}, not 28 x 28"
-                " pixels; fetch it again"
+                " pixels; download it again"
             )
         if len(pixels) != len(codes):
             raise DataError(
-                f"{paths[pair]} has {len(pixels)} images, {paths[pair + 1]} {len(codes)} labels;"
-                " take both from one source"
+                f"{paths[pair]} has {len(pixels)} images, but {paths[pair + 1]} has {len(codes)}"
+                " labels; use files of one source"
             )
         images.append(pixels.transpose(0, 2, 1) if transposed else pixels)
         labels.append(torch.tensor(codes).long() - first)

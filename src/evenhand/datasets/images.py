@@ -1,4 +1,4 @@
-"""What the image data sets share: scales of pixels, chosen classes, the class as group."""
+"""Common parts of the image data sets: pixel scaling, selected classes, classes as groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenhand.data.pool import Pool
 from evenhand.data.samples import View
 from evenhand.errors import DataError, require, require_choice
 
-# for data that come without clients
+# for data without clients of their own
 DIRICHLET: Mapping[str, Any] = {"name": "dirichlet", "clients": 10, "alpha": 0.5}
 STANDARDISE = ("scale", "dataset", "pixel")
 
@@ -23,21 +23,21 @@ STANDARDISE = ("scale", "dataset", "pixel")
 def image_pool(
     images: Tensor, labels: Tensor, label_names: tuple[str, ...], held_out: Tensor | None
 ) -> Pool:
-    """Samples of images (N, channels, height, width) that stay bytes in memory and are read as
-    numbers from 0 to 1."""
+    """Return a pool of images (N, channels, height, width), stored as bytes and read as numbers
+    in [0, 1]."""
     view = View(images, None, torch.tensor(1 / 255), torch.tensor(0.0))
     return Pool(view, labels.long(), label_names, held_out=held_out)
 
 
 def check_labels(path: Path, labels: Tensor, classes: int, first: int = 0) -> None:
-    """Raise a DataError unless all labels are below ``classes`` and not negative; in the file they
-    are counted from ``first``."""
+    """Raise a DataError unless all labels are in [0, classes); the file counts them from
+    ``first``."""
     unknown = ((labels < 0) | (labels >= classes)).nonzero()
     if len(unknown):
         row = int(unknown[0])
         raise DataError(
-            f"{path}: row {row} (from 0) has label {int(labels[row]) + first}, classes are"
-            f" {first} to {classes - 1 + first}; fetch the file again"
+            f"{path}: row {row} (from 0) has label {int(labels[row]) + first}, but classes are"
+            f" {first} to {classes - 1 + first}; download the file again"
         )
 
 
@@ -49,19 +49,18 @@ def prepared(
     group: str | None = None,
     channels: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Pool:
-    """An image pool as a user wants it.
+    """Select and scale the images of a pool.
 
     Args:
         classes: numbers or names of the classes to keep; the first becomes label 0, the second
             label 1, and so on.
         standardise: "scale" divides pixels by 255; "dataset" also subtracts the mean and divides by
             the standard deviation of each channel; "pixel" does so for every pixel, with 0.001 (of
-            255) added to the standard deviation. Both are of all training images, whatever classes
-            are kept.
-        flat: images as vectors.
+            255) added to the standard deviation. The statistics are those of all training images,
+            whichever classes are kept.
+        flat: return images as vectors.
         group: "class" makes the class of a sample its group.
-        channels: mean and standard deviation of each channel, pixels from 0 to 1, where they are
-            published.
+        channels: published mean and standard deviation of each channel, for pixels in [0, 1].
     """
     require_choice("standardise", standardise, STANDARDISE)
     require(group in (None, "class"), 'group must be None or "class", got {!r}', group)
@@ -111,10 +110,10 @@ def _standardised(
 
 
 def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and mean square of every pixel, exact but for a last division: sums of whole numbers."""
+    """Return mean and mean square of every pixel, exact up to one division (sums of integers)."""
     total = np.zeros(images.shape[1:], np.int64)
     square = total.copy()
-    for start in range(0, len(images), 4096):  # few enough to stay near the cache
+    for start in range(0, len(images), 4096):  # small enough for the cache
         values = images[start : start + 4096].numpy()
         total += values.sum(0, dtype=np.uint32)
         square += np.square(values, dtype=np.uint16).sum(0, dtype=np.uint32)
@@ -123,7 +122,7 @@ def _moments(images: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _only(pool: Pool, classes: Sequence[int | str]) -> Pool:
-    """The samples of some classes, renumbered in the order given."""
+    """Return the samples of some classes, renumbered in the order given."""
     require(
         not isinstance(classes, str) and len(classes) > 0,
         "classes must be a list such as [0, 2, 6], got {!r}",

@@ -1,17 +1,15 @@
-"""Checks that any federated method can be put through, as scikit-learn's ``check_estimator`` does
-with estimators.
+"""Conformance checks for federated methods, like scikit-learn's ``check_estimator``.
 
     from evenhand.testing import check_algorithm
 
-    check_algorithm(MyMethod())                                  # raises at the first check that
-    fails, and says what differed
+    check_algorithm(MyMethod())  # raises at the first failure and says what differed
 
-    for outcome in check_algorithm(MyMethod(), collect=True):    # or look at all of them
+    for outcome in check_algorithm(MyMethod(), collect=True):  # or look at all outcomes
         print(outcome.name, outcome.passed, outcome.message)
 
-Every check is a fact that holds for the methods of this library, and has it for a name; ``CHECKS``
-has them all. They run on a federation of six small clients with groups and teams, or on one that is
-given, in a few seconds and without pytest.
+Each check is named after a fact that holds for all methods of this library; ``CHECKS`` lists them.
+They run on a federation of six small clients with groups and teams, or on your own, in a few
+seconds and without pytest.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ __all__ = [
     "check_algorithm",
 ]
 
-Check = Callable[[Subject], None]  # raises where the fact does not hold
+Check = Callable[[Subject], None]  # raises if the fact does not hold
 
 SUBJECTS = (settings, states, messages, reports, repetition, symmetry, extremes)
 CHECKS: Mapping[str, Check] = {
@@ -57,16 +55,23 @@ CHECKS: Mapping[str, Check] = {
 
 
 class ConformanceError(EvenhandError, AssertionError):
-    """A method fails a check. The message names method and check, and says what differed."""
+    """A method fails a check; the message names method and check, and says what differed."""
 
 
 class Outcome(NamedTuple):
-    """What came of one check."""
+    """The outcome of one check.
+
+    Attributes:
+        name: of the check.
+        passed: also True if the check was skipped.
+        skipped: whether the check does not apply to the method.
+        message: what differed, or why the check was skipped.
+    """
 
     name: str
-    passed: bool  # true as well where it was skipped
+    passed: bool
     skipped: bool
-    message: str  # what differed, or why it was skipped
+    message: str
 
 
 def check_algorithm(
@@ -78,13 +83,20 @@ def check_algorithm(
     only: Iterable[str] | None = None,
     collect: bool = False,
 ) -> list[Outcome]:
-    """Put a method through every check.
+    """Run a method through all conformance checks.
 
     Args:
-        federation, module, loss: what to try it on, if not the small ones of this module; small and
-            without dropout. The module is used in float64 and in float32.
-        only: names of the checks to run, of those in ``CHECKS``.
-        collect: go on after a failure. Otherwise the first one raises a ConformanceError.
+        algorithm: the method, such as ``MyMethod(rate=0.1)``.
+        federation: the data to test on, if not the default; keep it small.
+        module: the network to test with, in float64 and in float32; keep it small and without
+            dropout.
+        loss: a name from ``evenhand.losses.LOSSES``, or a function with one loss per sample.
+        only: names of checks in ``CHECKS``; by default all are run.
+        collect: continue after a failure instead of raising a ``ConformanceError`` at the first
+            one.
+
+    Returns:
+        One outcome per check.
 
     >>> from evenhand import FedAvg
     >>> [outcome.passed for outcome in check_algorithm(FedAvg(), only=["training_changes_a_model"])]
@@ -115,11 +127,10 @@ def algorithm_checks(
     loss: str | LossFunction = "cross_entropy",
     only: Iterable[str] | None = None,
 ) -> list[tuple[str, Callable[[], None]]]:
-    """Pairs of a check's name and a function without arguments that runs it, for
-    ``pytest.mark.parametrize``.
+    """Return pairs of a check's name and a function that runs it, for ``pytest.mark.parametrize``.
 
-    The function raises a ConformanceError where the check fails, and unittest.SkipTest where it
-    does not apply.
+    The function raises a ``ConformanceError`` if the check fails, and ``unittest.SkipTest`` if it
+    does not apply. The arguments are those of ``check_algorithm``.
 
     >>> from evenhand import FedAvg
     >>> name, check = algorithm_checks(FedAvg())[0]
@@ -132,14 +143,14 @@ def algorithm_checks(
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
         raise ValueError(
-            f"there is no check called {unknown[0]!r}; evenhand.testing.CHECKS has their names"
+            f"there is no check called {unknown[0]!r}; evenhand.testing.CHECKS lists all names"
         )
     subject = Subject(algorithm, federation, module, loss)
     return [(name, partial(_run, name, subject)) for name in names]
 
 
 def _run(name: str, subject: Subject) -> None:
-    """One check; whatever goes wrong in it becomes a ConformanceError."""
+    """Run one check, and turn any error into a ConformanceError."""
     try:
         with quiet():
             CHECKS[name](subject)

@@ -18,11 +18,11 @@ from evenhand.model import Model
 from evenhand.training.result import Result
 from evenhand.tree import Tree
 
-CLOSE = 1e-9  # between values that differ in the order of sums, in float64
+CLOSE = 1e-9  # tolerance for values that differ only in the order of summation, in float64
 
 
 def expect(condition: bool, text: str) -> None:
-    """Raise an AssertionError that says ``text`` unless ``condition`` holds."""
+    """Raise an AssertionError with ``text`` unless ``condition`` holds."""
     if not condition:
         raise AssertionError(text)
 
@@ -34,13 +34,13 @@ def expect_alike(found: Any, wanted: Any, tolerance: float = 0.0, what: str = ""
 
 
 def skip(reason: str) -> None:
-    """Leave the running check, which does not apply. pytest understands this exception too."""
+    """Skip the running check, which does not apply; pytest understands this exception too."""
     raise unittest.SkipTest(reason)
 
 
 def difference(a: Any, b: Any, tolerance: float = 0.0, path: str = "") -> str:
-    """Where two nested values differ by more than ``tolerance``, in words; empty where they do not.
-    NaN is like NaN."""
+    """Say where two nested values differ by more than ``tolerance``; "" if nowhere. NaN equals
+    NaN."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         return _tensor_difference(a, b, tolerance, path)
     if isinstance(a, dict) and isinstance(b, dict):
@@ -86,7 +86,7 @@ def _columns(batch: Batch) -> Tree:
 
 
 def form(values: Tree, rows: bool = False) -> dict[str, str]:
-    """Keys, dtypes and shapes of a tree; with ``rows``, of one row of it."""
+    """Return keys, dtypes and shapes of a tree or, with ``rows``, of one row of it."""
     return {
         "/".join(path): f"{leaf.dtype} {list(leaf.shape)[int(rows) :]}"
         for path, leaf in tree.items(values)
@@ -99,7 +99,7 @@ def finite(values: Tree) -> bool:
 
 
 def everything(result: Result) -> Tree:
-    """All numbers that a run leaves in models and state."""
+    """Return all numbers in the models and the state of a run."""
     personal = {str(i): params for i, params in enumerate(result.personal or [])}
     return {
         "params": result.params,
@@ -110,7 +110,7 @@ def everything(result: Result) -> Tree:
 
 
 def expect_sane(result: Result, lost: bool = False) -> None:
-    """All models are finite, and nobody was left out, unless somebody was meant to be ``lost``."""
+    """Expect finite models and, unless ``lost``, no skipped clients."""
     expect(finite(result.params), "the model is not finite")
     expect(finite(result.state["model"]), 'state["model"] is not finite')
     for client, params in enumerate(result.personal or []):
@@ -118,13 +118,13 @@ def expect_sane(result: Result, lost: bool = False) -> None:
     for row in result.history_rows:
         expect(
             lost or not row["left_out"],
-            f"round {row['round']} left out {row['left_out']}, whose replies were not finite",
+            f"round {row['round']} skipped {row['left_out']}, whose replies were not finite",
         )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Warnings and notices are for users; here odd federations are meant."""
+    """Silence warnings and log messages, because checks use odd federations on purpose."""
     logger = logging.getLogger("evenhand")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Checks where data, cohorts and losses are extreme, and that training learns."""
+"""Checks with extreme data, cohorts and losses, and checks that training learns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from evenhand.tree import Tree
 
 @dataclass(frozen=True)
 class AllBut(Cohort):
-    """Everyone but one client."""
+    """Every client except one."""
 
     client: int
 
@@ -36,24 +36,25 @@ class AllBut(Cohort):
 
 
 def one_client_alone_is_enough(subject: Subject) -> None:
-    """A federation of one client trains, or is refused before training."""
+    """A federation of one client can be trained, or is refused before training."""
     federation = rearranged(subject.federation, [[subject.clients - 1]])
     subject.skip_if_refused(federation)
     expect_sane(subject.fit(federation=federation))
 
 
 def a_cohort_of_one_is_enough(subject: Subject) -> None:
-    """Rounds with a single client each work."""
+    """Rounds with a single client work."""
     expect_sane(subject.fit(cohort=Uniform(1), rounds=6))
 
 
 def a_client_that_is_never_drawn_has_a_model(subject: Subject) -> None:
-    """A client that no cohort holds ends with a finite model, and the others' models are finite."""
+    """A client that is never drawn ends with a finite model, and so do the others."""
     expect_sane(subject.fit(cohort=AllBut(subject.clients - 1)))
 
 
 def a_client_whose_reply_is_not_finite_is_left_out(subject: Subject) -> None:
-    """NaN from one client, in training and in surveys, reaches no model, and the others go on."""
+    """NaN from one client, in training or in answers, reaches no model; the others keep
+    training."""
     if subject.clients < 2:
         skip("the federation has one client")
     factor = torch.ones(subject.clients, dtype=torch.float64)
@@ -65,13 +66,13 @@ def a_client_whose_reply_is_not_finite_is_left_out(subject: Subject) -> None:
             0 < row["answered"] < subject.clients,
             f"{row['answered']} of {subject.clients} clients answered in round {row['round']}",
         )
-        # a survey may have shut it out already
+        # a survey may have excluded it already
         named = row["left_out"] == subject.federation.name(1) or row["asked"] < subject.clients
-        expect(named, f"round {row['round']} reports {row['left_out']!r} as left out")
+        expect(named, f"round {row['round']} reports {row['left_out']!r} as skipped")
 
 
 def a_round_without_replies_leaves_the_model_alone(subject: Subject) -> None:
-    """NaN from every client voids the round: models stay as they were."""
+    """NaN from every client makes the round void: models do not change."""
     result = subject.fit(
         poisoned(subject.algorithm, torch.full((subject.clients,), torch.nan, dtype=torch.float64))
     )
@@ -81,7 +82,7 @@ def a_round_without_replies_leaves_the_model_alone(subject: Subject) -> None:
 
 
 def losses_in_the_hundreds_leave_nobody_out(subject: Subject) -> None:
-    """Where losses are large, nothing overflows, in float32."""
+    """With large losses, nothing overflows in float32."""
     module = copy.deepcopy(subject.module)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -92,12 +93,12 @@ def losses_in_the_hundreds_leave_nobody_out(subject: Subject) -> None:
 
 
 def losses_of_zero_leave_nobody_out(subject: Subject) -> None:
-    """Where losses and gradients are zero, nothing is divided by them."""
+    """With losses and gradients of zero, nothing is divided by them."""
     expect_sane(subject.fit(loss=_nothing, local=WHOLE))
 
 
 def longer_training_stays_finite(subject: Subject) -> None:
-    """After twenty rounds models and state are finite."""
+    """After twenty rounds, models and state are finite."""
     result = subject.fit(local=WHOLE, rounds=20, engine="vmap")
     expect_sane(result)
     expect(finite(result.state), "the state is not finite")
@@ -108,8 +109,7 @@ def _nothing(output: Tensor, target: Tensor) -> Tensor:
 
 
 def poisoned(algorithm: Algorithm, factor: Tensor) -> Algorithm:
-    """The same method, with replies to training and surveys multiplied by a factor (n,) of the
-    client, such as NaN."""
+    """Return the method with all replies multiplied by a factor (n,) of the client, such as NaN."""
 
     def spoil(values: Tree, task: Task) -> Tree:
         return tree.map(
@@ -137,7 +137,7 @@ def poisoned(algorithm: Algorithm, factor: Tensor) -> Algorithm:
 
 
 def training_changes_a_model(subject: Subject) -> None:
-    """After a round the shared model, or a client's own, is not what it was."""
+    """A round changes the shared model, or a client's own."""
     initial = dict(copy.deepcopy(subject.module).double().state_dict())
     result = subject.usual
     moved = [
@@ -149,7 +149,7 @@ def training_changes_a_model(subject: Subject) -> None:
 
 
 def training_lowers_losses(subject: Subject) -> None:
-    """Where clients are all alike, a few rounds with small steps on whole data lower their loss."""
+    """If all clients are alike, a few rounds with small steps on all data lower their loss."""
     federation = all_alike(subject.federation)
     subject.skip_if_refused(federation)
     result = subject.fit(
@@ -163,7 +163,7 @@ def training_lowers_losses(subject: Subject) -> None:
 
 
 def _loss(subject: Subject, module: nn.Module, params: dict[str, Tensor]) -> float:
-    """The mean loss of a model over everyone's training data."""
+    """Return the mean loss of a model over all training data."""
     data = subject.federation.train.samples(torch.float64, torch.device("cpu"))
     return float(
         resolve(subject.loss)(torch.func.functional_call(module, params, (data.x,)), data.y)

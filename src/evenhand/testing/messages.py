@@ -1,4 +1,4 @@
-"""Checks of what servers and clients send."""
+"""Checks of the messages between server and clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ EXACT = 1e-12
 
 
 def a_task_has_a_row_for_every_client(subject: Subject) -> None:
-    """Every tensor of task.own has as many rows as there are ids, also where these are not all
-    clients."""
+    """Every tensor of task.own has a row per id, also if these are not all clients."""
     for (state, ids), _ in subject.observed32.witness.calls["task"]:
         for chosen in (ids, ids[1:]):
             for path, leaf in tree.items(subject.algorithm.task(state, chosen).own):
@@ -30,7 +29,7 @@ def a_task_has_a_row_for_every_client(subject: Subject) -> None:
 
 
 def a_task_follows_the_ids(subject: Subject) -> None:
-    """For clients in another order, task gives the same rows in that order."""
+    """For clients in another order, task returns the same rows in that order."""
     for (state, ids), task in subject.observed.witness.calls["task"]:
         backwards = subject.algorithm.task(state, ids.flip(0))
         expect_alike(
@@ -43,7 +42,7 @@ def a_task_follows_the_ids(subject: Subject) -> None:
 
 
 def every_round_sends_messages_of_the_same_form(subject: Subject) -> None:
-    """Keys, dtypes and shapes of tasks and replies do not change from round to round."""
+    """Keys, dtypes and shapes of tasks and replies are the same in every round."""
     for messages in (subject.observed.training, subject.observed.surveys):
         for sent in messages[1:]:
             expect_alike(
@@ -58,8 +57,8 @@ def _form_of(sent: Sent) -> Tree:
 
 
 def a_survey_says_whom_it_asks(subject: Subject) -> None:
-    """who is "cohort", "everyone" or a number of clients, and every tensor of own has a row for
-    every client."""
+    """``who`` is "cohort", "everyone" or a number, and every tensor of ``own`` has a row per
+    client."""
     for survey in subject.observed.witness.answers("ask"):
         if survey is None:
             continue
@@ -79,7 +78,7 @@ def a_survey_says_whom_it_asks(subject: Subject) -> None:
 
 
 def chances_are_a_distribution(subject: Subject) -> None:
-    """chances, where there are any, are one weight for each client, none negative, of sum one."""
+    """Sampling weights, if any, are one per client, not negative, and sum to one."""
     for chances in subject.observed.witness.answers("chances"):
         if chances is None:
             continue
@@ -92,8 +91,7 @@ def chances_are_a_distribution(subject: Subject) -> None:
 
 
 def reweighing_keeps_to_the_cohort(subject: Subject) -> None:
-    """reweigh gives clients of the cohort, each once, with finite coefficients that are not
-    negative."""
+    """reweigh returns clients of the cohort, each once, with finite, non-negative coefficients."""
     for (_, before), after in subject.observed.witness.calls["reweigh"]:
         ids = after.ids.tolist()
         expect(
@@ -118,14 +116,13 @@ def reweighing_follows_the_ids(subject: Subject) -> None:
 
 
 def the_solver_is_a_local_solver(subject: Subject) -> None:
-    """The solver of the local work gives a LocalSGD for every round."""
+    """The solver of the local work returns a LocalSGD for every round."""
     solvers = [hook_of(subject.algorithm, "solver")(WHOLE, round) for round in range(3)]
     expect(all(isinstance(local, LocalSGD) for local in solvers), f"solver gives {solvers}")
 
 
 def every_client_replies_in_the_same_form(subject: Subject) -> None:
-    """Keys, dtypes and shapes of a reply do not depend on the client's data, be it one sample or
-    many."""
+    """Keys, dtypes and shapes of a reply do not depend on the client's number of samples."""
     for observed in (subject.observed, subject.observed32):
         replies = [(*reply, memory) for reply, memory in observed.witness.answers("reply")]
         for messages in (replies, [tuple(reply) for reply in observed.witness.answers("answer")]):
@@ -138,15 +135,14 @@ def every_client_replies_in_the_same_form(subject: Subject) -> None:
 
 
 def the_objective_is_one_number(subject: Subject) -> None:
-    """objective gives a tensor without dimensions, and a finite one."""
+    """objective returns a finite tensor without dimensions."""
     for value in subject.observed32.witness.answers("objective"):
         expect(value.shape == (), f"objective has shape {list(value.shape)}")
         expect(finite({"value": value}), f"objective is {value}")
 
 
 def rates_belong_to_variables(subject: Subject) -> None:
-    """rates has step sizes, one number each, of variables that start has; others would go
-    unheard."""
+    """rates has single step sizes of variables that start returns; others would have no effect."""
     witness = subject.observed32.witness
     for variables, rates in zip(witness.answers("start"), witness.answers("rates"), strict=True):
         unknown = sorted(set(rates) - set(variables))
@@ -158,7 +154,7 @@ def rates_belong_to_variables(subject: Subject) -> None:
 
 
 def memories_keep_their_form(subject: Subject) -> None:
-    """What reply gives to remember has the keys, dtypes and shapes of what memory starts with."""
+    """The memory that reply returns has the keys, dtypes and shapes of the first one."""
     for observed in (subject.observed, subject.observed32):
         first = observed.witness.answers("memory")[0]
         for _, memory in observed.witness.answers("reply"):
@@ -166,8 +162,7 @@ def memories_keep_their_form(subject: Subject) -> None:
 
 
 def the_replies_of_two_halves_add_up(subject: Subject) -> None:
-    """The totals of a cohort are the sums of those of its halves, and each is theirs one after the
-    other."""
+    """The totals of a cohort are the sums over its halves, and ``each`` is their concatenation."""
     sent, _ = subject.largest_round
     if len(sent.ids) < 2:
         skip("a cohort of one cannot be halved")
@@ -184,8 +179,7 @@ def the_replies_of_two_halves_add_up(subject: Subject) -> None:
 
 
 def a_zero_weight_client_changes_nothing(subject: Subject) -> None:
-    """Where the server sees sums alone, a client with weight and share 0 does not move the
-    model."""
+    """If the server sees only sums, a client with weight and share 0 does not move the model."""
     sent, state = subject.largest_round
     if sent.replies.each or len(sent.ids) < 2:
         skip("the server sees clients one by one, and may count one in whatever its weight")
@@ -198,7 +192,7 @@ def a_zero_weight_client_changes_nothing(subject: Subject) -> None:
 
 
 def padding_changes_nothing(subject: Subject) -> None:
-    """What a client replies and remembers does not depend on how far its data are padded."""
+    """A client's reply and memory do not depend on how far its data are padded."""
     sent, _ = subject.largest_round
     everyone = range(subject.clients)
     # one more client, with everyone's data

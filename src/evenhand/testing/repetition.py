@@ -1,4 +1,4 @@
-"""Checks that compare a run with the same run: again, resumed, and on other engines."""
+"""Checks that compare a run with the same run: repeated, resumed, and on other engines."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ CLOSE32 = 1e-4  # in float32
 
 
 def the_same_seed_gives_the_same_bits(subject: Subject) -> None:
-    """A second run with the same arguments is the same, in models, state, history and scores."""
+    """A second run with the same arguments has the same models, state, history and scores."""
     _expect_same_bits(subject.fit(), subject.usual)
 
 
 def another_seed_gives_another_run(subject: Subject) -> None:
-    """With other cohorts and batches comes another model: nothing fixes its own random numbers."""
+    """Other cohorts and batches give another model: nothing fixes its own random numbers."""
     other = subject.fit(cohort=subject.some, seed=SEED + 1)
     expect(
         bool(difference(everything(other), everything(subject.partial))),
@@ -32,8 +32,8 @@ def another_seed_gives_another_run(subject: Subject) -> None:
 
 
 def a_resumed_run_ends_with_the_same_bits(subject: Subject) -> None:
-    """A run that stops after its first round and goes on from its checkpoint ends like one that did
-    not stop."""
+    """A run that is interrupted after its first round and resumed ends like an uninterrupted
+    one."""
 
     def stop(done: int, row: dict[str, Any]) -> None:
         raise InterruptedError
@@ -67,8 +67,7 @@ def _expect_same_bits(found: Result, wanted: Result) -> None:
 
 
 def loop_and_vmap_agree_in_float64(subject: Subject) -> None:
-    """Both engines end with the same models and state, to 1e-9: everyone, in batches, with
-    momentum."""
+    """Both engines end with the same models and state, to 1e-9: all clients, batches, momentum."""
     expect_alike(everything(subject.stacked), everything(subject.usual), CLOSE)
 
 
@@ -79,7 +78,7 @@ def loop_and_vmap_agree_in_float32(subject: Subject) -> None:
 
 
 def engines_agree_for_a_partial_cohort(subject: Subject) -> None:
-    """Both engines agree where half of the clients take part, with normalised coefficients."""
+    """Both engines agree if half of the clients take part, with normalised coefficients."""
     expect_alike(
         everything(subject.fit(cohort=subject.some, engine="vmap")),
         everything(subject.partial),
@@ -88,48 +87,48 @@ def engines_agree_for_a_partial_cohort(subject: Subject) -> None:
 
 
 def engines_agree_for_draws_with_replacement(subject: Subject) -> None:
-    """Both engines agree where a client may be drawn twice."""
+    """Both engines agree if a client may be drawn twice."""
     _expect_engines_agree(subject, cohort=Proportional(2 * subject.clients))
 
 
 def engines_agree_for_draws_without_replacement(subject: Subject) -> None:
-    """Both engines agree where clients are drawn by weight, each at most once."""
+    """Both engines agree if clients are drawn by weight, each at most once."""
     _expect_engines_agree(
         subject, cohort=Proportional(subject.clients - subject.clients // 3, replacement=False)
     )
 
 
 def engines_agree_for_unbiased_coefficients(subject: Subject) -> None:
-    """Both engines agree where coefficients do not sum to one."""
+    """Both engines agree if coefficients do not sum to one."""
     _expect_engines_agree(subject, cohort=Uniform(subject.some.k, unbiased=True))
 
 
 def engines_agree_for_whole_batches(subject: Subject) -> None:
-    """Both engines agree where clients take steps on all their data."""
+    """Both engines agree if clients take steps on all their data."""
     expect_alike(
         everything(subject.fit(local=WHOLE, engine="vmap")), everything(subject.whole), CLOSE
     )
 
 
 def engines_agree_for_uniform_base_weights(subject: Subject) -> None:
-    """Both engines agree where every client counts alike."""
+    """Both engines agree if every client counts the same."""
     _expect_engines_agree(subject, weights="uniform")
 
 
 def engines_agree_without_teams(subject: Subject) -> None:
-    """Both engines agree where clients have no teams."""
+    """Both engines agree if clients have no teams."""
     subject.skip_if_refused(subject.teamless)
     stacked = subject.fit(federation=subject.teamless, engine="vmap")
     expect_alike(everything(stacked), everything(subject.observed_teamless.result), CLOSE)
 
 
 def splitting_a_cohort_into_chunks_changes_no_bit(subject: Subject) -> None:
-    """Clients side by side get the same bits whether two or all of them are worked on at once."""
+    """Clients get the same bits whether two or all of them are trained at once."""
     expect_alike(everything(subject.fit(engine=Vmap(chunk=2))), everything(subject.stacked))
 
 
 def the_number_of_workers_changes_no_bit(subject: Subject) -> None:
-    """Clients taken by two threads get the same bits as one after another."""
+    """Clients get the same bits from two threads as from one."""
     expect_alike(everything(subject.fit(engine=Loop(workers=2))), everything(subject.usual))
 
 

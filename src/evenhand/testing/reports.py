@@ -9,13 +9,13 @@ from evenhand.metrics.scores import summary
 from evenhand.testing.compare import CLOSE, difference, expect, expect_alike, finite, form, skip
 from evenhand.testing.subject import Subject
 
-# that every history has
+# columns of every history
 COLUMNS = ("round", "lr", "asked", "answered", "left_out", "void", "loss", *summary([]))
 
 
 def the_server_sees_single_clients_only_where_it_says_so(subject: Subject) -> None:
-    """visible is empty exactly where no reply, to training or survey, has anything in each; with
-    and without teams."""
+    """visible is empty exactly if no reply or answer has anything in ``each``, with or without
+    teams."""
     runs = (
         [subject.observed]
         if subject.refusal(subject.teamless)
@@ -25,7 +25,7 @@ def the_server_sees_single_clients_only_where_it_says_so(subject: Subject) -> No
         seen = visible(subject.algorithm, observed.witness.calls["init"][0].arguments[1])
         expect(
             isinstance(seen, tuple) and all(isinstance(what, str) for what in seen),
-            f"visible gives {seen!r}; write words in a tuple",
+            f"visible returns {seen!r}; return a tuple of texts",
         )
         each = sorted(
             {name for sent in (*observed.training, *observed.surveys) for name in sent.replies.each}
@@ -34,7 +34,7 @@ def the_server_sees_single_clients_only_where_it_says_so(subject: Subject) -> No
 
 
 def infos_are_single_numbers(subject: Subject) -> None:
-    """What server reports are numbers, or tensors of one number, with text as keys."""
+    """The metrics that server returns are single numbers, with text as keys."""
     for _, info in subject.observed32.witness.answers("server"):
         for name, value in info.items():
             single = (
@@ -46,7 +46,7 @@ def infos_are_single_numbers(subject: Subject) -> None:
 
 
 def infos_keep_out_of_the_columns_of_every_history(subject: Subject) -> None:
-    """No report has the name of a column that every history has."""
+    """No metric has the name of a column that every history has."""
     taken = sorted(
         {name for _, info in subject.observed.witness.answers("server") for name in info}
         & set(COLUMNS)
@@ -55,8 +55,7 @@ def infos_keep_out_of_the_columns_of_every_history(subject: Subject) -> None:
 
 
 def certificates_are_sound(subject: Subject) -> None:
-    """A certificate, where there is one, has finite numbers, weights that are not negative and a
-    gap of at least 0."""
+    """A certificate, if any, has finite numbers, non-negative weights and a gap of at least 0."""
     for result in (subject.usual, subject.whole, subject.partial):
         certificate = result.certificate
         if certificate is None:
@@ -72,8 +71,7 @@ def certificates_are_sound(subject: Subject) -> None:
 
 
 def personal_says_whether_clients_have_models_of_their_own(subject: Subject) -> None:
-    """With personal, clients end with models of their own, which differ; without, there are
-    none."""
+    """With ``personal``, clients end with different models of their own; without it, with none."""
     personal = subject.usual.personal
     expect(
         (personal is not None) == subject.algorithm.personal,
@@ -88,8 +86,7 @@ def personal_says_whether_clients_have_models_of_their_own(subject: Subject) -> 
 
 
 def deployed_models_have_the_form_of_the_model(subject: Subject) -> None:
-    """deployed gives a model like the initial one, for clients that have trained and for those that
-    have not."""
+    """deployed returns a model like the initial one, whether or not the client has trained."""
     observed = subject.observed32
     initial = observed.witness.calls["init"][0].arguments[0]
     shared = {"model": observed.witness.answers("result")[-1]}
@@ -106,8 +103,7 @@ def deployed_models_have_the_form_of_the_model(subject: Subject) -> None:
 
 
 def without_personal_models_memory_does_not_matter(subject: Subject) -> None:
-    """Where personal is false, deployed does not look at memory: all clients are judged
-    together."""
+    """Without ``personal``, deployed ignores memory, because all clients are evaluated together."""
     if subject.algorithm.personal:
         skip("clients have models of their own")
     witness = subject.observed.witness

@@ -1,4 +1,5 @@
-"""Checks of a method as a value: frozen, plain, compared by its settings, rebuilt from text."""
+"""Checks of a method as a value: frozen, plain, compared by its hyper-parameters, rebuilt from
+text."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ PLAIN = (bool, int, float, str, type(None), Algorithm)
 
 
 def it_is_a_frozen_dataclass(subject: Subject) -> None:
-    """Settings are fields of a dataclass that cannot be assigned to."""
+    """Hyper-parameters are fields of a dataclass that cannot be assigned to."""
     algorithm = subject.algorithm
     expect(dataclasses.is_dataclass(algorithm), "write @dataclass(frozen=True) above the class")
     try:
@@ -31,8 +32,10 @@ def it_is_a_frozen_dataclass(subject: Subject) -> None:
 
 
 def its_settings_are_plain_values(subject: Subject) -> None:
-    """Settings are numbers, text, true or false, None, tuples or unchangeable tables of these, or
-    methods: they can be saved and sent."""
+    """Hyper-parameters are plain values or methods, so that they can be saved and sent.
+
+    Plain values are numbers, text, booleans, None, and tuples or immutable tables of these.
+    """
     for name, value in settings(subject.algorithm).items():
         odd = [entry for entry in _entries(value) if not isinstance(entry, PLAIN)]
         expect(
@@ -43,15 +46,15 @@ def its_settings_are_plain_values(subject: Subject) -> None:
 
 
 def every_setting_has_a_default(subject: Subject) -> None:
-    """The method can be made without arguments."""
+    """The method can be created without arguments."""
     kind = type(subject.algorithm)
     missing = [entry.name for entry in dataclasses.fields(kind) if _without_default(entry)]  # type: ignore[arg-type]
     expect(not missing, f"no default for {', '.join(missing)}")
-    expect(isinstance(kind(), Algorithm), f"{kind.__name__}() is no Algorithm")
+    expect(isinstance(kind(), Algorithm), f"{kind.__name__}() is not an Algorithm")
 
 
 def no_setting_takes_the_name_of_a_hook(subject: Subject) -> None:
-    """A field called like a hook would be called in its place."""
+    """No field has the name of a hook, because it would hide the hook."""
     names = {*ACCESSORS, *(name for name, owner in HOOKS.items() if owner != "local_work")}
     taken = sorted(set(settings(subject.algorithm)) & names)
     expect(not taken, f"setting {taken} hides the hook of that name; choose another name")
@@ -60,13 +63,13 @@ def no_setting_takes_the_name_of_a_hook(subject: Subject) -> None:
 
 
 def its_flags_are_true_or_false(subject: Subject) -> None:
-    """personal is bool, and so are snapshot and whole_data of the local work."""
+    """``personal`` is a bool, and so are ``snapshot`` and ``whole_data`` of the local work."""
     for name, value in _flags(subject.algorithm).items():
         expect(isinstance(value, bool), f"{name} is {value!r}")
 
 
 def a_setting_that_is_not_a_number_is_refused(subject: Subject) -> None:
-    """NaN in place of a number raises at construction, not after hours."""
+    """NaN in place of a number raises an error at construction, not after hours."""
     for name, value in settings(subject.algorithm).items():
         if not isinstance(value, int | float) or isinstance(value, bool):
             continue
@@ -97,8 +100,7 @@ def equal_methods_have_equal_hashes(subject: Subject) -> None:
 
 
 def its_repr_shows_every_setting(subject: Subject) -> None:
-    """Checkpoints know a run by the text of its method: settings that do not show could not be told
-    apart."""
+    """Checkpoints identify a method by its text, so all hyper-parameters must be visible in it."""
     hidden = [
         name
         for name, value in settings(subject.algorithm).items()
@@ -108,10 +110,10 @@ def its_repr_shows_every_setting(subject: Subject) -> None:
 
 
 def its_docstring_says_what_it_does(subject: Subject) -> None:
-    """The class has a docstring, whose first paragraph is a sentence."""
+    """The class has a docstring whose first paragraph is a sentence."""
     kind = type(subject.algorithm)
     first = (kind.__doc__ or "").strip().partition("\n\n")[0]
-    made_up = first.startswith(f"{kind.__name__}(")  # what dataclass writes where there is none
+    made_up = first.startswith(f"{kind.__name__}(")  # what dataclass writes if there is none
     expect(
         len(first.split()) > 2 and not made_up,
         f"{kind.__name__} needs a docstring; its first paragraph is what a user would say",
@@ -119,7 +121,7 @@ def its_docstring_says_what_it_does(subject: Subject) -> None:
 
 
 def a_spec_rebuilds_it(subject: Subject) -> None:
-    """From TOML, and from the command line's tables, comes an equal method."""
+    """TOML, and the command line's tables, rebuild an equal method."""
     import tomli_w
 
     from evenhand.algorithms.naming import algorithm_table
@@ -137,7 +139,7 @@ def a_spec_rebuilds_it(subject: Subject) -> None:
 
 
 def settings(algorithm: Any) -> dict[str, Any]:
-    """The values of a method's fields."""
+    """Return the values of a method's fields."""
     return {entry.name: getattr(algorithm, entry.name) for entry in dataclasses.fields(algorithm)}
 
 

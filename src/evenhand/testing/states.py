@@ -19,7 +19,7 @@ from evenhand.tree import Tree
 
 
 def the_first_state_holds_the_initial_model(subject: Subject) -> None:
-    """init puts the model that it is given into state["model"], as it is."""
+    """init puts the given model into state["model"], unchanged."""
     for observed in (subject.observed, subject.observed32):
         call = observed.witness.calls["init"][0]
         expect("model" in call.answer, f'the first state has no "model", only {list(call.answer)}')
@@ -29,7 +29,7 @@ def the_first_state_holds_the_initial_model(subject: Subject) -> None:
 
 
 def the_state_is_a_tree_of_tensors(subject: Subject) -> None:
-    """States are nested dicts with string keys and tensors on the CPU that carry no gradient."""
+    """States are nested dicts with string keys, and tensors on the CPU without gradients."""
     for state in subject.observed32.witness.states():
         for path, leaf in tree.items(state):
             where = "state/" + "/".join(map(str, path))
@@ -45,8 +45,8 @@ def the_state_is_a_tree_of_tensors(subject: Subject) -> None:
 
 
 def the_state_keeps_its_form(subject: Subject) -> None:
-    """Keys, dtypes and shapes of the state are the same before and after every round, but for a
-    number of rows."""
+    """Keys, dtypes and shapes of the state stay the same in every round, except for a number of
+    rows."""
     for observed in (subject.observed, subject.observed32):
         first, *later = observed.witness.states()
         for state in later:
@@ -54,7 +54,7 @@ def the_state_keeps_its_form(subject: Subject) -> None:
 
 
 def the_state_is_finite_when_everyone_takes_part(subject: Subject) -> None:
-    """With everyone's replies there is nothing that could be unknown."""
+    """With all clients' replies, the state is finite."""
     for observed in (subject.observed, subject.observed32):
         for state, _ in observed.witness.answers("server"):
             bad = [
@@ -66,7 +66,8 @@ def the_state_is_finite_when_everyone_takes_part(subject: Subject) -> None:
 
 
 def the_model_keeps_its_form(subject: Subject) -> None:
-    """Keys, dtypes and shapes of state["model"] stay those of the initial model, in float32 too."""
+    """Keys, dtypes and shapes of state["model"] stay those of the initial model, also in
+    float32."""
     witness = subject.observed32.witness
     initial = witness.calls["init"][0].arguments[0]
     for state, _ in witness.answers("server"):
@@ -74,7 +75,7 @@ def the_model_keeps_its_form(subject: Subject) -> None:
 
 
 def the_result_has_the_form_of_the_model(subject: Subject) -> None:
-    """result gives a model like the initial one, in float32 too."""
+    """result returns a model like the initial one, also in float32."""
     witness = subject.observed32.witness
     for model in witness.answers("result"):
         expect_alike(
@@ -83,7 +84,7 @@ def the_result_has_the_form_of_the_model(subject: Subject) -> None:
 
 
 def the_state_survives_a_file(subject: Subject) -> None:
-    """A state that is written and read is the same, to the order of its keys."""
+    """A state that is written and read stays the same, including the order of its keys."""
     for state in (subject.observed.witness.answers("init")[0], subject.usual.state):
         with tempfile.TemporaryDirectory() as directory:
             files.write_tensors(Path(directory) / "state", state)
@@ -104,27 +105,27 @@ def _expect_unchanged(subject: Subject, *hooks: str) -> None:
 
 
 def the_server_changes_no_argument(subject: Subject) -> None:
-    """init, task, server and result leave what they are given as it was."""
+    """init, task, server and result do not change their arguments."""
     _expect_unchanged(subject, "init", "task", "server", "result")
 
 
 def the_client_changes_no_argument(subject: Subject) -> None:
-    """start, objective, rates, reply, memory and deployed leave what they are given as it was."""
+    """start, objective, rates, reply, memory and deployed do not change their arguments."""
     _expect_unchanged(subject, "start", "objective", "rates", "reply", "memory", "deployed")
 
 
 def the_survey_changes_no_argument(subject: Subject) -> None:
-    """ask, answer, learn, chances, reweigh and solver leave what they are given as it was."""
+    """ask, answer, learn, chances, reweigh and solver do not change their arguments."""
     _expect_unchanged(subject, "ask", "answer", "learn", "chances", "reweigh", "solver")
 
 
 def reports_change_no_argument(subject: Subject) -> None:
-    """visible and certificate leave what they are given as it was."""
+    """visible and certificate do not change their arguments."""
     _expect_unchanged(subject, "visible", "certificate")
 
 
 def the_same_arguments_give_the_same_answer(subject: Subject) -> None:
-    """Every hook, called twice with equal arguments, gives equal answers."""
+    """Every hook, called twice with equal arguments, returns equal answers."""
     for observed in (subject.observed, subject.observed32):
         expect(not observed.witness.unsteady, "; ".join(observed.witness.unsteady.values()))
 
@@ -147,7 +148,7 @@ def nothing_is_remembered_outside_state_and_memory(subject: Subject) -> None:
 
 
 def no_random_generator_is_touched(subject: Subject) -> None:
-    """The generators of torch, NumPy and Python are where they were before a run."""
+    """A run leaves the random generators of torch, NumPy and Python as they were."""
 
     def generators() -> Tree:
         return {

@@ -1,4 +1,4 @@
-"""A method, and what it is tried on."""
+"""A method, and what it is tested on."""
 
 from __future__ import annotations
 
@@ -32,16 +32,15 @@ from evenhand.training.settings import Settings
 from evenhand.training.start import prepare
 from evenhand.tree import Tree
 
-SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 0.3 of the data
+SIZES = (1, 14, 6, 13, 12, 5)  # no client has more than 30 % of the data
 TEAMS = ("north", "south", "north", "south", "north", "east")
 SEED = 3
 BATCHES = LocalSGD(lr=0.05, epochs=1, batch_size=8, momentum=0.5, weight_decay=0.01, decay=0.9)
-WHOLE = LocalSGD(lr=0.1, steps=2)  # whole local data: nothing depends on a client's number
+WHOLE = LocalSGD(lr=0.1, steps=2)  # all local data: nothing depends on a client's number
 
 
 def small_federation() -> Federation:
-    """Six clients with 1 to 14 samples, each with its own shift, in three teams and three groups; a
-    little test data."""
+    """Return six clients with 1 to 14 samples, each shifted, in three teams and three groups."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(3, 4))
 
@@ -58,7 +57,7 @@ def small_federation() -> Federation:
 
 
 def small_module() -> nn.Module:
-    """A network with two layers, always the same."""
+    """Return a network with two layers, always the same."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3)).double()
@@ -69,7 +68,7 @@ def rearranged(
     clients: Iterable[Sequence[int]],
     order: Callable[[Tensor], Tensor] = Tensor.clone,
 ) -> Federation:
-    """A federation of clients that each have the data of some of the old ones, the rows of each in
+    """Return a federation whose clients each have the data of some old clients, rows in
     ``order``."""
     sources = list(clients)
 
@@ -94,8 +93,10 @@ def rearranged(
 
 
 def all_alike(federation: Federation) -> Federation:
-    """As many clients, each with everyone's data, in a team of its own: means over larger teams
-    would break ties by rounding."""
+    """Return a federation of the same size in which every client has all data.
+
+    Each client is its own team, because means over larger teams would break ties by rounding.
+    """
     everyone = range(federation.clients)
     teams = None if federation.teams is None else torch.arange(federation.clients)
     return dataclasses.replace(
@@ -106,7 +107,7 @@ def all_alike(federation: Federation) -> Federation:
 
 
 class Subject:
-    """A method, and what it is tried on. Runs that several checks look at are made once."""
+    """A method, and what it is tested on; runs that several checks use are made once."""
 
     def __init__(
         self,
@@ -124,7 +125,7 @@ class Subject:
     def fit(
         self, algorithm: Algorithm | None = None, dtype: torch.dtype = torch.float64, **changes: Any
     ) -> Result:
-        """A short run."""
+        """Make a short run."""
         chosen: dict[str, Any] = {
             "module": self.module,
             "federation": self.federation,
@@ -143,7 +144,7 @@ class Subject:
         return fit(algorithm=algorithm or self.algorithm, **chosen)
 
     def observe(self, **changes: Any) -> Observed:
-        """A short run with eyes on it."""
+        """Make a short run that records calls and messages."""
         witness, sent = Witness(), list[Sent]()
         result = self.fit(watched(self.algorithm, witness), engine=Recorder(sent), **changes)
         of = {name: [s for s in sent if s.work.name == name] for name in ("train", "survey")}
@@ -154,12 +155,12 @@ class Subject:
 
     @cached_property
     def usual(self) -> Result:
-        """Everyone, in batches."""
+        """All clients, in batches."""
         return self.fit()
 
     @cached_property
     def whole(self) -> Result:
-        """Everyone, on whole local data."""
+        """All clients, on all local data."""
         return self.fit(local=WHOLE)
 
     @cached_property
@@ -174,12 +175,12 @@ class Subject:
 
     @cached_property
     def observed(self) -> Observed:
-        """Everyone, on whole local data, with eyes on it."""
+        """All clients, on all local data, recorded."""
         return self.observe(local=WHOLE)
 
     @cached_property
     def observed32(self) -> Observed:
-        """The same in float32, where a wrong dtype shows, and in batches."""
+        """The same in float32, which reveals a wrong dtype, and in batches."""
         return self.observe(dtype=torch.float32)
 
     @cached_property
@@ -189,25 +190,23 @@ class Subject:
 
     @cached_property
     def observed_teamless(self) -> Observed:
-        """A run in which every client is its own team, with eyes on it."""
+        """A recorded run in which every client is its own team."""
         return self.observe(federation=self.teamless)
 
     @cached_property
     def largest_round(self) -> tuple[Sent, Tree]:
-        """The observed training exchange with the most clients, and the state that the server had
-        when it came back."""
+        """The training exchange with the most clients, and the server's state when it returned."""
         states = [call.arguments[0] for call in self.observed.witness.calls["server"]]
         return max(
             zip(self.observed.training, states, strict=True), key=lambda pair: len(pair[0].ids)
         )
 
     def model(self) -> Model:
-        """The module in float64."""
+        """Return the module in float64."""
         return Model(copy.deepcopy(self.module).double(), self.loss)
 
     def refusal(self, federation: Federation) -> str:
-        """Why the method does not take a federation: it may refuse one before training, with words.
-        Empty where it does."""
+        """Say why the method refuses a federation before training; "" if it does not."""
         try:
             settings = Settings(loss=self.loss, local=WHOLE)
             prepare(copy.deepcopy(self.module).double(), federation, self.algorithm, settings)
@@ -216,20 +215,20 @@ class Subject:
         return ""
 
     def skip_if_refused(self, federation: Federation) -> None:
-        """Skip the check where the method refuses a federation."""
+        """Skip the check if the method refuses a federation."""
         if reason := self.refusal(federation):
             skip(reason)
 
     def skip_if_clients_differ(self) -> None:
-        """Skip the check where the method itself tells clients apart: by a setting, or by asking a
-        few at random."""
+        """Skip the check if the method itself distinguishes clients: by a setting, or by random
+        questions."""
         fields = dataclasses.fields(self.algorithm)  # type: ignore[arg-type]
         values = [getattr(self.algorithm, entry.name) for entry in fields]
         if any(
             isinstance(value, Mapping) or (isinstance(value, tuple) and len(value) == self.clients)
             for value in values
         ):
-            skip("a setting has one value for each client")
+            skip("a setting has one value per client")
         if any(
             survey is not None and isinstance(survey.who, int)
             for survey in self.observed.witness.answers("ask")
@@ -243,8 +242,10 @@ class Subject:
         engine: Engine | None = None,
         federation: Federation | None = None,
     ) -> tuple[Replies, dict[int, Tree]]:
-        """A training exchange once more, with some ``rows`` of its cohort or on another engine;
-        also what clients then remember."""
+        """Repeat a training exchange, with some ``rows`` of its cohort or on another engine.
+
+        Returns the replies and the clients' memories.
+        """
         exchange = (engine or Loop(workers=1)).attach(
             self.model(), federation or self.federation, SEED
         )

@@ -1,4 +1,4 @@
-"""Checks that clients, samples and groups count alike, whatever their order."""
+"""Checks that the order of clients, samples and groups does not matter."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from evenhand.tree import Tree
 
 
 def renumbering_clients_renumbers_the_answer(subject: Subject) -> None:
-    """With clients in another order come the same shared model, and personal models, scores and
-    weights in that order."""
+    """With clients in another order, the shared model is the same, and all else follows that
+    order."""
     subject.skip_if_clients_differ()
     order = [*range(1, subject.clients, 2), *range(0, subject.clients, 2)]
     other = subject.fit(
@@ -35,7 +35,7 @@ def renumbering_clients_renumbers_the_answer(subject: Subject) -> None:
 
 
 def the_order_of_samples_does_not_matter(subject: Subject) -> None:
-    """With every client's samples backwards comes the same model, where steps are on whole data."""
+    """With every client's samples reversed, the model is the same if steps use all data."""
     other = subject.fit(
         federation=rearranged(subject.federation, _alone(subject), lambda rows: rows.flip(0)),
         local=WHOLE,
@@ -67,8 +67,8 @@ def twins_are_treated_alike(subject: Subject) -> None:
 
 
 def clients_that_are_all_alike_stay_alike(subject: Subject) -> None:
-    """Where all losses are equal, which is a tie for every ranking, clients end alike and
-    everything is finite."""
+    """If all losses are equal, a tie for every ranking, clients end alike and everything is
+    finite."""
     subject.skip_if_clients_differ()
     result = subject.fit(federation=all_alike(subject.federation), local=WHOLE)
     expect_sane(result)
@@ -82,7 +82,7 @@ def clients_that_are_all_alike_stay_alike(subject: Subject) -> None:
 
 
 def an_empty_group_or_team_changes_nothing(subject: Subject) -> None:
-    """With a group and a team that nobody belongs to come the same models."""
+    """An additional group and team without members do not change the models."""
     federation = subject.federation
     if federation.train.group is None and federation.teams is None:
         skip("the federation has no groups and no teams")
@@ -96,7 +96,7 @@ def _alone(subject: Subject) -> list[list[int]]:
 
 
 def _by_client(result: Result, clients: Any) -> Tree:
-    """What clients have at the end, in the order asked for."""
+    """Return what clients have at the end, in the given order."""
     rows = [row for row in result.score_rows if row["by"] == "client"]
     scores = torch.tensor(
         [[rows[i]["loss"], rows[i]["accuracy"]] for i in clients], dtype=torch.float64
@@ -110,7 +110,7 @@ def _by_client(result: Result, clients: Any) -> Tree:
 
 
 def _with_nobody(federation: Federation) -> Federation:
-    """The federation with a first group and a first team that are empty."""
+    """Return the federation with an empty first group and an empty first team."""
 
     def moved(part: Part | None) -> Part | None:
         return (

@@ -1,4 +1,4 @@
-"""Eyes on a method: what its hooks take and give, and its exchanges."""
+"""Recording a method: the arguments and answers of its hooks, and its exchanges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evenhand.tree import Tree
 
 
 def _public(interface: type) -> tuple[str, ...]:
-    """The functions of an interface, by name."""
+    """Return the names of an interface's functions."""
     return tuple(
         name
         for name, value in vars(interface).items()
@@ -31,10 +31,10 @@ def _public(interface: type) -> tuple[str, ...]:
     )
 
 
-# what a method may have, by the accessor that gives it
+# optional interfaces, by the accessor that returns them
 OPTIONAL = {"question": Question, "weighting": Weighting, "reporting": Reporting}
 ACCESSORS = (*OPTIONAL, "local_work")
-# functions by name, and the accessor of the object that has them
+# hooks by name, and the accessor of the object that has them
 HOOKS = {
     **{name: "" for name in _public(Algorithm) if name not in ACCESSORS},
     **{name: accessor for accessor, kind in OPTIONAL.items() for name in _public(kind)},
@@ -46,7 +46,7 @@ Watch = Callable[[str, Hook, tuple[Any, ...]], Any]
 
 
 def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
-    """The same method, with every call of a hook handed to ``watch``."""
+    """Return the same method, with every call of a hook passed to ``watch``."""
 
     def through(name: str) -> Hook:
         return lambda _, *arguments: watch(name, hook_of(algorithm, name), arguments)
@@ -67,14 +67,14 @@ def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
 
 
 def hook_of(algorithm: Algorithm, name: str) -> Hook:
-    """One of the functions that a method has."""
+    """Return one of a method's hooks."""
     owner = getattr(algorithm, HOOKS[name])() if HOOKS[name] else algorithm
     hook: Hook = getattr(owner, name)
     return hook
 
 
 def rebuilt(algorithm: Any) -> Algorithm:
-    """A new method with the same settings, and nothing else."""
+    """Return a new method with the same hyper-parameters, and nothing else."""
     values = (
         (entry.name, getattr(algorithm, entry.name)) for entry in dataclasses.fields(algorithm)
     )
@@ -86,7 +86,7 @@ def rebuilt(algorithm: Any) -> Algorithm:
 
 
 def duplicate(value: Any) -> Any:
-    """A copy of what hooks take and give that shares no tensor with it."""
+    """Return a copy that shares no tensor with ``value``."""
     if isinstance(value, Tensor):
         return value.detach().clone().requires_grad_(value.requires_grad)
     if isinstance(value, dict):
@@ -105,8 +105,8 @@ class Call(NamedTuple):
 
 
 class Witness:
-    """Calls every hook twice on equal arguments; keeps what went in and out, and notes what should
-    not have happened."""
+    """Calls every hook twice with equal arguments; records calls, and what should not have
+    happened."""
 
     def __init__(self) -> None:
         self.calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
@@ -124,11 +124,11 @@ class Witness:
         return answer
 
     def answers(self, name: str) -> list[Any]:
-        """What a hook gave, call by call."""
+        """Return a hook's answers, call by call."""
         return [call.answer for call in self.calls[name]]
 
     def states(self) -> list[Tree]:
-        """The server's states, in the order in which they arose within each hook."""
+        """Return the server's states, in order within each hook."""
         return [
             *self.answers("init"),
             *self.answers("learn"),
@@ -143,13 +143,13 @@ class Sent(NamedTuple):
     task: Task
     ids: Tensor
     round: int
-    memories: dict[int, Tree]  # before it
+    memories: dict[int, Tree]  # before the exchange
     replies: Replies
 
 
 @dataclass(frozen=True)
 class Recorder(Engine):
-    """The loop engine, which also keeps every exchange of training and surveys."""
+    """The loop engine, which also records every training exchange and survey."""
 
     sent: list[Sent]
 
@@ -181,7 +181,7 @@ class _Recording:
 
 
 class Observed(NamedTuple):
-    """A run, what its hooks took and gave, and its exchanges."""
+    """A run, the calls of its hooks, and its exchanges."""
 
     result: Result
     witness: Witness

@@ -1,4 +1,4 @@
-"""The theory behind the methods: objectives, dual weights of clients, theorems as numbers."""
+"""The theory behind the methods: objectives, dual weights of clients, and theorems as numbers."""
 
 from __future__ import annotations
 

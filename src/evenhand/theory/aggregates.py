@@ -1,8 +1,8 @@
-"""What fair methods minimise: values, dual weights, conjugates and gaps of clients' losses.
+"""What fair methods minimise: values, dual weights, conjugates and gaps of the clients' losses.
 
-A method that minimises A(f_1(theta), ..., f_n(theta)) descends sum_i lam_i grad f_i with the dual
-weights lam = grad A(f). They say what a method does to the clients; the Fenchel-Young gap says how
-far given weights are from being these.
+A method that minimises A(f_1(theta), ..., f_n(theta)) descends along sum_i lam_i grad f_i with the
+dual weights lam = grad A(f). They say how much each client counts; the Fenchel-Young gap says how
+far given weights are from them.
 """
 
 from __future__ import annotations
@@ -30,42 +30,43 @@ from evenhand.theory.numerics import (
 
 
 class Aggregate(ABC):
-    """One number from the losses (n,) of n clients with ``base`` weights (n,) of sum 1.
+    """One number from the losses (n,) of n clients with ``base`` weights (n,) that sum to 1.
 
-    Everything is computed in float64. A client of base weight 0 counts for nothing, whatever its
-    loss. Losses that are not finite, as after a run that diverged, give NaN.
+    Everything is computed in float64. A client with base weight 0 has no effect, whatever its loss.
+    Losses that are not finite, as after a diverged run, give NaN.
     """
 
     def value(self, losses: Vector, base: Vector) -> Tensor:
-        """The aggregate A(f), a number ()."""
+        """Return the aggregate A(f), a scalar."""
         f, w = loss_and_weight(losses, base)
         return self._value(f, w) if _finite(f) else torch.full_like(f.sum(), torch.nan)
 
     def weights(self, losses: Vector, base: Vector) -> Tensor:
-        """The dual weights (n,): the gradient of A at the losses.
+        """Return the dual weights (n,): the gradient of A at the losses.
 
-        Of several subgradients, one that treats equal clients alike.
+        If there are several subgradients, it is one that treats equal clients alike.
         """
         f, w = loss_and_weight(losses, base)
         return self._weights(f, w) if _finite(f) else torch.full_like(f, torch.nan)
 
     def conjugate(self, lam: Vector, base: Vector) -> Tensor:
-        """A*(lam) = sup over f of <lam, f> - A(f), a number ().
+        """Return A*(lam) = sup over f of <lam, f> - A(f), a scalar.
 
-        It is infinite where ``lam`` is no subgradient. ``lam`` counts as inside the domain when it
+        It is infinite if ``lam`` is not a subgradient. ``lam`` counts as inside the domain if it
         misplaces a mass of at most 1e-9.
         """
         lam, w = _multiplier_and_weight(lam, base)
         return self._conjugate(lam, w)
 
     def gap(self, losses: Vector, base: Vector, lam: Vector) -> Tensor:
-        """How far ``lam`` is from the dual weights, in units of the loss; zero at these alone.
+        """Return how far ``lam`` is from the dual weights, in units of the loss; zero only for
+        these.
 
-        A(f) - (<lam, f> - A*(lam))                                     (the Fenchel-Young gap)
+            A(f) - (<lam, f> - A*(lam))                                     (the Fenchel-Young gap)
 
-        A certificate of the weights a run really used. Their size is a matter of step sizes, so
-        ``lam`` is first scaled to the size that dual weights have: sum 1, for PowerMean dual norm
-        1, for LogMean geometric mean 1.
+        It certifies the weights that a run actually used. Their scale depends on step sizes, so
+        ``lam`` is first scaled like dual weights: to sum 1, for PowerMean to dual norm 1, for
+        LogMean to geometric mean 1.
         """
         f, w = loss_and_weight(losses, base)
         lam, _ = _multiplier_and_weight(lam, base)
@@ -76,7 +77,8 @@ class Aggregate(ABC):
         return (self._value(f, w) - (scaled @ f - self._conjugate(scaled, w))).abs()
 
     def normalised(self, losses: Vector, base: Vector) -> Tensor:
-        """The dual weights (n,) scaled to sum 1; without, PowerMean and LogMean have other sums."""
+        """Return the dual weights (n,) scaled to sum 1; those of PowerMean and LogMean have
+        other sums."""
         lam = self.weights(losses, base)
         return lam / lam.sum()
 
@@ -91,7 +93,7 @@ class Aggregate(ABC):
 
     @abstractmethod
     def _size(self, lam: Tensor, w: Tensor) -> Tensor:
-        """What is 1 for dual weights."""
+        """Return a quantity that is 1 for dual weights."""
 
 
 @dataclass(frozen=True)
@@ -214,17 +216,18 @@ class TiltedMean(Aggregate):
 
 @dataclass(frozen=True)
 class LogMean(Aggregate):
-    """The loss whose utility M - f is the clients' geometric mean utility: PropFair.
+    """The loss whose utility M - f is the geometric mean of the clients' utilities: PropFair.
 
-    A(f) = M - G,  G = prod_i (M - f_i)^(w_i),   lam_i = w_i G / (M - f_i)   (Zhang et al., 2022)
+        A(f) = M - G,  G = prod_i (M - f_i)^(w_i),   lam_i = w_i G / (M - f_i)   (Zhang et al.,
+        2022)
 
-    A* = M (sum lam - 1) where lam >= 0 and prod_i (lam_i / w_i)^(w_i) >= 1; the product is 1 at
-    dual weights, whose sum is at least 1. Where a loss reaches M the value is infinite, and the
-    weights are the limit of the normalised ones: all on the clients at or above M, in proportion to
-    their base weights.
+    A* = M (sum lam - 1) if lam >= 0 and prod_i (lam_i / w_i)^(w_i) >= 1; the product is 1 at dual
+    weights, whose sum is at least 1. If a loss reaches M, the value is infinite, and the weights
+    are the limit of the normalised ones: all on the clients at or above M, in proportion to their
+    base weights.
 
     Args:
-        M: the utility baseline; large values tend to the mean.
+        M: the utility baseline; large values approach the mean.
 
     >>> LogMean(5.0).value([1.0, 4.0], [0.5, 0.5]).item()
     3.0
@@ -302,7 +305,7 @@ def _multiplier_and_weight(lam: Vector, base: Vector) -> tuple[Tensor, Tensor]:
 def _not_negative(f: Tensor) -> Tensor:
     require(
         bool((f >= 0).all()),
-        "PowerMean needs losses >= 0, got {}; TiltedMean takes any",
+        "PowerMean needs losses >= 0, got {}; use TiltedMean, which takes any",
         f.min().item(),
     )
     return f

@@ -1,4 +1,4 @@
-"""The constants that bounds take, measured on a federation."""
+"""The constants of the bounds, measured on a federation."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ LEAST, RISE = 10, 1e-6  # products before power iteration may stop; relative ris
 
 @dataclass(frozen=True)
 class Constants:
-    """Constants of the theorems, the largest at the parameters where they were measured.
+    """Constants of the theorems, the largest over the parameters where they were measured.
 
-    Local measurements: the theorems want the largest values over all parameters, which are at
-    least these.
+    These are local measurements: the theorems need the largest values over all parameters, which
+    are at least as large.
     """
 
     smoothness: float  # L, largest of client_smoothness
@@ -62,30 +62,34 @@ def estimate(
     iterations: int = 100,
     seed: int = 0,
 ) -> Constants:
-    """Measure the constants that ``fedavg_bound``, ``propfair_bound`` and ``fafl_step_size`` take.
+    """Measure the constants for ``fedavg_bound``, ``propfair_bound`` and ``fafl_step_size``.
 
-    **These are lower estimates.** The theorems want constants that hold for all parameters (or, for
-    spreads, at all of the server's models); this looks at the parameters given, on the training
-    data. A bound with them is what the theorem would say if training met nothing worse. Kinks have
-    no Hessian: with ReLU or a hinge loss the true smoothness is infinite.
+    **These are lower estimates.** The theorems need constants that hold for all parameters (or, for
+    spreads, at all of the server's models); this measures them at the given parameters, on the
+    training data. A bound with them is what the theorem would say if training met nothing worse.
+    Kinks have no Hessian: with ReLU or a hinge loss the true smoothness is infinite.
 
-    smoothness by power iteration on products with the Hessian, |H^(k+1) v| / |H^k v|, which rises
-        to the largest absolute eigenvalue and never exceeds it;
-    spreads from the full gradients and losses of all clients;
-    noise of client i with m_i samples and batches of b without replacement, as LocalSGD takes them:
-        s_i^2 = V_i / b (m_i - b) / (m_i - 1),   V_i = mean_s |grad l_s - grad f_i|^2
-        where b is the smallest batch of an epoch, the rest of m_i / batch_size if there is one.
+        smoothness by power iteration on products with the Hessian, |H^(k+1) v| / |H^k v|, which
+        rises
+            to the largest absolute eigenvalue and never exceeds it;
+        spreads from the full gradients and losses of all clients;
+        noise of client i with m_i samples and batches of b without replacement, as LocalSGD takes
+        them:
+            s_i^2 = V_i / b (m_i - b) / (m_i - 1),   V_i = mean_s |grad l_s - grad f_i|^2
+            where b is the smallest batch of an epoch, the rest of m_i / batch_size if there is one.
 
-    In evaluation mode (dropout off), one client after the other; the gradients of all clients are
-    held at once, those of samples and products with Hessians are taken in pieces.
+    Measurements are in evaluation mode (dropout off), client by client. The gradients of all
+    clients are in memory at once; sample gradients and Hessian products are computed in pieces.
 
     Args:
-        module, loss: as in ``fit``.
+        module: as in ``fit``.
+        federation: the clients' data.
+        loss: as in ``fit``.
         params: where to measure: a state_dict such as ``result.params``, or a list of them, such as
-            models along a training; None takes the module's own parameters.
-        batch_size: as in ``LocalSGD``; None takes all local data at once, without noise.
+            models of several rounds; None uses the module's own parameters.
+        batch_size: as in ``LocalSGD``; None uses all local data at once, without noise.
         weights: "data" for w_i = m_i / m, "uniform" for 1 / n.
-        iterations: most products with a Hessian for one eigenvalue.
+        iterations: maximum number of Hessian products per eigenvalue.
         seed: of the vector that power iteration starts from.
     """
     require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
@@ -94,7 +98,7 @@ def estimate(
     model = Model(module, loss)
     require(
         not model.summed,
-        "a client's loss is a sum over samples with loss={!r}, the theorems take means;"
+        "a client's loss is a sum over samples with loss={!r}, but the theorems need means;"
         ' use loss="hinge"',
         loss,
     )
@@ -122,7 +126,7 @@ def estimate(
 
 
 class _Objectives(NamedTuple):
-    """The clients' losses at one place."""
+    """The clients' losses at one set of parameters."""
 
     model: Model
     params: Tree
@@ -132,7 +136,7 @@ class _Objectives(NamedTuple):
 
 
 class _Measured(NamedTuple):
-    """What was measured at one place."""
+    """What was measured at one set of parameters."""
 
     losses: Tensor  # (n,) float64, like all of these
     slopes: Tensor  # (n,) |grad f_i|
@@ -193,7 +197,7 @@ def _measure(at: _Objectives, batch_size: int | None, iterations: int, start: Te
 
 
 def _variance_share(size: int, batch_size: int | None) -> float:
-    """Variance of the smallest batch's mean in an epoch, as a share of that of one sample."""
+    """Return the variance of the smallest batch's mean, as a share of that of one sample."""
     if batch_size is None or batch_size >= size:
         return 0.0
     batch = size % batch_size or batch_size
@@ -201,7 +205,7 @@ def _variance_share(size: int, batch_size: int | None) -> float:
 
 
 def _mean_product(at: _Objectives) -> Callable[[Tensor], Tensor]:
-    """Multiplication by the Hessian of sum_i w_i f_i."""
+    """Return multiplication by the Hessian of sum_i w_i f_i."""
     rows = torch.cat([unit.rows for unit in at.units])
     weight = torch.cat([w * unit.weight for w, unit in zip(at.base, at.units, strict=True)])
     return hessian_product(at.model, at.params, at.samples, Unit(rows, weight))
@@ -210,7 +214,8 @@ def _mean_product(at: _Objectives) -> Callable[[Tensor], Tensor]:
 def _largest_eigenvalue(
     product: Callable[[Tensor], Tensor], start: Tensor, iterations: int
 ) -> float:
-    """Largest absolute eigenvalue of a symmetric matrix, from below, by power iteration."""
+    """Return the largest absolute eigenvalue of a symmetric matrix, from below, by power
+    iteration."""
     vector, before, length = start / start.norm(), 0.0, 0.0
     for done in range(iterations):
         image = product(vector)
@@ -222,7 +227,7 @@ def _largest_eigenvalue(
 
 
 def _largest(measured: list[_Measured], base: tuple[float, ...]) -> Constants:
-    """The largest of each constant over the places."""
+    """Return the largest of each constant over all parameters."""
 
     def each(values: list[Tensor]) -> tuple[float, ...]:
         return tuple(torch.stack(values).amax(0).tolist())

@@ -28,21 +28,22 @@ class Unit(NamedTuple):
 
 
 def split(label: Tensor, labels: int, weight: Tensor) -> list[Unit]:
-    """A unit for every label, its weights scaled to sum 1; empty where nobody has the label."""
+    """Return a unit for every label, with weights scaled to sum 1; empty if no sample has the
+    label."""
     order = label.argsort(stable=True)
     parts = torch.split(order, torch.bincount(label, minlength=labels).tolist())
     return [Unit(rows, weight[rows].double() / weight[rows].double().sum()) for rows in parts]
 
 
 def chosen(model: Model, params: Mapping[str, Tensor] | None) -> Tree:
-    """The trained parameters out of ``params``, or the module's own."""
+    """Return the trained parameters out of ``params``, or the module's own."""
     own = model.init()
     if params is None:
         return own
     for name, value in own.items():
         require(
             name in params,
-            "params lacks {!r}; give a state_dict of this module, such as result.params",
+            "params lacks {!r}; pass a state_dict of this module, such as result.params",
             name,
         )
         got, wanted = list(params[name].shape), list(value.shape)
@@ -53,7 +54,7 @@ def chosen(model: Model, params: Mapping[str, Tensor] | None) -> Tree:
 def loss_and_gradient(
     model: Model, params: Tree, samples: Samples, unit: Unit
 ) -> tuple[Tensor, Tensor]:
-    """() the unit's loss, and (P,) its gradient."""
+    """Return the unit's loss, and its gradient (P,)."""
     variables = {name: leaf.detach().requires_grad_() for name, leaf in params.items()}
     total = torch.zeros((), dtype=torch.float64)
     gradient = torch.zeros((), dtype=model.dtype, device=model.device)
@@ -68,7 +69,7 @@ def loss_and_gradient(
 def hessian_product(
     model: Model, params: Tree, samples: Samples, unit: Unit
 ) -> Callable[[Tensor], Tensor]:
-    """The function that multiplies (P,) vectors by the Hessian of the unit's loss."""
+    """Return a function that multiplies (P,) vectors by the Hessian of the unit's loss."""
 
     def of_piece(piece: Unit) -> Callable[[Tree], tuple[Tree]]:
         def loss(variables: Tree) -> Tensor:
@@ -98,7 +99,7 @@ def hessian_product(
 
 
 def sample_losses(model: Model, params: Tree, samples: Samples, unit: Unit) -> Tensor:
-    """(B,) float64, the loss of each sample."""
+    """Return (B,) the loss of each sample in float64."""
     with torch.no_grad():
         values = [
             model.losses(params, _batch(samples, piece)) for piece in _pieces(unit, model, PIECE)
@@ -109,7 +110,7 @@ def sample_losses(model: Model, params: Tree, samples: Samples, unit: Unit) -> T
 def gradient_variance(
     model: Model, params: Tree, samples: Samples, unit: Unit, mean: Tensor
 ) -> float:
-    """Mean squared distance of the samples' gradients from ``mean`` (P,)."""
+    """Return the mean squared distance of the samples' gradients from ``mean`` (P,)."""
 
     def gradient(row: Tensor) -> Tensor:
         def loss(variables: Tree) -> Tensor:
@@ -126,7 +127,7 @@ def gradient_variance(
 
 
 def gram(rows: Tensor) -> Tensor:
-    """(U, U) products of the rows (U, P), in float64."""
+    """Return (U, U) products of the rows (U, P), in float64."""
     found = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     for piece in torch.split(rows, COLUMNS, 1):
         found += piece.double() @ piece.double().T
@@ -134,7 +135,7 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def _pieces(unit: Unit, model: Model, width: int) -> list[Unit]:
-    """Parts of a unit, on the model's device and in its numbers."""
+    """Yield parts of a unit, on the model's device and in its dtype."""
     weight = unit.weight.to(model.device, model.dtype)
     parts = torch.split(unit.rows.to(model.device), width), torch.split(weight, width)
     return [Unit(*part) for part in zip(*parts, strict=True)]

@@ -1,4 +1,4 @@
-"""FAFL's risk: the worst reweighting of clients inside bounds, by one threshold."""
+"""FAFL's risk: the worst reweighting of clients within bounds, by one threshold."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ Levels = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class HCVaR(Aggregate):
-    """The worst average loss over all client weights in [a_i w_i, w_i / alpha_i]: FAFL, floored.
+    """The worst average loss over all client weights in [a_i w_i, w_i / alpha_i]: FAFL with a
+    floor.
 
-    A(f) = max { sum_i lam_i f_i : a_i w_i <= lam_i <= w_i / alpha_i, sum_i lam_i = 1 }
-         = min over eta of  eta + sum_i w_i [a_i (f_i - eta) + (1/alpha_i - a_i) (f_i - eta)_+]
-                                                                                (docs/explanation/theory.md)
+        A(f) = max { sum_i lam_i f_i : a_i w_i <= lam_i <= w_i / alpha_i, sum_i lam_i = 1 }
+             = min over eta of  eta + sum_i w_i [a_i (f_i - eta) + (1/alpha_i - a_i) (f_i - eta)_+]
+                                                                    (docs/explanation/theory.md)
 
-    a = 0 is FAFL's HCVaR; a > 0 is our extension: no client is ever ignored. With mu > 0, phi_mu(x)
-    = mu log(1 + e^(x/mu)) takes the place of (x)_+, which adds at most ``smoothing_bound``; the
-    dual weights are then lam_i = w_i [a_i + (1/alpha_i - a_i) sigma((f_i - eta*)/mu)]. With mu = 0
-    clients that tie at the threshold share what is left in proportion to their room. A* = 0 (mu =
-    0), or -mu sum_i room_i H(s_i) with s_i = (lam_i - w_i a_i)/room_i and H the binary entropy, on
-    the set of weights above.
+    a = 0 is FAFL's HCVaR; a > 0 is our extension, in which no client is ever ignored. With mu > 0,
+    phi_mu(x) = mu log(1 + e^(x/mu)) replaces (x)_+, which adds at most ``smoothing_bound``; the
+    dual weights are then lam_i = w_i [a_i + (1/alpha_i - a_i) sigma((f_i - eta*)/mu)]. With mu = 0,
+    clients that tie at the threshold share the remaining mass in proportion to their room. A* = 0
+    (mu = 0), or -mu sum_i room_i H(s_i) with s_i = (lam_i - w_i a_i)/room_i and H the binary
+    entropy, on the set of weights above.
 
     Args:
         alpha: level in (0, 1], one number or one per client. 1 gives the mean, all alpha_i <= w_i
@@ -67,11 +68,12 @@ class HCVaR(Aggregate):
     # ---- the threshold and what it certifies
 
     def threshold(self, losses: Vector, base: Vector) -> Tensor:
-        """A minimiser eta* of the dual: the loss above which a client gets more than its floor.
+        """Return a minimiser eta* of the dual: the loss above which a client gets more than its
+        floor.
 
-        mu = 0: the loss of the last client to receive mass. mu > 0: -inf where tau = 1 (all alpha =
-        1) and +inf where all floors are 1: the dual has no finite minimiser there, and approaches
-        the mean.
+        With mu = 0 it is the loss of the last client to receive mass. With mu > 0 it is -inf if tau
+        = 1 (all alpha = 1) and +inf if all floors are 1: the dual then has no finite minimiser and
+        approaches the mean.
         """
         f, w = loss_and_weight(losses, base)
         if not f.isfinite().all():
@@ -87,11 +89,12 @@ class HCVaR(Aggregate):
         return anchor + shift
 
     def dual_value(self, losses: Vector, base: Vector, eta: float | Tensor) -> Tensor:
-        """The dual objective at a threshold ``eta``: at least the value, equal to it at eta*."""
+        """Return the dual objective at a threshold ``eta``: at least the value, and equal to it
+        at eta*."""
         f, w = loss_and_weight(losses, base)
         bounds = self._bounds(w)
         at = torch.as_tensor(eta, dtype=torch.float64, device="cpu").detach()
-        if at.isinf():  # the limit, finite only where no mass depends on eta
+        if at.isinf():  # the limit, finite only if no mass depends on eta
             left, slope = (
                 (bounds.spare, bounds.lower + bounds.room)
                 if at < 0
@@ -101,28 +104,28 @@ class HCVaR(Aggregate):
         return at + bounds.lower @ (f - at) + bounds.room @ positive_part(f - at, self.mu)
 
     def duality_gap(self, losses: Vector, base: Vector, eta: float | Tensor) -> Tensor:
-        """dual_value(eta) - value >= 0: how far ``eta`` is from the best threshold."""
+        """Return dual_value(eta) - value >= 0: how far ``eta`` is from the best threshold."""
         return (self.dual_value(losses, base, eta) - self.value(losses, base)).clamp(min=0)
 
     def deviation(self, losses: Vector, base: Vector) -> Tensor:
-        """What the value adds to the mean loss under weights w_i / (alpha_i tau), a number ().
+        """Return what the value adds to the mean loss with weights w_i / (alpha_i tau), a scalar.
 
-        The price of unequal losses: FAFL's deviation form A = E + D. It is >= 0 where these weights
-        respect the floors, as with floor 0.
+        This is the price of unequal losses: FAFL's deviation form A = E + D. It is >= 0 if these
+        weights respect the floors, as with floor 0.
         """
         f, w = loss_and_weight(losses, base)
         cap = w / self._alpha(len(w))
         return self.value(losses, base) - (cap / cap.sum()) @ f
 
     def tau(self, base: Vector) -> Tensor:
-        """sum_i w_i / alpha_i, a number >= 1: how often the caps would hold a mass of 1."""
+        """Return sum_i w_i / alpha_i >= 1: how many times the caps could hold a mass of 1."""
         _, w = loss_and_weight(base, base)
         return (w / self._alpha(len(w))).sum()
 
     def smoothing_bound(self, base: Vector) -> Tensor:
-        """The most that smoothing adds to the value: mu ln 2 sum_i w_i (1/alpha_i - a_i).
+        """Return the most that smoothing adds to the value: mu ln 2 sum_i w_i (1/alpha_i - a_i).
 
-        It is attained where all losses are eta. FAFL, Lemma 2, has mu tau; ln 2 makes it sharp.
+        It is attained if all losses are eta. FAFL, Lemma 2, has mu tau; ln 2 makes it sharp.
         """
         _, w = loss_and_weight(base, base)
         return self.mu * math.log(2) * self._bounds(w).room.sum()
@@ -173,7 +176,7 @@ class HCVaR(Aggregate):
 
 
 def cvar(losses: Vector, base: Vector, level: float) -> Tensor:
-    """Conditional value at risk: the mean loss of the worst 1 - ``level`` of the weight.
+    """Return the conditional value at risk: the mean loss of the worst 1 - ``level`` of the weight.
 
     >>> cvar([1.0, 2.0, 3.0, 4.0], [0.25] * 4, 0.75).item()
     4.0
@@ -183,7 +186,7 @@ def cvar(losses: Vector, base: Vector, level: float) -> Tensor:
 
 
 def superquantile(losses: Vector, base: Vector, tail: float) -> Tensor:
-    """The mean loss of the worst ``tail`` of the weight, in (0, 1]: what Delta-FL minimises.
+    """Return the mean loss of the worst ``tail`` of the weight, in (0, 1]: what Delta-FL minimises.
 
     >>> superquantile([1.0, 2.0, 3.0, 4.0], [0.25] * 4, 0.5).item()
     3.5
@@ -197,11 +200,11 @@ def _several(levels: Levels) -> tuple[float, ...]:
 
 
 def _levels(name: str, levels: Levels, clients: int) -> Tensor:
-    """(n,) one level for each client."""
+    """Return (n,) one level per client."""
     values = torch.tensor(_several(levels), dtype=torch.float64)
     require(
         len(values) in (1, clients),
-        "{} has {} entries for {} clients; give one number, or one for each",
+        "{} has {} entries for {} clients; pass one number, or one per client",
         name,
         len(values),
         clients,

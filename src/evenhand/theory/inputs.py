@@ -1,4 +1,4 @@
-"""Numbers for each client as checked float64 vectors."""
+"""Checked float64 vectors of numbers per client."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Vector = Tensor | Sequence[float] | npt.NDArray[Any]
 
 
 def loss_and_weight(losses: Vector, base: Vector) -> tuple[Tensor, Tensor]:
-    """Losses (n,) and base weights (n,) as float64.
+    """Return losses (n,) and base weights (n,) as float64.
 
-    Where a weight is 0 the loss is the smallest of the others, which changes nothing.
+    A loss whose weight is 0 is replaced by the smallest of the others, which changes nothing.
     """
     f, w = vector(losses), vector(base)
     require(
         f.shape == w.shape,
-        "{} losses do not match {} base weights; give one of each per client",
+        "{} losses do not match {} base weights; pass one of each per client",
         len(f),
         len(w),
     )
@@ -36,7 +36,7 @@ def loss_and_weight(losses: Vector, base: Vector) -> tuple[Tensor, Tensor]:
 
 
 def vector(values: Vector) -> Tensor:
-    """``values`` as a float64 tensor (n,) on the CPU."""
+    """Return ``values`` as a float64 tensor (n,) on the CPU."""
     # torch takes no reversed arrays
     values = values.copy() if isinstance(values, np.ndarray) else values
     x = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
@@ -49,7 +49,7 @@ def vector(values: Vector) -> Tensor:
 
 
 def plain(values: Any) -> Any:
-    """A list, array or tensor as a tuple, which can be hashed; anything else as it is."""
+    """Return a list, array or tensor as a hashable tuple; anything else unchanged."""
     if isinstance(values, Tensor | np.ndarray):
         values = values.tolist()
     return tuple(values) if isinstance(values, list) else values
@@ -63,9 +63,9 @@ def read_vector(
     length: int | None = None,
     repeat: bool = False,
 ) -> Tensor:
-    """(n,) float64, every entry inside ``interval``.
+    """Return (n,) float64, every entry inside ``interval``.
 
-    One number counts as a vector of length 1, with ``repeat`` of any length.
+    A single number counts as a vector of length 1 or, with ``repeat``, of any length.
     """
     try:
         # torch takes no reversed or read-only arrays
@@ -91,7 +91,7 @@ def read_vector(
 def read_weights(
     name: str, values: Vector, length: int | None = None, interval: str = "(0, 1]"
 ) -> Tensor:
-    """(n,) weights inside ``interval`` that sum to 1."""
+    """Return (n,) weights inside ``interval`` that sum to 1."""
     weight = read_vector(name, values, interval, "weights are shares of 1", length)
     total = float(weight.sum())
     require(abs(total - 1) < 1e-6, "{} must sum to 1, got {:g}; divide it by its sum", name, total)
@@ -99,14 +99,14 @@ def read_weights(
 
 
 def read_levels(alpha: float | Vector, length: int | None = None) -> Tensor:
-    """(n,) or (1,) levels alpha_i."""
+    """Return (n,) or (1,) levels alpha_i."""
     return read_vector("alpha", alpha, "(0, 1]", "1 gives the plain average", length, repeat=True)
 
 
 def counts_and_caps(
     sizes: Vector, base: Vector | None, alpha: float | Vector
 ) -> tuple[Tensor, Tensor]:
-    """(n,) samples m_i and (n,) caps w_i / alpha_i, both float64."""
+    """Return (n,) samples m_i and (n,) caps w_i / alpha_i, both float64."""
     counts = read_vector("sizes", sizes, "[1, inf)", "leave out clients without samples")
     require(bool((counts == counts.round()).all()), "sizes must be whole numbers, got {}", sizes)
     weight = counts / counts.sum() if base is None else read_weights("base", base, len(counts))

@@ -1,7 +1,7 @@
 """Rademacher complexities: how well functions can fit random signs on the clients' samples.
 
-All are weighted by w_i / (alpha_i m_i), as FAFL's Theorem 3 has them; for its Theorem 4 ask for one
-client at a time.
+All are weighted by w_i / (alpha_i m_i), as in FAFL's Theorem 3; for its Theorem 4, use one client
+at a time.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ def rademacher_linear(
     alpha: float | Vector = 1.0,
     lipschitz: float = 1.0,
 ) -> float:
-    """At most how well a linear model of bounded norm can fit random signs, in closed form.
+    """Bound how well a linear model of bounded norm can fit random signs, in closed form.
 
-    lip radius sqrt(sum_i (w_i / (alpha_i m_i))^2 sum_j |x_ij|^2)
+        lip radius sqrt(sum_i (w_i / (alpha_i m_i))^2 sum_j |x_ij|^2)
 
     bounds the complexity R of FAFL's Theorem 3, given the samples, for losses that are
     ``lipschitz`` in the single output <w, x>, |w| <= radius (Talagrand's contraction and Jensen's
     inequality; Mohri, Rostamizadeh and Talwalkar 2018, ch. 5). For the linear functions themselves
-    it is at most a factor sqrt(2) too large (Latala and Oleszkiewicz), and exact when the samples
-    are orthogonal. With all |x| <= r, samples of norm r give a bound for every sample.
+    it is at most a factor sqrt(2) too large (Latala and Oleszkiewicz), and exact if the samples are
+    orthogonal. If all |x| <= r, samples of norm r give a bound for every sample.
 
     Theorem 4's R_i is the same for one client: ``rademacher_linear([x_i], radius, lipschitz=...)``.
 
     Args:
-        x: for each client an array (m_i, ...); add a column of ones for a bias.
+        x: an array (m_i, ...) per client; add a column of ones for a bias.
         radius: largest norm of the weights.
         base: w_i, summing to 1; None for the clients' data shares.
         alpha: levels in (0, 1], one number or one per client.
@@ -63,13 +63,13 @@ def rademacher_linear(
 def rademacher_vc(
     dimension: int, sizes: Vector, base: Vector | None = None, alpha: float | Vector = 1.0
 ) -> float:
-    """At most how well classifiers of a VC dimension can fit random signs, whatever the samples.
+    """Bound how well classifiers of a VC dimension can fit random signs, for any samples.
 
-    sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i       (FAFL, Remark 3)
+        sqrt(sum_i 2 d (w_i / alpha_i)^2 log(e m / d) / m_i),  m = sum_i m_i       (FAFL, Remark 3)
 
-    The remark takes losses in {-1, +1} while Theorem 3 wants them in [0, B]. The value is right for
-    both; for losses in {0, 1} half of it is, because shifting a class changes nothing and halving
-    it halves its complexity. Needs m >= d.
+    The remark has losses in {-1, +1}, but Theorem 3 needs them in [0, B]. The value is right for
+    both. For losses in {0, 1} half of it is enough, because shifting a class changes nothing and
+    halving it halves its complexity. Needs m >= d.
 
     Theorem 4's R_i is the same for one client: ``rademacher_vc(d, [m_i])``.
     """
@@ -102,22 +102,23 @@ def rademacher_monte_carlo(
     draws: int = 1000,
     seed: int = 0,
 ) -> Estimate:
-    """How well a class of functions fits random signs on these samples, by drawing signs.
+    """Estimate how well a class of functions fits random signs on these samples, by drawing signs.
 
-    the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)
-                                                                      (FAFL, before Theorem 3)
+        the mean over draws of  sup_h sum_i sum_j w_i / (alpha_i m_i) sign_ij h(z_ij)
+                                                                          (FAFL, before Theorem 3)
 
-    It is the complexity given the samples; :func:`fafl_generalisation` takes it with
-    ``measured=True``. A complexity is never negative, so a mean below 0 is given as 0. Theorem 4's
-    R_i is the same for one client alone.
+    It is the complexity given the samples; pass it to ``fafl_generalisation`` with
+    ``measured=True``. A complexity is never negative, so a mean below 0 is returned as 0. Theorem
+    4's R_i is the same for one client.
 
     Args:
-        supremum: for (D, m) weighted signs, client after client, the (D,) largest weighted sums
-            over the class: :func:`linear_class`, :func:`finite_class`, or one of your own.
+        supremum: for (D, m) weighted signs, client by client, returns the (D,) largest weighted
+            sums over the class: ``linear_class``, ``finite_class``, or your own function.
         sizes: m_i, samples of each client.
         base: w_i, summing to 1; None for the clients' data shares.
         alpha: levels in (0, 1], one number or one per client.
         draws: at least 2; the standard error falls like 1 / sqrt(draws).
+        seed: of the draws.
     """
     require_whole("draws", draws, 2)
     require_whole("seed", seed, 0)
@@ -132,7 +133,7 @@ def rademacher_monte_carlo(
         values = supremum(signs * weight)
         require(
             values.shape == shape[:1],
-            "supremum must give one value per row, {}, got shape {}",
+            "supremum must return one value per row, {}, got shape {}",
             shape[0],
             list(values.shape),
         )
@@ -142,9 +143,9 @@ def rademacher_monte_carlo(
 
 
 def linear_class(x: Sequence[Tensor | npt.NDArray[Any]], radius: float) -> Supremum:
-    """All functions <w, x> with |w| <= radius: the supremum is radius |sum_j s_j x_j|.
+    """Return the class of all <w, x> with |w| <= radius: the supremum is radius |sum_j s_j x_j|.
 
-    ``x`` holds an array (m_i, ...) for each client, as in :func:`rademacher_linear`.
+    ``x`` has an array (m_i, ...) per client, as in ``rademacher_linear``.
     """
     require_number("radius", radius, "[0, inf)")
     joined = torch.cat(_samples(x))  # (m, d)
@@ -152,7 +153,7 @@ def linear_class(x: Sequence[Tensor | npt.NDArray[Any]], radius: float) -> Supre
 
 
 def finite_class(values: Tensor | npt.NDArray[Any]) -> Supremum:
-    """The functions with these values, a row (m,) of the matrix for each."""
+    """Return the class of functions with these values, one row (m,) of the matrix per function."""
     table = torch.as_tensor(values, dtype=torch.float64, device="cpu").detach()
     require(
         table.ndim == 2 and len(table) > 0,
@@ -163,7 +164,7 @@ def finite_class(values: Tensor | npt.NDArray[Any]) -> Supremum:
 
 
 def _samples(x: Sequence[Tensor | npt.NDArray[Any]]) -> list[Tensor]:
-    """Each client's samples as (m_i, d) float64."""
+    """Return each client's samples as (m_i, d) float64."""
     arrays = [torch.as_tensor(rows, dtype=torch.float64, device="cpu").detach() for rows in x]
     require(len(arrays) > 0, "x must hold an array for each client, got none")
     for client, rows in enumerate(arrays):

@@ -67,11 +67,12 @@ class RankSpread(Aggregate):
         return mass(lam)
 
     def _teams(self, clients: int) -> tuple[Tensor, Tensor]:
-        """(n,) each client's team, counted from 0 without gaps, and (d,) the clients of each."""
+        """Return (n,) each client's team, counted from 0 without gaps, and (d,) the clients of
+        each."""
         teams = range(clients) if self.teams is None else self.teams
         require(
             len(teams) == clients,
-            "teams names {} clients, there are {}; give one team for each",
+            "teams has {} entries for {} clients; pass one per client",
             len(teams),
             clients,
         )
@@ -81,20 +82,20 @@ class RankSpread(Aggregate):
         return team, members.double()
 
     def _factor(self, w: Tensor) -> Tensor:
-        """c."""
+        """Return c."""
         team, members = self._teams(len(w))
         return self.strength * (w * members[team]).min() / max(len(members) - 1, 1)
 
 
 def _team_sums(x: Tensor, team: Tensor, members: Tensor) -> Tensor:
-    """(d,) sums over teams."""
-    # in increasing order, so that teams of the same numbers tie whatever the order of clients
+    """Return (d,) sums over teams."""
+    # sorted, so that teams with the same values tie whatever the order of clients
     order = x.argsort()
     return torch.zeros_like(members).index_add(0, team[order], x[order])
 
 
 def _rank(loss: Tensor) -> Tensor:
-    """(d,) number of entries with lower loss minus those with higher."""
+    """Return (d,) the number of entries with lower loss minus those with higher."""
     ordered = loss.sort().values
     lower = torch.searchsorted(ordered, loss, right=False)
     higher = len(loss) - torch.searchsorted(ordered, loss, right=True)

@@ -1,4 +1,4 @@
-"""HCVaR's threshold: the loss from which a client counts for more than its floor."""
+"""HCVaR's threshold: the loss above which a client counts more than its floor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Bounds(NamedTuple):
 
     lower: Tensor  # (n,) w_i a_i
     room: Tensor  # (n,) w_i (1/alpha_i - a_i)
-    mass: Tensor  # () what is left to give, 1 - sum w_i a_i
+    mass: Tensor  # () the remaining mass, 1 - sum w_i a_i
     spare: Tensor  # () room that stays empty, sum w_i / alpha_i - 1
 
 
@@ -24,7 +24,7 @@ def exact_threshold(f: Tensor, bounds: Bounds) -> Tensor:
 
 
 def exact_share(f: Tensor, bounds: Bounds) -> Tensor:
-    """(n,) the part of its room that each client fills: all above the threshold, none below.
+    """Return (n,) the part of its room that each client fills: all above the threshold, none below.
 
     Clients at the threshold share the rest.
     """
@@ -35,7 +35,7 @@ def exact_share(f: Tensor, bounds: Bounds) -> Tensor:
 
 
 def positive_part(x: Tensor, mu: float) -> Tensor:
-    """phi_mu(x) = mu log(1 + e^(x/mu)), and (x)_+ for mu = 0."""
+    """Return phi_mu(x) = mu log(1 + e^(x/mu)), and (x)_+ for mu = 0."""
     return x.clamp(min=0) + (mu * torch.log1p((-x.abs() / mu).exp()) if mu > 0 else 0)
 
 
@@ -45,10 +45,11 @@ def is_mean(bounds: Bounds) -> bool:
 
 
 def smooth_threshold(f: Tensor, bounds: Bounds, mu: float) -> tuple[Tensor, Tensor]:
-    """eta* as anchor + shift, with a loss as anchor: f - eta* is then exact for large losses.
+    """Return eta* as anchor + shift, with a loss as anchor: f - eta* is then exact for large
+    losses.
 
-    The condition is sum room sigma((f - eta)/mu) = mass or, the other way round, sum room
-    sigma((eta - f)/mu) = spare: the smaller right-hand side has the better relative precision.
+    The condition is sum room sigma((f - eta)/mu) = mass or, equivalently, sum room sigma((eta -
+    f)/mu) = spare; the smaller right-hand side has the better relative precision.
     """
     if bounds.mass <= bounds.spare:
         return _tail_threshold(f, bounds.room, bounds.mass, mu)
@@ -57,9 +58,9 @@ def smooth_threshold(f: Tensor, bounds: Bounds, mu: float) -> tuple[Tensor, Tens
 
 
 def _tail_threshold(f: Tensor, room: Tensor, target: Tensor, mu: float) -> tuple[Tensor, Tensor]:
-    """The eta with sum room sigma((f - eta)/mu) = target.
+    """Return the eta with sum room sigma((f - eta)/mu) = target.
 
-    The target is at most half the room, so that eta >= min f.
+    The target is at most half the room, so eta >= min f.
     """
 
     def filled(anchor: Tensor, shift: Tensor | float) -> Tensor:
@@ -71,7 +72,7 @@ def _tail_threshold(f: Tensor, room: Tensor, target: Tensor, mu: float) -> tuple
     while last - first > 1:
         middle = (first + last) // 2
         first, last = (middle, last) if filled(ordered[middle], 0.0) >= target else (first, middle)
-    # farther from every loss than this, the sum no longer moves
+    # farther than this from every loss, the sum no longer changes
     reach = mu * (40 + (room.sum() / target).log())
     below = ordered[first]
     above = ordered[last] if last < len(ordered) else torch.full_like(reach, torch.inf)
@@ -88,7 +89,7 @@ def _tail_threshold(f: Tensor, room: Tensor, target: Tensor, mu: float) -> tuple
 
 
 def _root(x: Tensor, room: Tensor, target: Tensor, mu: float, low: Tensor, high: Tensor) -> Tensor:
-    """The shift in [low, high] with sum room sigma((x - shift)/mu) = target.
+    """Return the shift in [low, high] with sum room sigma((x - shift)/mu) = target.
 
     Newton's method on the logarithm, kept inside by bisection.
     """

@@ -1,1 +1,1 @@
-"""How a run is trained."""
+"""Training runs: settings, the round loop, evaluation, checkpoints and results."""

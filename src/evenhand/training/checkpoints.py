@@ -1,4 +1,4 @@
-"""What a run keeps on disk to go on from, and which runs may go on from it."""
+"""Checkpoints of a run, and which runs may resume from one."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from evenhand.tree import Tree
 
 CHECKPOINT = "checkpoint.safetensors"
 HISTORY = "history.csv"
-FORMAT = 2  # checkpoints of the first have none
-FROM_THE_START = "put a copy of it back, or delete it to train from the first round"
+FORMAT = 2  # checkpoints of format 1 do not say so
+FROM_THE_START = "restore a copy, or delete it to train from the first round"
 
 
 class Start(NamedTuple):
-    """Where training begins or goes on: all that rounds change."""
+    """Where training starts or resumes: everything that rounds change."""
 
     state: State
-    memories: dict[int, Tree]  # what clients remember
+    memories: dict[int, Tree]  # by client
     history: list[Row]
     tracked: dict[int, Tensor]  # the clients' weights after some rounds
 
 
 class Then(NamedTuple):
-    """What a checkpoint says of its run."""
+    """What a checkpoint says about its run."""
 
-    extent: Extent  # how many clients, groups and teams there were, as far as it tells
-    exact: bool  # whether it knows the data by their bytes; earlier versions knew sums
+    extent: Extent  # the numbers of clients, groups and teams, if it says so
+    exact: bool  # whether it identifies the data by their bytes; earlier versions used sums
 
 
 class Checkpoints:
-    """The checkpoint of a run in a directory: enough to go on as if nothing had happened."""
+    """The checkpoint of a run in a directory: enough to resume as if nothing had happened."""
 
     def __init__(self, directory: Path, identity: str, extent: Extent) -> None:
         self.directory, self.extent = directory, extent
         self.settings = _hashed(identity)
-        # called before anything is replaced; raises where another process has taken the run over
+        # called before anything is replaced; raises if another process has taken over the run
         self.guard: Callable[[], None] = _nobody_else
         self._open()
 
     @processes.on_first
     def _open(self) -> None:
-        # a directory that cannot be written to shows now, not after hours
+        # find out now, not after hours, if the directory is not writable
         self.directory.mkdir(parents=True, exist_ok=True)
         files.clear_partial(self.directory)
 
     @processes.on_first
     def has_one_to_resume(self, resume: bool) -> bool:
-        """Whether there is a checkpoint; raises where there is one that nobody asked to resume."""
+        """Whether there is a checkpoint; raises if there is one but ``resume`` is False."""
         found = (self.directory / CHECKPOINT).exists()
         if found and not resume:
             raise RunError(
-                f"{self.directory} holds the checkpoint of an earlier run; continue it with"
+                f"{self.directory} holds the checkpoint of an earlier run; resume it with"
                 " resume=True, or use another directory"
             )
         if not found and (self.directory / "spec.toml").exists():
@@ -81,7 +81,7 @@ class Checkpoints:
         """Replace the checkpoint."""
         self.guard()
         state, memories, history, tracked = now
-        # to look at; resuming reads the checkpoint alone
+        # for people; resuming only reads the checkpoint
         files.write_rows(self.directory / HISTORY, history)
         kept = {
             "state": tree.to(state, "cpu"),
@@ -99,19 +99,19 @@ class Checkpoints:
 
     @processes.on_first
     def then(self) -> Then:
-        """What the checkpoint says of the run when it was written."""
+        """Return what the checkpoint says about the run when it was written."""
         _, about = self._read()
         return Then(Extent(*about.get("extent", self.extent)), "format" in about)
 
     @processes.on_first
     def rounds_then(self) -> int:
-        """How many rounds were done when the checkpoint was written, as far as it tells."""
+        """Return the number of rounds done when the checkpoint was written, if it says so."""
         return int(self._read()[1].get("rounds", 0))
 
     @processes.on_first
     def load(self, *identities: str) -> Start:
-        """The checkpoint, which must be of a run with one of these identities, by default the
-        present one."""
+        """Load the checkpoint; its run must have one of these identities, by default the present
+        one."""
         flat, about = self._read()
         known = {_hashed(identity) for identity in identities} or {self.settings}
         if about.get("settings") not in known:
@@ -137,12 +137,12 @@ class Checkpoints:
         ):
             raise damaged(path, "it lacks its state or history", FROM_THE_START)
         if not isinstance(extent, list | tuple) or len(extent) != len(self.extent):
-            raise damaged(path, "it does not say how many clients it is of", FROM_THE_START)
+            raise damaged(path, "it does not say how many clients it has", FROM_THE_START)
         return flat, about
 
 
 def _nobody_else() -> None:
-    """A run on one machine, which its directory's lock guards."""
+    """Do nothing: a run on one machine is guarded by its directory's lock."""
 
 
 def identify(
@@ -152,9 +152,9 @@ def identify(
     settings: Settings,
     data: str | None = None,
 ) -> str:
-    """A text that changes when a run's settings, initial model, loss or data do.
+    """Return a text that changes when a run's settings, initial model, loss or data change.
 
-    ``data``: the population's fingerprint, where it is known.
+    ``data`` is the population's fingerprint, if it is known.
     """
     start = model.init()
     parameters = Fingerprint()
@@ -169,7 +169,7 @@ def identify(
 def identify_as_before(
     model: Model, population: Population, algorithm: Algorithm, settings: Settings
 ) -> str:
-    """:func:`identify` of versions whose checkpoints have no format."""
+    """Return what ``identify`` returned in versions whose checkpoints have no format."""
     start = model.init()
     parameters = [
         (name, tuple(leaf.shape), float(leaf.double().sum())) for name, leaf in start.items()
@@ -180,7 +180,7 @@ def identify_as_before(
 
 
 def _first_loss(model: Model, population: Population, start: Tree) -> float:
-    """The loss of a few samples, which changes when the loss function does."""
+    """Return the loss of a few samples, which changes when the loss function changes."""
     first = first_samples(model, population, 8)
     few = torch.arange(len(first.y), device=model.device)
     ones = torch.ones(len(few), device=model.device, dtype=model.dtype)
@@ -188,7 +188,8 @@ def _first_loss(model: Model, population: Population, start: Tree) -> float:
 
 
 def first_samples(model: Model, population: Population, count: int) -> Samples:
-    """The first training samples, as the model takes them; zeros where there are none here."""
+    """Return the first training samples as the model takes them; zeros if the samples are
+    elsewhere."""
     return population.probe(count).to(model.dtype, model.device)
 
 

@@ -1,27 +1,27 @@
-"""The files of a run: what it is about, and for each method tables, models and counts.
+"""The files of a run directory: tables, models and counts of each method.
 
-A run of several methods has a folder for each of them; ``fit(..., out=directory)`` puts the files
-of its one method into the directory itself.
+A run of several methods has a folder per method; ``fit(..., out=directory)`` writes the files of
+its one method into the directory itself.
 
-runs/digits/
-  spec.toml            what was asked for
-  about.json           versions, seed, machine, what the data are; as they were at the first start
-  encoding.json        how a table's columns became numbers, where the data came as one
-  samples.safetensors  whose each test sample is, of which group, with which label
-  manifest.json        SHA-256 and size of these files, and of the tables
-  fedavg/
-    history.csv        a row per round
-    scores.csv         a row per client, group and team
-    validation.csv     the same on validation data, where there are any
-    over_clients.json  numbers over clients, where the server of a real federation saw sums alone
-    tally.safetensors  what the scores are made of: counts and sums by client and group
-    values.safetensors of each test sample: right or wrong, loss, prediction, score
-    weights.json       each client's effective weight at the end, for methods with an objective
-    weights.safetensors    the same at every evaluated round
-    model.safetensors  the model handed out
-    personal.safetensors   each client's own model, for methods that have them
-    manifest.json      SHA-256 and size of these files; written last
-    checkpoint.safetensors to go on from
+    runs/digits/
+      spec.toml            the spec
+      about.json           versions, seed, machine and data, as they were at the first start
+      encoding.json        how a table's columns became numbers, if the data came as a table
+      samples.safetensors  client, group and label of each test sample
+      manifest.json        SHA-256 and size of these files, and of the tables
+      fedavg/
+        history.csv        a row per round
+        scores.csv         a row per client, group and team
+        validation.csv     the same on validation data, if there are any
+        over_clients.json  metrics over clients, if the server only saw sums
+        tally.safetensors  counts and sums by client and group, from which scores are computed
+        values.safetensors of each test sample: right or wrong, loss, prediction, score
+        weights.json       each client's effective weight at the end, for methods that have one
+        weights.safetensors    the same at every evaluated round
+        model.safetensors  the trained model
+        personal.safetensors   each client's own model, for methods that have them
+        manifest.json      SHA-256 and size of these files; written last
+        checkpoint.safetensors for resuming
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ METHOD_FILES = (
     WEIGHT_HISTORY,
     OVER_CLIENTS,
 )
-PYTHON = "python"  # the name of data that a Python program gave
+PYTHON = "python"  # the name of data that came from a Python program
 
 
 class Origin(NamedTuple):
@@ -81,7 +81,7 @@ class Origin(NamedTuple):
 
 @processes.on_first
 def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
-    """Write a run of one method into a directory; refuse one that holds another run."""
+    """Write a run of one method into a directory; refuse a directory with another run."""
     import tomli_w
 
     from evenhand.algorithms.naming import described, label_of  # loads every method
@@ -116,8 +116,10 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
 def run_table(
     name: str, module: nn.Module, settings: Settings, methods: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """What a Python program asked for, in the form of a spec. Data and module are its own, so the
-    spec tells of them and cannot make them again."""
+    """Return a Python program's run in the form of a spec.
+
+    Data and module belong to the program, so the spec describes them but cannot rebuild them.
+    """
     from evenhand.algorithms.naming import plain_fields
 
     device = settings.device or next(module.parameters()).device
@@ -150,7 +152,7 @@ def run_table(
 
 
 def _named(value: Any) -> str:
-    """A name, or what a function or an engine is called."""
+    """Return a name, or the name of a function or an engine."""
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
@@ -162,8 +164,8 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _goes_on(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether both tell of one run: its directory may have been moved, and it may have gone on for
-    more rounds."""
+    """Whether both tables describe one run, which may have been moved or resumed with more
+    rounds."""
     moved = {**then, "name": now["name"]}
     return moved == now or (
         then.get("rounds", 0) < now["rounds"] and {**moved, "rounds": now["rounds"]} == now
@@ -180,13 +182,16 @@ def about_run(
     device: str,
     packages: Sequence[str] = PACKAGES,
 ) -> dict[str, Any]:
-    """What a run says about itself: data, machine, versions, and what a server learns of a single
-    client with each method, by label. ``spec``: the text of its spec."""
+    """Return what a run records about itself: data, machine, versions, and what the server sees.
+
+    The latter is listed by the method's label: what the server sees client by client, and what
+    stays with the clients. ``spec`` is the text of the spec.
+    """
     census, params = population.census(weights), dict(module.named_parameters())
     encoding = population.encoding if isinstance(population, Federation) else None
     return {
         "spec": identity(spec),
-        "sealed": True,  # there are manifests; runs of earlier versions have none
+        "sealed": True,  # it has manifests; runs of earlier versions have none
         "data": population.fingerprint(),
         "judged_on": "test" if population.judged_part == "test" else "training",
         "labels": list(population.label_names),
@@ -205,13 +210,13 @@ def about_run(
 
 
 def identity(spec: str) -> str:
-    """A short text that changes when the text of a spec does."""
+    """Return a short text that changes when the text of a spec changes."""
     return hashlib.sha256(spec.encode()).hexdigest()
 
 
 def write_samples(federation: Population, directory: Path) -> None:
-    """Write whose each test sample is, its group and label, and how a table was encoded."""
-    if not isinstance(federation, Federation):  # samples are with the nodes
+    """Write client, group and label of each test sample, and how a table was encoded."""
+    if not isinstance(federation, Federation):  # the nodes have the samples
         return
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
@@ -224,14 +229,15 @@ def write_samples(federation: Population, directory: Path) -> None:
 
 
 def _guess(y: torch.Tensor) -> torch.Tensor:
-    """(2,) what a model that knows nothing would say: the most frequent label, and the mean."""
+    """Return (2,) what a model that knows nothing would predict: the most frequent label, and
+    the mean."""
     values, counts = torch.unique(y, return_counts=True)
     return torch.stack([values[counts.argmax()].double(), y.double().mean()])
 
 
 @processes.on_first
 def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
-    """Write a finished method; its manifest last, since that marks it as finished."""
+    """Write a finished method; its manifest comes last, because it marks the method as finished."""
     _write_method(result, folder)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
@@ -239,7 +245,7 @@ def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -
 
 
 def _write_method(result: Outcome, folder: Path) -> None:
-    (folder / MANIFEST).unlink(missing_ok=True)  # it is not finished while it is written
+    (folder / MANIFEST).unlink(missing_ok=True)  # not finished while it is being written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
     if result.personal is not None:
@@ -263,7 +269,7 @@ def _write_method(result: Outcome, folder: Path) -> None:
     files.write_tensors(
         folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()}
     )
-    if len(result.values):  # of a real federation, samples are with its nodes
+    if len(result.values):  # in a real federation, the nodes have the samples
         kept = {name: torch.from_numpy(values) for name, values in result.outcomes.items()}
         if "correct" in result.tally:
             kept["value"] = kept["value"].to(torch.uint8)

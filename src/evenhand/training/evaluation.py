@@ -1,4 +1,4 @@
-"""How clients and groups fare: the models that clients would use, evaluated by exchanges."""
+"""Evaluation: how the models that clients would use perform for each client and group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from evenhand.tree import Tree
 
 
 class Judge:
-    """Evaluates the models that clients would use, by exchanges."""
+    """Evaluates the models that clients would use."""
 
     def __init__(
         self,
@@ -43,17 +43,17 @@ class Judge:
         self.census, self.exchange = census, exchange
         self.part = population.judged_part
         self.work = Evaluate(algorithm, population.groups, self.part, by_client=exchange.by_client)
-        # one of each kind: engines prepare a kind of work once
+        # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(Algorithm(), population.groups, "train")
-        # the last training losses, and the state they are of
+        # the last training losses, and the state they belong to
         self._losses: tuple[State, Tensor] | None = None
-        # full tallies of the last model, likewise
+        # full tallies of the last model, and its state
         self._tallied: tuple[State, Replies] | None = None
 
     def result(
         self, state: State, rounds: int, history: list[Row], tracked: dict[int, Tensor]
     ) -> Result:
-        """What a run of so many rounds that ends with ``state`` leaves."""
+        """Return the result of a run that ends with ``state`` after so many rounds."""
         population, certificate = self.population, self.certificate(state, rounds)
         params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
         tally = self.tally(state, rounds)
@@ -80,8 +80,10 @@ class Judge:
         )
 
     def numbers(self, state: State, round: int, last: bool = False) -> Row:
-        """Loss and accuracy over clients, for the history. ``last``: of the run's last model, whose
-        tallies will be asked for."""
+        """Return loss and accuracy over clients, for the history.
+
+        ``last`` says that this is the run's last model, whose tallies will be needed.
+        """
         if not last:
             return self.read(self._judged(self.work, state, round))
         replies = self._judged(self._full(self.part), state, round)
@@ -90,14 +92,14 @@ class Judge:
         return self.read(replies)
 
     def look(self, state: State, ids: Tensor) -> Look | None:
-        """The same question to those of clients ``ids`` that have something to judge on, in company
-        with other work."""
+        """Return an evaluation by those of clients ``ids`` that have data for it, to send with
+        other work."""
         ids = ids[self.population.sizes(self.part)[ids] > 0]
         return Look(self.work, self._task(state), ids) if len(ids) else None
 
     def read(self, replies: Replies) -> Row:
-        """Numbers over the clients that have evaluated."""
-        if not len(replies.ids):  # of a real federation, where all can be away
+        """Return metrics over the clients that have evaluated."""
+        if not len(replies.ids):  # in a real federation, all clients can be offline
             return {"loss": math.nan}
         if not self.work.by_client:
             return dict(from_client_sums(replies.total))
@@ -107,16 +109,16 @@ class Judge:
         }
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
-        """Full tallies of all clients on a part of their data, by default the one that the history
-        is about."""
+        """Return full tallies of all clients on one split, by default the one used in the
+        history."""
         if part is None and self._tallied is not None and self._tallied[0] is state:
             replies = self._tallied[1]
         else:
             replies = self._judged(self._full(part or self.part), state, round)
         if not len(replies.ids):
             raise RunError(
-                "no client has answered the last evaluation; start the run again, it goes on from"
-                " its last round"
+                "no client answered the last evaluation; start the run again to resume it from its"
+                " last round"
             )
         return dense(replies, self.population.clients)
 
@@ -131,8 +133,8 @@ class Judge:
         )
 
     def shared_columns(self, state: State, round: int) -> Columns:
-        """Accuracy and loss of the shared model, where clients use models of their own and there is
-        a trained one beside them."""
+        """Return accuracy and loss of the shared model, if clients use their own models besides
+        it."""
         shared = self.algorithm.result(state)
         if (
             not self.algorithm.personal
@@ -146,14 +148,14 @@ class Judge:
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 
     def outcomes(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Outcomes:
-        """(N,) how each sample of the judged part is served; empty where samples are elsewhere."""
+        """Return (N,) the outcome of each evaluated sample; empty if the samples are elsewhere."""
         if not isinstance(self.population, Federation):
             return {"value": np.zeros(0)}
-        with one_thread():  # as evaluation
+        with one_thread():  # like the evaluation
             return sample_outcomes(self.model, self.population.judged, params, personal)
 
     def _judged(self, work: Evaluate, state: State, round: int) -> Replies:
-        # clients with something to judge on
+        # clients with data to evaluate on
         ids = self.population.sizes(work.part).nonzero().flatten()
         return self.exchange.exchange(work, self._task(state), ids, round)
 
@@ -161,24 +163,25 @@ class Judge:
         return Task(shared={"model": self.algorithm.result(state)})
 
     def certificate(self, state: State, round: int) -> Certificate | None:
-        """Which weight each client has at its training loss; None where the method cannot tell."""
+        """Return each client's effective weight at its training loss; None if the method has
+        none."""
         reporting = self.algorithm.reporting()
         if (
             reporting is None
             or type(reporting).certificate is Reporting.certificate
             or not self.exchange.by_client
         ):
-            return None  # without an exchange about the training data
+            return None  # and skip the evaluation on training data
         losses = self.training_losses(state, round)
         if not bool(losses.isfinite().all()):
             return None
         found = reporting.certificate(state, losses, self.census)
-        # weights that sum to nothing say nothing of who counts for how much
+        # weights that sum to zero do not say who counts how much
         total = 0.0 if found is None else float(found.weights.sum())
         return found if total and math.isfinite(total) else None
 
     def weight_columns(self, certificate: Certificate, state: State, round: int) -> Columns:
-        """A row per client: its training loss, base weight and effective weight."""
+        """Return a row per client: its training loss, base weight and effective weight."""
         names = [self.population.name(client) for client in range(self.population.clients)]
         columns = {
             "loss": self.training_losses(state, round),
@@ -188,10 +191,10 @@ class Judge:
         return {"name": names, **{key: values.numpy() for key, values in columns.items()}}
 
     def training_losses(self, state: State, round: int) -> Tensor:
-        """(n,) each client's loss on its training data, of the model handed out: what methods
-        compare, a sum for "hinge_sum".
+        """Return (n,) each client's training loss of the trained model, as methods compare it.
 
-        All are NaN where one has not answered: weights are about everyone's losses.
+        For "hinge_sum" it is a sum. All are NaN if a client has not answered, because weights
+        depend on all losses.
         """
         if self._losses is None or self._losses[0] is not state:
             everyone = torch.arange(self.population.clients)
@@ -209,7 +212,7 @@ class Judge:
         return self._losses[1]
 
     def personal(self, state: State) -> list[dict[str, Tensor]] | None:
-        """Each client's own model, where the method gives it one."""
+        """Return each client's own model, if the method has such models."""
         if not self.algorithm.personal or not self.exchange.here:
             return None
         shared = {"model": self.algorithm.result(state)}
@@ -222,15 +225,17 @@ class Judge:
 
 
 def _split_off(tally: Tally) -> dict[str, float]:
-    """Take the sums over clients out of a tally, and tell what they tell."""
+    """Take the sums over clients out of a tally, and return the metrics computed from them."""
     sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in NAMES if name in tally}
     found = {"clients": float(sums["clients"]), **from_client_sums(sums)} if sums else {}
     return {name: value for name, value in found.items() if name != "loss"}
 
 
 def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Loss and accuracy over clients, and that of the worst group, from the clients' plain tallies
-    (..., K, A): (...) by name, a number for every run in front."""
+    """Return loss, accuracy over clients and accuracy of the worst group.
+
+    ``each`` has the clients' plain tallies (..., K, A); the metrics are (...), one per run.
+    """
     sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
     if not classifies:

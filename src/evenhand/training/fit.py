@@ -27,7 +27,7 @@ from evenhand.training.server import SingleServer
 from evenhand.training.settings import Options, Settings, takes_settings
 from evenhand.training.start import open_store, prepare, require_out
 
-# called after every round with the rounds done and the history row
+# called after every round with the number of rounds done and the history row
 Progress = Callable[[int, Row], None]
 
 
@@ -44,27 +44,36 @@ def fit(
     progress: Progress | None = None,
     **options: Unpack[Options],
 ) -> Result:
-    """Train ``module`` on ``federation`` with ``algorithm``.
+    """Train ``module`` on ``federation`` with a method, and evaluate the result.
 
-    Training starts from the module's own parameters and leaves the module unchanged. Same
-    arguments, same result, byte for byte, on one engine and device.
+    Training starts from the module's own parameters and leaves the module unchanged. The same
+    arguments give the same result, byte for byte, on the same engine and device.
+
+    >>> import torch
+    >>> import evenhand as eh
+    >>> fed = eh.datasets.digits(clients=4)
+    >>> result = eh.fit(torch.nn.Linear(64, 10), fed, eh.FedAvg(), rounds=2, loss="cross_entropy")
+    >>> len(result.history), list(result.summary)
+    (2, ['mean', 'worst10', 'best10', 'worst', 'std'])
 
     Args:
-        federation: the clients' data; a population without samples where ``engine`` is an engine
+        module: the network to train.
+        federation: the clients' data; a population without samples if ``engine`` is an engine
             object that reaches clients elsewhere.
-        settings: how to train, as a value; by default :class:`Settings`' defaults. Its fields can
-            be given as keywords of their own: ``fit(..., rounds=50, loss="mse")``.
-        out: a run directory, which :func:`evenhand.load` and :func:`evenhand.report` read when the
-            run is done, with checkpoints until then; None keeps nothing on disk.
-        resume: go on from the checkpoint in ``out`` if there is one; all other arguments must be
-            those of the first call. But the federation may have more clients, with the next
-            numbers: they join the run (:meth:`evenhand.Algorithm.join`). And a run that is done may
-            go on with more rounds, as if it had been asked for so many at first.
-        progress: called after every round with the number of rounds done and the history row; of
+        algorithm: the method, such as ``FedAvg()`` or ``QFFL(q=1)``.
+        settings: how to train, as one value; by default ``Settings()``.
+        out: a run directory, which ``evenhand.load`` and ``evenhand.report`` can read when the run
+            is done; it also has the checkpoints. None writes nothing.
+        resume: resume from the checkpoint in ``out``, if there is one. All other arguments must be
+            the same, with two exceptions: the federation may have additional clients at the end,
+            which join the run (``Algorithm.join``), and a finished run may be given more rounds.
+        progress: called after every round with the number of rounds done and the history row; with
             several processes, by the first.
+        **options: fields of ``evenhand.Settings``, such as ``rounds=50`` or ``loss="mse"``; they
+            override ``settings``.
 
-    The other keywords are the fields of :class:`evenhand.Settings`: loss, rounds, local, cohort,
-    seed, engine, weights, device, eval_every, checkpoint_every, track_weights, precision, evaluate.
+    Returns:
+        Models, a row per round, and scores per client and group.
     """
     settings = Settings.of(settings, options)
     origin = Origin(module, federation, settings)
@@ -90,7 +99,7 @@ def fit(
 
 
 def _note(out: Path, model: Model, engine: Engine) -> None:
-    """Write where a run begins, or goes on; one that is done stays as it is."""
+    """Record where a run starts or resumes; a finished run stays as it is."""
     if not processes.from_first(lambda: (out / SCORES).exists(), "whether the run is done"):
         here = place_of(str(model.device)) | {"engine": type(engine).__name__.lower()}
         note_place(out, here)
@@ -109,10 +118,11 @@ def train(
     begun: Callable[[Model, Engine], None] = lambda model, engine: None,
     guard: Callable[[], None] | None = None,
 ) -> Result:
-    """:func:`fit` without the run directory: ``out`` gets the checkpoint and the history alone.
+    """Do what ``fit`` does without a run directory: ``out`` only gets the checkpoint and the
+    history.
 
-    ``begun`` is called once ``out`` was found to be of this run; ``guard`` before each checkpoint,
-    and raises where the run is no longer ours.
+    ``begun`` is called once ``out`` is known to belong to this run. ``guard`` is called before each
+    checkpoint, and raises if the run now belongs to another process.
     """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
@@ -121,7 +131,7 @@ def train(
     model, census, state = prepared
     engine = choose(settings.engine, model, federation)
     if isinstance(settings.engine, str):
-        # by a measurement, perhaps: all processes take what the first has found
+        # perhaps chosen by measuring: all processes use what the first has chosen
         engine = processes.from_first(lambda: engine)
     attached = engine.attach(model, federation, settings.seed)
     exchange = processes.split(attached, model, federation)

@@ -1,6 +1,6 @@
-"""What is noted of each round, made into rows of the histories when somebody reads them.
+"""Notes about each round, converted to rows of the history when they are read.
 
-Numbers may still be tensors on a GPU, and it may not be known yet who has answered.
+Until then, values may be tensors on a GPU, and it may be unknown which clients have replied.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from torch import Tensor
 
 from evenhand.metrics.scores import Row
 
-Rows = Tensor | None  # (R',) which runs of a stack; None is all of them
-Columns = tuple[list[int] | None, Row]  # which runs (None: all), and their values by name
-Missing = dict[int, set[int]]  # clients without an answer that counts, by run
+Rows = Tensor | None  # (R',) which runs of a stack; None means all
+Columns = tuple[list[int] | None, Row]  # which runs (None means all), and their values by name
+Missing = dict[int, set[int]]  # clients without a valid reply, by run
 
 
 class Notes:
-    """Notes of the rounds of some runs.
+    """Notes about the rounds of some runs.
 
     Args:
-        histories: a row per round, of each run.
-        name: of a client.
+        histories: a row per round, for each run.
+        name: returns the name of a client.
     """
 
     def __init__(self, histories: list[list[Row]], name: Callable[[int], str]) -> None:
         self.histories, self.name = histories, name
         self._open: list[list[Columns | Callable[[], Iterable[Columns]]]] = []  # by round
-        self._silent: Missing = {}  # in the question of the present round
+        self._silent: Missing = {}  # to the question of this round
 
     def begin(self, round: int, lr: float | list[float]) -> None:
-        """Begin with a round (the first is 0)."""
+        """Begin a round (the first is 0)."""
         row: Row = {"round": round + 1, "lr": lr, "asked": 0, "answered": 0}
         self._open.append([(None, row | {"left_out": "", "void": False})])
         self._silent = {}
 
     def add(self, runs: list[int] | None, columns: Row) -> None:
-        """Note columns of the present round: a value for all runs, or a list with one for each."""
+        """Note columns of this round: one value for all runs, or a list with one per run."""
         self._open[-1].append((runs, columns))
 
     def silent(self, missing: Missing) -> None:
-        """Note who did not answer the question before the round."""
+        """Note which clients did not answer the question before the round."""
         for run, clients in missing.items():
             self._silent.setdefault(run, set()).update(clients)
 
@@ -56,9 +56,11 @@ class Notes:
         """Note that ``count`` clients were asked to train in some runs.
 
         Args:
-            missing: tells who did not answer.
-            info: what the method says of its step.
-            wait: do not ask ``missing`` before the notes are read.
+            rows: the runs.
+            count: the number of clients.
+            missing: returns the clients that did not reply.
+            info: the method's metrics of its step.
+            wait: do not call ``missing`` before the notes are read.
         """
         runs = None if rows is None else rows.tolist()
         later = partial(self._answered, runs, count, self._silent, missing, info)
@@ -86,7 +88,7 @@ class Notes:
                 yield some, columns
 
     def settle(self, done: int) -> None:
-        """Make rows of the first ``done`` rounds, as far as they are not there yet."""
+        """Make the rows of the first ``done`` rounds that do not exist yet."""
         for _ in range(done - len(self.histories[0])):
             record = self._open.pop(0)
             rows: list[Row] = [{} for _ in self.histories]

@@ -1,8 +1,8 @@
-"""Manifests: SHA-256 and size of the files of a folder, so that a changed byte is noticed.
+"""Manifests: SHA-256 and size of the files of a folder, so that any change is noticed.
 
-A method's manifest is written after its other files, and names its run, data and method: with it
-the method is finished, and another method's files are not taken for its own. A run's manifest is
-renewed by whoever writes the run's files. Folders of earlier versions have none.
+A method's manifest is written after its other files, and names its run, data and method: it marks
+the method as finished, and prevents mixing up the files of two methods. A run's manifest is updated
+whenever the run's files are written. Folders of earlier versions have none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from evenhand.reading import RESTORE, damaged, read_json
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-CHANGED = "it is not what was written"
+CHANGED = "its content has changed"
 
 
 class Owner(NamedTuple):
@@ -32,18 +32,19 @@ class Owner(NamedTuple):
 
     @classmethod
     def of(cls, about: Mapping[str, Any], method: str = "") -> Owner:
-        """``about``: what the run says about itself."""
+        """Return the owner, given the content of about.json."""
         return cls(str(about.get("spec", "")), str(about.get("data", "")), method)
 
 
 class Entry(NamedTuple):
-    """What is known of a file."""
+    """Checksum and size of a file."""
 
     sha256: str
     size: int
 
     @classmethod
     def read(cls, path: Path) -> Entry:
+        """Compute the entry of a file."""
         with path.open("rb") as file:
             return cls(hashlib.file_digest(file, "sha256").hexdigest(), path.stat().st_size)
 
@@ -58,7 +59,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path, way_out: str = RESTORE) -> Manifest | None:
-        """The manifest of a folder; None where it has none."""
+        """Read the manifest of a folder; None if it has none."""
         path = folder / MANIFEST
         if not path.exists():
             return None
@@ -66,12 +67,12 @@ class Manifest:
         if found.pop("sha256", None) != _digest(found):
             raise damaged(path, CHANGED, way_out)
         if found["format"] != FORMAT:
-            raise RunError(f"{path} was written by a later version; read it with that")
+            raise RunError(f"{path} was written by a later version; update evenhand to read it")
         entries = {name: Entry(**entry) for name, entry in found["files"].items()}
         return cls(folder, Owner(found["run"], found["data"], found["method"]), entries)
 
     def write(self) -> None:
-        """Write it beside the files."""
+        """Write it next to the files."""
         content = {
             "format": FORMAT,
             **self.owner._asdict(),
@@ -80,30 +81,30 @@ class Manifest:
         files.write_json(self.folder / MANIFEST, {**content, "sha256": _digest(content)})
 
     def fault(self, name: str) -> str:
-        """What is wrong with a file, in words; "" where it is as it was written."""
+        """Say what is wrong with a file; "" if it is unchanged."""
         path, entry = self.folder / name, self.entries[name]
         try:
             if not path.is_file():
                 return "it is a directory" if path.is_dir() else "it is missing"
             if path.stat().st_size != entry.size:
-                return f"it has {path.stat().st_size} bytes, {entry.size} were written"
+                return f"it has {path.stat().st_size} bytes instead of {entry.size}"
             return "" if Entry.read(path) == entry else CHANGED
         except OSError as error:
             return f"it cannot be read ({error.strerror})"
 
     def faults(self) -> Iterator[tuple[str, str]]:
-        """Each file that is not as it was written, and what is wrong with it."""
+        """Yield each changed file, and what is wrong with it."""
         for name in self.entries:
             if fault := self.fault(name):
                 yield name, fault
 
     def misplaced(self, owner: Owner) -> str:
-        """Why this cannot be the manifest of ``owner``, in words; "" where it is."""
+        """Say why this cannot be the manifest of ``owner``; "" if it is."""
         if self.owner.method != owner.method:
-            return f"it is of {self.owner.method or 'a whole run'}"
+            return f"it belongs to {self.owner.method or 'a whole run'}"
         if self.owner.run != owner.run:
-            return "it is of a run with other settings"
-        return "it is of a run with other data" if self.owner.data != owner.data else ""
+            return "it belongs to a run with other settings"
+        return "it belongs to a run with other data" if self.owner.data != owner.data else ""
 
 
 def _digest(content: Mapping[str, Any]) -> str:
@@ -111,31 +112,32 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def seal(folder: Path, names: Iterable[str], owner: Owner) -> None:
-    """Write the manifest of those files ``names`` that there are."""
+    """Write the manifest of the files ``names``, as far as they exist."""
     entries = {name: Entry.read(folder / name) for name in names if (folder / name).is_file()}
     Manifest(folder, owner, entries).write()
 
 
 def renew(folder: Path, names: Iterable[str], owner: Owner | None = None) -> None:
-    """Put those files ``names`` that there are into the manifest; others in it stay.
+    """Update the files ``names`` in the manifest, as far as they exist; other entries stay.
 
-    ``owner``: by default, the one that it has.
+    ``owner`` is by default the present one.
     """
     try:
         known = Manifest.read(folder) or Manifest(folder, Owner())
-    except RunError:  # it is about to be whole again
+    except RunError:  # it is about to be repaired
         known = Manifest(folder, Owner())
-    if owner is not None and known.owner.method != owner.method:  # another's, in its place
+    if owner is not None and known.owner.method != owner.method:  # it belongs to another method
         known = Manifest(folder, owner)
     found = {name: Entry.read(folder / name) for name in names if (folder / name).is_file()}
     Manifest(folder, owner or known.owner, {**known.entries, **found}).write()
 
 
 class Sealed:
-    """A folder whose files are checked before they are read, where it has a manifest.
+    """A folder whose files are checked before they are read, if it has a manifest.
 
     Args:
-        way_out: what to do where a file is damaged.
+        folder: the folder.
+        way_out: what to do if a file is damaged, for the error message.
         owner: whose files they must be.
     """
 
@@ -152,7 +154,7 @@ class Sealed:
         return name in self.manifest.entries
 
     def path(self, name: str) -> Path:
-        """A file that is as it was written; raises where it is not."""
+        """Return the path of an unchanged file; raise if it has changed."""
         if self.manifest is not None:
             if not self.has(name):
                 raise damaged(self.folder / MANIFEST, f"it does not list {name}", self.way_out)

@@ -1,4 +1,4 @@
-"""What a run leaves: models, a row per round, a row per client and group."""
+"""The outcome of a run: models, a row per round, a row per client and group."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run leaves: models, a row per round, a row per client and group."""
+    """The outcome of a run: models, a row per round, a row per client and group."""
 
     algorithm: Algorithm
-    # the model handed out, with the keys of module.state_dict(), on the CPU
+    # the trained model, with the keys of module.state_dict(), on the CPU
     params: dict[str, Tensor] = field(repr=False)
     # each client's own model, for methods that have them
     personal: list[dict[str, Tensor]] | None = field(repr=False)
@@ -35,27 +35,27 @@ class Outcome:
     history_rows: list[Row] = field(repr=False)
     # a row per client, then one per group and one per team
     score_columns: Columns = field(repr=False)
-    # what the scores are made of: (n, A, ...) by name, see evenhand.metrics.tallies
+    # counts and sums behind the scores: (n, A, ...) by name, see evenhand.metrics.tallies
     tally: Tally = field(repr=False)
-    # (N,) of each sample that scores are about, by name: see evenhand.metrics.outcomes
+    # (N,) of each evaluated sample, by name: see evenhand.metrics.outcomes
     outcomes: Outcomes = field(repr=False)
     # the tally's confusion counts, with names
     counts: Counts | None = field(default=None, repr=False)
-    # as score_columns, on the validation data where there are any
+    # as score_columns, on the validation data if there are any
     validation: Columns | None = field(default=None, repr=False)
-    # the objective at the end, and how well weights explain it
+    # the objective at the end, effective weights, and the duality gap
     certificate: Certificate | None = field(default=None, repr=False)
-    # the summary and how many it is of, where sums are all
+    # the summary and the number of clients, if the server only saw sums
     over_clients: dict[str, float] | None = field(default=None, repr=False)
     weight_columns: Columns = field(default_factory=dict, repr=False)  # a row per client
-    # (T,) after which rounds weights were tracked
+    # (T,) the rounds after which weights were tracked
     weight_rounds: list[int] = field(default_factory=list, repr=False)
     # (T, n) each client's effective weight then; rows sum to one
     weight_history: Floats | None = field(default=None, repr=False)
 
     @property
     def values(self) -> Floats:
-        """(N,) of each sample that scores are about: 1 or 0 for right or wrong, else its loss."""
+        """(N,) of each evaluated sample: 1 or 0 for right or wrong, or its loss for regression."""
         return self.outcomes["value"]
 
     @cached_property
@@ -67,7 +67,7 @@ class Outcome:
 
     @cached_property
     def scores(self) -> pd.DataFrame:
-        """One row per client, then one per group and team, on the test data (training data where
+        """One row per client, then per group and team, on the test data (or training data if
         there are none)."""
         import pandas as pd
 
@@ -75,16 +75,20 @@ class Outcome:
 
     @cached_property
     def weights(self) -> pd.DataFrame:
-        """One row per client: its training loss, base weight and effective weight at the end; empty
-        where a method has none."""
+        """One row per client: its training loss, base weight and effective weight at the end.
+
+        Empty if the method has no effective weights.
+        """
         import pandas as pd
 
         return pd.DataFrame(self.weight_columns)
 
     @property
     def summary(self) -> dict[str, float]:
-        """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy
-        (NaN for regression)."""
+        """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy.
+
+        NaN for regression.
+        """
         if self.over_clients is not None:
             return {name: value for name, value in self.over_clients.items() if name != "clients"}
         return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])

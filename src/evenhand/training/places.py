@@ -1,4 +1,4 @@
-"""Directories that runs are written into: found free, and held by one process at a time."""
+"""Run directories: finding a free one, and locking it for one process at a time."""
 
 from __future__ import annotations
 
@@ -16,8 +16,11 @@ from evenhand.locks import HOLDER, LOCK, Held, hold
 
 @contextmanager
 def alone(*directories: str | Path) -> Iterator[None]:
-    """Work alone in directories, which are made where they are missing; of several processes the
-    first holds them. A directory that was made here and stays empty is removed again."""
+    """Lock directories, creating those that are missing; with several processes, the first locks
+    them.
+
+    A directory that was created here and stays empty is removed again.
+    """
     with ExitStack() as held:
 
         def enter() -> None:
@@ -30,11 +33,12 @@ def alone(*directories: str | Path) -> Iterator[None]:
 
 @contextmanager
 def new_place(wanted: Path, numbered: bool, remedy: str) -> Iterator[Path]:
-    """Work alone in a directory for a new run, never one that holds something.
+    """Lock a directory for a new run, never one that contains anything.
 
     Args:
-        numbered: make a directory, with -2, -3, ... after a name that is taken.
-        remedy: what to do where ``wanted`` itself holds something.
+        wanted: the directory.
+        numbered: create a new directory, with -2, -3, ... appended to a name that is taken.
+        remedy: what to do if ``wanted`` itself is not empty, for the error message.
     """
     with ExitStack() as held:
         yield processes.from_first(
@@ -44,20 +48,20 @@ def new_place(wanted: Path, numbered: bool, remedy: str) -> Iterator[Path]:
 
 
 def is_free(directory: Path) -> bool:
-    """Whether a directory holds nothing, or only what a process left that was killed before it had
-    written its first file."""
+    """Whether a directory is empty, apart from leftovers of a process killed before its first
+    file."""
     return all(
         files.is_partial(path) or path.name in (LOCK, HOLDER) for path in directory.iterdir()
     )
 
 
 def _made(held: ExitStack, wanted: Path) -> Path:
-    """A directory that was not there before."""
+    """Create a directory that did not exist."""
     wanted.parent.mkdir(parents=True, exist_ok=True)
     for number in count(1):
         path = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         try:
-            os.mkdir(path)  # of processes that start at the same moment, one succeeds
+            os.mkdir(path)  # if several processes start at once, one succeeds
             _enter(held, path, made=True)
         except (FileExistsError, Held):
             continue
@@ -66,13 +70,13 @@ def _made(held: ExitStack, wanted: Path) -> Path:
 
 
 def _taken(held: ExitStack, wanted: Path, remedy: str) -> Path:
-    """The directory itself, which may be there if it is free."""
+    """Return the directory itself, which may exist if it is free."""
     there = wanted.exists()
-    # somebody's files are not even touched, unless a run is perhaps at work among them
+    # do not touch other files, not even to lock, unless a run may be active there
     if there and not is_free(wanted) and not (wanted / LOCK).exists():
         raise RunError(f"{wanted} is not empty; {remedy}")
     _enter(held, wanted, not there)
-    if not is_free(wanted):  # now that nobody else writes
+    if not is_free(wanted):  # check again, now that nobody else writes
         raise RunError(f"{wanted} is not empty; {remedy}")
     files.clear_partial(wanted)
     return wanted

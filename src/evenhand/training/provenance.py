@@ -1,7 +1,7 @@
-"""Where a run was begun, and with what: machine, versions, device and engine.
+"""Where a run was started, and with what: machine, versions, device and engine.
 
-``about.json`` keeps what was true at the first start. A run that goes on elsewhere says so in its
-list ``resumed``.
+``about.json`` keeps what was true at the first start. If a run is resumed elsewhere, that is added
+to its list ``resumed``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ RESUMED = "resumed"
 
 
 class ElsewhereWarning(UserWarning):
-    """A run goes on with another machine, version, device or engine."""
+    """A run is resumed with another machine, version, device or engine."""
 
 
 def place_of(device: str, packages: Sequence[str] = PACKAGES) -> dict[str, Any]:
-    """This machine, as about.json has it."""
+    """Describe this machine in the form of about.json."""
     return {
         "device": device,
         "machine": platform.platform(),
@@ -47,13 +47,14 @@ def _version_of(package: str) -> str:
 
 
 def begun_at(directory: Path) -> dict[str, Any]:
-    """What about.json says of where a run was begun and went on; nothing where there is none."""
+    """Return where a run was started and resumed, from about.json; empty if there is none."""
     about = _about(directory)
     return {key: about[key] for key in (*PLACE, RESUMED) if key in about}
 
 
 def _about(directory: Path) -> dict[str, Any]:
-    """What a run says about itself, which must be what was written; nothing where it is begun."""
+    """Return the content of about.json, which must be unchanged; empty if the run is just
+    starting."""
     path, sealed = directory / ABOUT, Sealed(directory)
     if not path.exists():
         return {}
@@ -62,14 +63,14 @@ def _about(directory: Path) -> dict[str, Any]:
 
 @processes.on_first
 def begun_engine(directory: Path) -> str | None:
-    """The engine that a run was begun with, where its directory tells."""
+    """Return the engine that a run was started with, if its directory says so."""
     engine: str | None = begun_at(directory).get("engine")
     return engine
 
 
 @processes.on_first
 def note_place(directory: Path, now: Mapping[str, Any]) -> None:
-    """Write where a run begins; of one that goes on, where it goes on, if that is elsewhere."""
+    """Record where a run starts or, if that differs, where it resumes."""
     path, about = directory / ABOUT, _about(directory)
     here = {key: now[key] for key in PLACE if key in now}
     if not about:
@@ -80,8 +81,8 @@ def note_place(directory: Path, now: Mapping[str, Any]) -> None:
     changed = [change for key in here if key in before for change in _changes(key, before, here)]
     if changed:
         warnings.warn(
-            f"{directory} goes on with {', '.join(changed)}: its last digits may differ from those"
-            " of a run that was not interrupted",
+            f"{directory} is resumed with {', '.join(changed)}; its last digits may differ from"
+            " those of an uninterrupted run",
             ElsewhereWarning,
             stacklevel=2,
         )
@@ -90,7 +91,7 @@ def note_place(directory: Path, now: Mapping[str, Any]) -> None:
 
 
 def _changes(key: str, before: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
-    """What differs, in words: "torch 2.7.0 (before: 2.6.0)"."""
+    """Describe what differs: "torch 2.7.0 (before: 2.6.0)"."""
     then, now = before[key], here[key]
     if key != "versions":
         return [] if then == now else [f"{key} {now} (before: {then})"]

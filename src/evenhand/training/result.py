@@ -1,4 +1,4 @@
-"""What a run gives back: its outcome, which can be saved."""
+"""The result of a run, which can be saved."""
 
 from __future__ import annotations
 
@@ -13,16 +13,28 @@ from evenhand.training.places import alone
 
 @dataclass(frozen=True)
 class Result(Outcome):
-    """What a run leaves: models, a row per round, a row per client and group."""
+    """The result of a run: models, a row per round, a row per client and group.
+
+    Attributes:
+        algorithm: the method.
+        params: the trained model, with the keys of ``module.state_dict()``, on the CPU.
+        personal: each client's own model, for methods that have them.
+        state: the server's last state: model and dual variables.
+        history: one row per round, as a pandas table.
+        scores: one row per client, then per group and team, as a pandas table.
+        summary: mean, worst and best 10 %, worst client and standard deviation of the clients'
+            accuracy.
+        weights: one row per client with its effective weight at the end, for methods that have one.
+        certificate: the objective at the end, effective weights, and the duality gap.
+    """
 
     # what the run was made of, for save()
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     def save(self, directory: str | Path) -> Path:
-        """Write a run directory that :func:`evenhand.load` and :func:`evenhand.report` read.
+        """Write a run directory that ``evenhand.load`` and ``evenhand.report`` can read.
 
-        ``fit(..., out=directory)`` has done so already. A directory that holds another run is
-        refused.
+        Not needed after ``fit(..., out=directory)``. A directory with another run is refused.
         """
         if self.origin is None:
             raise RunError("only a result of fit or fit_many can be saved; this one is neither")
@@ -31,8 +43,7 @@ class Result(Outcome):
         return Path(directory)
 
     def recorded(self, origin: Origin, out: str | Path | None) -> Result:
-        """The same result with what the run was made of, saved in ``out`` if there is one, which is
-        held."""
+        """Return the result with its origin, saved in ``out`` (already locked) if there is one."""
         whole = replace(self, origin=origin)
         if out is not None:
             write_run(whole, origin, Path(out))

@@ -1,4 +1,4 @@
-"""The round loop, of one run and of a stack of runs: gather, train, step, evaluate, note."""
+"""The round loop, for one run or a stack of runs: ask, train, step, evaluate, note."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ from evenhand.training.settings import Settings
 
 log = logging.getLogger(__name__)
 
-BETWEEN_CHECKPOINTS = 60.0  # seconds, where no number of rounds is given
-SURVEY_STREAM = 1 << 62  # keeps the draw of clients to ask apart from the draw of clients to train
-NOBODY: Row = {"loss": float("nan")}  # scores of an evaluation in which nobody took part
+BETWEEN_CHECKPOINTS = 60.0  # seconds, if no number of rounds is given
+SURVEY_STREAM = 1 << 62  # makes the draw of clients to ask independent of the draw of the cohort
+NOBODY: Row = {"loss": float("nan")}  # scores of an evaluation without clients
 
 
 class Rounds:
     """The rounds of the runs that one server trains.
 
     Args:
+        server: the server's side of the runs.
+        settings: how to train.
+        census: what is known about the clients.
         every: rounds between checkpoints; None for once a minute.
-        name: of a client, for the history.
+        name: returns the name of a client, for the history.
         after: called after each round with the number of rounds done.
     """
 
@@ -46,18 +49,19 @@ class Rounds:
         self._ask = Ask(server.client)
         self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
         self._foreseen: tuple[int, list[Cohorts]] | None = None
-        self._waiting: int | None = None  # a round that was not reported yet
+        self._waiting: int | None = None  # a round not reported yet
         self._saved = time.monotonic()
 
     def run(self) -> None:
-        """Train until the last round and everyone's last local work are done."""
+        """Train until the last round, and the method's last local training, are done."""
         server, rounds = self.server, self.settings.rounds
         for t in range(server.done, rounds):
             scores = self.round(t)
             if self.settings.is_evaluated(t):
                 self._evaluate(t, scores)
             server.done = t + 1
-            # who answered is known later where a GPU is still at work; the next round can begin
+            # while a GPU is still working, it is unknown who replied; the next round can begin
+            # anyway
             if server.underway and not self.settings.is_evaluated(t) and not self._is_due(t + 1):
                 self._waiting = t + 1
             else:
@@ -74,7 +78,8 @@ class Rounds:
     # ---- one round
 
     def round(self, t: int) -> list[Columns]:
-        """Ask, train and take the server's step; scores, where cohorts evaluate as they train."""
+        """Ask, train and take the server's step; return scores if cohorts evaluate while they
+        train."""
         server = self.server
         self.notes.begin(t, server.rates(t))
         self._question(t)
@@ -106,7 +111,7 @@ class Rounds:
         return scores
 
     def _question(self, t: int) -> None:
-        """Ask what the method asks before training, and let it learn from the answers."""
+        """Ask the method's question before training, and pass it the answers."""
         server = self.server
         found = server.asking()
         if found is None:
@@ -121,7 +126,7 @@ class Rounds:
     # ---- who takes part
 
     def _asked(self, who: str | int, t: int, rows: Rows) -> list[Cohorts]:
-        # draws depend on (seed, round): the cohort that is asked is the one that will train
+        # draws depend on (seed, round), so the cohort asked is the one that will train
         if who == "cohort":
             return self._drawn(t, rows)
         return self.server.drawn(
@@ -139,7 +144,7 @@ class Rounds:
         return self.server.drawn(draw, rows, True)
 
     def _foresee(self, t: int) -> tuple[Work, Tensor, int] | None:
-        """The training of round ``t``, where it does not depend on what comes before it."""
+        """Return the training of round ``t``, if it does not depend on what comes before it."""
         if self.server.algorithm.weighting() is not None:
             return None
         self._foreseen = (t, self._drawn(t, None))
@@ -152,7 +157,7 @@ class Rounds:
     # ---- after a round
 
     def _evaluate(self, t: int, scores: list[Columns]) -> None:
-        """Note scores, and the clients' weights where they are tracked."""
+        """Note scores, and the clients' weights if they are tracked."""
         server = self.server
         if self.settings.evaluate == "with training":
             self.notes.add(None, {"scores_after": t, **NOBODY})
@@ -183,34 +188,31 @@ class Rounds:
         self.after(done)
 
     def _catch_up(self) -> None:
-        """Report the round before, where that had to wait."""
+        """Report the previous round, if that had to wait."""
         if self._waiting is not None:
             waiting, self._waiting = self._waiting, None
             self._report(waiting)
 
 
 def asked_apart(who: str | int, census: Census, seed: int, round: int) -> Draw:
-    """The clients that a question goes to where it is not for the cohort: everyone, or so many."""
+    """Return the clients for a question that is not for the cohort: everyone, or a number of
+    clients."""
     if who == "everyone":
         return Full().draw(census, seed, round)
     return Uniform(int(who)).draw(census, seed + SURVEY_STREAM, round).ascending()
 
 
 def moment(seed: int, round: int) -> float:
-    """The moment of local work, as a share of it, that methods with a snapshot look at."""
+    """Return the point of local training, as a share of it, at which methods take a snapshot."""
     return float(np.random.default_rng([seed, round, 1]).random())
 
 
 def warn_of_missing(history: list[Row], here: bool = True) -> None:
-    """Warn of rounds without some clients. ``here``: the only reason can be that they diverged."""
+    """Warn about rounds without some clients; ``here`` means that they can only have diverged."""
     rounds = [row for row in history if row["left_out"]]
     if rounds:
         void = sum(row["void"] for row in rounds)
-        why = (
-            "because their updates were not finite"
-            if here
-            else "for the reasons that are logged above"
-        )
-        text = "in %d of %d rounds clients were left out %s; %d rounds are void.%s"
-        hint = " Is lr too large?" if here else ""
+        why = "because their updates were not finite" if here else "for the reasons logged above"
+        text = "in %d of %d rounds clients were skipped %s; %d rounds are void.%s"
+        hint = " Try a smaller lr." if here else ""
         log.warning(text, len(rounds), len(history), why, void, hint)

@@ -1,8 +1,8 @@
-"""The server's side of the runs that one loop trains: one run here, a stack of runs in ``stacks``.
+"""The server's side of the runs that one loop trains: a single run here, a stack in ``stacks``.
 
-The loop (``rounds.py``) is written once, in terms of what is here. A run's tensors have no extra
-dimension; those of a stack have one in front, a row for each run. ``rows`` says which runs of a
-stack are meant; None means all of them, and always for a single run.
+The loop (``rounds.py``) is written once, in terms of this interface. Tensors of a stack have an
+extra first dimension, a row per run. ``rows`` says which runs of a stack are meant; None means all,
+and is always used for a single run.
 """
 
 from __future__ import annotations
@@ -31,115 +31,117 @@ from evenhand.training.settings import Settings
 
 
 class Cohorts(NamedTuple):
-    """The cohorts of a round, of runs whose cohorts have the same number of clients."""
+    """The cohorts of a round, for runs whose cohorts have the same size."""
 
     rows: Rows
     draw: Draw  # (K,) of a single run, (R', K) of a stack
 
 
 class Answers(NamedTuple):
-    """What clients answered, and in a stack, which answers count."""
+    """The clients' replies and, in a stack, which of them count."""
 
     replies: Replies
-    good: Tensor | None = None  # (R', K) the others are not finite, and not in the sums
+    good: Tensor | None = None  # (R', K) False for replies that are not finite and not summed
 
 
 class Server(ABC):
-    """States of runs, the method's functions of them, and exchanges with their clients."""
+    """States of runs, the method's server functions, and exchanges with clients."""
 
-    algorithm: Algorithm  # the method; in a stack, with the hyper-parameters of the first run
+    algorithm: Algorithm  # in a stack, with the hyper-parameters of the first run
     client: Algorithm  # the method as clients see it
-    client_at_last: Algorithm | None  # and in its last local work, after the last round
+    client_at_last: Algorithm | None  # the same for local training after the last round
     local: LocalSGD
     runs: int
-    done: int  # rounds that lie behind
+    done: int  # rounds done
     histories: list[list[Row]]
     stores: Sequence[Checkpoints | None]
     tracked: list[dict[int, Tensor]]
     here: bool  # whether clients are simulated in this process
-    underway = False  # whether it is not known yet who has answered in this round
+    underway = False  # whether it is still unknown which clients replied in this round
 
     @abstractmethod
     def call(self, name: str, rows: Rows, *arguments: Any) -> Any:
-        """One of the method's server functions, of the states of some runs."""
+        """Call one of the method's server functions with the states of some runs."""
 
     @abstractmethod
     def asking(self) -> tuple[Rows, Survey] | None:
-        """The runs whose method asks a question before this round, and the question."""
+        """Return the runs whose method asks a question before this round, and the question."""
 
     @abstractmethod
     def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
-        """The question as clients ``ids`` get it, in some of the runs that ask."""
+        """Return the question as clients ``ids`` receive it, in some of the runs that ask."""
 
     @abstractmethod
     def learn(self, rows: Rows, answers: Answers) -> None:
-        """Let the method learn from the answers to its question."""
+        """Pass the method the answers to its question."""
 
     @abstractmethod
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
-        """Take the server's step with the replies; what the method notes of it."""
+        """Take the server's step with the replies; return the method's metrics."""
 
     @abstractmethod
     def missing(self, rows: Rows, draw: Draw, answers: Answers) -> Missing:
-        """Clients without an answer that counts, by run; runs that lack none may be left out."""
+        """Return clients without a valid reply, by run; runs without any may be omitted."""
 
     @abstractmethod
     def drawn(
         self, draw: Callable[[int, Tensor | None], Draw], rows: Rows, own: bool
     ) -> list[Cohorts]:
-        """Cohorts from a function of a run's seed and, with ``own``, of its own base weights."""
+        """Draw cohorts with a function of a run's seed and, with ``own``, of its own sampling
+        weights."""
 
     @abstractmethod
     def reweighed(self, cohorts: list[Cohorts]) -> list[Cohorts]:
-        """The cohorts that train, with the method's coefficients."""
+        """Return the cohorts that train, with the method's coefficients."""
 
     @abstractmethod
     def rates(self, round: int) -> Any:
-        """The step size of each run."""
+        """Return the step size of each run."""
 
     @abstractmethod
     def solver(self, round: int) -> LocalSGD:
-        """The local solver of a round."""
+        """Return the local solver of a round."""
 
     @abstractmethod
     def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:
-        """A task with what every method needs: the step size and the cohort's coefficients."""
+        """Add what every method needs to a task: the step size and the cohort's coefficients."""
 
     @abstractmethod
     def by_seed(self, value: Callable[[int], float], rows: Rows) -> Tensor:
-        """A number for each run that depends on its seed."""
+        """Return a number for each run that depends on its seed."""
 
     @abstractmethod
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int, rows: Rows) -> Answers:
-        """Send a task to the clients and collect what they reply."""
+        """Send a task to the clients and collect their replies."""
 
     def meanwhile(self, upcoming: Callable[[], tuple[Work, Tensor, int] | None]) -> None:  # noqa: B027
-        """Offer the engine a look at the next exchange, while clients work on this one."""
+        """Let the engine prepare the next exchange while clients work on this one."""
 
     @abstractmethod
     def look_and_train(
         self, work: Train, task: Task, ids: Tensor, round: int, rows: Rows
     ) -> tuple[list[Columns], Answers]:
-        """Let cohorts evaluate the models that they start from, then train."""
+        """Let cohorts evaluate the models they start from, then train."""
 
     @abstractmethod
     def evaluated(self, round: int, last: bool) -> list[Columns]:
-        """Numbers over clients of the present models. ``last``: no other models will come."""
+        """Return metrics over clients of the present models; ``last`` says that these are the
+        final models."""
 
     @abstractmethod
     def judges(self, round: int) -> Iterator[tuple[int, Judge, State]]:
-        """Each run with what evaluates its models, and its state."""
+        """Yield each run with its evaluation and its state."""
 
     @abstractmethod
     def finish(self, work: Train, everyone: Draw, round: int) -> None:
-        """Let everyone do the method's last local work, with the models handed out."""
+        """Let all clients do the method's last local training, with the trained models."""
 
     @abstractmethod
     def save(self) -> None:
         """Write the checkpoint of every run that has a directory."""
 
     def results(self, round: int) -> Iterator[tuple[int, Result]]:
-        """What each run leaves."""
+        """Yield the result of each run."""
         for row, judge, state in self.judges(round):
             yield row, judge.result(state, round, self.histories[row], self.tracked[row])
 
@@ -254,6 +256,6 @@ class SingleServer(Server):
 
 
 def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:
-    """A task with what every method needs: the step size and the cohort's coefficients."""
+    """Add what every method needs to a task: the step size and the cohort's coefficients."""
     shared = {**task.shared, "lr": torch.as_tensor(lr, dtype=torch.float64)}
     return Task(shared, {**task.own, "weight": draw.weight, "share": draw.share})

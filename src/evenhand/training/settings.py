@@ -25,7 +25,7 @@ Entry = TypeVar("Entry", bound=Callable[..., Any])
 
 
 class Options(TypedDict, total=False):
-    """The fields of :class:`Settings`, as keywords of a function."""
+    """The fields of ``Settings``, as keyword arguments of a function."""
 
     loss: str | LossFunction
     rounds: int
@@ -48,26 +48,27 @@ class Settings:
 
     Args:
         loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function
-            (output, target) -> one loss per sample.
-        rounds: communication rounds.
-        local: the local solver.
-        cohort: who takes part in a round.
+            ``(output, target) -> (B,)`` that returns one loss per sample.
+        rounds: number of communication rounds.
+        local: the local solver; by default SGD with lr 0.1, one epoch, batches of 32.
+        cohort: how the clients of a round are chosen; by default all of them.
         seed: of cohorts, batch orders and dropout.
-        engine: "auto", "loop", "vmap" or an engine object.
-        weights: what a client counts for: "data" (its share of the samples) or "uniform".
-        device: where to compute; default where the module is.
-        eval_every: rounds between evaluations in the history; default rounds / 20. The last round
-            is always evaluated.
-        checkpoint_every: rounds between checkpoints; default rounds / 10, and once a minute where
-            several runs are trained together. Needs ``out``.
-        track_weights: keep the weight that each client effectively has after every evaluated
-            round, for methods that can tell it; this evaluates all training data each time.
-        precision: of products: "fp32"; "tf32" or "bf16", faster on GPUs that have units for it, see
-            docs/results/speed.md. Parameters and sums keep the module's own precision in any case.
-        evaluate: "after training": everyone evaluates the model of a round. "with training": the
-            round's cohort evaluates the model it starts from, which in a real federation takes no
-            messages of its own; ``scores_after`` in the history then says how many rounds that
-            model had been trained. The scores at the end are of the last model in any case.
+        engine: "auto", "loop" (one client at a time), "vmap" (clients side by side), or an engine
+            object.
+        weights: base weights of the clients: "data" (their share of the samples) or "uniform".
+        device: where to train, such as "cuda"; by default where the module is.
+        eval_every: rounds between evaluations in the history; by default rounds / 20. The last
+            round is always evaluated.
+        checkpoint_every: rounds between checkpoints, which need ``out``; by default rounds / 10, or
+            once a minute if several runs train together.
+        track_weights: record each client's effective weight after every evaluated round, for
+            methods that have one. This evaluates all training data each time.
+        precision: of matrix products: "fp32", or "tf32" and "bf16", which are faster on GPUs that
+            support them. Parameters and sums keep the module's own precision.
+        evaluate: "after training": all clients evaluate the model of a round. "with training": the
+            cohort evaluates the model it starts from, which saves messages in a real federation;
+            ``scores_after`` in the history then says after how many rounds. The final scores are
+            always those of the last model.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -105,7 +106,7 @@ class Settings:
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:
-        """``settings``, or the defaults, with some fields replaced."""
+        """Return ``settings``, or the defaults, with some fields replaced."""
         for name in options:
             if name not in DEFAULTS:
                 raise TypeError(unknown("keyword", name, DEFAULTS))
@@ -121,7 +122,7 @@ class Settings:
         return (round + 1) % self.evaluation_interval == 0 or round + 1 == self.rounds
 
     def identity(self, algorithm: Algorithm) -> tuple[object, ...]:
-        """What must be the same for a run to go on from a checkpoint, besides model and data."""
+        """Return what must be the same to resume from a checkpoint, besides model and data."""
         return (
             algorithm,
             self.rounds,
@@ -140,7 +141,7 @@ DEFAULTS = {field.name: field.default for field in fields(Settings)}
 
 
 def takes_settings(*without: str) -> Callable[[Entry], Entry]:
-    """Show the fields of :class:`Settings` in the signature of a function with ``**options``."""
+    """Show the fields of ``Settings`` in the signature of a function with ``**options``."""
 
     def shown(function: Entry) -> Entry:
         signature = inspect.signature(function)

@@ -1,4 +1,4 @@
-"""What a run starts from: everything checked, at its first round or at its last checkpoint."""
+"""Starting a run: check everything, then begin at the first round or at the last checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class Prepared(NamedTuple):
-    """What training starts from, after everything that can be checked beforehand has been."""
+    """What training starts from, after everything has been checked."""
 
     model: Model
     census: Census
@@ -35,7 +35,7 @@ class Prepared(NamedTuple):
 def prepare(
     module: nn.Module, population: Population, algorithm: Algorithm, settings: Settings
 ) -> Prepared:
-    """Check that these fit together; raises a one-line error where they do not."""
+    """Check that these fit together; raise a one-line error if they do not."""
     simulated = not isinstance(population, Population) or isinstance(settings.engine, str)
     if simulated:  # other engines need no samples here
         require_kind("federation", population, Federation, "Federation.from_arrays(...)")
@@ -50,10 +50,10 @@ def prepare(
 
 
 def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:
-    """Raise where checkpoints are asked for without a directory."""
+    """Raise if checkpoints are requested without a directory."""
     if out is None and (resume or settings.checkpoint_every):
         raise ValueError(
-            "resume and checkpoint_every need out, the directory for checkpoints, in every run"
+            "resume and checkpoint_every need a directory for checkpoints; pass out for every run"
         )
 
 
@@ -66,10 +66,10 @@ def open_store(
     resume: bool,
     data: str | None = None,
 ) -> tuple[Checkpoints, Start]:
-    """The checkpoints of a run, and where it begins: at the last one where it is resumed.
+    """Return the checkpoints of a run, and where it starts: at the last one if it is resumed.
 
-    ``data``: the population's fingerprint, where it is known. A run that is done may go on with
-    more rounds: no round depends on how many follow.
+    ``data`` is the population's fingerprint, if it is known. A finished run may be resumed with
+    more rounds, because no round depends on how many follow.
     """
     model, _, first = prepared
     data = data or population.fingerprint()
@@ -92,7 +92,7 @@ def open_store(
         return store, start._replace(state=to_server(start.state, device))
     joining = range(earlier.clients, population.clients)
     names = ", ".join(population.name(client) for client in joining)
-    log.warning("clients that join after round %d: %s", len(start.history), names)
+    log.warning("clients join after round %d: %s", len(start.history), names)
     before = algorithm.init(tree.to(model.init(), device), earlier.census(settings.weights))
     state = algorithm.join(to_server(start.state, device), before, first)
     tracked = {round: F.pad(weight, (0, len(joining))) for round, weight in start.tracked.items()}
@@ -100,7 +100,7 @@ def open_store(
 
 
 def to_server(state: State, device: torch.device) -> State:
-    """A state where servers keep it: models on their device, numbers on the CPU."""
+    """Place a state as servers keep it: models on their device, numbers on the CPU."""
     return {
         name: tree.to(value, device) if isinstance(value, dict) else value
         for name, value in state.items()
@@ -108,13 +108,13 @@ def to_server(state: State, device: torch.device) -> State:
 
 
 def _device(device: str | torch.device) -> torch.device:
-    """The device, if it is there, with its number: which one "cuda" is depends on the thread."""
+    """Return the device with its number, because which one "cuda" means depends on the thread."""
     try:
         chosen = torch.empty(0, device=torch.device(device)).device
     except (RuntimeError, AssertionError, TypeError) as error:
-        # torch raises an AssertionError where it was built without CUDA
+        # torch raises an AssertionError if it was built without CUDA
         known = "cpu"
         if torch.cuda.is_available():
             known += f", cuda (0 to {torch.cuda.device_count() - 1})"
-        raise ValueError(f"device {str(device)!r} cannot be used here; there is {known}") from error
+        raise ValueError(f"device {str(device)!r} is not available; use {known}") from error
     return chosen

@@ -1,1 +1,1 @@
-"""Where the files of data sets lie, and how missing ones get there."""
+"""The files of data sets: where they are stored, and how missing ones are downloaded."""

@@ -1,7 +1,7 @@
-"""Downloads that may be interrupted at any moment: resumed where they stopped, and verified.
+"""Downloads that can be interrupted at any time: they are resumed and verified.
 
-What has arrived lies in NAME.partial. NAME.partial.json says what it is a part of, so that two
-versions are never glued together.
+NAME.partial holds what has arrived. NAME.partial.json says which version it belongs to, so that two
+versions are never mixed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from evenhand.errors import DataError
 if TYPE_CHECKING:
     from requests import Response
 
-# bytes that have arrived, of how many (None where the server does not say)
+# bytes received, and in total (None if the server does not say)
 Watch = Callable[[int, int | None], None]
 
-# seconds before a new try; one that brings the download further begins them afresh
+# seconds before a retry; the list restarts whenever more bytes have arrived
 PAUSES = (0.5, 1.0, 2.0)
 TIMEOUT = (10.0, 30.0)  # seconds to wait for a connection, and for the next bytes
 CHUNK = 1 << 16
-PASSING = (408, 429, 500, 502, 503, 504)  # answers that may be different a moment later
+PASSING = (408, 429, 500, 502, 503, 504)  # status codes that may be temporary
 
 
 class _Cut(Exception):
-    """The connection was lost or the server is busy; another try may help."""
+    """The connection was lost or the server is busy; a retry may help."""
 
 
 def digest(path: Path, like: str | None) -> str | None:
-    """The file's checksum, of the kind that ``like`` is; None for None."""
+    """Return the file's checksum, of the same kind as ``like``; None for None."""
     if like is None:
         return None
     kind = like.partition(":")[0]
@@ -47,7 +47,7 @@ def digest(path: Path, like: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class Partial:
-    """What has arrived so far of the file that is to become ``target``."""
+    """The part of ``target`` that has been downloaded so far."""
 
     target: Path
     url: str
@@ -55,18 +55,20 @@ class Partial:
 
     @property
     def path(self) -> Path:
+        """The file with the bytes received so far."""
         return self.target.with_name(f"{self.target.name}.partial")
 
     @property
     def note(self) -> Path:
+        """The file that says which version the bytes belong to."""
         return self.target.with_name(f"{self.target.name}.partial.json")
 
     def size(self) -> int:
+        """Return the number of bytes received so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def origin(self) -> dict[str, Any]:
-        """What this is a part of: "validator" (the server's mark of a version) and "length"; empty
-        where that is not known."""
+        """Return "validator" (the server's mark of a version) and "length"; empty if unknown."""
         try:
             known = json.loads(self.note.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -74,24 +76,24 @@ class Partial:
         return known if isinstance(known, dict) and known.get("url") == self.url else {}
 
     def begin(self, validator: str | None, length: int | None) -> None:
-        """Throw away what is there and note what will come."""
-        self.path.write_bytes(b"")  # before the note, which must never speak of other bytes
+        """Discard what is there, and note which version will come."""
+        self.path.write_bytes(b"")  # before the note, which must never describe other bytes
         self.note.write_text(
             json.dumps({"url": self.url, "validator": validator, "length": length}),
             encoding="utf-8",
         )
 
     def remove(self) -> None:
+        """Delete the partial file and its note."""
         self.note.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
 
 def bring(partial: Partial, watch: Watch) -> None:
-    """Download until ``partial`` is whole and has its checksum, going on where an earlier try
-    stopped.
+    """Download until ``partial`` is complete and has the right checksum, resuming earlier attempts.
 
-    Raises a DataError where the server refuses, cannot be reached or goes on failing; what has
-    arrived is kept for the next time. A file with another checksum is not kept.
+    Raises a DataError if the server refuses, cannot be reached or keeps failing; what has arrived
+    is kept for the next attempt. A file with a wrong checksum is deleted.
     """
     by_hand = f"put the file at {partial.target} by hand"
     furthest, failures = partial.size(), 0
@@ -121,25 +123,27 @@ def bring(partial: Partial, watch: Watch) -> None:
                 f"{partial.url} is not the published file: expected {partial.checksum}, got {got};"
                 f" it was not kept, {by_hand}"
             )
-        # perhaps the parts did not fit together: once more, from the start
+        # perhaps the parts did not fit together: try once more from the start
         furthest, failures, resumed = 0, 0, False
 
 
 def _transfer(partial: Partial, watch: Watch) -> None:
-    """One request for what is still to come."""
+    """Request the bytes that are still missing."""
     import requests
     from urllib3.exceptions import HTTPError
 
     known, size = partial.origin(), partial.size()
     if size and size == known.get("length"):
-        return  # stopped after the last byte, before it was placed
-    # the bytes that are published, not bytes packed for the journey
+        return  # stopped after the last byte, before the file was renamed
+    # the published bytes, not compressed for transfer
     headers = {"Accept-Encoding": "identity"}
-    # else nobody would notice that the rest is of another version
+    # otherwise a change of version would go unnoticed
     if size and known and (known.get("validator") or partial.checksum):
         headers["Range"] = f"bytes={size}-"
         if known.get("validator"):
-            headers["If-Range"] = known["validator"]  # another version comes whole, with status 200
+            headers["If-Range"] = known[
+                "validator"
+            ]  # another version is sent in full, with status 200
     try:
         with requests.get(partial.url, headers=headers, stream=True, timeout=TIMEOUT) as response:
             if response.status_code in (
@@ -151,7 +155,7 @@ def _transfer(partial: Partial, watch: Watch) -> None:
                     f"bytes {size}-"
                 ) or _total(response) not in (None, length):
                     partial.remove()
-                    raise _Cut("the server sent another part than the one that was asked for")
+                    raise _Cut("the server did not send the requested part")
             else:
                 _require_success(partial, response)
                 length, size = _length(response), 0
@@ -160,7 +164,7 @@ def _transfer(partial: Partial, watch: Watch) -> None:
                 watch(size, length)
                 for chunk in response.raw.stream(CHUNK, decode_content=False):
                     file.write(chunk)
-                    file.flush()  # what a killed process has received is there for the next one
+                    file.flush()  # so that a killed process loses nothing it received
                     size += len(chunk)
                     watch(size, length)
     except (requests.RequestException, HTTPError) as error:
@@ -181,26 +185,25 @@ def _require_success(partial: Partial, response: Response) -> None:
 
 
 def _validator(response: Response) -> str | None:
-    """What tells this version of the file from others: a strong ETag, or else the date of its last
-    change."""
+    """Return what identifies this version of the file: a strong ETag, or the modification date."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified")
 
 
 def _length(response: Response) -> int | None:
-    """Length of a file that comes whole."""
+    """Return the length of a file that is sent in full."""
     text = response.headers.get("Content-Length", "")
     return int(text) if text.isdecimal() else None
 
 
 def _total(response: Response) -> int | None:
-    """Length of the file of which a part comes."""
+    """Return the length of a file of which a part is sent."""
     found = re.search(r"/(\d+)$", response.headers.get("Content-Range", ""))
     return int(found[1]) if found else None
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in a few words; the outer ones only repeat the address."""
+    """Describe the innermost cause; the outer ones only repeat the address."""
     import requests
     from urllib3.exceptions import TimeoutError as NoAnswer
 
@@ -218,7 +221,7 @@ def _reason(error: BaseException) -> str:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator[Watch]:
-    """A progress bar on a terminal, nothing elsewhere."""
+    """Show a progress bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""A file of a data set: where it lies, and reading it whole."""
+"""A file of a data set: where it is stored, and how it is read."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class File:
     """A file that a data set is read from."""
 
     name: str  # its path in the data set's folder
-    # its public home, or that of the archive it is in; None where there is none to download from
+    # where it, or the archive that contains it, can be downloaded; None if nowhere
     url: str | None = None
-    checksum: str | None = None  # "md5:..." or "sha256:..." of what lies at url
-    # the same of the file's own bytes, uncompressed where its name ends in .gz
+    checksum: str | None = None  # "md5:..." or "sha256:..." of the file at url
+    # the same of the file's own bytes, uncompressed if its name ends in .gz
     content: str | None = None
     member: str | None = None  # its name in the archive (tar or zip) at url
-    # for a file without url: where it can be had, a phrase such as "LEAF's preprocess.sh makes it"
+    # for a file without url: how to get it, such as "LEAF's preprocess.sh makes it"
     hint: str | None = None
 
     @property
     def archive(self) -> str | None:
-        """The file name of the archive it comes in, None where it comes as it is."""
+        """The file name of the archive that contains it, or None."""
         return (
             None
             if self.member is None or self.url is None
@@ -40,7 +40,7 @@ class File:
 
 
 def data_root() -> Path:
-    """The folder of all data sets: $EVENHAND_DATA, else the user's cache directory."""
+    """Return the folder of all data sets: $EVENHAND_DATA, or else the user's cache directory."""
     given = os.environ.get("EVENHAND_DATA")
     if given:
         return Path(given).expanduser()
@@ -48,13 +48,12 @@ def data_root() -> Path:
 
 
 def folder_of(dataset: str, root: Path | str | None = None) -> Path:
-    """The folder of one data set in ``root``, by default :func:`data_root`."""
+    """Return the folder of one data set in ``root``, by default ``data_root()``."""
     return Path(root or data_root()) / dataset
 
 
 def find(file: File, folders: Sequence[Path]) -> Path | None:
-    """The first of ``folders`` that has the file, compressed or not, gives its path; None where
-    none has it."""
+    """Return the path of the file, compressed or not, in the first folder that has it, or None."""
     other = file.name.removesuffix(".gz") if file.name.endswith(".gz") else f"{file.name}.gz"
     for folder in folders:
         for name in (file.name, other):
@@ -72,12 +71,12 @@ def file_hash(path: Path, kind: str) -> str:
 
 
 def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
-    """The file's bytes, uncompressed where its name ends in .gz; raises a DataError where they are
-    cut short or damaged.
+    """Return the file's bytes, uncompressed if its name ends in .gz.
 
-    ``compressed`` says whether they are gzip data, for a file that has not got its name yet.
+    Raises a DataError if they are truncated or damaged. ``compressed`` says whether they are gzip
+    data, for a file that does not have its final name yet.
     """
-    again = "remove it and fetch it again" if file.url else "put a good copy there"
+    again = "delete it and download it again" if file.url else "put a good copy there"
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -89,7 +88,7 @@ def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
             content = gzip.decompress(content)
         except EOFError as error:
             raise DataError(
-                f"{path} is cut short: its compressed data end too early; {again}"
+                f"{path} is truncated: its compressed data end too early; {again}"
             ) from error
         except (gzip.BadGzipFile, zlib.error) as error:
             raise DataError(f"{path} is damaged: {first_line(error)}; {again}") from error
@@ -105,19 +104,19 @@ def read(path: Path, file: File, compressed: bool | None = None) -> bytes:
 
 
 def verify(path: Path, file: File) -> bool:
-    """Check a file that is there, as far as that can be done: False where no checksum is known, a
-    DataError where it is damaged."""
+    """Check an existing file: return False if no checksum is known, raise a DataError if it is
+    damaged."""
     read(path, file)
     if file.content is not None:
         return True
     if file.checksum is None or file.member is not None or path.name != Path(file.name).name:
-        # what lies at url has a checksum, but this is a part of it, or packed in another way
+        # the checksum is that of the file at url, but this is a part of it, or packed differently
         return False
     kind, _, wanted = file.checksum.partition(":")
     got = file_hash(path, kind)
     if got != wanted.lower():
         raise DataError(
-            f"{path} is damaged or another version: its {kind} is {got}, not {wanted}; remove it"
-            " and fetch it again"
+            f"{path} is damaged or another version: its {kind} is {got}, not {wanted}; delete it"
+            " and download it again"
         )
     return True

@@ -1,4 +1,4 @@
-"""Finding the files of a data set, and getting those that are missing."""
+"""Finding the files of a data set, and downloading those that are missing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def locate(
     also: Sequence[Path] = (),
     download: bool = True,
 ) -> list[Path]:
-    """Paths of a data set's files, downloaded where they are missing and have a public home.
+    """Return the paths of a data set's files; missing files are downloaded if possible.
 
-    They are looked for in the data set's folder of ``root`` (by default :func:`data_root`), then in
-    the folders ``also``, compressed (with .gz at the end of the name) or not. Raises a DataError
-    that says what to fetch and where to put it. Nothing is downloaded if ``download`` is False or
-    the environment variable EVENHAND_OFFLINE is set to 1.
+    Files are looked for in the data set's folder of ``root`` (by default ``data_root()``), then in
+    the folders ``also``, compressed (with .gz at the end of the name) or not. Nothing is downloaded
+    if ``download`` is False or the environment variable EVENHAND_OFFLINE is set to 1. Raises a
+    DataError that says what to download and where to put it.
     """
     folder = folder_of(dataset, root)
     folders = (folder, *also)

@@ -1,4 +1,4 @@
-"""Putting the missing files of a data set into their folder: downloaded, or taken out of an
+"""Putting the missing files of a data set into their folder: downloaded, or taken from an
 archive."""
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from evenhand.errors import DataError, first_line
 
 
 def supply(files: Sequence[File], folder: Path, download: bool = True) -> None:
-    """Put missing files into ``folder``: out of archives that lie there, or else, if ``download``,
-    from their public homes.
+    """Put missing files into ``folder``: from archives that are there or, if ``download``, from the
+    web.
 
-    Raises a DataError, before anything is downloaded, where a file can be had in neither way.
-    Several processes may do this at once: one downloads, the others wait and find the files there.
+    Raises a DataError, before anything is downloaded, if a file is available in neither way.
+    Several processes may do this at once: one downloads, the others wait and then find the files.
     """
     for file in files:
         if _archive_by_hand(file, folder) is None and not (download and file.url):
@@ -47,7 +47,7 @@ def _missing(file: File, folder: Path) -> str:
     path = folder / file.name
     if file.url is None:
         return (
-            f"{path} is missing and has no public home to be downloaded from;"
+            f"{path} is missing and cannot be downloaded automatically;"
             f" {file.hint or 'put your copy there'}"
         )
     return (
@@ -57,7 +57,7 @@ def _missing(file: File, folder: Path) -> str:
 
 
 def _archive_by_hand(file: File, folder: Path) -> Path | None:
-    """The archive of a file, where somebody has put it into the folder."""
+    """Return the archive of a file, if somebody put it into the folder."""
     return (
         folder / file.archive
         if file.archive is not None and (folder / file.archive).is_file()
@@ -81,7 +81,7 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """No other process downloads into the folder meanwhile. A process that dies gives way."""
+    """Keep other processes from downloading into the folder; a dead process releases its lock."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(folder / ".lock")
@@ -89,7 +89,7 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout:
         if sys.stderr.isatty():
-            print(f"waiting for another process that downloads to {folder}", file=sys.stderr)
+            print(f"waiting for another process that is downloading to {folder}", file=sys.stderr)
         lock.acquire()
     try:
         yield
@@ -98,7 +98,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 
 def _fetch(file: File, folder: Path) -> None:
-    """Download a file that comes as it is."""
+    """Download a file that is not in an archive."""
     target = folder / file.name
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = Partial(target, str(file.url), file.checksum)
@@ -117,8 +117,7 @@ def _fetch(file: File, folder: Path) -> None:
 
 
 def _fetch_members(files: Sequence[File], folder: Path) -> None:
-    """Take files out of their archive, which is downloaded unless somebody has put it into the
-    folder."""
+    """Extract files from their archive, downloading it unless it is already in the folder."""
     first = files[0]
     archive = _archive_by_hand(first, folder)
     if archive is not None:
@@ -138,8 +137,7 @@ def _fetch_members(files: Sequence[File], folder: Path) -> None:
 
 
 def _extract(archive: Path, files: Sequence[File], folder: Path) -> None:
-    """Copy members of an archive to the files' own names; no path that is written in the archive is
-    ever used."""
+    """Copy members of an archive to the files' own names, never to a path named in the archive."""
     wanted = {str(file.member): file for file in files}
     try:
         for member, source in _members(archive, wanted):
@@ -163,19 +161,18 @@ def _extract(archive: Path, files: Sequence[File], folder: Path) -> None:
         lzma.LZMAError,
     ) as error:
         raise DataError(
-            f"{archive} is damaged: {first_line(error)}; remove it and fetch it again"
+            f"{archive} is damaged: {first_line(error)}; delete it and download it again"
         ) from error
     for member, file in wanted.items():
         if not (folder / file.name).is_file():
             raise DataError(
-                f"{archive} has no file {member!r} in it; is it another version than the one at"
-                f" {file.url}?"
+                f"{archive} does not contain {member!r}; make sure it is the version at {file.url}"
             )
 
 
 def _members(archive: Path, names: Container[str]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Some members of a tar or zip archive, in the order in which they lie there: a compressed tar
-    is then read only once."""
+    """Yield some members of a tar or zip archive in storage order, to read a compressed tar only
+    once."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
             for name in packed.namelist():
@@ -193,7 +190,7 @@ def _members(archive: Path, names: Container[str]) -> Iterator[tuple[str, IO[byt
 
 
 def _place(path: Path, target: Path) -> None:
-    """Give a whole file its name, once its bytes are on the disk."""
+    """Give a complete file its name, once its bytes are on disk."""
     with path.open("r+b") as file:
         os.fsync(file.fileno())
     os.replace(path, target)

@@ -1,1 +1,1 @@
-"""Users' tables: read from files, turned into numbers, and dealt to clients."""
+"""Users' tables: read from files, encoded as numbers, and distributed over clients."""

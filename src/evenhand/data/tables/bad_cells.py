@@ -1,4 +1,4 @@
-"""Cells that cannot be read: all of them, in all columns, in one error."""
+"""Cells that cannot be read, in all columns, reported in one error."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from evenhand.errors import DataError
 
-MOST_COLUMNS, MOST_TEXTS, MOST_ROWS, MOST_LETTERS = 8, 3, 3, 40  # that a message has
+MOST_COLUMNS, MOST_TEXTS, MOST_ROWS, MOST_LETTERS = 8, 3, 3, 40  # shown in a message
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -18,9 +18,9 @@ class Bad(NamedTuple):
     """The cells of one column that cannot be read."""
 
     column: str
-    what: str  # they are not: "number", "finite number", "date (year-month-day)"
-    texts: tuple[str, ...]  # the different ones, in the order of the table
-    rows: tuple[tuple[int, ...], ...]  # of the first MOST_TEXTS, counted from 1
+    what: str  # what they should be: "number", "finite number", "date (year-month-day)"
+    texts: tuple[str, ...]  # the distinct texts, in the order of the table
+    rows: tuple[tuple[int, ...], ...]  # rows of the first MOST_TEXTS, counted from 1
 
     def __str__(self) -> str:
         cells = [
@@ -50,12 +50,12 @@ class BadCells(DataError):
         one = len(self.columns) == 1 and sum(map(len, self.columns[0].rows)) == 1
         texts = [text for bad in self.columns if bad.what != "finite number" for text in bad.texts]
         named = f", {mark_missing(texts)}" if texts else ""
-        ways = f"correct or empty {'it' if one else 'them'}{named}, or give the column to --drop"
+        ways = f"correct or empty {'it' if one else 'them'}{named}, or pass the column to --drop"
         super().__init__(f"{'; '.join(listed)}; {ways} or --categorical")
 
 
 def mark_missing(texts: Iterable[str]) -> str:
-    """How to say that some texts stand for missing values, for the first of them.
+    """Say how to mark the first few texts as missing values.
 
     >>> mark_missing(["<0.5", "n.d."])
     "pass --missing '<0.5' --missing n.d. if they mean missing"
@@ -66,7 +66,7 @@ def mark_missing(texts: Iterable[str]) -> str:
 
 
 def for_each(items: Iterable[Item], read: Callable[[Item], Result]) -> list[Result]:
-    """``read`` of every item; the bad cells of all of them are one error."""
+    """Return ``read`` of every item; raise the bad cells of all items as one error."""
     results: list[Result] = []
     bad: list[Bad] = []
     for item in items:
@@ -92,5 +92,5 @@ def _rows(rows: Sequence[int]) -> str:
 
 
 def enumerated(words: Sequence[str]) -> str:
-    """Words with commas, and "and" before the last."""
+    """Join words with commas, and "and" before the last."""
     return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,10 +1,9 @@
-"""What a column of a table becomes: numbers that a model can take, from sums over the clients'
-training rows.
+"""Encoding a column of a table as numbers, from sums over the clients' training rows.
 
-No client shows its rows. For a number it sends how many values it has and their sum, and, once the
-mean of all clients is known, its sum of squared differences from that mean; for a category, how
-often each of its values occurs. The server adds these up. It learns the names and counts of
-categories, so a column that names people is better left out by hand (``drop``).
+No client shows its rows. For a numeric column, a client sends how many values it has and their sum;
+then, once the overall mean is known, its sum of squared differences from that mean. For a category,
+it sends how often each value occurs. The server adds these up. It learns the names and counts of
+categories, so drop columns that identify people (``drop``).
 """
 
 from __future__ import annotations
@@ -22,31 +21,33 @@ from evenhand.data.tables.bad_cells import BadCells
 from evenhand.data.tables.values import DAY, Floats, Ints, Values, no_numbers, tally
 from evenhand.errors import DataError
 
-MOST_CATEGORIES = 50  # a column with more is left out
-_UNKNOWN = 0.5  # a yes/no value that no training row has: neither
+MOST_CATEGORIES = 50  # a column with more is not used
+_UNKNOWN = 0.5  # code of a yes/no value that no training row has
 # names of identifiers: patient_id, patientId
 IDENTIFIER = re.compile(r"(?i:(^|[\s_.-])(id|uuid|guid|index)$|^unnamed: \d+$)|[a-z]I[dD]$")
 
 
 class Statistics(NamedTuple):
-    """Of one column of numbers in all clients' training rows."""
+    """Statistics of one numeric column over all clients' training rows."""
 
     missing: int
     mean: float
-    std: float  # of the population: sums are divided by the count
+    std: float  # of the population: divides by the count
 
 
 def client_sums(values: Floats, offsets: Ints) -> Floats:
-    """(n,) the sum of each client's values; entry k is what client k sends, and depends on rows
-    offsets[k]:offsets[k + 1] alone."""
+    """Return (n,) the sum of each client's values.
+
+    Entry k is what client k sends; it depends only on rows offsets[k]:offsets[k + 1].
+    """
     return np.add.reduceat(values, offsets[:-1]) if len(values) else np.zeros(len(offsets) - 1)
 
 
 def statistics(values: Floats, offsets: Ints) -> Statistics:
-    """Mean and standard deviation from two exchanges of sums; NaN where no client has a value.
+    """Compute mean and standard deviation from two rounds of sums; NaN if no client has a value.
 
-    First each client sends its count and sum, then the sum of squares about the mean of all, which
-    loses no digits where the mean is far from 0.
+    Each client first sends its count and sum, then the sum of squares about the overall mean. This
+    loses no digits if the mean is far from 0.
     """
     present = ~np.isnan(values)
     count = float(client_sums(present.astype(np.float64), offsets).sum())
@@ -60,30 +61,41 @@ def statistics(values: Floats, offsets: Ints) -> Statistics:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table, and what it becomes."""
+    """One column of a table, and how it is encoded.
+
+    Attributes:
+        name: of the column.
+        kind: "number", "date", "yes/no", "category" or "left out" (not used).
+        missing: training rows without a value.
+        mean: of a number, or of a date in days since the start of 1970.
+        std: the standard deviation.
+        categories: values in the training rows, including "missing" if values are missing.
+        counts: training rows of each category.
+        why: the reason if the column is not used.
+        unseen: validation and test rows with a category that no training row has.
+    """
 
     name: str
-    kind: str  # "number", "date", "yes/no", "category" or "left out"
-    missing: int = 0  # training rows without a value
-    mean: float = 0.0  # of a number, or of a date in days since the start of 1970
+    kind: str
+    missing: int = 0
+    mean: float = 0.0
     std: float = 1.0
-    # in the training rows; "missing" is one of them where values are missing
     categories: tuple[str, ...] = ()
-    counts: tuple[int, ...] = ()  # of the categories
-    why: str = ""  # it is left out
-    unseen: int = 0  # rows held out from training with a category that no training row has
+    counts: tuple[int, ...] = ()
+    why: str = ""
+    unseen: int = 0
 
     @property
     def features(self) -> tuple[str, ...]:
-        """Names of the numbers that it becomes."""
+        """Names of the features that it becomes."""
         if self.kind in ("number", "date"):
             return (self.name, f"{self.name} missing") if self.missing else (self.name,)
         shown = self.categories[1:] if self.kind == "yes/no" else self.categories
         return tuple(f"{self.name}={category}" for category in shown)
 
     def encode(self, values: Values) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """(N, features) numbers, and (N,) whether a value is a category that no training row
-        has."""
+        """Return (N, features) numbers, and (N,) whether a value is a category that no training
+        row has."""
         if self.kind in ("number", "date"):
             return self._scaled(values), np.zeros(len(values.series), dtype=bool)
         codes = self._codes(values)
@@ -103,8 +115,8 @@ class Column:
         if not bool(np.isfinite(scaled).all()):
             row = values.row(int(np.flatnonzero(~np.isfinite(scaled))[0]))
             raise DataError(
-                f"column {self.name!r} has a value in row {row} that is too large beside the"
-                " others; correct it"
+                f"column {self.name!r} has a value in row {row} that is far too large compared with"
+                " the others; correct it"
             )
         return (
             np.stack([scaled, absent.astype(np.float32)], axis=1)
@@ -121,7 +133,7 @@ class Column:
         )[codes]
 
     def summary(self) -> str:
-        """What is known of its values, for people."""
+        """Describe its values for people."""
         if self.kind == "left out":
             return self.why
         if self.kind == "date":
@@ -145,26 +157,31 @@ def fit_column(
     wanted: str | None = None,
     most: int = MOST_CATEGORIES,
 ) -> Column:
-    """What a column becomes, from its training rows.
+    """Decide how a column is encoded, from its training rows.
 
     Args:
-        train: (M,) positions of the training rows, client after client.
+        values: the column.
+        train: (M,) positions of the training rows, client by client.
         offsets: (n + 1,) client k has entries offsets[k]:offsets[k + 1] of ``train``.
-        wanted: "number" or "category" where the user says so, else the values decide.
-        most: categories that a column may have.
+        wanted: "number" or "category" if the user says so, else the values decide.
+        most: the largest number of categories.
     """
     name = values.name
     try:
         kind = wanted or values.kind(train)
     except DataError:
-        return Column(name, "left out", why="its values are not plain")
+        return Column(name, "left out", why="its values are not numbers, texts or dates")
     if kind == "complex":
         return Column(name, "left out", why="complex numbers")
     if kind in ("number", "date"):
         raw = (values.days if kind == "date" else values.numbers)[train]
         distinct = _few_distinct(raw)
         if kind == "number" and wanted is None and _is_identifier(name, raw):
-            return Column(name, "left out", why="an identifier: its name, and no value twice")
+            return Column(
+                name,
+                "left out",
+                why="looks like an identifier: named like one, and no value repeats",
+            )
         if kind == "date" or wanted is not None or distinct > 2:
             return _fit_number(name, kind, raw, offsets, distinct)
     return _fit_category(values, train, most, free=wanted is not None)
@@ -181,14 +198,13 @@ def _fit_number(name: str, kind: str, raw: Floats, offsets: Ints, distinct: int)
     if not np.isfinite(std):
         raise DataError(f"column {name!r} has numbers too large to add up; use another unit")
     if std == 0:
-        return Column(name, "left out", why="as good as constant in the training rows")
+        return Column(name, "left out", why="almost constant in the training rows")
     return Column(name, kind, missing=missing, mean=mean, std=std)
 
 
 def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
     codes, names = values.levels
-    # counts are whole numbers: adding up what each client sends gives the count over all of their
-    # rows, to the last digit
+    # counts are integers: adding up what the clients send gives exactly the count over all rows
     counts = tally(codes[train], len(names))
     *of_names, missing = counts.tolist()
     count_of = {name: count for name, count in zip(names, of_names, strict=True) if count}
@@ -199,10 +215,12 @@ def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
         return Column(
             values.name,
             "left out",
-            why=f"{len(count_of)} different values, more than {most} categories",
+            why=f"{len(count_of)} distinct values; at most {most} are allowed",
         )
     if not free and len(train) - missing >= 10 and len(count_of) >= 0.9 * (len(train) - missing):
-        return Column(values.name, "left out", why="an identifier: hardly any value twice")
+        return Column(
+            values.name, "left out", why="looks like an identifier: hardly any value repeats"
+        )
     categories = values.in_order(list(count_of))
     if missing:
         categories, count_of["missing"] = [*categories, "missing"], missing
@@ -219,14 +237,14 @@ def _fit_category(values: Values, train: Ints, most: int, free: bool) -> Column:
 
 
 def _refuse_almost_numbers(values: Values, names: Sequence[str]) -> None:
-    """Raise a DataError where most of the texts are numbers: a slip in one cell must not take the
-    column away unseen."""
+    """Raise a DataError if most of the texts are numbers: a typo must not silently remove a
+    column."""
     if 2 * len(no_numbers(names)) < len(names):
         raise BadCells([values.bad("number", no_numbers(values.levels[1]))])
 
 
 def _few_distinct(raw: Floats) -> int:
-    """How many different values there are; 3 stands for three or more."""
+    """Return the number of distinct values; 3 means three or more."""
     rest = raw[~np.isnan(raw)]
     for distinct in range(3):
         if not len(rest):

@@ -9,16 +9,15 @@ import numpy as np
 
 from evenhand.data.tables.values import Floats, no_dates
 
-MOST = 0.9  # the share of the different texts of a column of dates that are dates
-FEWEST = 3  # different texts
-_SAMPLE = 100  # texts that tell whether to look at all
+MOST = 0.9  # the least share of distinct texts that are dates in a column of dates
+FEWEST = 3  # distinct texts
+_SAMPLE = 100  # texts that decide whether to check all of them
 _YEAR_LAST = re.compile(r"(\d{1,2})([./-])(\d{1,2})\2(\d{4}|\d{2})([T ,].*)?$")
 _YEAR_FIRST = re.compile(r"\d{4}([./])(\d{1,2})\1(\d{1,2})([T ].*)?$")
 
 
 def foreign_dates(names: Sequence[str]) -> str | None:
-    """What to say of a column's different texts where they are dates in another form than
-    year-month-day: "dates with the day first ('13/02/2024')"; None where they are no dates.
+    """Describe a column's distinct texts if they are dates in another form, else return None.
 
     >>> foreign_dates(["13/02/2024", "01/03/2024", "02/03/2024"])
     "dates with the day first ('13/02/2024')"
@@ -50,7 +49,7 @@ def _year_last(found: Sequence[re.Match[str]]) -> str | None:
 
 
 def almost_dates(names: Sequence[str]) -> list[str]:
-    """The texts that are no dates, in a column where nearly all of them are year-month-day."""
+    """Return the texts that are not dates, in a column where nearly all are year-month-day."""
     if len(names) < FEWEST or not _mostly_dates(names[:_SAMPLE]):
         return []
     return no_dates(names) if _mostly_dates(names) else []
@@ -61,7 +60,7 @@ def _mostly_dates(names: Sequence[str]) -> bool:
 
 
 def compact_dates(numbers: Floats) -> int | None:
-    """One of a column's numbers where all of them are dates such as 20240213."""
+    """Return one of a column's numbers if all of them are dates such as 20240213."""
     present = numbers[~np.isnan(numbers)]
     if not len(present) or present.min() < 19_000_101 or present.max() > 20_991_231:
         return None

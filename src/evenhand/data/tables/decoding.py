@@ -1,5 +1,4 @@
-"""From the bytes of a text file to its characters: a guess that says what it took, or the encoding
-that the user names."""
+"""Decoding the bytes of a text file: in the encoding that the user names, or in a guessed one."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from typing import NamedTuple
 from evenhand.errors import DataError
 
 UTF8 = "utf-8"
-# the longer mark first: that of UTF-32 begins like that of UTF-16
+# longer marks first: UTF-32's starts like UTF-16's
 _MARKS = (
     (codecs.BOM_UTF8, UTF8),
     (codecs.BOM_UTF32_LE, "utf-32"),
@@ -18,26 +17,27 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_LOOKED_AT = 4096  # bytes that tell UTF-16 without a mark: every other one of Latin text is 0
-_ZEROS = 0.4  # the least share of those that are 0 on one side; at most a tenth of it on the other
-# bytes that no text has, and bytes that cp1252 has no character for
+_LOOKED_AT = 4096  # bytes checked for UTF-16 without a mark: every other byte of Latin text is 0
+_ZEROS = 0.4  # the least share of zeros on one side; at most a tenth of it on the other
+# bytes that text does not contain, and bytes without a character in cp1252
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f\x81\x8d\x8f\x90\x9d]")
 
 
 class Decoded(NamedTuple):
-    """The text of a file, without a byte order mark, and the encoding that it was read in."""
+    """The text of a file, without a byte order mark, and its encoding."""
 
     text: str
     encoding: str
 
 
 def decode(content: bytes, source: str, encoding: str | None = UTF8) -> Decoded:
-    """The text of a file.
+    """Return the text of a file.
 
     Args:
+        content: its bytes.
         source: what to call it in errors.
-        encoding: the name of one that Python knows. None guesses: UTF-8; UTF-16 where a byte order
-            mark or zero bytes say so; else cp1252, Western European Windows.
+        encoding: a name that Python knows. None guesses: UTF-8; UTF-16 if there is a byte order
+            mark or zero bytes; else cp1252 (Western European Windows).
     """
     taken = encoding or _guess(content, source)
     try:
@@ -46,13 +46,13 @@ def decode(content: bytes, source: str, encoding: str | None = UTF8) -> Decoded:
         line = content[: error.start].decode(taken, errors="replace").count("\n") + 1
         at = f"byte {content[error.start]:#04x} at position {error.start}"
         raise DataError(
-            f"{source} line {line} is not {taken} text ({at}); save the file as UTF-8, or give its"
+            f"{source} line {line} is not {taken} text ({at}); save the file as UTF-8, or pass its"
             " encoding with --encoding NAME"
         ) from error
     except LookupError as error:
         raise DataError(
-            f"encoding {taken!r} is none that Python knows for text; give a name such as utf-8,"
-            " cp1252, latin-1 or utf-16"
+            f"unknown text encoding {taken!r}; use a name that Python knows, such as utf-8, cp1252,"
+            " latin-1 or utf-16"
         ) from error
 
 
@@ -73,8 +73,10 @@ def _guess(content: bytes, source: str) -> str:
 
 
 def _of_old_windows(content: bytes, source: str) -> str:
-    """cp1252 for text that is not UTF-8; UTF-8, which will be refused, for UTF-8 with a damaged
-    spot: cp1252 would make two wrong letters of each of its umlauts."""
+    """Return cp1252 for text that is not UTF-8, and UTF-8 for UTF-8 text with a damaged spot.
+
+    The latter will be refused; cp1252 would turn each umlaut into two wrong letters.
+    """
     read = content.decode(UTF8, errors="replace")
     damaged = read.count("\ufffd")
     if sum(letter > "\x7f" for letter in read) - damaged > damaged:
@@ -82,7 +84,7 @@ def _of_old_windows(content: bytes, source: str) -> str:
     bad = _NO_TEXT.search(content)
     if bad is not None:
         raise DataError(
-            f"{source} is not a table, or in an encoding that cannot be guessed (byte"
-            f" {bad[0][0]:#04x} at position {bad.start()}); name it with --encoding NAME"
+            f"{source} is not a table, or its encoding cannot be guessed (byte"
+            f" {bad[0][0]:#04x} at position {bad.start()}); pass it with --encoding NAME"
         )
     return "cp1252"

@@ -1,4 +1,4 @@
-"""How the columns of a table became numbers, and how new rows become the same."""
+"""Encoding the columns of a table as numbers, and new rows in the same way."""
 
 from __future__ import annotations
 
@@ -24,25 +24,35 @@ Numbers = NDArray[np.float32]
 
 @dataclass(frozen=True, repr=False)
 class Encoding:
-    """How a table became numbers, fitted on training rows; it does the same to new rows.
+    """How a table's columns became numbers; it encodes new rows in the same way.
 
-    Numbers are scaled to mean 0 and standard deviation 1, a missing one becomes the mean and sets
-    an extra column to 1. A category becomes a column of zeros and ones for each of its values, a
-    missing one is a value of its own; where there are two values, one column is enough. A category
-    that no training row has becomes zeros, a half where there is just one column.
+    It is fitted on the training rows. Numbers are scaled to mean 0 and standard deviation 1; a
+    missing number becomes the mean and sets an extra column to 1. A category becomes one 0/1 column
+    per value, or a single column if it has two values; "missing" is a value of its own. A category
+    that no training row has becomes zeros, or 0.5 in a single column.
+
+    Attributes:
+        columns: how each column is encoded.
+        label: the label's column, or the condition on one.
+        task: "classification" or "regression".
+        label_names: of the classes.
+        label_mean: of a regression's label in the training rows; labels are scaled like numbers.
+        label_std: the label's standard deviation.
+        dropped: why rows were skipped, and how many.
+        lost: clients without a usable row.
+        missing: texts that the user declared to mean a missing value.
+        hints: possible problems of the table; they do not affect the encoding and are not saved.
     """
 
     columns: tuple[Column, ...]
-    label: str  # the column, or the condition on one
-    task: str = "classification"  # or "regression"
+    label: str
+    task: str = "classification"
     label_names: tuple[str, ...] = ()
-    # of a regression's label in the training rows, which is scaled like a number
     label_mean: float = 0.0
     label_std: float = 1.0
-    dropped: tuple[tuple[str, int], ...] = ()  # why rows were left out, and how many
-    lost: tuple[str, ...] = ()  # clients none of whose rows could be used
-    missing: tuple[str, ...] = ()  # texts that the user says stand for a missing value
-    # what may be wrong with the table; it is no part of how new rows are encoded, and not saved
+    dropped: tuple[tuple[str, int], ...] = ()
+    lost: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
     hints: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
@@ -51,7 +61,7 @@ class Encoding:
         return tuple(feature for column in self.columns for feature in column.features)
 
     def transform(self, table: pd.DataFrame) -> Tensor:
-        """(N, features) float32: new rows in the order given, encoded as the training rows were."""
+        """Encode new rows as (N, features) float32, in the order given."""
         matrix = np.empty((len(table), len(self.features)), dtype=np.float32)
         place = 0
         for block, _ in self._encoded(table).values():
@@ -60,19 +70,18 @@ class Encoding:
         return torch.from_numpy(matrix)
 
     def unseen(self, table: pd.DataFrame) -> dict[str, int]:
-        """How many rows of a table have a category that no training row has, by column; columns
-        without any are not listed."""
+        """Count the rows with a category that no training row has, by column; omits zero counts."""
         counts = {name: int(new.sum()) for name, (_, new) in self._encoded(table).items()}
         return {name: count for name, count in counts.items() if count}
 
     def _encoded(self, table: pd.DataFrame) -> dict[str, tuple[Numbers, NDArray[np.bool_]]]:
-        """Of each column that is used: its numbers, and whether a category is new."""
+        """Return the numbers of each used column, and whether a category is new."""
         if not isinstance(table, pd.DataFrame):
             raise TypeError(f"table must be a pandas DataFrame, got {type(table).__name__}")
         place: dict[str, int] = {}
         for position, name in enumerate(map(str, table.columns)):
             if name in place and any(column.name == name for column in self.columns):
-                raise DataError(f"column {name!r} is there twice; rename one")
+                raise DataError(f"column {name!r} appears twice; rename one")
             place[name] = position
         needed = [column for column in self.columns if column.kind != "left out"]
         for column in needed:
@@ -86,32 +95,32 @@ class Encoding:
         return dict(zip((column.name for column in needed), for_each(needed, encoded), strict=True))
 
     def unscaled(self, values: Tensor) -> Tensor:
-        """Outputs of a regression in the label's own unit."""
+        """Convert outputs of a regression to the label's own unit."""
         return values * self.label_std + self.label_mean
 
     def identity(self) -> dict[str, Any]:
-        """What rows are encoded by, as plain values: columns that are used, scales, categories, the
-        label."""
+        """Return what determines the encoding, as plain values: used columns, scales,
+        categories, label."""
         saved = self.to_json()
         used = [column for column in saved["columns"] if column["kind"] != "left out"]
         kept = ("label", "task", "label_names", "label_mean", "label_std")
         return {"columns": used, **{key: saved[key] for key in kept}}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain dicts, lists, texts and numbers, for :meth:`from_json`."""
+        """Return plain dicts, lists, texts and numbers, for ``from_json``."""
         saved = {"format": 1, **_lists(asdict(self))}
         del saved["hints"]
-        if not self.missing:  # as earlier versions write it, and read it
+        if not self.missing:  # as earlier versions wrote and read it
             del saved["missing"]
         return saved
 
     @classmethod
     def from_json(cls, saved: Mapping[str, Any]) -> Encoding:
-        """The encoding that :meth:`to_json` wrote."""
+        """Rebuild the encoding that ``to_json`` saved."""
         try:
             fields = dict(saved)
             if fields.pop("format") != 1:
-                raise ValueError(f"format {saved['format']!r} is not known to this version")
+                raise ValueError(f"unknown format {saved['format']!r}")
             columns = tuple(
                 Column(**{key: _tuples(value) for key, value in column.items()})
                 for column in fields.pop("columns")
@@ -121,8 +130,7 @@ class Encoding:
             raise DataError(f"this is not a saved encoding: {error}") from error
 
     def rows(self) -> list[dict[str, str | int]]:
-        """A row for each column of the table, for people: column, kind, missing, values, unseen,
-        features."""
+        """Return a row per column of the table: column, kind, missing, values, unseen, features."""
         return [
             {
                 "column": column.name,
@@ -136,8 +144,8 @@ class Encoding:
         ]
 
     def notes(self) -> list[str]:
-        """What else a user should know, a line each: the label, rows and clients that were left
-        out, hints."""
+        """Return what else a user should know, a line each: label, skipped rows and clients,
+        hints."""
         if self.task == "regression":
             label = (
                 f"label {self.label}: a number, mean {self.label_mean:.4g}, std"
@@ -148,13 +156,11 @@ class Encoding:
                 f"label {self.label}: {len(self.label_names)} classes,"
                 f" {', '.join(self.label_names)}"
             )
-        dropped = [
-            f"{count} row{'s' * (count != 1)} left out: {why}" for why, count in self.dropped
-        ]
+        dropped = [f"{count} row{'s' * (count != 1)} skipped: {why}" for why, count in self.dropped]
         return [
             label,
             *dropped,
-            *(f"client {name} left out: none of its rows can be used" for name in self.lost),
+            *(f"client {name} skipped: none of its rows can be used" for name in self.lost),
             *(f"hint: {hint}" for hint in self.hints),
         ]
 

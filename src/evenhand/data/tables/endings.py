@@ -1,4 +1,4 @@
-"""Which files are tables, by the endings of their names."""
+"""File name endings of tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ ENDINGS = (*SEPARATORS, *(f"{ending}.gz" for ending in SEPARATORS), *PARQUET)
 
 
 def table_ending(name: str) -> str | None:
-    """The ending that says that a file is a table, in lower case; None for another file.
+    """Return the ending that marks a file as a table, in lower case; None for another file.
 
     >>> table_ending("Patients.CSV.gz"), table_ending("study.toml")
     ('.csv.gz', None)

@@ -1,4 +1,4 @@
-"""Reading tables from files, and checking what stands in them."""
+"""Reading tables from files, and checking their values."""
 
 from __future__ import annotations
 
@@ -29,33 +29,36 @@ _LEADING_ZERO = re.compile(r'(^|[,;\t])\s*"?0\d+"?\s*([,;\t]|$)', re.MULTILINE)
 def read_table(
     path: str | Path, *, missing: object = (), encoding: str | None = None
 ) -> pd.DataFrame:
-    """A table from a file: CSV (.csv) or tab-separated (.tsv), also compressed (.gz), or Parquet
-    (.parquet, .pq).
+    """Read a table from a CSV (.csv), tab-separated (.tsv) or Parquet (.parquet, .pq) file.
 
-    The first line of a text file has the column names; spaces around them are removed. Empty
-    fields, ?, NA and the like are missing values. A .csv file may be separated by tabs or
-    semicolons, with semicolons also with decimal commas. Whole numbers with leading zeros (001)
-    stay texts: they are codes.
+    Text files may be compressed (.gz). Their first line has the column names; spaces around them
+    are removed. Empty fields, ?, NA and the like are missing values. A .csv file may also be
+    separated by tabs or semicolons; with semicolons it may have decimal commas. Whole numbers with
+    leading zeros (001) stay text, because they are codes.
 
     Args:
-        missing: more texts that stand for a missing value, such as "<0.5" or "999", in all columns.
-        encoding: of a text file, such as "cp1252". None takes UTF-8, UTF-16 where the bytes look
-            like it, else cp1252; ``table.attrs["encoding"]`` names it where it is not UTF-8.
+        path: the file.
+        missing: more texts that mean a missing value in any column, such as "<0.5" or "999".
+        encoding: of a text file, such as "cp1252". None tries UTF-8, then UTF-16 if the bytes look
+            like it, then cp1252; ``table.attrs["encoding"]`` names it if it is not UTF-8.
+
+    Returns:
+        A pandas table, for ``evenhand.Federation.from_frame``.
     """
     path = Path(path)
     ending = table_ending(path.name)
     if ending is None:
         raise DataError(
-            f"{path} is no table that can be read; give a .csv, .tsv (or either with .gz) or"
-            " .parquet file"
+            f"{path} is not a supported table; pass a .csv, .tsv (or either with .gz) or .parquet"
+            " file"
         )
     if not path.is_file():
         raise DataError(
-            f"{path} is {'a folder' if path.is_dir() else 'not there'}; give the path of a table"
+            f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; pass a table's path"
         )
     if ending in PARQUET:
         if encoding is not None:
-            raise DataError(f"{path} is a Parquet file, which needs no encoding; leave it out")
+            raise DataError(f"{path} is a Parquet file, which has no encoding; remove the encoding")
         return without(_read_parquet(path), missing_texts(missing))
     try:
         content = path.read_bytes()
@@ -75,25 +78,26 @@ def read_table(
 def parse(
     content: bytes, source: str, names: Sequence[str] | None = None, repeats: bool = False
 ) -> pd.DataFrame:
-    """A table from the bytes of a UTF-8 file, separated by commas.
+    """Parse a table from the bytes of a UTF-8 file, separated by commas.
 
     Args:
-        source: what to call it in errors, with the line.
+        content: the bytes.
+        source: what to call the file in errors, which also name the line.
         names: of the columns; None takes the first line.
-        repeats: whether a name may be there twice; the second column is then called NAME.1.
+        repeats: whether a name may appear twice; the second column is then called NAME.1.
     """
     text = _with_plain_ends(decode(content, source).text)
     return _parsed(text, source, names, repeats=repeats)
 
 
 def _with_plain_ends(text: str) -> str:
-    """The text with one kind of line ends: old programs end lines with a carriage return alone."""
+    r"""Return the text with "\n" line ends; old programs end lines with a carriage return only."""
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _separator(text: str, usual: str) -> str:
-    """What separates the fields of a .csv file: a semicolon or a tab where the header has more of
-    them than commas, outside of quotes."""
+    """Return the separator of a .csv file: the most frequent of comma, semicolon and tab in the
+    header."""
     if usual != ",":
         return usual
     header = _QUOTED.sub("", text.partition("\n")[0])
@@ -111,7 +115,7 @@ def _parsed(
     if not text.strip():
         raise DataError(f"{source} is empty")
     if "\0" in text[:10_000]:
-        raise DataError(f"{source} is not a table: it holds bytes that are no text")
+        raise DataError(f"{source} is not a table: it contains bytes that are not text")
     if names is None:
         _check_header(
             next(csv.reader(io.StringIO(text), delimiter=separator)), source, text, repeats
@@ -129,7 +133,7 @@ def _parsed(
     }
     try:
         with warnings.catch_warnings():
-            # else pandas cuts long rows short
+            # otherwise pandas truncates long rows
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table: pd.DataFrame = pd.read_csv(io.StringIO(text), **settings)
             if _LEADING_ZERO.search(text):
@@ -143,7 +147,7 @@ def _parsed(
         _check_lengths(text, source, names, separator)
         raise DataError(f"{source} is not a table: {first_line(error)}") from error
     if len(table) and bool(table.iloc[:, -1].isna().any()):
-        # pandas fills up short rows; they lack a value in the last column
+        # pandas pads short rows, which then lack a value in the last column
         _check_lengths(text, source, names, separator)
     stripped = (str(name).strip() for name in table.columns)
     table.columns = [name or f"Unnamed: {place}" for place, name in enumerate(stripped)]
@@ -151,7 +155,7 @@ def _parsed(
 
 
 def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:
-    """Put the texts of columns in place of whole numbers, where some begin with 0."""
+    """Replace columns of whole numbers by their texts if some have leading zeros."""
     for name in table.columns[[pd.api.types.is_numeric_dtype(dtype) for dtype in table.dtypes]]:
         if texts[name].str.fullmatch(r"0\d+").any():
             table[name] = texts[name]
@@ -164,8 +168,8 @@ def _check_header(header: list[str], source: str, text: str, repeats: bool) -> N
         forms = sorted({name for name in header if name.strip() == twice})
         if len(forms) > 1:
             raise DataError(
-                f"{source} has columns {' and '.join(map(repr, forms))}, which are one name without"
-                " the spaces around it; rename one"
+                f"{source} has columns {' and '.join(map(repr, forms))}, which differ only in"
+                " spaces; rename one"
             )
         raise DataError(f"{source} has two columns named {twice!r}; rename one")
     if not text.partition("\n")[2].strip():
@@ -173,15 +177,14 @@ def _check_header(header: list[str], source: str, text: str, repeats: bool) -> N
 
 
 def _check_lengths(text: str, source: str, names: Sequence[str] | None, separator: str) -> None:
-    """Raise a DataError that names the first line with another number of fields than there are
-    columns."""
+    """Raise a DataError that names the first line whose number of fields is wrong."""
     reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
     width = len(names) if names is not None else len(next(reader))
     try:
         for fields in reader:
             if fields and len(fields) != width and any(field.strip() for field in fields):
                 raise DataError(
-                    f"{source} line {reader.line_num} has {len(fields)} fields; the table has"
+                    f"{source} line {reader.line_num} has {len(fields)} fields, but the table has"
                     f" {width} columns"
                 )
     except csv.Error as error:
@@ -203,7 +206,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         table: pd.DataFrame = stored.to_pandas()
     except MemoryError:
         raise
-    except Exception as error:  # pyarrow lets through what a damaged byte leads to, whatever it is
+    except Exception as error:  # with damaged bytes, pyarrow can raise anything
         raise DataError(f"{path} is not a Parquet file, or damaged: {first_line(error)}") from error
     if len(set(stored.column_names)) < len(stored.column_names):
         twice = next(
@@ -218,7 +221,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 def require_values(
     table: pd.DataFrame, column: str, allowed: Collection[object], source: str, first_line: int = 1
 ) -> None:
-    """Raise a DataError that names file and line unless every value of a column is one of
+    """Raise a DataError that names file and line unless every value of a column is in
     ``allowed``."""
     bad = np.flatnonzero(~table[column].isin(list(allowed)).to_numpy())
     if len(bad):
@@ -236,8 +239,10 @@ def require_numbers(
     first_line: int = 1,
     missing: bool = False,
 ) -> None:
-    """Raise a DataError that names file and line unless some columns hold finite numbers, or, where
-    allowed, nothing."""
+    """Raise a DataError that names file and line unless columns have finite numbers.
+
+    With ``missing``, cells may also be empty.
+    """
     for column in columns:
         numbers = pd.to_numeric(table[column], errors="coerce").to_numpy(
             dtype=np.float64, na_value=np.nan

@@ -1,4 +1,4 @@
-"""From a table with a row for each sample to what a federation is made of."""
+"""Building a federation from a table with one row per sample."""
 
 from __future__ import annotations
 
@@ -52,34 +52,35 @@ def from_frame(
     most_categories: int = MOST_CATEGORIES,
     missing: object = (),
 ) -> Contents:
-    """What a federation is made of, from a table with a row for each sample; see
-    :meth:`evenhand.Federation.from_frame`.
+    """Build the contents of ``evenhand.Federation.from_frame`` from a table with one row per
+    sample.
 
-    Columns become numbers by an :class:`Encoding` that is fitted on the training rows, by sums over
-    clients; the federation keeps it (``federation.encoding``; print it). Every column is a feature
-    but those of client, team, label, held_out and drop. Client, label, group, team and held_out may
-    be a condition on a column: ``"age > 60"``, ``"education == Doctorate"``.
+    Columns become numbers by an ``evenhand.Encoding`` that is fitted on the training rows, by sums
+    over clients; print ``federation.encoding`` to see it. Every column is a feature except those
+    used for client, team, label, held_out and drop. Client, label, group, team and held_out may
+    also be a condition on a column: ``"age > 60"``, ``"education == Doctorate"``.
 
     Args:
-        table: one row per sample. Rows without a client or a label are left out.
-        client: the column that says whose each row is; None where a partition deals the rows.
+        table: one row per sample. Rows without a client or a label are skipped.
+        client: the column that names the client of each row; None if a partition assigns the rows.
         label: the column to predict.
-        group: a column or several, whose combinations are the groups of people to compare. It stays
-            a feature unless dropped.
+        group: a column, or several whose combinations are the groups of people to compare. It stays
+            a feature unless it is dropped.
         team: a column that is the same in all rows of a client, such as a region.
-        task: "classification", "regression" or "auto": text, yes/no and up to 20 whole numbers are
-            classes.
-        drop: columns that are no features.
+        task: "classification", "regression" or "auto": text, yes/no and up to 20 distinct whole
+            numbers are classes.
+        drop: columns that are not features.
         categorical: columns of numbers that are codes.
-        numeric: columns of numbers that stay numbers although they have but two values, or look
+        numeric: columns of numbers that stay numbers although they have only two values or look
             like an identifier.
-        partition, split, seed, clients: how rows are dealt to clients and to train, val and test
-            data.
-        held_out: a column, a condition or an array of true and false: the rows of an official test
-            set.
-        most_categories: a text column with more different values is left out.
-        missing: texts or numbers that stand for a missing value in all columns, such as "<0.5" or
-            999; a cell is compared with them as it stands.
+        partition: how rows are distributed over clients, as in ``evenhand.deal``.
+        split: how each client's rows are split, as in ``evenhand.deal``.
+        seed: of partition and split.
+        held_out: a column, a condition or an array of booleans that marks an official test set.
+        clients: the number of clients, for partitions that need it.
+        most_categories: a text column with more distinct values is not used.
+        missing: texts or numbers that mean a missing value in any column, such as "<0.5" or 999;
+            they are compared with the whole cell.
 
     >>> sites, ages = ["a", "a", "b", "b"], [30, 50, 40, 60]
     >>> table = pd.DataFrame({"site": sites, "age": ages, "ill": ["no", "yes", "no", "yes"]})
@@ -97,7 +98,7 @@ def from_frame(
         raise ValueError(f"client and label are both {owner.column!r}; predict another column")
     if owner is None and partition is None:
         raise ValueError(
-            'client must name a column; or give a partition, such as {"name": "dirichlet",'
+            'client must name a column; or pass a partition such as {"name": "dirichlet",'
             ' "clients": 10}'
         )
     if owner is None and team is not None:
@@ -175,8 +176,8 @@ def _checked(table: pd.DataFrame) -> pd.DataFrame:
 def _encoded(
     values: list[Values], assignment: Assignment, wanted: dict[str, str], most: int
 ) -> tuple[tuple[Column, ...], torch.Tensor]:
-    """What every column becomes, fitted on the training rows, and (N, features) all rows as
-    numbers."""
+    """Return the encoding of every column, fitted on the training rows, and (N, features) all
+    rows."""
     train = assignment.train.rows.numpy()
     held_out = [share.rows.numpy() for share in (assignment.val, assignment.test) if share]
     away = np.concatenate(held_out or [train[:0]])
@@ -193,8 +194,8 @@ def _encoded(
     blocks = [block for _, block in pairs if block is not None]
     if not blocks:
         raise DataError(
-            "no column is left to learn from; see that the table has columns other than client and"
-            " label that vary"
+            "no feature column is left; the table needs columns besides client and label whose"
+            " values vary"
         )
     return tuple(column for column, _ in pairs), torch.from_numpy(np.concatenate(blocks, axis=1))
 
@@ -202,7 +203,7 @@ def _encoded(
 def _standardised(
     encoding: Encoding, y: torch.Tensor, assignment: Assignment
 ) -> tuple[Encoding, torch.Tensor]:
-    """The labels of a regression with mean 0 and deviation 1 in the training rows."""
+    """Scale the labels of a regression to mean 0 and standard deviation 1 in the training rows."""
     train = assignment.train
     mean, std = statistics(y[train.rows].numpy(), train.offsets.numpy())[1:]
     if not 0 < std < np.inf:

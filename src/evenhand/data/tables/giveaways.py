@@ -13,34 +13,32 @@ from evenhand.data.tables.values import Floats, Ints, Values
 
 FEWEST_ROWS = 50
 FEWEST_OTHERS = 10  # rows of other classes than the most frequent one
-ERRORS = 0.02  # of the rows of other classes: a column that tells the label gets no more wrong
-MOST_LEVELS = 50  # different values that are looked at one by one
-CORRELATION = 0.999  # with a number to predict
-SAMPLE = 4000  # rows that tell whether to look at all
+ERRORS = 0.02  # the largest share of the rows of other classes that a giveaway gets wrong
+MOST_LEVELS = 50  # distinct values that are checked one by one
+CORRELATION = 0.999  # with a numeric label
+SAMPLE = 4000  # rows that decide whether to check all of them
 
 
 class Answer(NamedTuple):
     """The label of the rows that are used."""
 
     y: Ints | Floats  # codes of classes, or numbers
-    classes: int  # 0: numbers
+    classes: int  # 0 for a numeric label
 
 
 def about_giveaway(column: Column, values: Values, answer: Answer) -> str | None:
-    """The hint about a column that all but equals the label, or tells it by itself."""
+    """Return a hint if a column almost equals the label, or predicts it by itself."""
     if column.kind == "left out" or len(answer.y) < FEWEST_ROWS:
         return None
     levels = None if column.kind in ("number", "date") else values.levels[0]
     raw = None if levels is not None else values.days if column.kind == "date" else values.numbers
-    way = (
-        f"if it is known only after the label, leave it out with --drop {shlex.quote(column.name)}"
-    )
+    way = f"if it is known only after the label, remove it with --drop {shlex.quote(column.name)}"
     if not answer.classes:
         together = 0.0 if raw is None else _correlation(raw, answer.y)
         if abs(together) < CORRELATION:
             return None
         shown = int(together * 1e4) / 1e4  # never rounded up to 1
-        return f"{column.name!r} all but equals the label (correlation {shown:.4f}); {way}"
+        return f"{column.name!r} almost equals the label (correlation {shown:.4f}); {way}"
     few = np.linspace(0, len(answer.y) - 1, min(SAMPLE, len(answer.y))).astype(np.int64)
     if _errors(levels, raw, answer, few) is None:
         return None
@@ -48,12 +46,15 @@ def about_giveaway(column: Column, values: Values, answer: Answer) -> str | None
     if wrong is None:
         return None
     share = int(1000 * (1 - wrong / len(answer.y))) / 10
-    return f"{column.name!r} alone tells the label in {share:g} % of the rows; {way}"
+    return f"{column.name!r} by itself predicts the label in {share:g} % of the rows; {way}"
 
 
 def _errors(levels: Ints | None, raw: Floats | None, answer: Answer, rows: Ints) -> int | None:
-    """How many of some rows are told wrongly by the most frequent label of each value, or by one
-    threshold; None where they are too many for a column that gives the label away."""
+    """Count the rows predicted wrongly by the most frequent label of each value, or by one
+    threshold.
+
+    Returns None if there are too many for a column that gives the label away.
+    """
     y = answer.y[rows].astype(np.int64)
     others = len(y) - int(np.bincount(y).max())
     if others < FEWEST_OTHERS:
@@ -77,20 +78,20 @@ def _few_levels(raw: Floats) -> Ints | None:
 
 
 def _by_level(codes: Ints, y: Ints, classes: int) -> int:
-    """Errors of the most frequent label of each value; a missing value is one."""
+    """Count the errors of predicting the most frequent label of each value; missing is a value."""
     table = np.bincount((codes + 1) * classes + y, minlength=classes)
     table = np.append(table, np.zeros(-len(table) % classes, dtype=table.dtype))
     return len(y) - int(table.reshape(-1, classes).max(1).sum())
 
 
 def _by_threshold(raw: Floats, y: Ints) -> int:
-    """Errors of the best of all thresholds for labels 0 and 1; missing values have a label of their
-    own."""
+    """Count the errors of the best threshold for labels 0 and 1; missing values have their own
+    label."""
     absent = np.isnan(raw)
     lost = min(int(y[absent].sum()), int((1 - y[absent]).sum()))
     order = np.argsort(raw[~absent], kind="stable")
     values, labels = raw[~absent][order], y[~absent][order]
-    # ones below each place where the value changes, and all
+    # the number of ones up to each change of value, and in total
     ends = np.append(np.flatnonzero(np.diff(values)), len(values) - 1)
     ones, total = np.cumsum(labels)[ends], int(labels.sum())
     # a threshold after each end: 0 below and 1 above, or the other way round

@@ -1,4 +1,4 @@
-"""What may be wrong with a table although it can be read: hints to look at before training.
+"""Hints about possible problems of a table that can be read, to look at before training.
 
 A hint changes nothing. Each has a condition that ordinary columns do not meet.
 """
@@ -22,38 +22,40 @@ from evenhand.data.tables.look_alikes import about_look_alikes
 from evenhand.data.tables.sentinels import sentinels
 from evenhand.data.tables.values import Floats, Ints, Values, no_numbers, tally, text_of
 
-FEWEST_ROWS = 20  # that tell an identifier from numbers that happen to differ
-REPEATED = 0.01  # the largest share of rows with an identifier that another row has, too
-# pairs of equal numbers that chance would bring if numbers were drawn from their range; an
-# identifier has at most a tenth of them
+FEWEST_ROWS = 20  # fewer rows cannot distinguish an identifier from numbers that happen to differ
+REPEATED = 0.01  # the largest share of rows whose identifier another row also has
+# pairs of equal numbers to expect by chance if numbers were drawn from their range; an identifier
+# has at most a tenth of them
 PAIRS = 5
-# different texts of a column that may be one of numbers, and the least share that are numbers
+# distinct texts of a column that may be numeric, and the least share of them that are numbers
 FEWEST_NUMBERS, MOST_NUMBERS = 10, 0.8
-_SAMPLE = 20  # texts that tell whether to look at all
+_SAMPLE = 20  # texts that decide whether to check all of them
 _DECIMAL_COMMA = re.compile(r"-?\d+,\d+$")
 
 
 @dataclass(frozen=True)
 class Feature:
-    """A column, what it becomes, and the values of the rows that are used."""
+    """A column, its encoding, and the values of the rows that are used."""
 
     column: Column
     values: Values
-    wanted: str | None = None  # "number" or "category" where the user says so
+    wanted: str | None = None  # "number" or "category" if the user says so
 
     @property
     def is_text(self) -> bool:
+        """Whether the column is stored as text."""
         dtype = self.values.series.dtype
         return pd.api.types.is_object_dtype(dtype) or pd.api.types.is_string_dtype(dtype)
 
     @property
     def numbers(self) -> Floats | None:
+        """The values of a numeric column, else None."""
         return self.values.numbers if self.column.kind == "number" else None
 
     @property
     def fate(self) -> str:
-        """What becomes of it, for people."""
-        kinds = {"number": "used as numbers", "left out": "left out"}
+        """How it is used, for people."""
+        kinds = {"number": "used as numbers", "left out": "not used"}
         return kinds.get(self.column.kind, "used as categories")
 
 
@@ -65,20 +67,22 @@ def hints_of(
     groups: Sequence[str],
     answer: Answer,
 ) -> tuple[str, ...]:
-    """What may be wrong with a table.
+    """Return hints about possible problems of a table.
 
     Args:
+        table: the table.
         kept: the rows that are used.
-        roles: the columns or conditions that the user named, and their values, by what these are:
+        features: the feature columns.
+        roles: the columns or conditions that the user named and their values, by what these are:
             "clients", "teams", "classes".
         groups: the columns whose values are groups.
         answer: the label of the rows kept.
     """
     hints: list[str] = []
-    encoding = table.attrs.get("encoding")  # that read_table guessed, where it is not UTF-8
+    encoding = table.attrs.get("encoding")  # guessed by read_table, if it is not UTF-8
     if encoding is not None:
         hints.append(
-            f"the file is not UTF-8 and is read as {encoding}; if letters look wrong, give its"
+            f"the file is not UTF-8 and was read as {encoding}; if letters look wrong, pass its"
             " encoding with --encoding NAME"
         )
     used = {feature.column.name for feature in features}
@@ -99,8 +103,8 @@ def hints_of(
 def _spelled(
     table: pd.DataFrame, roles: Mapping[str, tuple[object, Levels | None]]
 ) -> Iterator[tuple[str, Levels]]:
-    """The columns with a role, each after what its values are; of a condition on texts, the column
-    that it is about."""
+    """Yield the columns with a role, and what their values are; for a condition on texts, its
+    column."""
     for role, (name, levels) in roles.items():
         if levels is not None and condition_in(table, name) is None:
             yield role, levels
@@ -117,8 +121,8 @@ def _of_role(role: str, levels: Levels, counts: Sequence[int]) -> Iterator[str]:
     rows = sum(counts)
     if role == "clients" and rows >= FEWEST_ROWS and 2 * len(names) > rows:
         yield (
-            f"{levels.column!r} makes {len(names)} clients of {rows} rows; if it names people,"
-            " give the column of the site that holds them to --client"
+            f"{levels.column!r} makes {len(names)} clients of {rows} rows; if it identifies people,"
+            " pass the column of their site to --client"
         )
 
 
@@ -132,8 +136,8 @@ def _of_feature(feature: Feature, others: Sequence[Feature], is_group: bool) -> 
         if date is not None:
             year, month, day = date // 10_000, date // 100 % 100, date % 100
             yield (
-                f"{feature.column.name!r} has numbers such as {date} that look like dates and are"
-                f" used as plain numbers; write {year}-{month:02}-{day:02}, or leave it out with"
+                f"{feature.column.name!r} has numbers such as {date} that look like dates but are"
+                f" used as plain numbers; write {year}-{month:02}-{day:02}, or remove it with"
                 f" {_drop(feature.column.name)}"
             )
     elif feature.is_text and feature.column.kind != "date":
@@ -142,7 +146,7 @@ def _of_feature(feature: Feature, others: Sequence[Feature], is_group: bool) -> 
 
 
 def _of_text(feature: Feature) -> Iterator[str]:
-    """Of texts that nearly are something else."""
+    """Yield hints about texts that are almost dates or numbers."""
     name, names = feature.column.name, feature.values.levels[1]
     told = foreign_dates(names)
     if told is not None:
@@ -182,7 +186,7 @@ def _about_bad(feature: Feature, bad: Bad) -> str:
 
 
 def _no_numbers(names: Sequence[str]) -> list[str]:
-    """The texts that are no number, be it with a decimal comma."""
+    """Return the texts that are not numbers, not even with a decimal comma."""
     return [text for text in no_numbers(names) if not _DECIMAL_COMMA.match(text)]
 
 
@@ -192,14 +196,14 @@ def _mostly_numbers(names: Sequence[str]) -> bool:
 
 def _about_identifier(name: str, numbers: Floats) -> Iterator[str]:
     present = numbers[~np.isnan(numbers)]
-    # the first few tell most columns
+    # the first few rule out most columns
     if len(present) < FEWEST_ROWS or not all(map(_are_whole, (present[:100], present))):
         return
     distinct = len(pd.unique(present))
     if IDENTIFIER.search(name):
         yield (
-            f"{name!r} is called an identifier but is used as numbers, since values repeat"
-            f" ({distinct} different ones in {len(present)} rows); leave it out with {_drop(name)}"
+            f"{name!r} is named like an identifier but is used as numbers, because values repeat"
+            f" ({distinct} distinct ones in {len(present)} rows); remove it with {_drop(name)}"
         )
         return
     repeats = len(present) - distinct
@@ -209,8 +213,8 @@ def _about_identifier(name: str, numbers: Floats) -> Iterator[str]:
     if (by_chance >= PAIRS and repeats <= min(REPEATED * len(present), by_chance / 10)) or rising:
         every = "in every row" if not repeats else f"in all but {repeats} of {len(present)} rows"
         yield (
-            f"{name!r} has a different whole number {every} and looks like an identifier; leave it"
-            f" out with {_drop(name)}"
+            f"{name!r} has a different whole number {every} and looks like an identifier; remove it"
+            f" with {_drop(name)}"
         )
 
 
@@ -232,13 +236,13 @@ def _about_sentinels(name: str, numbers: Floats, others: Sequence[Feature]) -> I
         else:
             way = f"pass --missing {code}"
         yield (
-            f"{name!r} is {code} in {found.rows} of {found.present} rows while the rest lies"
-            f" within {found.low:.6g} to {found.high:.6g}; if it means missing, {way}"
+            f"{name!r} is {code} in {found.rows} of {found.present} rows while the others lie"
+            f" between {found.low:.6g} and {found.high:.6g}; if it means missing, {way}"
         )
 
 
 def _means(feature: Feature, code: float) -> bool:
-    """Whether the number is in a column, as a value like others."""
+    """Whether the number is an ordinary value of a column."""
     if feature.numbers is None:
         return feature.column.kind != "left out" and text_of(code) in feature.values.levels[1]
     codes = [found.code for found in sentinels(feature.numbers)]

@@ -1,4 +1,4 @@
-"""Columns and conditions on columns (``"age > 60"``), as codes of their values."""
+"""Columns, and conditions on columns (``"age > 60"``), as codes of their values."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPPOSITE = {">": "<=", ">=": "<", "<": ">=", "<=": ">", "==": "!=", "!=": "=="}
 
 
 def listed(names: object) -> list[object]:
-    """One name, several or None, as a list."""
+    """Return one name, several names or None as a list."""
     if names is None:
         return []
     return (
@@ -39,8 +39,9 @@ def listed(names: object) -> list[object]:
 
 
 def find_column(table: pd.DataFrame, what: str, name: object) -> str:
-    """The column ``name``; raises a ValueError with the nearest names where there is none."""
-    # a file's names have no spaces around them
+    """Return the column ``name``; raise a ValueError that suggests the closest name if there is
+    none."""
+    # names from a file have no spaces around them
     for spelling in (str(name), str(name).strip()):
         if spelling in table.columns:
             return spelling
@@ -58,27 +59,31 @@ class Levels(NamedTuple):
     column: str
     codes: Ints  # (N,) -1 where missing
     names: tuple[str, ...]
-    worded: bool  # whether names say what they mean without the column's
+    worded: bool  # whether the names are clear without the column's name
 
     @property
     def missing(self) -> NDArray[np.bool_]:
+        """(N,) whether a value is missing."""
         return self.codes < 0
 
     @property
     def filled(self) -> tuple[Ints, tuple[str, ...]]:
-        """(N,) codes into the names that follow, where a missing value is "unknown", and names say
-        which column they are of unless that is clear."""
+        """(N,) codes and their names, with "unknown" for missing values.
+
+        Names include the column's name if they are not clear without it.
+        """
         names = (name if self.worded else f"{self.column}={name}" for name in self.names)
         return np.where(self.missing, len(self.names), self.codes), (*names, "unknown")
 
 
 def condition_in(table: pd.DataFrame, name: object) -> re.Match[str] | None:
-    """The condition that ``name`` is: column, sign and value; None for the name of a column."""
+    """Parse a condition into column, sign and value; None if ``name`` is a column."""
     return None if str(name) in table.columns else _CONDITION.fullmatch(str(name))
 
 
 def levels_of(table: pd.DataFrame, what: str, name: object) -> Levels:
-    """Codes of a column's values in their natural order, or of a condition, false before true."""
+    """Return codes of a column's values in their natural order, or of a condition, false before
+    true."""
     condition = condition_in(table, name)
     if condition is None:
         column = find_column(table, what, name)
@@ -99,7 +104,7 @@ def levels_of(table: pd.DataFrame, what: str, name: object) -> Levels:
 def _compare(
     values: Values, sign: str, given: str, what: str
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(N,) whether the condition holds, and whether the value is missing."""
+    """Return (N,) whether the condition holds, and whether the value is missing."""
     kind = values.kind()
     if kind in ("number", "date"):
         raw = values.numbers if kind == "number" else values.days
@@ -108,18 +113,18 @@ def _compare(
             bound = float((other.numbers if kind == "number" else other.days)[0])
         except DataError:
             raise ValueError(
-                f"{what}: {values.name!r} holds {kind}s, so it cannot be compared with {given!r}"
+                f"{what}: {values.name!r} has {kind}s and cannot be compared with {given!r}"
             ) from None
         return _COMPARE[sign](raw, bound), np.isnan(raw)
     if sign not in ("==", "!="):
         raise ValueError(
-            f"{what}: {values.name!r} holds text, which can be compared by == and != alone, not by"
+            f"{what}: {values.name!r} has text, which can only be compared with == and !=, not with"
             f" {sign}"
         )
     codes, names = values.levels
     if given not in names:
         raise ValueError(
-            f"{what}: no row has {values.name} {given!r}; there are"
+            f"{what}: no row has {values.name} {given!r}; the values are"
             f" {', '.join(values.in_order(names)[:10])}"
         )
     return _COMPARE[sign](codes, names.index(given)), codes < 0
@@ -128,7 +133,7 @@ def _compare(
 def groups_of(
     table: pd.DataFrame, group: object, kept: Ints, most: int
 ) -> tuple[Ints | None, tuple[str, ...]]:
-    """Codes of the groups of the rows kept, and their names; rows without a value are of the group
+    """Return group codes of the rows kept, and group names; a missing value is the group
     "unknown"."""
     columns = listed(group)
     if not columns:
@@ -139,8 +144,8 @@ def groups_of(
         levels = levels_of(table, "group", column)
         if len(levels.names) > most:
             raise ValueError(
-                f"group: {levels.column!r} has {len(levels.names)} different values; give a"
-                f" condition, such as '{column} > ...'"
+                f"group: {levels.column!r} has {len(levels.names)} distinct values; use a"
+                f" condition such as '{column} > ...'"
             )
         of_column, names_of = levels.filled
         parts.append(names_of)

@@ -1,4 +1,4 @@
-"""Values of a column that may be spellings of one: "Nord" and "nord", "M", "m" and "male"."""
+"""Values of a column that may be spellings of the same thing: "Nord" and "nord", "M" and "male"."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 
 from evenhand.data.tables.bad_cells import enumerated
 
-MOST_NAMES = 5000  # a column with more is not looked through
-MOST_SETS, MOST_FORMS = 3, 4  # that a hint has
-_FEW = 10  # different values; in a column with more, a letter may well be a code of its own
-_SHORTEST = 3  # letters of a word that one letter can stand for: A and AB are blood groups
+MOST_NAMES = 5000  # a column with more is not checked
+MOST_SETS, MOST_FORMS = 3, 4  # shown in a hint
+_FEW = 10  # distinct values; in a column with more, a letter may well be a code of its own
+_SHORTEST = 3  # letters of a word that one letter can abbreviate: A and AB are blood groups
 _ROMAN = frozenset("ivxlc")
 _BETWEEN_WORDS = re.compile(r"(?<=\w)[\s_-]+(?=\w)")
 
 
 def look_alikes(names: Sequence[str]) -> list[list[int]]:
-    """Positions of names that may mean the same, a list for each meaning, in the order of names.
+    """Return positions of names that may mean the same, a list for each meaning.
 
-    Names that differ in capitals, in spaces, hyphens or underscores between words, or in how
-    Unicode writes an accent; and, where there are few, a single letter and the only word that
-    begins with it.
+    Such names differ in capitals, in spaces, hyphens or underscores between words, or in how
+    Unicode writes an accent. If there are few names, a single letter also matches the only word
+    that starts with it.
 
     >>> look_alikes(["M", "f", "male", "m", "other"]), look_alikes(["A+", "A-", "no", "normal"])
     ([[0, 2, 3]], [])
@@ -50,8 +50,8 @@ def _is_word(plain: str) -> bool:
 def about_look_alikes(
     column: str, names: Sequence[str], counts: Sequence[int], kept: str
 ) -> str | None:
-    """The hint; ``counts`` are the rows of each name, ``kept`` says what the names are:
-    "different clients"."""
+    """Return the hint; ``counts`` are the rows of each name, ``kept`` is such as "different
+    clients"."""
     found = look_alikes(names)
     if not found:
         return None
@@ -60,7 +60,7 @@ def about_look_alikes(
     rest = f"; and {more} more such set{'s' * (more != 1)}" if more else ""
     return (
         f"{column!r} has {'; '.join(sets)}{rest}, which may mean the same but count as {kept};"
-        " make them one in the file"
+        " unify them in the file"
     )
 
 

@@ -1,4 +1,4 @@
-"""Values that the user says stand for a missing one: "<0.5", 999."""
+"""Values that the user declares to mean a missing value: "<0.5", 999."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenhand.data.tables.values import numbers_of, text_of
 
 
 def missing_texts(missing: object) -> tuple[str, ...]:
-    """One text or number, or several, as texts without spaces around them.
+    """Return one text or number, or several, as texts without surrounding spaces.
 
     >>> missing_texts(["<0.5", 999.0]), missing_texts(" n.d. ")
     (('<0.5', '999'), ('n.d.',))
@@ -25,7 +25,7 @@ def missing_texts(missing: object) -> tuple[str, ...]:
 
 
 def without(table: pd.DataFrame, missing: tuple[str, ...]) -> pd.DataFrame:
-    """The table with no value in each cell, of any column, that is one of the texts ``missing``."""
+    """Empty each cell, of any column, that is one of the texts ``missing``."""
     if not missing:
         return table
     table = table.copy(deep=False)
@@ -35,17 +35,17 @@ def without(table: pd.DataFrame, missing: tuple[str, ...]) -> pd.DataFrame:
 
 
 def emptied(column: pd.Series[Any], missing: tuple[str, ...]) -> pd.Series[Any]:
-    """The column with no value in each cell that is one of the texts ``missing``, as text or as a
-    number: 999 is 999.0."""
+    """Empty each cell of a column that is one of the texts ``missing``, as text or number: 999
+    is 999.0."""
     if not missing:
         return column
     try:
         codes, distinct = pd.factorize(column)
-    except TypeError:  # lists and the like, which are no feature either
+    except TypeError:  # lists and the like, which cannot be features either
         return column
     numbers = set(numbers_of(missing).tolist())
     names = [text_of(value) for value in distinct.tolist()]
-    # a NaN is equal to none
+    # NaN equals nothing
     same = [
         name in missing or number in numbers
         for name, number in zip(names, numbers_of(names).tolist(), strict=True)

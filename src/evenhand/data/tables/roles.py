@@ -1,4 +1,4 @@
-"""Columns of a table with a role of their own: label, client, team, official test set."""
+"""Columns of a table with a special role: label, client, team, official test set."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from evenhand.data.tables.levels import Levels, condition_in, find_column, level
 from evenhand.data.tables.values import Floats, Ints, Values, tally
 from evenhand.errors import DataError
 
-MOST_CLASSES = 20  # whole numbers with more different values are a quantity, not classes
+MOST_CLASSES = 20  # whole numbers with more distinct values are a quantity, not classes
 
 
 def label_of(table: pd.DataFrame, label: object, task: str) -> tuple[Levels, Floats | None]:
-    """The label as codes of classes, or, for a regression, with its numbers."""
+    """Return the label as codes of classes or, for a regression, with its numbers."""
     conditional = condition_in(table, label) is not None
     if conditional or task == "classification":
         if task == "regression":
             raise ValueError(
-                f"task: {label!r} is a condition, which has two classes; use classification"
+                f"task: {label!r} is a condition, so it has two classes; use classification"
             )
         return levels_of(table, "label", label), None
     column = find_column(table, "label", label)
@@ -28,9 +28,9 @@ def label_of(table: pd.DataFrame, label: object, task: str) -> tuple[Levels, Flo
     kind = values.kind()
     if kind == "date" or (kind != "number" and task == "regression"):
         held = "dates" if kind == "date" else "text"
-        way = "give a condition on it" if kind == "date" else 'use task="classification"'
+        way = "use a condition on it" if kind == "date" else 'use task="classification"'
         raise ValueError(
-            f"label: {column!r} holds {held}, which cannot be predicted as a number; {way}"
+            f"label: {column!r} has {held}, which cannot be predicted as a number; {way}"
         )
     if kind == "number":
         numbers = values.numbers
@@ -50,7 +50,8 @@ def label_of(table: pd.DataFrame, label: object, task: str) -> tuple[Levels, Flo
 def targets_of(
     answer: Levels, target: Floats | None, kept: Ints
 ) -> tuple[torch.Tensor, tuple[str, ...]]:
-    """The labels of the rows kept, and the names of their classes (none for a regression)."""
+    """Return the labels of the rows kept, and the names of their classes (none for a
+    regression)."""
     if target is not None:
         if len(pd.unique(target[kept])) < 2:
             raise DataError(
@@ -60,7 +61,7 @@ def targets_of(
     used = np.flatnonzero(tally(answer.codes[kept], len(answer.names))[:-1])
     if len(used) < 2:
         raise DataError(
-            f"label {answer.column!r} has one class only, {answer.names[int(used[0])]!r}; there is"
+            f"label {answer.column!r} has only one class, {answer.names[int(used[0])]!r}; there is"
             " nothing to learn"
         )
     return torch.from_numpy(np.searchsorted(used, answer.codes[kept])), tuple(
@@ -71,7 +72,7 @@ def targets_of(
 def usable_rows(
     answer: Levels, owner: Levels | None, client: object
 ) -> tuple[Ints, tuple[tuple[str, int], ...]]:
-    """The rows with a label and a client, and why others are left out, with how many."""
+    """Return the rows with a label and a client, and why and how many others are skipped."""
     labelled = ~answer.missing
     kept = np.flatnonzero(labelled if owner is None else labelled & ~owner.missing)
     if not len(kept):
@@ -89,7 +90,8 @@ def usable_rows(
 def clients_of(
     owner: Levels | None, kept: Ints
 ) -> tuple[Ints | None, tuple[str, ...], tuple[str, ...]]:
-    """Codes and names of the clients of the rows kept, and names of those of whom none was."""
+    """Return codes and names of the clients of the rows kept, and names of clients without such
+    rows."""
     if owner is None:
         return None, (), ()
     count = tally(owner.codes[kept], len(owner.names))[:-1]
@@ -105,7 +107,7 @@ def clients_of(
 def teams_of(
     region: Levels | None, codes: Ints | None, names: tuple[str, ...], kept: Ints
 ) -> tuple[torch.Tensor | None, tuple[str, ...]]:
-    """(clients,) the team of each client, and the names of teams."""
+    """Return (clients,) the team of each client, and the names of teams."""
     if region is None or codes is None:
         return None, ()
     of_table, shown = region.filled
@@ -117,8 +119,8 @@ def teams_of(
         first = int(odd[0])
         both = f"{shown[int(of_row[first])]!r} and {shown[int(of_client[codes[first]])]!r}"
         raise DataError(
-            f"team: client {names[int(codes[first])]} has rows of {both}; a client has one team,"
-            " use group for rows"
+            f"team: client {names[int(codes[first])]} has rows of {both}; a client has one team, so"
+            " use group instead"
         )
     used, renumbered = np.unique(of_client, return_inverse=True)
     return torch.from_numpy(renumbered.astype(np.int64)), tuple(shown[int(code)] for code in used)
@@ -127,7 +129,7 @@ def teams_of(
 def held_out_rows(
     table: pd.DataFrame, held_out: object
 ) -> tuple[NDArray[np.bool_] | None, str | None]:
-    """(N,) whether a row is of the official test set, and the column that says so."""
+    """Return (N,) whether a row is in the official test set, and the column that says so."""
     if held_out is None:
         return None, None
     if isinstance(held_out, str) and condition_in(table, held_out) is not None:

@@ -36,31 +36,32 @@ MISSING = frozenset(
         "#N/A",
         "missing",
     ]
-)  # texts that mean: no value
+)  # texts that mean a missing value
 DAY = pd.Timedelta(days=1)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}([T ].*)?$")
 
 
 class Values:
-    """The values of one column, read as numbers, days or categories when they are asked for."""
+    """The values of one column, read as numbers, days or categories on demand."""
 
     def __init__(self, name: str, series: pd.Series[Any], rows: Ints | None = None) -> None:
         self.name, self.series = name, series
-        # (N,) which row of the user's table each value is in; None: they are all of its rows
+        # (N,) the row of the user's table that each value is in; None means all rows in order
         self._rows = rows
 
     def row(self, position: int) -> int:
-        """The row of the user's table, counted from 1, that value ``position`` is in."""
+        """Return the row of the user's table, counted from 1, of value ``position``."""
         return 1 + (position if self._rows is None else int(self._rows[position]))
 
     @cached_property
     def levels(self) -> tuple[Ints, tuple[str, ...]]:
-        """(N,) codes into the names of the different values; -1 where a value is missing."""
+        """(N,) codes into the names of the distinct values; -1 if a value is missing."""
         try:
             codes, distinct = pd.factorize(self.series)
         except TypeError as error:
             raise DataError(
-                f"column {self.name!r} holds values that are not plain ({error}); drop it"
+                f"column {self.name!r} has values that are not numbers, texts or dates ({error});"
+                " drop it"
             ) from error
         position: dict[str, int] = {}
         texts = [text_of(value) for value in distinct.tolist()]
@@ -71,7 +72,7 @@ class Values:
 
     @cached_property
     def numbers(self) -> Floats:
-        """(N,) as float64; NaN where a value is missing."""
+        """(N,) as float64; NaN if a value is missing."""
         if isinstance(self.series.dtype, np.dtype) and self.series.dtype.kind == "m":
             return self._finite(self.series.dt.total_seconds().to_numpy(dtype=np.float64) / 86_400)
         if pd.api.types.is_numeric_dtype(self.series.dtype):
@@ -80,7 +81,7 @@ class Values:
 
     @cached_property
     def days(self) -> Floats:
-        """(N,) dates as days since the start of 1970 (UTC); NaN where one is missing."""
+        """(N,) dates as days since the start of 1970 (UTC); NaN if one is missing."""
         if isinstance(self.series.dtype, pd.PeriodDtype):
             return _days(self.series.dt.to_timestamp())
         if pd.api.types.is_datetime64_any_dtype(self.series.dtype):
@@ -88,8 +89,8 @@ class Values:
         return self._of_levels(lambda names: _days(_dates(names)), "date (year-month-day)")
 
     def in_order(self, names: Sequence[str]) -> list[str]:
-        """Names of values in their natural order: that of a pandas category, else by value where
-        all are numbers, else by letter."""
+        """Sort names of values: in the order of a pandas category, by value if all are numbers,
+        or by letter."""
         if isinstance(self.series.dtype, pd.CategoricalDtype):
             rank = {
                 text_of(category): place
@@ -104,8 +105,8 @@ class Values:
         )
 
     def kind(self, chosen: Ints | None = None) -> str:
-        """What the values are, judged by those ``chosen`` alone: "number", "date", "category",
-        "nothing" or "complex"."""
+        """Return "number", "date", "category", "nothing" or "complex", considering only values
+        ``chosen``."""
         dtype = self.series.dtype
         if pd.api.types.is_complex_dtype(dtype):
             return "complex"
@@ -122,13 +123,13 @@ class Values:
         used = [name for name, count in zip(names, counts, strict=False) if count]
         if not used:
             return "nothing"
-        # the first few tell most texts
+        # the first few decide for most texts
         if not any(np.isnan(numbers_of(some)).any() for some in (used[:10], used)):
             return "number"
         return "category" if any(map(no_dates, (used[:10], used))) else "date"
 
     def bad(self, what: str, texts: Sequence[str]) -> Bad:
-        """The cells with some of the names in ``levels``, which are not what they should be."""
+        """Return the cells with these texts as unreadable: they are not ``what`` they should be."""
         codes, names = self.levels
         rows = (
             tuple(map(self.row, np.flatnonzero(codes == names.index(text)).tolist()))
@@ -154,7 +155,7 @@ class Values:
 
 
 def text_of(value: object) -> str:
-    """The name of a value: whole numbers look the same whether they are stored as 1, 1.0 or "1"."""
+    """Return the name of a value; whole numbers look the same whether stored as 1, 1.0 or "1"."""
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, bool | np.bool_):
@@ -170,23 +171,23 @@ def text_of(value: object) -> str:
 
 
 def tally(codes: Ints, levels: int) -> Ints:
-    """(levels + 1,) how often each code occurs; the last entry counts code -1."""
+    """Return (levels + 1,) how often each code occurs; the last entry counts code -1."""
     return np.bincount(np.where(codes < 0, levels, codes), minlength=levels + 1)
 
 
 def numbers_of(names: Sequence[str]) -> Floats:
-    """Texts as numbers; NaN where one is no number."""
+    """Convert texts to numbers; NaN if one is not a number."""
     parsed = pd.to_numeric(pd.Series(list(names), dtype=object), errors="coerce")
     return parsed.to_numpy(dtype=np.float64, na_value=np.nan)
 
 
 def no_numbers(names: Sequence[str]) -> list[str]:
-    """The texts that are no number."""
+    """Return the texts that are not numbers."""
     return [name for name, bad in zip(names, np.isnan(numbers_of(names)), strict=True) if bad]
 
 
 def no_dates(names: Sequence[str]) -> list[str]:
-    """The texts that are no date, year-month-day."""
+    """Return the texts that are not dates in the form year-month-day."""
     formed = [name for name in names if _DATE.match(name)]
     read = dict(zip(formed, ~np.isnan(_days(_dates(formed))), strict=True)) if formed else {}
     return [name for name in names if not read.get(name, False)]

@@ -1,1 +1,1 @@
-"""One data set, or one format of users' files, in each module."""
+"""Loaders: one module per data set, or per format of users' files."""

@@ -1,5 +1,5 @@
-"""ACS Income: who earns more than 50,000 dollars, by state, from the American Community Survey of
-2018 (Ding et al., NeurIPS 2021)."""
+"""ACS Income: who earns more than 50,000 dollars, by state (American Community Survey 2018; Ding et
+al., NeurIPS 2021)."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ NAMES: dict[str, dict[int, str]] = {
         8: "unpaid",
     },
 }
-# the census' families of occupations and parts of the world, by the first code of each
+# the census's families of occupations and parts of the world, by the first code of each
 OCCUPATIONS = {
     **{
         10: "managers",
@@ -98,7 +98,7 @@ ORIGINS = {
 
 
 def read(root: Path | None = None) -> pd.DataFrame:
-    """All rows, as codes of the census, with a column "state" of names."""
+    """Read all rows as the census's codes, with a column "state" of names."""
     path = locate("acs_income", FILES, root)[0]
     try:
         with np.load(io.BytesIO(read_file(path, FILES[0]))) as stored:
@@ -112,11 +112,11 @@ def read(root: Path | None = None) -> pd.DataFrame:
     for name, values in arrays.items():
         if values.shape != (count,):
             raise DataError(
-                f"{path}: {name} has shape {list(values.shape)}, label has {count} entries; they"
-                " must be parallel"
+                f"{path}: {name} has shape {list(values.shape)}, but label has {count} entries;"
+                " they must have the same length"
             )
         low, high = _bounds(name, len(names))
-        bad = np.flatnonzero(~((values >= low) & (values <= high)))  # so written, NaN is bad
+        bad = np.flatnonzero(~((values >= low) & (values <= high)))  # in this form, NaN is bad
         if len(bad):
             raise DataError(
                 f"{path} row {int(bad[0]) + 1}: {name} is {values[bad[0]]}; it must be {low} to"
@@ -126,7 +126,7 @@ def read(root: Path | None = None) -> pd.DataFrame:
 
 
 def _bounds(name: str, states: int) -> tuple[int, int]:
-    """Least and largest code of a column."""
+    """Return the smallest and the largest code of a column."""
     if name in NAMES:
         return min(NAMES[name]), max(NAMES[name])
     return {
@@ -149,20 +149,19 @@ def acs_income(
     codes: str = "families",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """171,185 people in 35 states of the USA, 3,064 to 5,000 from each; the label is an income
-    above 50,000 dollars (36 %).
+    """Load ACS Income: 171,185 people in 35 US states; the label is an income above 50,000 dollars.
 
-    AGEP, SCHL (schooling, 24 steps) and WKHP (hours a week) are numbers, the other columns are
-    categories.
+    Each state has 3,064 to 5,000 rows; 36 % are positive. AGEP, SCHL (schooling, 24 levels) and
+    WKHP (hours per week) are numbers, the other columns are categories.
 
     Args:
         partition: None makes each state a client; ``clients`` then draws some of them.
         split: None keeps a fifth of each state's rows for testing.
         group: "SEX", "RAC1P" (race) or both.
-        codes: "families" puts the 529 occupations into the census' 25 families and the 222 places
-            of birth into seven parts of the world, as categories; "numbers" takes their codes for
-            numbers, as folktables gives them.
-        drop: columns that are no features.
+        codes: "families" groups the 529 occupations into the census's 25 families and the 222
+            places of birth into seven parts of the world, as categories; "numbers" uses the codes
+            as numbers, like folktables.
+        drop: columns that are not features.
     """
     require_choice("codes", codes, ("families", "numbers"))
     rows = read(root)

@@ -26,8 +26,8 @@ FILES = (
         "airline_tweets.csv.gz",
         content="sha256:0bea7325aa0688fd98a17885392d1c8e3ab595a6b393546842acf06d8036473c",
         hint=(
-            'Kaggle\'s "Twitter US Airline Sentiment" has the same tweets as Tweets.csv, which can'
-            " be put there in its place"
+            'put Tweets.csv of Kaggle\'s "Twitter US Airline Sentiment" there, which has the same'
+            " tweets"
         ),
     ),
 )
@@ -52,17 +52,19 @@ def airline_sentiment(
     most: int | None = None,
     length: int = 25,
 ) -> Federation:
-    """14,640 tweets as codes of words: negative, neutral or positive; a client is one of six
-    airlines.
+    """Load 14,640 tweets to six airlines as word codes; the label is negative, neutral or positive.
 
-    Codes are those of ``text.glove(root, dimensions, most)``, whose ``vectors`` a model needs.
+    The codes are those of ``evenhand.data.text.glove(root, dimensions, most)``; a model needs its
+    ``vectors``.
 
     Args:
-        by: "airline", or "day" for the tweets of one day to one airline, whose team is the airline.
-        binary: leave out neutral tweets (11,541 stay); classes are then 0 negative, 1 positive.
-        distinct: leave out tweets that occur a second time.
-        dimensions, most: the size and number of the word vectors.
-        length: words kept of a tweet.
+        by: "airline" makes each airline a client; "day" makes the tweets of one day to one airline
+            a client, with the airline as its team.
+        binary: skip neutral tweets (11,541 remain); classes are then 0 negative, 1 positive.
+        distinct: skip repeated tweets.
+        dimensions: the size of the word vectors.
+        most: the number of word vectors.
+        length: words used of each tweet.
     """
     return deal(
         read(root, by, binary, distinct, dimensions, most, length), partition, split, seed, clients
@@ -88,7 +90,7 @@ def read(
     most: int | None = None,
     length: int = 25,
 ) -> Pool:
-    """All tweets; see :func:`airline_sentiment`."""
+    """Read all tweets; see ``airline_sentiment``."""
     folder = folder_of("airline_sentiment", root)
     file = (
         KAGGLE
@@ -114,7 +116,7 @@ def pool_of(
     distinct: bool = False,
     length: int = 25,
 ) -> Pool:
-    """Tweets as samples, with their airlines or days as clients."""
+    """Return tweets as samples, with airlines or days as clients."""
     require_choice("by", by, ("airline", "day"))
     for name, value in (("binary", binary), ("distinct", distinct)):
         require(isinstance(value, bool), "{} must be true or false, got {!r}", name, value)
@@ -137,7 +139,7 @@ def pool_of(
 
 
 def tweets(path: Path, content: bytes) -> list[Tweet]:
-    """The rows of the table, checked. Row 1 is the first after the header."""
+    """Parse and check the rows of the table; row 1 is the first after the header."""
     try:
         lines = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
         header = next(lines, [])
@@ -162,8 +164,8 @@ def tweets(path: Path, content: bytes) -> list[Tweet]:
 def _tweet(path: Path, number: int, line: list[str], places: list[int], width: int) -> Tweet:
     if len(line) != width:
         raise DataError(
-            f"{path}, row {number}: {len(line)} fields where there should be {width}; is the file"
-            " cut short?"
+            f"{path}, row {number}: {len(line)} fields instead of {width}; the file may be"
+            " truncated, download it again"
         )
     airline, sentiment, moment, text = (line[place] for place in places)
     if sentiment not in LABELS:

@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100: small colour photographs (Krizhevsky, 2009), in their official binary
 layout.
 
-Every record is one label byte (CIFAR-100: superclass, then class) and the 32 x 32 bytes of the red,
-green and blue planes.
+Every record is one label byte (CIFAR-100: superclass, then class), followed by the 32 x 32 bytes of
+the red, green and blue planes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from evenhand.errors import DataError
 
 
 class Layout(NamedTuple):
-    """How a data set lies in its files; the last one holds the test images."""
+    """How a data set is stored in its files; the last file has the test images."""
 
     dataset: str
     files: tuple[File, ...]
     rows: tuple[int, ...]  # images in each file
-    labels: tuple[tuple[str, ...], ...]  # names of the classes that each label byte tells
+    labels: tuple[tuple[str, ...], ...]  # class names for each label byte
 
 
 def _file(archive: str, checksum: str, name: str, content: str | None = None) -> File:
@@ -94,15 +94,16 @@ CIFAR10 = Layout("cifar10", CIFAR10_FILES, (10_000,) * 6, (CIFAR10_NAMES,))
 CIFAR100 = Layout(
     "cifar100", CIFAR100_FILES, (50_000, 10_000), (tuple(COARSE.split()), tuple(FINE.split()))
 )
-# mean and standard deviation of red, green and blue in
+# mean and standard deviation of red, green and blue in the training images, as usually quoted
 CHANNELS10 = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
-# the training images, as everybody quotes them
 CHANNELS100 = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 
 def read(layout: Layout = CIFAR10, root: Path | None = None, label: int = -1) -> Pool:
-    """All images, (3, 32, 32) numbers from 0 to 1, the test images held out; ``label`` says which
-    label byte counts."""
+    """Read all images as (3, 32, 32) numbers in [0, 1], with the test images held out.
+
+    ``label`` says which label byte to use.
+    """
     width = len(layout.labels)
     images = np.empty((sum(layout.rows), 3072), np.uint8)
     codes = np.empty((len(images), width), np.uint8)
@@ -112,10 +113,10 @@ def read(layout: Layout = CIFAR10, root: Path | None = None, label: int = -1) ->
     ):
         content = read_bytes(path, file)
         if len(content) != rows * (width + 3072):
-            fault = "is cut short" if len(content) < rows * (width + 3072) else "has trailing bytes"
+            fault = "is truncated" if len(content) < rows * (width + 3072) else "has trailing bytes"
             raise DataError(
-                f"{path} {fault}: {len(content)} bytes, not {rows} records of {width + 3072}; fetch"
-                " it again"
+                f"{path} {fault}: {len(content)} bytes, not {rows} records of {width + 3072};"
+                " download it again"
             )
         records = np.frombuffer(content, np.uint8).reshape(rows, width + 3072)
         part = slice(start, start + rows)
@@ -141,17 +142,16 @@ def cifar10(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """50,000 training and 10,000 test photographs of ten kinds of things, 32 x 32 pixels in three
-    colours.
+    """Load CIFAR-10: 50,000 training and 10,000 test colour images in ten classes, 32 x 32 pixels.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients, as
-            in PropFair's experiments.
-        split: None keeps the official test images for testing.
+        partition: None distributes labels over 10 clients by a Dirichlet draw with concentration
+            0.5, as in PropFair's experiments.
+        split: None tests on the official test images.
         classes: numbers or names of the classes to keep, renumbered in this order.
-        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 of every
-            colour; "pixel" of every pixel.
-        flat: give images as vectors of 3072 numbers, not as (3, 32, 32).
+        standardise: "scale" for pixels in [0, 1]; "dataset" for mean 0 and variance 1 of each
+            colour; "pixel" for mean 0 and variance 1 of each pixel.
+        flat: return images as vectors of 3072 numbers instead of (3, 32, 32).
         group: "class" makes the class of a sample its group.
     """
     pool = prepared(read(CIFAR10, root), classes, standardise, flat, group, CHANNELS10)
@@ -170,12 +170,12 @@ def cifar100(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """50,000 training and 10,000 test photographs of a hundred kinds of things, 32 x 32 pixels in
-    three colours.
+    """Load CIFAR-100: 50,000 training and 10,000 test colour images in 100 classes, 32 x 32 pixels.
+
+    The other arguments are those of ``cifar10``.
 
     Args:
-        coarse: labels are the 20 superclasses of five classes each.
-        partition, split, classes, standardise, flat, group: as for cifar10.
+        coarse: use the 20 superclasses of five classes each as labels.
     """
     pool = prepared(
         read(CIFAR100, root, label=0 if coarse else 1),

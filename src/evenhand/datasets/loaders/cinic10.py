@@ -1,7 +1,7 @@
-"""CINIC-10: CIFAR-10's images and small ones from ImageNet of the same ten classes (Darlow,
-Crowley, Antoniou and Storkey, 2018).
+"""CINIC-10: CIFAR-10's images and small ImageNet images of the same ten classes (Darlow, Crowley,
+Antoniou and Storkey, 2018).
 
-Officially PNG files in folders of their class, in folders train, valid and test.
+The official files are PNG images in a folder per class, inside the folders train, valid and test.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from evenhand.datasets.loaders.cifar import CIFAR10_NAMES
 from evenhand.errors import DataError, first_line, require, require_known
 
 PARTS = ("train", "valid", "test")
-EACH = 9_000  # images of every class in every part
+EACH = 9_000  # images per class and part
 FILES = (
     File(
         "CINIC-10.tar.gz",
@@ -36,7 +36,7 @@ FILES = (
         "md5:6ee4d0c996905fe93221de577967a372",
     ),
 )
-UNPACKED = "train/airplane/*.png"  # some of the files where the archive is unpacked
+UNPACKED = "train/airplane/*.png"  # some of the files of an unpacked archive
 
 Pixels = NDArray[np.uint8]
 
@@ -53,29 +53,30 @@ def cinic10(
     group: str | None = None,
     parts: Sequence[str] = PARTS,
 ) -> Federation:
-    """270,000 photographs of ten kinds of things, 32 x 32 pixels in three colours: 90,000 each for
-    training, validation and testing.
+    """Load CINIC-10: 270,000 colour images in ten classes, 32 x 32 pixels.
 
-    PropFair pools all and tests on half of each client's: ``partition={"name": "dirichlet",
-    "alpha": 0.5}, split={"test": 0.5}, clients=50``. Reading the PNG files takes half a minute and
-    needs Pillow.
+    There are 90,000 images each for training, validation and testing. PropFair pools all of them
+    and tests on half of each client's images: ``partition={"name": "dirichlet", "alpha": 0.5},
+    split={"test": 0.5}, clients=50``. Reading the PNG files takes half a minute and needs Pillow.
+    ``classes``, ``standardise``, ``flat`` and ``group`` are those of ``cifar10``.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients.
-        split: None tests on the official test images and trains on the others, the official
-            validation images among them. Shares such as ``{"test": 0.5}`` are of all images.
-        parts: which of the official parts to take; without "valid" there are 180,000 images.
-        classes, standardise, flat, group: as for cifar10.
+        partition: None distributes labels over 10 clients by a Dirichlet draw with concentration
+            0.5.
+        split: None tests on the official test images and trains on all others, including the
+            official validation images. Shares such as ``{"test": 0.5}`` are of all images.
+        parts: which official parts to use; without "valid" there are 180,000 images.
     """
     pool = prepared(read(root, parts), classes, standardise, flat, group)
     return deal(pool, partition or DIRICHLET, split, seed, clients)
 
 
 def read(root: Path | None = None, parts: Sequence[str] = PARTS) -> Pool:
-    """All images of some parts, (3, 32, 32) numbers from 0 to 1, part by part and class by class in
-    the order of their file names; the test images are held out.
+    """Read all images of some parts as (3, 32, 32) numbers in [0, 1], with the test images held
+    out.
 
-    They are read from the folders, or where these are not there from the official archive.
+    They come part by part and class by class, in the order of their file names, from the folders
+    or, if there are none, from the official archive.
     """
     require(
         not isinstance(parts, str) and 0 < len(parts) == len(set(parts)),
@@ -96,7 +97,7 @@ def read(root: Path | None = None, parts: Sequence[str] = PARTS) -> Pool:
 
 
 def _images(source: Path, parts: Sequence[str]) -> Pixels:
-    """(N, 3, 32, 32) in order, from a folder or an archive."""
+    """Return (N, 3, 32, 32) images in order, from a folder or an archive."""
     cells = {cell: place for place, cell in enumerate(product(parts, CIFAR10_NAMES))}
     images = np.empty((len(cells), EACH, 3, 32, 32), np.uint8)
     names: list[list[str]] = [[] for _ in cells]
@@ -110,7 +111,7 @@ def _images(source: Path, parts: Sequence[str]) -> Pixels:
         if len(names[place]) != EACH:
             raise DataError(
                 f"{source} has {len(names[place])} images in {part}/{kind}, not {EACH}; "
-                + ("fetch it again" if source.is_file() else "unpack the archive again")
+                + ("download it again" if source.is_file() else "unpack the archive again")
             )
         images[place] = images[place][np.argsort(names[place])]
     return images.reshape(-1, 3, 32, 32)
@@ -127,7 +128,7 @@ def _files(folder: Path, cells: Mapping[tuple[str, str], int]) -> Iterator[tuple
 
 
 def _members(archive: Path, cells: Mapping[tuple[str, str], int]) -> Iterator[tuple[str, bytes]]:
-    """The images in an archive, in the order in which they lie there: it is read only once."""
+    """Yield the images in an archive in storage order, so that it is read only once."""
     try:
         with tarfile.open(archive, "r|*") as tar:
             for entry in tar:
@@ -138,12 +139,12 @@ def _members(archive: Path, cells: Mapping[tuple[str, str], int]) -> Iterator[tu
                     yield entry.name, stream.read()
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise DataError(
-            f"{archive} is damaged: {first_line(error)}; remove it and fetch it again"
+            f"{archive} is damaged: {first_line(error)}; delete it and download it again"
         ) from error
 
 
 def _decoded(name: str, content: bytes) -> Pixels:
-    """(3, 32, 32) the pixels of a PNG file."""
+    """Return (3, 32, 32) the pixels of a PNG file."""
     try:
         from PIL import Image, UnidentifiedImageError
     except ImportError:
@@ -155,9 +156,9 @@ def _decoded(name: str, content: bytes) -> Pixels:
             pixels = np.asarray(image.convert("RGB"), np.uint8)
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
         raise DataError(
-            f"{name} is no whole PNG file: {first_line(error)}; unpack or fetch it again"
+            f"{name} is not a complete PNG file: {first_line(error)}; unpack or download it again"
         ) from error
     if pixels.shape != (32, 32, 3):
         height, width, _ = pixels.shape
-        raise DataError(f"{name} has {height} x {width}, not 32 x 32 pixels; fetch it again")
+        raise DataError(f"{name} has {height} x {width} pixels, not 32 x 32; download it again")
     return pixels.transpose(2, 0, 1)

@@ -22,11 +22,11 @@ HOME = "https://raw.githubusercontent.com/propublica/compas-analysis/bafff5da3f2
 FILES = (
     File("compas-scores-two-years.csv", HOME + "compas-scores-two-years.csv", CHECKSUM, CHECKSUM),
 )
-# the same rows without names, dates and case numbers; taken where it is there
+# the same rows without names, dates and case numbers; used if it is present
 SHORT = File("compas_two_years.csv.gz")
-# Known of a defendant on the day of the assessment. The tool's own scores (decile_score,
-# score_text, v_...) are left out because they are what ought to be judged, is_recid and
-# is_violent_recid because they give the answer away, age_cat because age says more.
+# What is known about a defendant on the day of the assessment. Not used: the tool's own scores
+# (decile_score, score_text, v_...), because they are what should be evaluated; is_recid and
+# is_violent_recid, because they give the answer away; age_cat, because age says more.
 FEATURES = (
     "sex",
     "age",
@@ -44,8 +44,7 @@ DIRICHLET = {"name": "dirichlet_groups", "clients": 10, "alpha": 0.5}
 
 
 def read(root: Path | None = None) -> pd.DataFrame:
-    """All 7,214 rows; of the columns, those that are features, label or part of ProPublica's
-    filter."""
+    """Read all 7,214 rows, with the columns of features, label and ProPublica's filter."""
     path = find(SHORT, (folder_of("compas", root),))
     file = FILES[0] if path is None else SHORT
     path = path or locate("compas", FILES, root)[0]
@@ -62,11 +61,11 @@ def read(root: Path | None = None) -> pd.DataFrame:
 
 
 def propublica(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that ProPublica's analysis keeps.
+    """Return the rows that ProPublica's analysis keeps.
 
-    Those whose charge date is within 30 days of the assessment, so that it is the offence they were
-    assessed for; whose record of new charges is there; whose charge is no ordinary traffic offence;
-    and who have a score.
+    These are people charged within 30 days of the assessment (so that it is the offence they were
+    assessed for), with a record of new charges, a charge other than an ordinary traffic offence,
+    and a score.
     """
     days = rows["days_b_screening_arrest"]
     return rows[
@@ -87,16 +86,15 @@ def compas(
     filter: str | None = "propublica",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """6,172 defendants; the label is whether they were charged with a new offence within two years
-    (46 %).
+    """Load COMPAS: 6,172 defendants; the label is a new charge within two years (46 %).
 
     Args:
-        partition: None deals races by a Dirichlet draw with concentration 0.5, to 10 clients, for
-            the data come without clients.
+        partition: the data have no clients of their own; None distributes races over 10 clients by
+            a Dirichlet draw with concentration 0.5.
         split: None keeps a fifth of each client's rows for testing.
-        group: "race", "sex" or both. They are features, too, unless dropped.
+        group: "race", "sex" or both. They are also features unless they are dropped.
         filter: "propublica" keeps the rows of ProPublica's analysis; None (or "none") all 7,214.
-        drop: columns that are no features.
+        drop: columns that are not features.
     """
     require_choice("filter", "none" if filter is None else filter, ("propublica", "none"))
     rows = read(root)

@@ -1,4 +1,4 @@
-"""Scikit-learn's handwritten digits, made into an unfair federation. No download."""
+"""Scikit-learn's handwritten digits, made into an unfair federation; no download needed."""
 
 from __future__ import annotations
 
@@ -19,28 +19,31 @@ def digits(
     test_share: float = 0.4,
     flat: bool = True,
 ) -> Federation:
-    """1797 images of 8 x 8 pixels, unevenly spread over clients, a minority of which writes
-    differently.
+    """Load 1,797 images of 8 x 8 pixels, distributed unfairly over clients on purpose.
 
-    Unfair on purpose, in three ways: sizes are log-normal; labels are skewed (each client's mix of
-    digits is a Dirichlet draw); and minority clients, which are also the small ones, hold images
-    that are rotated by 90 degrees and noisy. Their team is "rotated", the others' "upright", and
-    every sample carries the same word as its group.
+    Client sizes are log-normal, labels are skewed (each client's mix of digits is a Dirichlet
+    draw), and a minority of clients, which are also smaller, has images that are rotated by 90
+    degrees and noisy. The minority's team is "rotated", the others' is "upright"; every sample has
+    the same word as its group.
 
     Args:
-        clients: how many, 2 to 60.
-        minority: share of clients that are rotated, at least one.
-        skew: concentration of the label mix; small values leave clients with few digits, large ones
-            with all.
+        clients: 2 to 60.
+        seed: of the distribution and the noise.
+        minority: share of clients that are rotated; at least one is.
+        skew: concentration of the label mix; with small values clients have few different digits,
+            with large values all.
         noise: standard deviation of the noise on minority images; pixels are in [0, 1].
-        test_share: share of each client's samples that is held out.
-        flat: give images as vectors of 64 numbers, not as (1, 8, 8).
+        test_share: share of each client's samples that is held out for testing.
+        flat: return images as vectors of 64 numbers instead of (1, 8, 8).
+
+    >>> digits(clients=6)
+    <Federation: 6 clients, 1079 training samples, 2 groups, 2 teams>
     """
     from sklearn.datasets import load_digits
 
     require_whole("clients", clients, 2)
     require_whole("seed", seed, 0)
-    require(clients <= 60, "digits can be spread over 2 to 60 clients, got {}", clients)
+    require(clients <= 60, "clients must be 2 to 60 for digits, got {}", clients)
     require_number("minority", minority, "(0, 1)")
     require_number("test_share", test_share, "(0, 1)")
     require_number("skew", skew, "(0, inf)")
@@ -51,7 +54,7 @@ def digits(
     images = (images / 16).reshape(-1, 8, 8).astype(np.float32)
     rotated = max(1, round(minority * clients))
     sizes = np.exp(rng.normal(0, 0.5, clients))
-    sizes[-rotated:] *= 0.6  # the minority has less data, too
+    sizes[-rotated:] *= 0.6  # the minority also has less data
     owners = _assign(labels, sizes / sizes.sum(), rng.dirichlet(np.full(10, skew), clients), rng)
 
     train: list[dict[str, Any]] = []
@@ -77,8 +80,8 @@ def digits(
 
 
 def _assign(labels: Any, share: Any, mix: Any, rng: np.random.Generator) -> Any:
-    """(N,) the client that owns each sample: label by label, in proportion to share x mix; everyone
-    gets at least 12."""
+    """Return (N,) the client of each sample: label by label, in proportion to share x mix, at least
+    12 per client."""
     owners = np.empty(len(labels), dtype=np.int64)
     for label in range(10):
         samples = rng.permutation(np.flatnonzero(labels == label))

@@ -24,7 +24,7 @@ CHOICES: dict[str, Sequence[str] | None] = {
     "lowercase": string.ascii_lowercase,
     "lowercase a-j": "abcdefghij",
 }
-LETTERS = tuple(string.ascii_lowercase)  # of the set "letters": each is both cases
+LETTERS = tuple(string.ascii_lowercase)  # of the set "letters", where each class has both cases
 
 
 def _official(kind: str) -> tuple[File, ...]:
@@ -51,15 +51,15 @@ SUBSET = tuple(
 
 
 def read(root: Path | None = None, kind: str = "byclass") -> Pool:
-    """The official files, test images held out; by class also a subset, where that is there and
-    they are not.
+    """Read the official files, with the test images held out.
 
-    Images are upright, (1, 28, 28) numbers from 0 to 1. The official files hold them transposed,
+    For "byclass", a subset is used if it is present and the official files are not. Images are
+    returned upright, as (1, 28, 28) numbers in [0, 1]; the official files have them transposed,
     subsets upright.
     """
     require_choice("kind", kind, ("byclass", "letters"))
     folder = folder_of("emnist", root)
-    unpacked = folder / "gzip"  # what unpacking the official archive by hand gives
+    unpacked = folder / "gzip"  # the folder if the official archive is unpacked by hand
     if kind == "letters":
         paths = locate("emnist", LETTER_FILES, root, also=(unpacked,))
         return read_images(paths, LETTER_FILES, LETTERS, transposed=True, first=1)
@@ -82,24 +82,27 @@ def emnist(
     group: str | None = None,
     kind: str = "byclass",
 ) -> Federation:
-    """Handwritten digits and letters, 28 x 28 pixels: 697,932 training and 116,323 test images in
-    62 classes of unequal size, or 124,800 and 20,800 in 26 equal ones.
+    """Load EMNIST: handwritten digits and letters, 28 x 28 pixels.
 
-    The skewed FEMNIST of FedProx and GIFAIR: ``classes="a-j"`` with ``partition={"name":
+    "byclass" has 697,932 training and 116,323 test images in 62 classes of unequal size, "letters"
+    has 124,800 and 20,800 in 26 equal ones.
+
+    For the skewed FEMNIST of FedProx and GIFAIR, use ``classes="a-j"`` with ``partition={"name":
     "classes_per_client", "k": 5, "clients": 200}`` (GIFAIR: 100 clients with ``"samples": 500``).
-    By class there are too few c, f, g, i and j for GIFAIR's sizes with even shares of five letters:
-    add ``"share": "available"``, or take ``kind="letters"``.
+    In "byclass" there are too few c, f, g, i and j for GIFAIR's sizes with even shares of five
+    letters: add ``"share": "available"``, or use ``kind="letters"``.
+
+    ``standardise``, ``flat`` and ``group`` are those of ``fashion_mnist``.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients. The
-            files do not say who wrote what.
-        split: None keeps the official test images for testing, 20 % of each client's images where
-            only a subset is there.
+        partition: None distributes labels over 10 clients by a Dirichlet draw with concentration
+            0.5; the files do not name the writers.
+        split: None tests on the official test images, or on 20 % of each client's images if there
+            is only a subset.
         classes: "all", "digits", "uppercase", "lowercase", "lowercase a-j", a range such as "a-j",
             or a list of characters or class numbers; they are renumbered in this order.
-        standardise, flat, group: as for fashion_mnist.
         kind: "byclass" has digits, capitals and lower-case letters; "letters" has 26 classes, a to
-            z, each of them capitals and lower case together.
+            z, with capitals and lower case together.
     """
     chosen = _chosen(classes, kind)
     pool = prepared(read(root, kind), chosen, standardise, flat, group)
@@ -107,14 +110,14 @@ def emnist(
 
 
 def _chosen(classes: str | Sequence[int | str], kind: str) -> list[int | str] | None:
-    """The classes to keep, in order; None for all."""
+    """Return the classes to keep, in order; None for all."""
     require_choice("kind", kind, ("byclass", "letters"))
     names = NAMES if kind == "byclass" else LETTERS
     if not isinstance(classes, str):
         return list(classes)
     if len(classes) == 3 and classes[1] == "-" and {classes[0], classes[2]} <= set(names):
         first, last = names.index(classes[0]), names.index(classes[2])
-        require(first <= last, "classes {!r} is an empty range; turn it round", classes)
+        require(first <= last, "classes {!r} is an empty range; swap its ends", classes)
         return list(names[first : last + 1])
     choices = CHOICES if kind == "byclass" else {"all": None}
     require(
@@ -122,7 +125,7 @@ def _chosen(classes: str | Sequence[int | str], kind: str) -> list[int | str] | 
         'classes must be {}, a range such as "a-j" or a list, got {!r}{}',
         ", ".join(f'"{name}"' for name in choices),
         classes,
-        '; both cases as one class: kind = "letters"' if classes == "letters" else "",
+        '; for both cases as one class, use kind = "letters"' if classes == "letters" else "",
     )
     chosen = choices[classes]
     return None if chosen is None else list(chosen)

@@ -27,7 +27,7 @@ NAMES = (
     "Ankle boot",
 )
 HOME = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
-# of the package dataset-fashion-mnist; its .gz headers differ, their contents do not
+# of the package dataset-fashion-mnist; only its .gz headers differ, not their contents
 DEBIAN = Path("/usr/share/dataset-fashion-mnist")
 FILES = tuple(
     File(name, HOME + name, f"md5:{published}", f"md5:{content}")
@@ -57,7 +57,8 @@ FILES = tuple(
 
 
 def read(root: Path | None = None) -> Pool:
-    """All images, (1, 28, 28) numbers from 0 to 1, the 10,000 official test images held out."""
+    """Read all images as (1, 28, 28) numbers in [0, 1], with the 10,000 official test images
+    held out."""
     return read_images(locate("fashion_mnist", FILES, root, also=(DEBIAN,)), FILES, NAMES)
 
 
@@ -72,21 +73,22 @@ def fashion_mnist(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """60,000 training and 10,000 test images of clothes, 28 x 28 pixels, 7,000 of each of ten
-    classes.
+    """Load Fashion-MNIST: 60,000 training and 10,000 test images of ten kinds of clothes, 28 x 28
+    pixels.
 
-    The three clients of AFL and q-FFL: ``fashion_mnist("by_class", classes=[0, 2, 6],
-    standardise="pixel", flat=True)``. The ten groups of FedMinMax: ``fashion_mnist("ssg",
+    For the three clients of AFL and q-FFL, use ``fashion_mnist("by_class", classes=[0, 2, 6],
+    standardise="pixel", flat=True)``; for the ten groups of FedMinMax, ``fashion_mnist("ssg",
     clients=40, group="class")``.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients.
-        split: None keeps the official test images for testing.
+        partition: None distributes labels over 10 clients by a Dirichlet draw with concentration
+            0.5.
+        split: None tests on the official test images.
         classes: numbers or names of the classes to keep, renumbered in this order.
-        standardise: "scale" for pixels from 0 to 1; "dataset" for mean 0 and variance 1 over all
-            training images; "pixel" for mean 0 and variance 1 of every pixel (with 0.001 of 255
+        standardise: "scale" for pixels in [0, 1]; "dataset" for mean 0 and variance 1 over all
+            training images; "pixel" for mean 0 and variance 1 of each pixel (with 0.001 of 255
             added to its standard deviation, as in the q-FFL code).
-        flat: give images as vectors of 784 numbers, not as (1, 28, 28).
+        flat: return images as vectors of 784 numbers instead of (1, 28, 28).
         group: "class" makes the class of a sample its group.
     """
     pool = prepared(read(root), classes, standardise, flat, group)

@@ -1,4 +1,4 @@
-"""FEMNIST: handwritten digits and letters by writer, as LEAF's scripts make it."""
+"""FEMNIST: handwritten digits and letters by writer, as made by LEAF's scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from evenhand.data.pool import Partition, Pool
 from evenhand.data.storage.file import File
 from evenhand.datasets.loaders.leaf import leaf_folder
 
-FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
+FILES: tuple[File, ...] = ()  # LEAF's scripts write any number of files
 LABELS = tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase)
 
 
@@ -26,17 +26,18 @@ def femnist(
     root: Path | str | None = None,
     least: int = 1,
 ) -> Federation:
-    """Images of 28 x 28 pixels of 62 digits and letters; a client is a writer (LEAF has about
-    3,550).
+    """Load FEMNIST: images of 62 digits and letters, 28 x 28 pixels; each writer is a client.
+
+    LEAF has about 3,550 writers.
 
     Args:
-        split: LEAF's own where its scripts made one.
-        least: leave out writers with fewer images.
+        split: None uses LEAF's own split if its scripts made one.
+        least: skip writers with fewer images.
     """
     return deal(read(root, least), partition, split, seed, clients)
 
 
 def read(root: Path | str | None = None, least: int = 1) -> Pool:
-    """All images in the folder "femnist" of the data root."""
+    """Read all images in the folder "femnist" of the data root."""
     folder = leaf_folder("femnist", "-s niid --sf 1.0 -k 0 -t sample", root)
     return read_leaf(folder, "images", classes=LABELS, least=least)

@@ -34,7 +34,7 @@ FILES = tuple(
     )
     for hospital, known in CHECKSUMS.items()
 )
-# the four in one, with a header and a column "hospital"; taken where it is there
+# all four in one file, with a header and a column "hospital"; used if it is present
 JOINED = File("heart_disease.csv")
 COLUMNS = (
     *(
@@ -54,12 +54,12 @@ COLUMNS = (
     ),
     "target",
 )
-CODES = ("cp", "restecg", "slope", "thal")  # numbers that name something
-RARE = ("slope", "ca", "thal")  # most hospitals seldom record them
+CODES = ("cp", "restecg", "slope", "thal")  # numbers that are codes
+RARE = ("slope", "ca", "thal")  # rarely recorded by most hospitals
 
 
 def read(root: Path | None = None) -> pd.DataFrame:
-    """The 920 rows of the four hospitals, as they were published, with a column "hospital"."""
+    """Read the 920 rows of the four hospitals as published, with a column "hospital"."""
     joined = find(JOINED, (folder_of("heart_disease", root),))
     if joined is not None:
         return _checked(parse(read_file(joined, JOINED), str(joined)), str(joined), first_line=2)
@@ -96,21 +96,21 @@ def heart_disease(
     cleaning: str = "impute",
     drop: Sequence[str] = (),
 ) -> Federation:
-    """920 patients of four hospitals: Cleveland (303), Budapest (294), Zurich and Basel (123), Long
-    Beach (200).
+    """Load Heart Disease: 920 patients of four hospitals; the label is a narrowed artery.
 
-    The label is whether an artery is narrowed by more than half (target > 0): 46, 36, 93 and 75 %
-    of each hospital's patients.
+    The hospitals are in Cleveland (303 patients), Budapest (294), Zurich and Basel (123) and Long
+    Beach (200). The label is positive if an artery is narrowed by more than half (target > 0): 46,
+    36, 93 and 75 % of their patients.
 
     Args:
         partition: None makes each hospital a client.
         split: None keeps a fifth of each hospital's patients for testing.
         group: a column, several, or a condition such as "age > 60".
-        cleaning: "impute" keeps all rows and handles missing values, a cholesterol or a blood
-            pressure of 0 among them, which no living patient has (it stands in 172 rows, all of
-            Switzerland's among them). "flamby" leaves out slope, ca and thal, then every incomplete
-            row, as FLamby's Fed-Heart-Disease does: 740 rows, 303 / 261 / 46 / 130.
-        drop: columns that are no features.
+        cleaning: "impute" keeps all rows and handles missing values. A cholesterol or a blood
+            pressure of 0, which no living patient has, counts as missing (172 rows, including all
+            of Switzerland's). "flamby" removes slope, ca and thal, then every incomplete row, as
+            FLamby's Fed-Heart-Disease does: 740 rows, 303 / 261 / 46 / 130.
+        drop: columns that are not features.
     """
     require_choice("cleaning", cleaning, ("impute", "flamby"))
     rows = read(root)

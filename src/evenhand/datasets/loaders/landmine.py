@@ -1,5 +1,5 @@
-"""A small multi-task set: 29 tasks of 9 features, the toy file of MOCHA's code (Smith et al.,
-2017)."""
+"""A small multi-task data set: 29 tasks with 9 features, the toy file of MOCHA's code (Smith et
+al., 2017)."""
 
 from __future__ import annotations
 
@@ -36,19 +36,22 @@ def landmine(
     clients: int | None = None,
     root: Path | str | None = None,
 ) -> Federation:
-    """1,464 samples of 9 features, 6 % of them positive; a client is one of 29 tasks, with 44 to 69
-    samples. For quick tests."""
+    """Load a small data set for quick tests: 1,464 samples with 9 features; each of 29 tasks is a
+    client.
+
+    A client has 44 to 69 samples; 6 % of all samples are positive.
+    """
     return deal(read(root), partition, split, seed, clients)
 
 
 def read(root: Path | str | None = None) -> Pool:
-    """All samples; labels -1 and 1 become 0 and 1."""
+    """Read all samples; labels -1 and 1 become 0 and 1."""
     (path,) = locate("landmine", FILES, root)
     return parse(path, read_file(path, FILES[0]))
 
 
 def parse(path: Path, content: bytes) -> Pool:
-    """The samples in the bytes of the file, checked."""
+    """Parse and check the bytes of the file."""
     try:
         with np.load(io.BytesIO(content)) as arrays:
             x, y, task = (arrays[name] for name in ("X", "y", "task"))
@@ -56,8 +59,8 @@ def parse(path: Path, content: bytes) -> Pool:
         raise DataError(f"{path} is damaged: {error}") from error
     if x.ndim != 2 or y.shape != (len(x),) or task.shape != (len(x),):
         raise DataError(
-            f"{path}: X, y and task have shapes {x.shape}, {y.shape} and {task.shape}; they need"
-            " equally many rows"
+            f"{path}: X, y and task have shapes {x.shape}, {y.shape} and {task.shape}; they must"
+            " have the same number of rows"
         )
     for name, wrong in (
         ("X is not finite", ~np.isfinite(x).all(axis=1)),

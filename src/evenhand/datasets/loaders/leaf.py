@@ -1,4 +1,4 @@
-"""A user's own files in LEAF's JSON format, and data sets that LEAF's scripts make."""
+"""A user's own files in LEAF's JSON format, and data sets made by LEAF's scripts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def leaf(
     most: int | None = None,
     length: int = 25,
 ) -> Federation:
-    """A federation from a folder or file in LEAF's JSON format, every user a client.
+    """Load a folder or file in LEAF's JSON format; every user is a client.
 
-    The options are those of :func:`evenhand.deal` and :func:`evenhand.data.leaf.read_leaf`.
+    The arguments are those of ``evenhand.deal`` and ``evenhand.data.leaf.read_leaf``.
     """
     return Federation.from_leaf(
         path,
@@ -48,16 +48,16 @@ def leaf(
 
 
 def leaf_folder(dataset: str, settings: str, root: Path | str | None) -> Path:
-    """The folder of a data set that LEAF's scripts make; raises a DataError that says how to make
-    it."""
+    """Return the folder of a data set made by LEAF's scripts, or raise a DataError that says how to
+    make it."""
     folder = folder_of(dataset, root)
     try:
         leaf_files(folder)
     except DataError as error:
         origin = dataset.removeprefix("leaf_")
         raise DataError(
-            f"{folder} has no {dataset} data: get github.com/TalwalkarLab/leaf, run ./preprocess.sh"
-            f" {settings} in its data/{origin}, and put what is then in data/{origin}/data (train/"
-            " and test/) there"
+            f"{folder} has no {dataset} data; get github.com/TalwalkarLab/leaf, run ./preprocess.sh"
+            f" {settings} in its data/{origin}, and copy train/ and test/ from data/{origin}/data"
+            " there"
         ) from error
     return folder

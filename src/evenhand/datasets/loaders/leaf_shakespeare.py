@@ -1,4 +1,4 @@
-"""Shakespeare's plays by role, as LEAF's scripts make it: windows of 80 characters and the next
+"""Shakespeare's plays by role, as made by LEAF's scripts: windows of 80 characters and the next
 one."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from evenhand.data.pool import Partition, Pool
 from evenhand.data.storage.file import File
 from evenhand.datasets.loaders.leaf import leaf_folder
 
-FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
+FILES: tuple[File, ...] = ()  # LEAF's scripts write any number of files
 
 
 def leaf_shakespeare(
@@ -25,19 +25,20 @@ def leaf_shakespeare(
     root: Path | str | None = None,
     least: int = 1,
 ) -> Federation:
-    """Next-character prediction; a client is a role, its team the play where the files name it.
+    """Load next-character prediction from LEAF's files; each role is a client.
 
-    The data set "shakespeare" is the same task from a smaller file, with the sex of the roles.
+    A client's team is its play, if the files name it. The data set "shakespeare" is the same task
+    from a smaller file, with the sex of the roles.
 
     Args:
-        split: LEAF's own where its scripts made one.
-        least: leave out roles with fewer windows; q-FFL takes 64.
+        split: None uses LEAF's own split if its scripts made one.
+        least: skip roles with fewer windows; q-FFL uses 64.
     """
     return deal(read(root, least), partition, split, seed, clients)
 
 
 def read(root: Path | str | None = None, least: int = 1) -> Pool:
-    """All windows in the folder "leaf_shakespeare" of the data root."""
+    """Read all windows in the folder "leaf_shakespeare" of the data root."""
     return read_leaf(
         leaf_folder("leaf_shakespeare", "-s niid --sf 1.0 -k 0 -t sample", root),
         "characters",

@@ -1,4 +1,4 @@
-"""MNIST, and MNIST by the people who wrote its digits."""
+"""MNIST, and MNIST by writer."""
 
 from __future__ import annotations
 
@@ -58,13 +58,14 @@ TABLES = tuple(  # who wrote which digit, as QMNIST publishes it
         ("qmnist-test-labels-idx2-int.gz", "5b5b05890a5e13444e108efe57b788aa"),
     )
 )
-ARCHIVE = File("writers.npz")  # the same columns of the same rows, if somebody has put them there
+ARCHIVE = File("writers.npz")  # the same columns of the same rows; used if it is present
 # NIST's hsf series: Census Bureau and NIST staff, high-school students
 POPULATIONS = {0: "staff", 4: "students"}
 
 
 def read(root: Path | None = None) -> Pool:
-    """All images, (1, 28, 28) numbers from 0 to 1, the 10,000 official test images held out."""
+    """Read all images as (1, 28, 28) numbers in [0, 1], with the 10,000 official test images
+    held out."""
     return read_images(
         locate("mnist", FILES, root, also=(folder_of("mnist_writers", root),)), FILES, NAMES
     )
@@ -81,21 +82,23 @@ def mnist(
     flat: bool = False,
     group: str | None = None,
 ) -> Federation:
-    """60,000 training and 10,000 test images of handwritten digits, 28 x 28 pixels (LeCun, Cortes
-    and Burges, 1998).
+    """Load MNIST: 60,000 training and 10,000 test images of handwritten digits, 28 x 28 pixels.
+
+    LeCun, Cortes and Burges, 1998. ``classes``, ``standardise``, ``flat`` and ``group`` are those
+    of ``fashion_mnist``.
 
     Args:
-        partition: None deals labels by a Dirichlet draw with concentration 0.5, to 10 clients.
-        split: None keeps the official test images for testing.
-        classes, standardise, flat, group: as for fashion_mnist.
+        partition: None distributes labels over 10 clients by a Dirichlet draw with concentration
+            0.5.
+        split: None tests on the official test images.
     """
     pool = prepared(read(root), classes, standardise, flat, group)
     return deal(pool, partition or DIRICHLET, split, seed, clients)
 
 
 def read_writers(root: Path | None = None, writers: str = "train") -> Pool:
-    """The images with their writers as clients, and the writers' populations as teams; no image is
-    held out."""
+    """Read the images with writers as clients and their populations as teams; no image is held
+    out."""
     require_choice("writers", writers, ("train", "test", "all"))
     folder = folder_of("mnist_writers", root)
     pool = read_images(
@@ -125,30 +128,30 @@ def read_writers(root: Path | None = None, writers: str = "train") -> Pool:
 
 
 def checked_table(source: Path, table: Tensor, labels: Tensor) -> None:
-    """Raise a DataError unless the table (label, population and writer of every image) is about
-    these images."""
+    """Raise a DataError unless the table (label, population and writer per image) fits these
+    images."""
     if table.shape[1] != len(labels):
         raise DataError(
-            f"{source} is about {table.shape[1]} images, not {len(labels)}; fetch it again"
+            f"{source} has {table.shape[1]} images, not {len(labels)}; download it again"
         )
     wrong = (table[0] != labels).nonzero()
     if len(wrong):
         row = int(wrong[0])
         raise DataError(
-            f"{source}: row {row} (from 0) has digit {int(table[0, row])}, MNIST"
-            f" {int(labels[row])}; fetch both again"
+            f"{source}: row {row} (from 0) has digit {int(table[0, row])}, but MNIST has"
+            f" {int(labels[row])}; download both again"
         )
     unknown = torch.isin(table[1], torch.tensor(list(POPULATIONS))).logical_not().nonzero()
     if len(unknown):
         row = int(unknown[0])
         raise DataError(
-            f"{source}: row {row} (from 0) has hsf {int(table[1, row])}, not 0 or 4; fetch the file"
-            " again"
+            f"{source}: row {row} (from 0) has hsf {int(table[1, row])}, not 0 or 4; download the"
+            " file again"
         )
 
 
 def _from_archive(path: Path) -> Tensor:
-    """(3, 70000) digit, population and writer of the training and then the test images."""
+    """Return (3, 70000) digit, population and writer of the training and then the test images."""
     try:
         arrays = np.load(io.BytesIO(read_bytes(path, ARCHIVE)))
         columns = [
@@ -157,7 +160,7 @@ def _from_archive(path: Path) -> Tensor:
         ]
     except (zipfile.BadZipFile, KeyError, ValueError, EOFError, OSError) as error:
         raise DataError(
-            f"{path} is damaged: {error}; remove it and the table is taken from QMNIST"
+            f"{path} is damaged: {error}; delete it to use QMNIST's table instead"
         ) from error
     return torch.from_numpy(
         np.stack([np.concatenate(column).astype(np.int64) for column in columns])
@@ -165,13 +168,15 @@ def _from_archive(path: Path) -> Tensor:
 
 
 def _from_qmnist(root: Path | None) -> tuple[Path, Tensor]:
-    """The same from QMNIST's label files, whose first columns are digit, population and writer, and
-    where it was found."""
+    """Return the same from QMNIST's label files, and where it was found.
+
+    Their first columns are digit, population and writer.
+    """
     paths = locate("mnist_writers", TABLES, root)
     train, test = (
         read_idx(path, file, axes=2, kind="int32") for path, file in zip(paths, TABLES, strict=True)
     )
-    # QMNIST has 50,000 test digits more, which MNIST lost
+    # QMNIST has 50,000 more test digits, which MNIST lost
     table = np.concatenate([train[:, :3], test[:10_000, :3]])
     return paths[0], torch.from_numpy(table.astype(np.int64).T.copy())
 
@@ -189,21 +194,20 @@ def mnist_writers(
     group: str | None = None,
     teams: bool = True,
 ) -> Federation:
-    """MNIST's digits by the people who wrote them: 539 clients with 19 to 131 digits each, in two
-    populations.
+    """Load MNIST by writer: 539 clients with 19 to 131 digits each, in two populations.
 
-    Writers are those that Yadav and Bottou found for every digit (QMNIST, 2019). A client's team is
-    "staff" (Census Bureau and NIST, whose forms are easier to read) or "students" (of a high
-    school).
+    The writers are those that Yadav and Bottou found for every digit (QMNIST, 2019). A client's
+    team is "staff" (Census Bureau and NIST, whose forms are easier to read) or "students" (of a
+    high school). ``classes``, ``standardise``, ``flat`` and ``group`` are those of
+    ``fashion_mnist``.
 
     Args:
-        partition: None keeps the writers as clients. In a partition that mixes them, populations
-            become the samples' groups.
+        partition: None makes each writer a client. If a partition mixes writers, populations become
+            the samples' groups.
         split: None keeps 20 % of each writer's digits for testing.
-        writers: "train" for the 539 writers of MNIST's training images, "test" for the 297 others
-            of its test images, or "all".
-        classes, standardise, flat, group: as for fashion_mnist.
-        teams: false forgets the populations; methods that compare teams then compare writers.
+        writers: "train" for the 539 writers of MNIST's training images, "test" for the 297 other
+            writers of its test images, or "all".
+        teams: False ignores the populations; methods that compare teams then compare writers.
     """
     require(isinstance(teams, bool), "teams must be true or false, got {!r}", teams)
     pool = read_writers(root, writers)

@@ -1,4 +1,4 @@
-"""A synthetic federation of very many clients with few samples each, to see what scales."""
+"""A synthetic federation of very many clients with few samples each, to test scaling."""
 
 from __future__ import annotations
 
@@ -19,15 +19,20 @@ def population(
     test: int = 0,
     seed: int = 0,
 ) -> Federation:
-    """Clients that share a linear rule but each lean towards some classes.
+    """Generate very many clients that share a linear rule, each with its own leaning to some
+    classes.
 
-    x ~ N(0, I),  y = argmax_c (w_c x + lean_kc),  w_c ~ N(0, I / features) for all,  lean_k ~ N(0,
-    I) for client k
+    x ~ N(0, I),  y = argmax_c (w_c x + lean_kc),  w_c ~ N(0, I / features) for all clients,
+    lean_k ~ N(0, I) for client k
 
     Args:
-        samples: training samples of every client; or the least and the most, and each client draws
-            a number between them.
-        test: test samples of every client.
+        clients: number of clients.
+        samples: training samples per client; or the smallest and the largest number, between which
+            each client draws its own.
+        features: features per sample.
+        classes: number of classes.
+        test: test samples per client.
+        seed: of all draws.
 
     >>> population(clients=4, samples=(1, 3), features=2)
     <Federation: 4 clients, 7 training samples>

@@ -1,4 +1,4 @@
-"""Sent140: tweets by account with their sentiment, as LEAF's scripts make it."""
+"""Sent140: tweets by account with their sentiment, as made by LEAF's scripts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from evenhand.data.pool import Partition, Pool
 from evenhand.data.storage.file import File
 from evenhand.datasets.loaders.leaf import leaf_folder
 
-FILES: tuple[File, ...] = ()  # LEAF's scripts write as many files as they like
+FILES: tuple[File, ...] = ()  # LEAF's scripts write any number of files
 
 
 def sent140(
@@ -27,16 +27,17 @@ def sent140(
     most: int | None = None,
     length: int = 25,
 ) -> Federation:
-    """Tweets as codes of words, negative or positive; a client is an account.
+    """Load Sent140: tweets as word codes, negative or positive; each account is a client.
 
-    Codes are those of ``text.glove(root, dimensions, most)``, whose ``vectors`` a model needs.
-    q-FFL takes 300 dimensions.
+    The codes are those of ``evenhand.data.text.glove(root, dimensions, most)``; a model needs its
+    ``vectors``. q-FFL uses 300 dimensions.
 
     Args:
-        split: LEAF's own where its scripts made one.
-        least: leave out accounts with fewer tweets.
-        dimensions, most: the size and number of the word vectors.
-        length: words kept of a tweet.
+        split: None uses LEAF's own split if its scripts made one.
+        least: skip accounts with fewer tweets.
+        dimensions: the size of the word vectors.
+        most: the number of word vectors.
+        length: words used of each tweet.
     """
     return deal(read(root, least, dimensions, most, length), partition, split, seed, clients)
 
@@ -48,7 +49,7 @@ def read(
     most: int | None = None,
     length: int = 25,
 ) -> Pool:
-    """All tweets in the folder "sent140" of the data root."""
+    """Read all tweets in the folder "sent140" of the data root."""
     folder = leaf_folder("sent140", "-s niid --sf 0.4 -k 30 -t sample", root)
     return read_leaf(
         folder, "tweets", least=least, root=root, dimensions=dimensions, most=most, length=length

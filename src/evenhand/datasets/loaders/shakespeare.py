@@ -29,15 +29,12 @@ FILES = (
     File(
         "shakespeare_mit.json.gz",
         content="sha256:e54fefacdd88be81b88040de4db02e102ffad3f2d9e4e9a1e80f2b4e67c690e6",
-        hint=(
-            "put your copy there, or use leaf_shakespeare, the same task from what LEAF's scripts"
-            " make"
-        ),
+        hint=("put your copy there, or use leaf_shakespeare, the same task made by LEAF's scripts"),
     ),
 )
-WINDOW = 80  # characters of a sample
+WINDOW = 80  # characters per sample
 SEXES = {"M": "male", "F": "female", "U": "unknown"}
-DROPPED = -1  # the part of windows in a gap
+DROPPED = -1  # code of windows in a gap
 
 Roles = int | Sequence[str] | Mapping[str, int]
 
@@ -54,27 +51,28 @@ def shakespeare(
     order: str = "time",
     gap: bool = True,
 ) -> Federation:
-    """4,215,098 windows of 80 characters with the character that follows; a client is one of 1,153
-    roles in 37 plays.
+    """Load 4,215,098 windows of 80 characters; the label is the next character; each role is a
+    client.
 
-    The text is kept once, one byte a character; samples are overlapping views of it. Characters are
-    numbered as in LEAF's alphabet of 80. Roles of one name in different plays are different
-    clients, as in LEAF.
+    There are 1,153 roles in 37 plays; roles of the same name in different plays are different
+    clients, as in LEAF. The text is stored once, one byte per character, and samples are
+    overlapping views of it. Characters are numbered as in LEAF's alphabet of 80.
 
     Args:
         split: shares for "val" and "test", by default ``{"test": 0.2}``.
-        least: windows that a role must have, besides those lost to gaps; q-FFL takes 64.
-        roles: how many to draw (by ``seed``), such as 31; or how many of each team, such as
-            ``{"male": 25, "female": 10}``; or their names, such as ``["hamlet/HAMLET"]``. None
-            takes all.
+        least: the smallest number of windows of a role, not counting those lost to gaps; q-FFL uses
+            64.
+        roles: how many roles to draw (by ``seed``), such as 31; or how many of each team, such as
+            ``{"male": 25, "female": 10}``; or their names, such as ``["hamlet/HAMLET"]``. None uses
+            all.
         teams: "sex" ("male", "female", "unknown": crowds, servants, messengers), "play", or "none":
             methods that compare teams then compare roles.
-        order: "time" trains on the first part of what a role says and tests on the last. "random"
-            splits windows at random: then nearly every test window overlaps training windows, and
-            its answer is mostly inside one of them.
+        order: "time" trains on the first part of a role's text and tests on the last. "random"
+            splits windows at random: nearly every test window then overlaps training windows, which
+            mostly contain its label.
         gap: in time order, drop the 80 windows at each border whose text overlaps the training
-            text, so that the parts share not a single character. Without it the first test windows
-            begin in training text, but their answers are new.
+            text, so that the splits share no character. Without it, the first test windows start in
+            training text, but their labels are new.
     """
     require_choice("order", order, ("time", "random"))
     require(isinstance(gap, bool), "gap must be true or false, got {!r}", gap)
@@ -84,7 +82,7 @@ def shakespeare(
     val, test = shares_in_order(
         split, "time", "each role's windows", ', or order = "random" for other ways to split'
     )
-    way_out = 'leave out val or partition, or use order = "random"'
+    way_out = 'remove val or partition, or use order = "random"'
     require(val == 0 or partition is None, "val in time order needs roles as clients; {}", way_out)
     margin = WINDOW if gap else 0
     pool = read(root, least + margin * ((val > 0) + (test > 0)), roles, teams, seed)
@@ -103,8 +101,7 @@ def read(
     teams: str = "sex",
     seed: int = 0,
 ) -> Pool:
-    """All windows of the chosen roles, each role's in the order of its text; see
-    :func:`shakespeare`."""
+    """Read all windows of the chosen roles, in the order of their text; see ``shakespeare``."""
     (path,) = locate("shakespeare", FILES, root)
     return parse(path, read_file(path, FILES[0]), least, roles, teams, seed)
 
@@ -117,7 +114,7 @@ def parse(
     teams: str = "sex",
     seed: int = 0,
 ) -> Pool:
-    """The windows in the bytes of the file, checked."""
+    """Parse and check the bytes of the file."""
     require_choice("teams", teams, ("sex", "play", "none"))
     try:
         table = json.loads(content)
@@ -132,8 +129,8 @@ def parse(
     for name, text, count, wanted in zip(names, texts, counts, windows.tolist(), strict=True):
         if count != wanted:
             raise DataError(
-                f"{path}, role {name!r}: num_samples says {count}, its {len(text)} characters make"
-                f" {wanted} windows"
+                f"{path}, role {name!r}: num_samples is {count}, but its {len(text)} characters"
+                f" make {wanted} windows"
             )
     codes = _codes(path, names, texts)
     team_of = [_team(path, name, team, teams) for name, team in zip(names, listed, strict=True)]
@@ -141,7 +138,7 @@ def parse(
 
     starts = np.cumsum([0, *(len(text) for text in texts)])[:-1]
     sizes = windows[chosen]
-    # of a window in its role
+    # position of a window in its role
     place = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     rows = torch.from_numpy(np.repeat(starts[chosen], sizes) + place)
     letters = torch.from_numpy(codes)
@@ -188,7 +185,8 @@ def _choose(
     least: int,
     seed: int,
 ) -> NDArray[np.int64]:
-    """Numbers of the roles to take, rising; ``enough`` are those with enough windows."""
+    """Return the numbers of the chosen roles, ascending; ``enough`` are those with enough
+    windows."""
     require(len(enough) > 0, "no role has {} windows; lower least", least)
     if roles is None:
         return enough
@@ -198,7 +196,7 @@ def _choose(
         require_whole("roles", number, 1)
         require(
             number <= len(among),
-            "{} {} are wanted, {} have at least {} windows",
+            "cannot draw {} {}: only {} have at least {} windows",
             number,
             what,
             len(among),
@@ -243,8 +241,10 @@ def _choose(
 
 
 def parts_in_time(pool: Pool, val: float, test: float, margin: int) -> Tensor:
-    """(N,) the part of each window: a role's first are for training, then come validation and test,
-    ``margin`` dropped between."""
+    """Return (N,) the split of each window: training first, then validation and test.
+
+    ``margin`` windows are dropped in between.
+    """
     assert pool.client is not None
     sizes = torch.bincount(pool.client, minlength=len(pool.client_names)).tolist()
     borders = (val > 0) + (test > 0)

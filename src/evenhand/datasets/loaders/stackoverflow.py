@@ -1,7 +1,7 @@
 """Questions and answers on Stack Overflow by user: predict the next word.
 
-TensorFlow Federated's files: HDF5 with the sentences of each user as ``examples/USER/tokens``, byte
-strings of words with spaces between them, and a list of words with their counts.
+TensorFlow Federated's files are HDF5 with each user's sentences as ``examples/USER/tokens``, byte
+strings of words separated by spaces, and a list of words with their counts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ USERS = {part: _file(f"stackoverflow_{part}.h5", "stackoverflow.tar.bz2") for pa
 WORDS = _file("stackoverflow.word_count", "stackoverflow.word_count.tar.bz2")
 FILES = (USERS["train"], WORDS)
 
-PADDING = 0  # words are 1, 2, ..., most frequent first; then come unknown words, begin and end
+PADDING = 0  # words are 1, 2, ..., most frequent first; then unknown words, begin and end
 SPECIAL = 4
 
 Ints = NDArray[np.int64]
@@ -62,31 +62,33 @@ def stackoverflow(
     per_sentence: int | None = None,
     order: str = "file",
 ) -> Federation:
-    """Windows of 20 words and the word that follows; a client is a user of Stack Overflow.
+    """Load windows of 20 words from Stack Overflow; the label is the next word; each user is a
+    client.
 
-    A sample is a next-word prediction: the words of a sentence up to some place, behind padding and
-    a mark for its beginning, and as label the word that comes next. As in TensorFlow Federated's
-    experiments (Reddi et al., 2021) a sentence counts with its first ``length`` words, and a
-    shorter one with the mark for its end. There each sentence is one sample with up to ``length``
-    labels; here it makes as many samples, or ``per_sentence`` of them.
+    A sample is the words of a sentence up to some position, after padding and a begin mark; the
+    label is the next word. As in TensorFlow Federated's experiments (Reddi et al., 2021), only the
+    first ``length`` words of a sentence are used; a shorter one also has an end mark. There, a
+    sentence is one sample with up to ``length`` labels; here it makes as many samples, or
+    ``per_sentence`` of them.
 
-    The defaults give the users of PropFair's experiments: those with 10,000 to 12,500 sentences
-    among the first 10,000. With ``split={"test": 0.5}`` a user's first sentences are for training,
-    its last for testing. (The published code draws both anew from all sentences.)
+    The defaults select the users of PropFair's experiments: those with 10,000 to 12,500 sentences
+    among the first 10,000 users. With ``split={"test": 0.5}``, a user's first sentences are for
+    training and the last for testing. (The published code draws both from all sentences.)
 
     Args:
         split: shares of each user's sentences for "val" and "test", by default ``{"test": 0.2}``.
-        least, most: sentences of a user who is taken; None for no upper limit.
-        among: only the first so many users of the file, by name. Counting the sentences of all
-            342,477 takes minutes.
-        users: how many of them to draw (by ``seed``), or their names. None takes all.
+        least: the smallest number of sentences of a user.
+        most: the largest number of sentences of a user; None for no limit.
+        among: use only this many users of the file, the first by name. Counting the sentences of
+            all 342,477 takes minutes.
+        users: how many of them to draw (by ``seed``), or their names. None uses all.
         part: the official file: "train", "held_out" (other users) or "test" (later sentences of
             users in "train").
-        words: so many of the most frequent words are known, all others are one unknown word: with
-            padding, begin and end there are 4 more labels.
-        length: words of a window.
-        per_sentence: draw only so many windows of each sentence, by ``seed``; None takes all. With
-            1 a user has as many samples as sentences.
+        words: the number of known words, the most frequent; all others are one unknown word.
+            Padding, unknown, begin and end add 4 labels.
+        length: words per window.
+        per_sentence: draw only this many windows per sentence, by ``seed``; None uses all. With 1,
+            a user has as many samples as sentences.
         order: of the sentences before they are split: as in the "file", or "random".
     """
     require_choice("order", order, ("file", "random"))
@@ -94,7 +96,7 @@ def stackoverflow(
     if order == "random":
         text = text.shuffled(seed)
     val, test = shares_in_order(split, "sentence", "each user's sentences")
-    way_out = "leave out val or partition"
+    way_out = "remove val or partition"
     require(val == 0 or partition is None, "val needs users as clients; {}", way_out)
     pool, codes = text.windows(val, test, per_sentence, seed)
     if partition is None:
@@ -104,17 +106,17 @@ def stackoverflow(
 
 @dataclass(frozen=True)
 class Text:
-    """Sentences of some users as codes of words."""
+    """Sentences of some users as word codes."""
 
-    codes: NDArray[np.int16]  # of all words, one sentence after the other, without marks
+    codes: NDArray[np.int16]  # of all words, sentence by sentence, without marks
     sizes: Ints  # (S,) words of each sentence, at most ``length``
-    owner: Ints  # (S,) its user, rising
+    owner: Ints  # (S,) its user, ascending
     names: tuple[str, ...]  # of the users
     labels: tuple[str, ...]  # what codes mean
     length: int
 
     def shuffled(self, seed: int) -> Text:
-        """Each user's sentences in random order."""
+        """Return each user's sentences in random order."""
         chance = np.random.default_rng([seed, 20]).random(len(self.sizes))
         row = np.lexsort((chance, self.owner))
         first = np.cumsum(self.sizes) - self.sizes
@@ -125,19 +127,19 @@ class Text:
     def windows(
         self, val: float, test: float, per_sentence: int | None, seed: int
     ) -> tuple[Pool, Tensor]:
-        """Every next-word prediction, and the part that its sentence goes to."""
+        """Return every next-word prediction, and the split of its sentence."""
         require_whole("per_sentence", per_sentence, 1, optional=True)
         length, known = self.length, len(self.labels)
         begin, end = known - 2, known - 1
-        # a sentence lies as padding, begin, words, end: a window before each word and the end
-        # stays inside
+        # a sentence is stored as padding, begin, words, end: the window before each word, and
+        # before the end, stays inside
         span = length + self.sizes + 1
         first = np.cumsum(span) - span
         laid = np.zeros(span.sum(), dtype=np.int16)
         laid[first + length - 1] = begin
         laid[_ranges(first + length, self.sizes)] = self.codes
         laid[first + span - 1] = end
-        count = np.minimum(self.sizes + 1, length)  # no end where a sentence goes on, or just fits
+        count = np.minimum(self.sizes + 1, length)  # no end mark if it continues or just fits
         sentence = np.repeat(np.arange(len(count)), count)
         rows = _ranges(first, count)
         if per_sentence is not None:
@@ -157,8 +159,8 @@ class Text:
         return pool, torch.from_numpy(self._parts(val, test)[sentence])
 
     def _parts(self, val: float, test: float) -> Ints:
-        """(S,) the part of each sentence: a user's first are for training, then come validation and
-        test."""
+        """Return (S,) the split of each sentence: a user's first are for training, then
+        validation and test."""
         wanted = [
             part_sizes(int(size), val, test)
             for size in np.bincount(self.owner, minlength=len(self.names))
@@ -177,7 +179,7 @@ def read(
     length: int = 20,
     seed: int = 0,
 ) -> Text:
-    """The sentences of the chosen users; see :func:`stackoverflow`."""
+    """Read the sentences of the chosen users; see ``stackoverflow``."""
     require_choice("part", part, PARTS)
     require_whole("least", least, 1)
     require_whole("most", most, least, optional=True)
@@ -212,27 +214,27 @@ def read(
 
 
 def vocabulary(path: Path, words: int) -> list[bytes]:
-    """The most frequent words, from lines of a word and its count."""
+    """Read the most frequent words, from lines of a word and its count."""
     found: list[bytes] = []
     for number, line in enumerate(read_file(path, WORDS).splitlines()[:words], start=1):
         fields = line.split()
         if len(fields) != 2 or not fields[1].isdigit():
-            raise DataError(f"{path}, line {number}: not a word and its count; fetch it again")
+            raise DataError(f"{path}, line {number}: not a word and its count; download it again")
         try:
             fields[0].decode()
         except UnicodeDecodeError as error:
             raise DataError(f"{path}, line {number}: the word is not UTF-8 text") from error
         found.append(fields[0])
     if len(found) < words:
-        raise DataError(f"{path} has {len(found)} words, {words} are wanted; lower words")
+        raise DataError(f"{path} has only {len(found)} words, not {words}; lower words")
     if len(set(found)) < words:
-        raise DataError(f"{path} lists a word twice; fetch it again")
+        raise DataError(f"{path} lists a word twice; download it again")
     return found
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """The group of all users in an HDF5 file."""
+    """Yield the group of all users in an HDF5 file."""
     try:
         import h5py
     except ImportError:
@@ -242,7 +244,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         file = h5py.File(path, "r")
     except OSError as error:
-        raise DataError(f"{path} is no whole HDF5 file: {first_line(error)}") from error
+        raise DataError(f"{path} is not a complete HDF5 file: {first_line(error)}") from error
     with file:
         if not isinstance(file.get("examples"), h5py.Group):
             raise DataError(f"{path} has no group 'examples'; it is not a file of users")
@@ -250,10 +252,10 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _sentences(path: Path, examples: Any, name: str) -> Any:
-    """A user's sentences, bytes each."""
+    """Return a user's sentences as bytes."""
     tokens = _tokens(path, examples, name)[()]
     if len(tokens) and not isinstance(tokens[0], bytes):
-        raise DataError(f"{path}, user {name}: tokens are no texts")
+        raise DataError(f"{path}, user {name}: tokens are not texts")
     return tokens
 
 
@@ -273,7 +275,7 @@ def _choose(
     users: int | Sequence[str] | None,
     seed: int,
 ) -> list[str]:
-    """Names of the users to take, in the order of the file."""
+    """Return the names of the chosen users, in the order of the file."""
     if isinstance(users, Sequence):
         require(
             not isinstance(users, str) and len(users) == len(set(users)) > 0,
@@ -293,7 +295,7 @@ def _choose(
     limits = f"at least {least}" if most is None else f"{least} to {most}"
     require(
         bool(enough),
-        "none of {} users has {} sentences; the largest has {}: change least, most or among",
+        "none of {} users has {} sentences (the largest has {}); change least, most or among",
         len(names),
         limits,
         max(sizes, default=0),
@@ -303,7 +305,7 @@ def _choose(
     require_whole("users", users, 1)
     require(
         users <= len(enough),
-        "{} users are wanted, {} have {} sentences",
+        "cannot draw {} users: only {} have {} sentences",
         users,
         len(enough),
         limits,
@@ -313,5 +315,6 @@ def _choose(
 
 
 def _ranges(first: Ints, sizes: Ints) -> Ints:
-    """first[0], first[0] + 1, ..., so many as sizes[0] says; then those of first[1], and so on."""
+    """Concatenate ranges: ``sizes[0]`` numbers from ``first[0]``, then ``sizes[1]`` from
+    ``first[1]``, ..."""
     return np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes - first, sizes)

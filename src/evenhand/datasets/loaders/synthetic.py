@@ -1,5 +1,4 @@
-"""Synthetic(a, b) of FedProx and q-FFL: clients that differ in their rule and in their features, by
-two knobs."""
+"""Synthetic(a, b) of FedProx and q-FFL: two parameters set how much clients differ."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ FEATURES, CLASSES = 60, 10
 def rules(
     a: float, b: float, clients: int, iid: bool, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """What sets clients apart: (n, 61, 10) their rules, the last row being the bias, and (n, 60)
-    the means of their features."""
+    """Draw what distinguishes clients: their rules (n, 61, 10), last row the bias, and their
+    feature means (n, 60)."""
     if iid:
         return np.repeat(rng.normal(size=(1, FEATURES + 1, CLASSES)), clients, 0), np.zeros(
             (clients, FEATURES)
@@ -34,12 +33,12 @@ def rules(
 def read(
     a: float = 1.0, b: float = 1.0, clients: int = 30, iid: bool = False, seed: int = 0
 ) -> Pool:
-    """All samples, by client."""
+    """Generate all samples, client by client."""
     require_number("a", a, "[0, inf)", "0 centres the rules of all clients on 0")
     require_number("b", b, "[0, inf)", "0 centres the features of all clients on 0")
     require_whole("clients", clients, 1)
     require_whole("seed", seed, 0)
-    # rules, and some 450 samples a client on average
+    # rules, and about 450 samples per client on average
     require_memory(f"{clients} clients", clients * 8 * ((FEATURES + 1) * CLASSES + 450 * FEATURES))
     rng = np.random.default_rng([seed, FEATURES])
     weight, mean = rules(a, b, clients, iid, rng)
@@ -71,23 +70,26 @@ def synthetic(
     seed: int = 0,
     split: str | Mapping[str, Any] | None = None,
 ) -> Federation:
-    """Ten classes in 60 dimensions, cut by a linear rule that every client draws for itself.
+    """Generate Synthetic(a, b): ten classes in 60 dimensions, with a linear rule drawn by each
+    client.
 
     Client k draws  u ~ N(0, a²),  W and c ~ N(u, 1) entry by entry,  m ~ N(0, b²),  v_j ~ N(m, 1);
-    its samples are  x ~ N(v, diag(j^-1.2)),  y = argmax_i (W x + c)_i                  (Li et al.,
-    MLSys 2020, section 5.1)
+    its samples are  x ~ N(v, diag(j^-1.2)),  y = argmax_i (W x + c)_i
+    (Li et al., MLSys 2020, section 5.1)
 
-    Here N(mean, variance): a and b are standard deviations, as in the code of both papers, whose
-    text writes N(0, a); that makes no difference for the settings 0 and 1, but Synthetic(0.5, 0.5)
-    has variances 0.25. Sizes are 50 plus a log-normal number whose logarithm has mean 4 and
-    standard deviation 2, rounded down: median 104, rarely above 10,000. The generator is another
-    than the papers', so samples differ from theirs.
+    N(mean, variance): a and b are standard deviations, as in the code of both papers, although
+    their text says N(0, a). This makes no difference for 0 and 1, but Synthetic(0.5, 0.5) has
+    variances 0.25. Sizes are 50 plus a log-normal number (logarithm with mean 4 and standard
+    deviation 2), rounded down: median 104, rarely above 10,000. The random generator differs from
+    the papers', so the samples do too.
 
     Args:
-        a: how much the rules of clients differ.
+        a: how much the clients' rules differ.
         b: how much their features differ.
         clients: FedProx has 30, q-FFL 100.
-        iid: one rule W, c ~ N(0, 1) and v = 0 for all clients, whatever a and b; only sizes differ.
+        iid: use one rule W, c ~ N(0, 1) and v = 0 for all clients, whatever a and b; only sizes
+            differ.
+        seed: of all draws.
         split: None keeps 10 % of each client's samples for testing, as in the papers' code.
     """
     return deal(

@@ -26,25 +26,27 @@ class Sample(NamedTuple):
     y: Array
 
     def rows(self, index: Array) -> dict[str, Array]:
-        """Some of the samples, for Federation.from_arrays."""
+        """Return some of the samples, for ``Federation.from_arrays``."""
         return {"x": self.x[index, None], "y": self.y[index], "group": self.a[index]}
 
 
 def chance(a: Array, x: Array) -> Array:
-    """u_a(x), the chance of label 1."""
+    """Return u_a(x), the probability of label 1."""
     return np.where(x > 0, np.array(ABOVE)[a], np.array(BELOW)[a])
 
 
 def drawn(count: int, seed: int | list[int]) -> Sample:
-    """A sample as it comes."""
+    """Draw a random sample."""
     generator = np.random.default_rng(seed)
     a, x = generator.integers(0, 2, count), generator.normal(size=count)
     return Sample(a, x, (generator.random(count) < chance(a, x)).astype(np.int64))
 
 
 def expected(count: int, seed: int) -> Sample:
-    """A sample in which every (group, sign of x, label) comes as often as expected: its risks are
-    those of the population."""
+    """Return a sample with the expected count of every (group, sign of x, label).
+
+    Its risks are those of the population.
+    """
     cells = [(a, sign, y) for a in (0, 1) for sign in (1, -1) for y in (0, 1)]
     share = [ABOVE[a] if sign > 0 else BELOW[a] for a, sign, _ in cells]
     counts = [
@@ -55,14 +57,14 @@ def expected(count: int, seed: int) -> Sample:
 
 
 def equal_access(sample: Sample, clients: int) -> list[Array]:
-    """ESG: sorted by group, sign and label, then dealt like cards, so that all clients hold the
-    same shares."""
+    """ESG: sort by group, sign and label, then assign in turn, so that all clients have the same
+    shares."""
     order = np.lexsort((sample.y, sample.x > 0, sample.a))
     return [order[k::clients] for k in range(clients)]
 
 
 def single_group(sample: Sample, clients: int) -> list[Array]:
-    """SSG: half of the clients share out group 0, the other half group 1."""
+    """SSG: half of the clients share group 0, the other half group 1."""
     order = np.lexsort((sample.y, sample.x > 0))
     halves = (order[sample.a[order] == a] for a in (0, 1))
     return [half[k :: clients // 2] for half in halves for k in range(clients // 2)]
@@ -80,25 +82,28 @@ def synthetic_minimax(
     test: int = 0,
     step: bool = False,
 ) -> Federation:
-    """Two groups that want different predictors of one label; FedMinMax's first experiment.
+    """Generate FedMinMax's first experiment: two groups that need different predictors of one
+    label.
 
     A predictor that says p for x > 0 and q otherwise has the Brier risk, summed over both classes,
 
         r_a = mean of  2 (p - u_a)² + 2 u_a (1 - u_a)  over the two halves,
 
-    so the mean risk is least at (.75, .20), with risks .4825 and .2125 of the two groups, and the
-    worst group's at (.6, .3), the best predictor of group 0, with .450 and .310.
+    so the mean risk is smallest at (.75, .20), with risks .4825 and .2125 of the two groups. The
+    worst group's risk is smallest at (.6, .3), the best predictor of group 0, with .450 and .310.
 
     Args:
-        scenario: "esg", every client holds both groups in equal shares; "ssg", every client holds
-            one group.
-        samples: in all; None for 40 a client, the least that gives every client the expected
-            counts.
-        exact: every (group, sign of x, label) comes as often as expected, not at random.
-        test: number of test samples, drawn at random and dealt in the same way; with exact data,
-            training risks are those of the population already.
-        step: give 1 for x > 0 and 0 otherwise in place of x; a linear model then represents the
-            best predictors exactly.
+        scenario: "esg": every client has both groups in equal shares; "ssg": every client has one
+            group.
+        clients: number of clients.
+        samples: in total; None for 40 per client, the smallest number that gives every client the
+            expected counts.
+        exact: use the expected count of every (group, sign of x, label) instead of random ones.
+        seed: of all draws.
+        test: number of test samples, drawn at random and distributed in the same way; with exact
+            data, training risks are already those of the population.
+        step: replace x by 1 for x > 0 and 0 otherwise; a linear model then represents the best
+            predictors exactly.
     """
     require_choice("scenario", scenario, tuple(SCENARIOS))
     require_whole("clients", clients, 1)
@@ -114,7 +119,7 @@ def synthetic_minimax(
     count = 40 * clients if samples is None else samples
     require(
         count >= clients,
-        "{} clients cannot share {} samples, each needs one; raise samples or lower clients",
+        "{} clients need a sample each, but there are only {}; raise samples or lower clients",
         clients,
         count,
     )

@@ -28,9 +28,11 @@ def table(
     missing: str | float | Sequence[str | float] = (),
     encoding: str | None = None,
 ) -> Federation:
-    """A federation from a CSV or Parquet file with one row per sample; the options are those of
-    :func:`evenhand.data.tables.frame.from_frame` and
-    :func:`evenhand.data.tables.files.read_table`."""
+    """Load a CSV or Parquet file with one row per sample.
+
+    The arguments are those of ``evenhand.data.tables.frame.from_frame`` and
+    ``evenhand.read_table``.
+    """
     return Federation.from_frame(
         read_table(path, missing=missing, encoding=encoding),
         client=client,

@@ -1,4 +1,4 @@
-"""Vehicle: kinds of vehicles from the sensors along a road (Duarte and Hu, 2004)."""
+"""Vehicle: kinds of vehicles from sensors along a road (Duarte and Hu, 2004)."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ def vehicle(
     standardise: str = "given",
     least: int = 1,
 ) -> Federation:
-    """100 acoustic and seismic features of vehicles of two kinds; a client is one of 23 sensors.
+    """Load 100 acoustic and seismic features of two kinds of vehicles; each of 23 sensors is a
+    client.
 
-    All 43,695 samples where ``vehicle.mat`` of MOCHA's and q-FFL's code is in the folder (cells X
-    and Y, with one entry for each sensor), else the 1,860 samples of a training split made by
-    Ditto's rule, 7 to 534 for each sensor.
+    If ``vehicle.mat`` of MOCHA's and q-FFL's code is in the folder (cells X and Y, one entry per
+    sensor), all 43,695 samples are used; otherwise the 1,860 samples of a training split made by
+    Ditto's rule, 7 to 534 per sensor.
 
     Args:
-        standardise: "given" has features standardised for each sensor over all of its samples,
-            later test samples included, as in the papers; "train" standardises each client by its
-            own training samples, which gives what the raw features would have given. A feature that
-            is constant there is only centred.
-        least: leave out sensors with fewer samples.
+        standardise: "given" uses features standardised per sensor over all of its samples,
+            including later test samples, as in the papers. "train" standardises each client by its
+            own training samples, with the same result as from raw features; a constant feature is
+            only centred.
+        least: skip sensors with fewer samples.
     """
     require_choice("standardise", standardise, ("given", "train"))
     federation = deal(read(root, least), partition, split, seed, clients)
@@ -57,7 +58,7 @@ def vehicle(
 
 
 def read(root: Path | str | None = None, least: int = 1) -> Pool:
-    """All samples; labels -1 and 1 become 0 and 1."""
+    """Read all samples; labels -1 and 1 become 0 and 1."""
     whole = find(WHOLE, [folder_of("vehicle", root)])
     if whole is not None:
         return parse_cells(whole, read_file(whole, WHOLE), least)
@@ -66,8 +67,10 @@ def read(root: Path | str | None = None, least: int = 1) -> Pool:
 
 
 def parse_cells(path: Path, content: bytes, least: int = 1) -> Pool:
-    """The samples in the bytes of a MATLAB file with cells X, (n, features) for each sensor, and Y,
-    n labels -1 or 1; features standardised for each sensor."""
+    """Parse a MATLAB file with cells X, (n, features) per sensor, and Y, n labels -1 or 1.
+
+    Features are standardised per sensor.
+    """
     from scipy.io import loadmat
 
     require_whole("least", least, 1)
@@ -75,19 +78,19 @@ def parse_cells(path: Path, content: bytes, least: int = 1) -> Pool:
         table = loadmat(io.BytesIO(content))
         features = [np.asarray(one, dtype=np.float64) for one in table["X"].ravel()]
         labels = [np.asarray(one, dtype=np.float64).ravel() for one in table["Y"].ravel()]
-    except Exception as error:  # SciPy raises errors of many kinds on damaged files
+    except Exception as error:  # SciPy raises many kinds of errors on damaged files
         problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
         raise DataError(f"{path} is not the file of MOCHA's code: {problem}") from error
     if len(features) != len(labels):
-        raise DataError(f"{path}: X has {len(features)} sensors and Y {len(labels)}")
+        raise DataError(f"{path}: X has {len(features)} sensors, but Y has {len(labels)}")
     kept = [sensor for sensor, one in enumerate(labels) if len(one) >= least]
     require(bool(kept), "no sensor has {} samples; lower least", least)
     for sensor in kept:
         x, y = features[sensor], labels[sensor]
         if x.ndim != 2 or len(x) != len(y) or x.shape[1] != features[kept[0]].shape[1]:
             raise DataError(
-                f"{path}, sensor {sensor}: X has shape {x.shape} and Y {len(y)} labels; they need"
-                f" as many rows and {features[kept[0]].shape[1]} features"
+                f"{path}, sensor {sensor}: X has shape {x.shape} and Y {len(y)} labels; they must"
+                f" have the same number of rows and {features[kept[0]].shape[1]} features"
             )
         if not np.isfinite(x).all() or not np.isin(y, (-1, 1)).all():
             raise DataError(f"{path}, sensor {sensor}: X must be finite, Y -1 or 1")
@@ -102,7 +105,7 @@ def parse_cells(path: Path, content: bytes, least: int = 1) -> Pool:
 
 
 def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean 0 and variance 1 of every column; a constant one is only centred."""
+    """Scale every column to mean 0 and variance 1; a constant column is only centred."""
     centre, spread = x.mean(axis=0), x.std(axis=0)
     constant = spread <= 1e-9 * np.maximum(np.abs(centre), 1)
     scaled: NDArray[np.float64] = (x - centre) / np.where(constant, 1.0, spread)
@@ -110,8 +113,7 @@ def _scaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def standardised(federation: Federation) -> Federation:
-    """The federation with every client's features scaled to mean 0 and variance 1 on its own
-    training samples."""
+    """Scale every client's features to mean 0 and variance 1 on its own training samples."""
     owners, x, clients = federation.train.owners, _values(federation.train), federation.clients
     sizes = federation.train.sizes[:, None]
 
@@ -123,7 +125,7 @@ def standardised(federation: Federation) -> Federation:
 
     centre = mean(x)
     spread = mean((x - centre[owners]) ** 2).sqrt()
-    spread[spread <= 1e-9 * centre.abs().clamp(min=1)] = 1  # constant but for rounding
+    spread[spread <= 1e-9 * centre.abs().clamp(min=1)] = 1  # constant up to rounding
 
     def scaled(part: Part | None) -> Part | None:
         return (

@@ -123,7 +123,7 @@ def _number(
     if not math.isfinite(std):
         raise RunError(f"column {name!r} has numbers too large to add up; use another unit")
     if std == 0:
-        return "as good as constant in the training rows"
+        return "almost constant in the training rows"
     missing = int(any(entry["missing"] for entry in entries))
     return Column(name, "number", missing=missing, mean=mean, std=std)
 
@@ -140,7 +140,7 @@ def _category(name: str, entries: Sequence[Told]) -> Column | str:
             else "its values are of different kinds, or not plain"
         )
     if kinds == {"number"} and any(entry["many"] for entry in held):
-        return "an identifier: its name, and no value twice"
+        return "looks like an identifier: named like one, and no value repeats"
     if any(entry["many"] for entry in held):
         return (
             "numbers at some nodes, text at others"
@@ -151,7 +151,7 @@ def _category(name: str, entries: Sequence[Told]) -> Column | str:
     if len(names) > MOST_CATEGORIES:
         return f"more than {MOST_CATEGORIES} categories"
     if count >= 10 and len(names) >= 0.9 * count:
-        return "an identifier: hardly any value twice"
+        return "looks like an identifier: hardly any value repeats"
     categories = _ordered(names)
     if categories and any(entry["missing"] for entry in entries):
         categories = (*categories, "missing")

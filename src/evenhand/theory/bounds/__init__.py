@@ -1,7 +1,7 @@
-"""What the papers' theorems promise, as numbers: step sizes, error bounds, GIFAIR's limit.
+"""The papers' theorems as numbers: step sizes, error bounds, GIFAIR's limit.
 
-A bound holds under the assumptions its docstring names; it does not look at data. Bounds are loose:
-their use is to see which term dominates and how it moves with a parameter.
+A bound holds under the assumptions in its docstring and does not depend on data. Bounds are loose;
+they show which term dominates and how it changes with a parameter.
 """
 
 from evenhand.theory.bounds.fafl import (

@@ -1,4 +1,4 @@
-"""FedAvg: step sizes and how large its gradient can still be."""
+"""FedAvg: step sizes, and how large its gradient can still be."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ def fedavg_step_size(
     local_steps: int | Sequence[int],
     cohort: int | None = None,
 ) -> StepSize:
-    """The largest step size for which FedAvg is known to converge, and the condition that binds.
+    """Return the largest step size for which FedAvg is known to converge, and the binding
+    condition.
 
-    lr <= 1 / (6 L max_i K_i)   and   lr <= 1 / (L sqrt(24 (e - 2) sum_i w_i^2 sum_i K_i^4))
+        lr <= 1 / (6 L max_i K_i)   and   lr <= 1 / (L sqrt(24 (e - 2) sum_i w_i^2 sum_i K_i^4))
 
-    (Zhang et al., 2022, Theorem A.1.) The second condition binds from two local steps on where
-    weights and steps are equal.
+    (Zhang et al., 2022, Theorem A.1.) With equal weights and steps, the second condition binds from
+    two local steps on.
 
     Args:
         smoothness: L, Lipschitz constant of every client's loss gradient.
         base: w_i, summing to 1: the aggregation weights.
         local_steps: K_i, one number or one per client.
-        cohort: clients per round, any distinct ones, weights normalised over the cohort; None for
-            everyone. The sums then are the largest that a cohort can have, see
-            :func:`fedavg_bound`.
+        cohort: number of distinct clients per round, with weights normalised over the cohort; None
+            for all clients. The sums are then the largest that a cohort can have, see
+            ``fedavg_bound``.
 
     >>> fedavg_step_size(0.5, [0.5, 0.5], 1).binding
     'lr <= 1 / (6 L max K_i)'
@@ -47,7 +48,7 @@ class FedAvgBound(NamedTuple):
     """How large FedAvg's mean squared gradient norm can still be, and what contributes."""
 
     total: float
-    optimisation: float  # falls with rounds
+    optimisation: float  # decreases with rounds
     heterogeneity: float  # from clients whose gradients differ
     noise: float  # from mini-batches
 
@@ -63,29 +64,31 @@ def fedavg_bound(
     gradient_noise: float | Vector = 0.0,
     cohort: int | None = None,
 ) -> FedAvgBound:
-    """How large the squared gradient can be at most, on average over rounds and in expectation.
+    """Bound the expected squared gradient, averaged over rounds.
 
-    12 / ((11 k - 9) lr) (gap / rounds + Psi),   k = sum_i w_i K_i, or min_i K_i with cohorts
-    Psi = lr/2 sum_i w_i^2 [ sum_i K_i^2 (s_i^2 + 2 g^2)
-                             + 2 (e - 2) lr^2 L^2 sum_i K_i^3 (s_i^2 + 6 K_i g^2) ]
-    g = gradient_spread, s_i = gradient_noise_i               (Zhang et al., 2022, Theorem A.1)
+        12 / ((11 k - 9) lr) (gap / rounds + Psi),   k = sum_i w_i K_i, or min_i K_i with cohorts
+        Psi = lr/2 sum_i w_i^2 [ sum_i K_i^2 (s_i^2 + 2 g^2)
+                                 + 2 (e - 2) lr^2 L^2 sum_i K_i^3 (s_i^2 + 6 K_i g^2) ]
+        g = gradient_spread, s_i = gradient_noise_i               (Zhang et al., 2022, Theorem A.1)
 
-    The gradient is that of the objective at the server's models, before each round. No convexity.
-    The paper states the bound for the smallest squared gradient; its proof (A.42) shows it for the
-    mean. The objective may weigh clients in any way (the paper: 1/n), because the spread bounds how
-    far a client is from any mean. Neither spread nor noise fade as the step size falls, so the
-    value never goes below about g^2 and is of use where clients are alike.
+    The gradient is that of the objective at the server's models, before each round. Losses need not
+    be convex. The paper states the bound for the smallest squared gradient; its proof (A.42) shows
+    it for the mean. The objective may weight clients in any way (in the paper 1/n), because the
+    spread bounds how far a client is from any mean. Spread and noise do not vanish with the step
+    size, so the value never falls below about g^2; it is useful if clients are similar.
 
-    What differs from the paper: with cohorts, the sums are the largest that a cohort can have, as
-    in :func:`~evenhand.theory.propfair_bound`. The proof drops products of one step's noise with
-    later local steps (A.18); they are small enough for the value to hold all the same
-    (docs/explanation/bounds.md). It takes batches to be drawn anew at every step; ``LocalSGD`` goes
-    through the data in a random order, so with several mini-batch steps in a round the value is a
-    guide.
+    Differences from the paper: with cohorts, the sums are the largest that a cohort can have, as in
+    ``evenhand.theory.propfair_bound``. The proof drops products of one step's noise with later
+    local steps (A.18); they are small enough for the value to hold anyway
+    (docs/explanation/bounds.md). It assumes that batches are drawn independently at every step;
+    ``LocalSGD`` goes through the data in a random order, so with several mini-batch steps per round
+    the value is only a guide.
+
+    ``local_steps``, ``smoothness``, ``base`` and ``cohort`` are those of ``fedavg_step_size``.
 
     Args:
         step_size: lr; a ValueError names the condition it violates.
-        local_steps, smoothness, base, cohort: as in :func:`fedavg_step_size`.
+        rounds: number of rounds.
         gap: objective at the start minus its smallest value.
         gradient_spread: largest |grad f_i - grad f_j|, at the server's models.
         gradient_noise: root mean squared error of a batch's gradient, one number or one per client.
@@ -104,7 +107,8 @@ def fedavg_bound(
 
 
 def gradient_limits(symbol: str, smoothness: float, participants: Participants) -> dict[str, float]:
-    """Largest step size under each condition of Theorem A.1; ``symbol`` names the smoothness."""
+    """Return the largest step size under each condition of Theorem A.1; ``symbol`` names the
+    smoothness."""
     longest = float(participants.steps.max())
     spread = math.sqrt(24 * (math.e - 2) * participants.concentration * participants.largest_sum(4))
     return {
@@ -123,7 +127,7 @@ def gradient_terms(
     between: float,
     local: Tensor,
 ) -> tuple[float, float, float, float]:
-    """The bound of Theorem A.1 and its terms: optimisation, heterogeneity, noise.
+    """Return the bound of Theorem A.1 and its terms: optimisation, heterogeneity, noise.
 
     ``between`` is g^2, ``local`` (n,) has s_i^2.
     """
@@ -142,7 +146,7 @@ def gradient_terms(
 
 
 class Participants(NamedTuple):
-    """What Theorem A.1 needs to know about who takes part."""
+    """What Theorem A.1 needs to know about the participants."""
 
     steps: Tensor  # (n,) K_i
     cohort: int  # clients per round
@@ -168,16 +172,16 @@ class Participants(NamedTuple):
         )
 
     def largest_sum(self, power: int, factor: Tensor | float = 1.0) -> float:
-        """The largest sum of K_i^power times (n,) factors in a cohort."""
+        """Return the largest sum of K_i^power times (n,) factors in a cohort."""
         values = self.steps**power * factor
         return float(values.sort(descending=True).values[: self.cohort].sum())
 
 
 def largest_concentration(weight: Tensor, cohort: int) -> float:
-    """The largest sum of squares that weights normalised over ``cohort`` clients can have.
+    """Return the largest sum of squares of weights normalised over ``cohort`` clients.
 
-    (A + w^2) / (B + w)^2 falls and then rises in w, so a cohort that attains it has the j heaviest
-    clients and the lightest.
+    (A + w^2) / (B + w)^2 first falls and then rises in w, so a cohort that attains it has the j
+    heaviest clients and the lightest ones.
     """
     ordered = weight.sort(descending=True).values
     choices = (

@@ -12,12 +12,12 @@ from evenhand.theory.inputs import Vector, counts_and_caps, read_vector
 
 
 class Generalisation(NamedTuple):
-    """What the exact FAFL objective on the population can be at most, and what contributes."""
+    """A bound on the exact FAFL objective on the population, and what contributes."""
 
     total: float
     empirical: float  # from the loss on the training data
     complexity: float  # from the richness of the model class
-    confidence: float  # from the chance of an unlucky sample
+    confidence: float  # from the probability of an unlucky sample
 
 
 def fafl_generalisation(
@@ -31,16 +31,17 @@ def fafl_generalisation(
     theorem: int = 3,
     measured: bool = False,
 ) -> Generalisation:
-    """What the FAFL objective on unseen data is at most, with probability 1 - delta.
+    """Bound the FAFL objective on unseen data, with probability 1 - delta.
 
-    3:  tau f^ + 2 R + B sqrt(sum_i (w_i/alpha_i)^2 log(1/delta) / (2 m_i))
-    4:  f^ + 2 sum_i (w_i/alpha_i) R_i + B sum_i (w_i/alpha_i) sqrt(log(2n/delta) / (2 m_i))
-                                               (FAFL, Theorem 3; RC-FL, Theorem 4, and FAFL, G.1)
+        3:  tau f^ + 2 R + B sqrt(sum_i (w_i/alpha_i)^2 log(1/delta) / (2 m_i))
+        4:  f^ + 2 sum_i (w_i/alpha_i) R_i + B sum_i (w_i/alpha_i) sqrt(log(2n/delta) / (2 m_i))
+                                                   (FAFL, Theorem 3; RC-FL, Theorem 4, and FAFL,
+                                                   G.1)
 
-    It holds for all models of the class at once. tau = sum_i w_i / alpha_i. Theorem 3 pays the
-    factor tau on the training loss, Theorem 4 larger other terms: few large clients favour 4, many
-    small ones 3. Losses lie in [0, B]; the samples of client i are drawn independently from its own
-    distribution; weights and levels are fixed beforehand.
+    It holds for all models of the class at once. tau = sum_i w_i / alpha_i. Theorem 3 has the
+    factor tau on the training loss, Theorem 4 has larger other terms: few large clients favour 4,
+    many small ones 3. Losses lie in [0, B]; the samples of client i are drawn independently from
+    its own distribution; weights and levels are fixed beforehand.
 
     Both complexities belong to the class of *losses* (model and loss composed) and are expectations
     over samples and signs:
@@ -48,10 +49,10 @@ def fafl_generalisation(
         R    E sup sum_i sum_j w_i / (alpha_i m_i) sign_ij loss(z_ij)   one number, scale tau
         R_i  E sup (1 / m_i) sum_j sign_j loss(z_ij)                    one number per client
 
-    What can be computed is the complexity given *one* sample. ``measured`` pays for that: it moves
-    by at most B w_i/(alpha_i m_i) with one sample point, so McDiarmid's inequality once more gives
-    3 times the last term, with delta/2 for delta (3) or 3n/delta for 2n/delta (4). The papers do
-    not go into this.
+    In practice only the complexity given *one* sample can be computed. ``measured`` accounts for
+    that: the complexity changes by at most B w_i/(alpha_i m_i) with one sample point, so applying
+    McDiarmid's inequality again gives 3 times the last term, with delta/2 for delta (3) or 3n/delta
+    for 2n/delta (4). The papers do not discuss this.
 
     Args:
         empirical: f^, the exact FAFL objective (HCVaR of the client losses) on the training data.
@@ -59,9 +60,11 @@ def fafl_generalisation(
         base: w_i, summing to 1; None for the clients' data shares.
         alpha: levels in (0, 1], one number or one per client.
         bound: B.
+        delta: probability that the bound fails.
         rademacher: R for theorem 3, all R_i for theorem 4.
+        theorem: 3 or 4.
         measured: whether ``rademacher`` was computed from the training data (``rademacher_linear``
-            on them, Monte Carlo), and does not hold for every sample (``rademacher_vc``).
+            on them, Monte Carlo), instead of holding for every sample (``rademacher_vc``).
     """
     counts, caps = counts_and_caps(sizes, base, alpha)
     require_number(

@@ -1,4 +1,4 @@
-"""GIFAIR: how strong its pull can be."""
+"""GIFAIR: how large its strength can be."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from evenhand.theory.inputs import Vector, read_weights
 
 
 class GIFAIRLimit(NamedTuple):
-    """How strong GIFAIR's pull can be, and which client stands in the way."""
+    """The largest strength of GIFAIR, and the client that limits it."""
 
     c_max: float
     client: int  # the one that limits it (the first of several)
     weight: float  # its weight w_i
-    # c_max if it were left out; None where fewer than two teams would be left
+    # c_max without it; None if fewer than two teams would remain
     without: float | None
-    # the lightest other client of its team (without teams: of all); None where there is none
+    # the lightest other client of its team (without teams: of all); None if there is none
     partner: int | None
-    merged: float | None  # c_max if it were pooled with that client; None where it cannot be
+    merged: float | None  # c_max if it were pooled with that client; None if that is impossible
 
     def __str__(self) -> str:
         text = (
@@ -40,18 +40,18 @@ class GIFAIRLimit(NamedTuple):
 def gifair_limit(
     weight: Vector, teams: Sequence[int] | Sequence[str] | Tensor | npt.NDArray[Any] | None = None
 ) -> GIFAIRLimit:
-    """The largest strength c that keeps all client weights positive, and the client that limits it.
+    """Return the largest strength c that keeps all weights positive, and the client that limits it.
 
-    c_max = min_i w_i |A_i| / (d - 1),  A_i the team of client i, d teams
-                                                                  (Yue et al., 2021, Section 2)
+        c_max = min_i w_i |A_i| / (d - 1),  A_i the team of client i, d teams
+                                                                      (Yue et al., 2021, Section 2)
 
-    The smallest client decides: leaving it out or pooling it with another of its team shows what it
-    costs.
+    The smallest client decides; the result also shows c_max without it, and with it pooled with
+    another client of its team.
 
     Args:
         weight: w_i, summing to 1, as in ``federation.census().weight``.
-        teams: a label for each client, as in ``federation.census().teams``; None makes every client
-            its own team.
+        teams: a label per client, as in ``federation.census().teams``; None makes every client its
+            own team.
 
     >>> str(gifair_limit([0.5, 0.4, 0.1])).split("; ")  # doctest: +NORMALIZE_WHITESPACE
     ['client 2 with 0.1 of the weight limits c to below 0.05', 'left out: 0.444',
@@ -88,7 +88,7 @@ def gifair_limit(
 
 
 def _c_max(weight: Tensor, team: Tensor) -> tuple[float, int] | None:
-    """c_max and the client that limits it; None where there are fewer than two teams."""
+    """Return c_max and the client that limits it; None if there are fewer than two teams."""
     members = torch.bincount(team)
     teams = int((members > 0).sum())
     if teams < 2:

@@ -16,13 +16,13 @@ class StepSize(NamedTuple):
 
 
 def tightest(limits: dict[str, float], smoothness: float) -> StepSize:
-    """The smallest of the limits."""
+    """Return the smallest of the limits."""
     binding = min(limits, key=limits.__getitem__)
     return StepSize(float(limits[binding]), binding, float(smoothness))
 
 
 def refuse_beyond(limits: dict[str, float], step_size: float) -> None:
-    """Raise where a step size violates a condition."""
+    """Raise if a step size violates a condition."""
     for condition, limit in limits.items():
         require(
             step_size <= limit,

@@ -1,4 +1,4 @@
-"""Does a fairness claim hold for these data or this model?"""
+"""Checks whether a fairness claim holds for these data or this model."""
 
 from evenhand.theory.checks.groups import Reach, client_fairness_is_group_fairness
 from evenhand.theory.checks.pareto import Stationarity, pareto_residual

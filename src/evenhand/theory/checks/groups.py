@@ -1,4 +1,4 @@
-"""Whether fairness among clients is fairness among groups."""
+"""Whether fairness among clients implies fairness among groups."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from evenhand.theory.inputs import Vector, read_weights
 
 
 class Reach(NamedTuple):
-    """Whether weighting clients can reach a weighting of groups."""
+    """Whether weights of clients can produce given weights of groups."""
 
     holds: bool  # whether it can
     distance: float  # Euclidean, from the group weight to the nearest that clients can reach
@@ -28,24 +28,26 @@ class Reach(NamedTuple):
 def client_fairness_is_group_fairness(
     group_counts: Census | Tensor | npt.NDArray[Any], group_weight: Vector, tolerance: float = 1e-6
 ) -> Reach:
-    """Whether the worst-client model is also the worst-group model, from who holds which groups.
+    """Check whether the worst-client model is also the worst-group model, given who holds which
+    groups.
 
-    holds  iff  v in {P' lam : lam in the simplex},  P[i, a] = share of group a in client i's data
-                                                                           (FedMinMax, Lemma 1)
+        holds  iff  v in {P' lam : lam in the simplex},  P[i, a] = share of group a in client i's
+        data
+                                                                               (FedMinMax, Lemma 1)
 
-    v is the weight of the groups at a minimax solution (the last dual variable of FedMinMax). Where
-    the set contains it, AFL over clients and FedMinMax over groups have a common solution. Being
-    minimax over clients otherwise means being minimax over the group weights in the set alone.
+    v is the weight of the groups at a minimax solution (the last dual variable of FedMinMax). If
+    the set contains it, AFL over clients and FedMinMax over groups have a common solution.
+    Otherwise, minimax over clients only means minimax over the group weights in the set.
 
-    The lemma speaks of distributions and, without saying so, needs a group to look the same on
-    every client: data given the group do not depend on the client. Then sum_i lam_i f_i = sum_a (P'
-    lam)_a r_a; on finite samples only nearly.
+    The lemma is about distributions and implicitly assumes that a group looks the same on every
+    client: given the group, data do not depend on the client. Then sum_i lam_i f_i = sum_a (P'
+    lam)_a r_a; on finite samples this holds approximately.
 
     Args:
         group_counts: samples of each group on each client (n, A), or a census that has them.
         group_weight: v, (A,), not negative, summing to 1.
-        tolerance: the largest distance that counts as none. The distance is that of a quadratic
-            programme's solution, good to about 1e-8; estimated group shares are far coarser.
+        tolerance: the largest distance that counts as zero. The distance comes from a quadratic
+            programme and is accurate to about 1e-8; estimated group shares are far coarser.
 
     >>> client_fairness_is_group_fairness(torch.tensor([[9, 1], [6, 4]]), [0.75, 0.25]).holds
     True
@@ -67,7 +69,7 @@ def client_fairness_is_group_fairness(
 
 
 def _shares(group_counts: Census | Tensor | npt.NDArray[Any]) -> Tensor:
-    """(n, A) share of each group in each client's data."""
+    """Return (n, A) the share of each group in each client's data."""
     if isinstance(group_counts, Census):
         if group_counts.group_counts is None:
             raise ValueError(

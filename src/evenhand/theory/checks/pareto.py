@@ -1,4 +1,4 @@
-"""Whether a step is left that lowers all losses."""
+"""Whether a step exists that lowers all losses."""
 
 from __future__ import annotations
 
@@ -33,26 +33,29 @@ def pareto_residual(
     by: str = "client",
     normalised: bool = False,
 ) -> Stationarity:
-    """How far a model is from Pareto-stationary, where no step lowers all losses at first order.
+    """Measure how far a model is from Pareto-stationary, where no step lowers all losses to first
+    order.
 
-    residual = min over lam in the simplex of |sum_i lam_i grad f_i(theta)|
-                                                                     (Desideri, 2012; FedMGDA+)
+        residual = min over lam in the simplex of |sum_i lam_i grad f_i(theta)|
+                                                                         (Desideri, 2012; FedMGDA+)
 
     Every weighted optimum is Pareto-stationary, so fair methods differ in the weights, not in the
-    residual of their limits. For convex losses a residual of 0 with positive weights means that no
-    model is better for one and worse for none. Otherwise every loss falls along the negative
-    combination, at first order by at least the residual per unit of length.
+    residual of their limits. For convex losses, a residual of 0 with positive weights means that no
+    model is better for one client and worse for none. Otherwise every loss falls along the negative
+    combination, to first order by at least the residual per unit of length.
 
-    Full-batch gradients on the training data, in evaluation mode (dropout off), one at a time; the
-    products are taken in float64.
+    Gradients are full-batch gradients on the training data, in evaluation mode (dropout off), one
+    at a time; products are computed in float64.
 
     Args:
-        module, loss: as in ``fit``.
-        params: the model to judge, such as ``result.params``; None takes the module's own
+        module: as in ``fit``.
+        federation: the clients' data.
+        loss: as in ``fit``.
+        params: the model to check, such as ``result.params``; None uses the module's own
             parameters.
         by: "client", "group" (mean loss over all samples of a group), or "team" (plain mean over
             the team's clients of their mean losses, as in GIFAIR).
-        normalised: scale the gradients to norm 1 first, as FedMGDA+ does: the residual then lies in
+        normalised: first scale the gradients to norm 1, as FedMGDA+ does: the residual is then in
             [0, 1] and does not depend on the scale of the losses.
     """
     require_kind("federation", federation, Federation, "Federation.from_arrays(...)")
@@ -82,11 +85,11 @@ def pareto_residual(
 
 
 def _shortest(gradients: Tensor) -> tuple[Tensor, float]:
-    """(U,) weights of the shortest convex combination of the rows, and its norm."""
+    """Return (U,) weights of the shortest convex combination of the rows, and its norm."""
     pieces = torch.split(gradients, COLUMNS, 1)
     lam = min_norm_weights(gram(gradients))
     combined = torch.cat([lam.to(piece.device) @ piece.double() for piece in pieces])
-    # not from the Gram matrix: a square root would turn its rounding of 1e-16 into 1e-8
+    # not from the Gram matrix, because a square root would turn its rounding of 1e-16 into 1e-8
     return lam, float(combined.norm())
 
 
@@ -98,7 +101,7 @@ def _units(federation: Federation, by: str) -> list[Unit]:
     if by == "group":
         if train.group is None:
             raise ValueError(
-                'by="group" needs a group for every sample, the federation has none; use'
+                'by="group" needs a group for every sample, but the federation has none; use'
                 ' by="client"'
             )
         return split(train.group, federation.groups, torch.ones(len(owner)))

@@ -26,17 +26,18 @@ class RelativeChange(NamedTuple):
 def proportionally_fairer(
     losses_new: Vector, losses_old: Vector, base: Vector | None = None, *, M: float
 ) -> RelativeChange:
-    """Whether a new model gains some clients more, in proportion, than it costs others.
+    """Check whether some clients gain more with a new model, in proportion, than others lose.
 
-    total = sum_i w_i (u_i(new) - u_i(old)) / u_i(old),  u_i = M - loss_i
-                                                          (Zhang et al., 2022, Definition 2.1)
+        total = sum_i w_i (u_i(new) - u_i(old)) / u_i(old),  u_i = M - loss_i
+                                                              (Zhang et al., 2022, Definition 2.1)
 
     A model is proportionally fair if total <= 0 for every new model. That is a test of the old
     model, not an order: total can be positive both ways, as for utilities (1, 2) and (2, 1).
     ``log_gain`` is an order; total <= 0 implies log_gain <= 0.
 
     Args:
-        losses_new, losses_old: one per client.
+        losses_new: the new model's losses, one per client.
+        losses_old: the old model's losses, one per client.
         base: w_i, summing to 1; None for 1/n, as in the paper.
         M: the utility baseline, above all these losses.
 
@@ -57,12 +58,12 @@ def proportionally_fairer(
 
 
 def _utilities(name: str, losses: Vector, M: float, length: int | None = None) -> Tensor:
-    """(n,) M - loss, all positive."""
+    """Return (n,) M - loss, all positive."""
     utility = M - read_vector(name, losses, "(-inf, inf)", length=length)
     worst = int(utility.argmin())
     require(
         float(utility[worst]) > 0,
-        "{} of client {} is {:g}, not below M = {:g}; take a larger M",
+        "{} of client {} is {:g}, not below M = {:g}; use a larger M",
         name,
         worst,
         M - utility[worst],

@@ -1,4 +1,4 @@
-"""Cohorts of the runs of a stack, those of equal size together."""
+"""Cohorts of the runs of a stack, grouped by size."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from evenhand.training.server import Cohorts
 
 
 def grouped(draws: list[Draw], rows: Rows) -> list[Cohorts]:
-    """Draws of runs ``rows``, those of equal size together."""
+    """Group the draws of runs ``rows`` by size."""
     sizes: dict[int, list[int]] = {}
     for place, draw in enumerate(draws):
         sizes.setdefault(len(draw.ids), []).append(place)
@@ -29,7 +29,7 @@ def grouped(draws: list[Draw], rows: Rows) -> list[Cohorts]:
 
 
 def merged(cohorts: list[Cohorts]) -> list[Cohorts]:
-    """Cohorts of equal size as one."""
+    """Merge cohorts of equal size."""
     if len(cohorts) == 1 or len({some.draw.ids.shape[1] for some in cohorts}) == len(cohorts):
         return cohorts
     pairs = [
@@ -42,5 +42,5 @@ def merged(cohorts: list[Cohorts]) -> list[Cohorts]:
 
 
 def places(among: Rows, rows: Tensor) -> Tensor:
-    """Where ``rows`` are in ``among``, which is ascending."""
+    """Return the positions of ``rows`` in ``among``, which is ascending."""
     return rows if among is None else torch.searchsorted(among, rows)

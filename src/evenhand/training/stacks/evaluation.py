@@ -1,4 +1,4 @@
-"""Evaluation of the models of a stack: those of many runs in the same exchange."""
+"""Evaluation of the models of a stack: many runs in one exchange."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ from evenhand.training.history import Columns, Rows
 from evenhand.training.stacks.states import States, some_rows
 from evenhand.tree import Tree
 
-Kind = tuple[bool, str, bool]  # of the models handed out; on which part; with full tallies
+Kind = tuple[bool, str, bool]  # whether the trained models; on which split; with full tallies
 Ask = Callable[[Work, Task, Tensor, int, Rows], Replies]
 
 
 class Evaluations:
-    """Tallies of the present models of all runs, each taken once.
+    """Tallies of the present models of all runs, each computed once.
 
     Args:
         client: the method as clients see it.
+        model: module and loss.
+        federation: the clients' data.
+        states: of all runs.
         ask: exchanges with the clients of some runs.
     """
 
@@ -40,21 +43,21 @@ class Evaluations:
         self.client, self.model, self.federation = client, model, federation
         self.states, self.ask = states, ask
         self.part = federation.judged_part
-        self._works: dict[Kind, Evaluate] = {}  # engines prepare a kind of work once
+        self._works: dict[Kind, Evaluate] = {}  # engines prepare each kind of work once
         self._models: Tree | None = None
-        self._found: dict[Kind, tuple[int, Replies]] = {}  # and from which run on
+        self._found: dict[Kind, tuple[int, Replies]] = {}  # and the first run of the block
 
     def forget(self) -> None:
-        """Models have changed."""
+        """Discard everything, because models have changed."""
         self._models = None
         self.forget_tallies()
 
     def forget_tallies(self) -> None:
-        """What clients remember has changed, and with it the models that they use."""
+        """Discard tallies, because clients' memories, and so the models they use, have changed."""
         self._found.clear()
 
     def numbers(self, round: int) -> list[Columns]:
-        """Loss and accuracy over clients, for the history."""
+        """Return loss and accuracy over clients, for the history."""
         found: list[Columns] = []
         for first in range(0, self.states.runs, self.block(False)):
             replies = self.of((False, self.part, False), first, round)
@@ -62,19 +65,19 @@ class Evaluations:
         return found
 
     def columns(self, replies: Replies, rows: Rows) -> Columns:
-        """Loss and accuracy over the clients that have evaluated in some runs."""
+        """Return loss and accuracy over the clients that have evaluated in some runs."""
         numbers = over_clients(replies.each, self.model.classifies)
         columns = {name: values.tolist() for name, values in numbers.items()}
         return None if rows is None else rows.tolist(), columns
 
     def of(self, kind: Kind, row: int, round: int) -> Replies:
-        """Tallies (R', K, A, ...) of as many runs from ``row`` on as are evaluated together."""
+        """Return tallies (R', K, A, ...) of the block of runs that contains ``row``."""
         size = self.block(kind[2])
         first = row - row % size
         if kind not in self._found or self._found[kind][0] != first:
             rows = torch.arange(first, min(first + size, self.states.runs))
             some: Rows = None if len(rows) == self.states.runs else rows
-            # clients with something to be evaluated on
+            # clients with data to evaluate on
             ids = self.federation.sizes(kind[1]).nonzero().flatten()
             task = self.task(some)
             found = self.ask(self.work(kind), task, ids.expand(len(rows), -1), round, some)
@@ -82,14 +85,14 @@ class Evaluations:
         return self._found[kind][1]
 
     def task(self, rows: Rows) -> Task:
-        """The models of some runs, for their clients."""
+        """Return the models of some runs, for their clients."""
         shared = {"model": self.models(rows)}
         if self.states.varying:
             shared["varying"] = some_rows(rows, self.states.varying)
         return Task(shared)
 
     def models(self, rows: Rows) -> Tree:
-        """The models handed out."""
+        """Return the trained models."""
         if self._models is None:
             models = self.states.call("result", None)
             stacked = models if isinstance(models, dict) else tree.stack(models)
@@ -97,6 +100,7 @@ class Evaluations:
         return some_rows(rows, self._models)
 
     def work(self, kind: Kind) -> Evaluate:
+        """Return the work of one kind."""
         if kind not in self._works:
             plain, part, full = kind
             method = Algorithm() if plain else self.client
@@ -105,8 +109,10 @@ class Evaluations:
         return self._works[kind]
 
     def block(self, full: bool) -> int:
-        """Runs that are evaluated together; one on a CPU, where that is about as fast and has the
-        bits of a single run."""
+        """Return how many runs are evaluated together.
+
+        On a CPU it is one, which is about as fast and has exactly the bits of a single run.
+        """
         if self.states.device.type == "cpu":
             return 1
         return (
@@ -124,7 +130,7 @@ class Evaluations:
 
 
 class OneRun:
-    """One run of a stack, as its judge sees the engine."""
+    """One run of a stack, in the form of an engine, for its evaluation."""
 
     here, by_client = True, True
 
@@ -140,9 +146,11 @@ class OneRun:
 
     @memories.setter
     def memories(self, memories: dict[int, Tree]) -> None:
+        """What the clients of this run remember."""
         raise TypeError("the engine keeps the memories of a run in a stack")
 
     def exchange(self, work: Work, task: Task, ids: Tensor, round: int) -> Replies:
+        """Return this run's part of an evaluation."""
         assert isinstance(work, Evaluate)
         plain = type(work.algorithm) is Algorithm
         found = self.evaluations.of((plain, work.part, work.full), self.row, round)

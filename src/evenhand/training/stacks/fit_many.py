@@ -1,4 +1,4 @@
-"""``fit_many``: several runs, trained together where they are alike."""
+"""``fit_many``: several runs, trained together if they are alike."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from evenhand.training.stacks.server import StackServer
 
 log = logging.getLogger(__name__)
 
-# called with the numbers of runs and the rounds that they have done
+# called with the numbers of runs and the rounds they have done
 Together = Callable[[Sequence[int], int], None]
 
 
@@ -38,26 +38,29 @@ def fit_many(
     progress: Together | None = None,
     **options: Unpack[Options],
 ) -> list[Result]:
-    """Train several runs on one federation, together where they are alike; the same as
-    :func:`evenhand.fit` for each, up to rounding.
+    """Train several runs on one federation, together if they are alike.
 
-    Runs are stacked where they have the same kind of method with the same settings but for plain
-    numbers, local solvers that differ in lr and decay alone, and modules of one architecture. On a
-    GPU, and for small models, a hundred of them then take a few times as long as one
-    (docs/results/speed.md). On the loop engine, with dropout and over several processes they are
-    trained one after another.
+    Each result is that of ``evenhand.fit``, up to rounding. Runs are stacked if they have the same
+    method with the same hyper-parameters except for plain numbers, local solvers that differ only
+    in lr and decay, and modules of the same architecture. On a GPU, or with small models, a hundred
+    stacked runs take only a few times as long as one. On the loop engine, with dropout, and with
+    several processes, runs are trained one after another.
 
     Args:
-        runs: what differs. The other arguments are common to all runs, and those of
-            :func:`evenhand.fit`.
-        progress: called at the beginning and after every round with the numbers of the runs that
-            are trained together, and the rounds that they have done.
+        module: the network to train, unless a run has its own.
+        federation: the clients' data.
+        runs: what differs between the runs.
+        settings: as in ``fit``, common to all runs.
+        resume: as in ``fit``.
+        progress: called at the start and after every round with the numbers of the runs that are
+            trained together, and the number of rounds they have done.
+        **options: fields of ``evenhand.Settings`` except ``seed``, which belongs to a run.
 
     Returns:
         The results, in the order of ``runs``.
     """
     if "seed" in options:
-        raise TypeError("fit_many takes no seed; give each run its own: Run(FedAvg(), seed=1)")
+        raise TypeError("fit_many takes no seed; set it in each run, as in Run(FedAvg(), seed=1)")
     settings = Settings.of(settings, options)
     with alone(*(run.out for run in runs if isinstance(run, Run) and run.out is not None)):
         results = dict(
@@ -79,12 +82,12 @@ def fit_each(
     resume: bool = False,
     progress: Together | None = None,
 ) -> Iterator[tuple[int, Result]]:
-    """The results of :func:`fit_many`, each with its number, as they come.
+    """Yield the results of ``fit_many``, each with its number, as they become available.
 
     Args:
-        beside: runs that are not trained, but were, or would be, together with these. Which
-            hyper-parameters become tensors is decided by all of them, so that a sweep that was
-            interrupted ends with the same bits.
+        beside: runs that are not trained now, but are part of the same sweep. They also decide
+            which hyper-parameters become tensors, so that an interrupted sweep ends with the same
+            bits.
     """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (runs, rounds done), got {progress!r}")
@@ -102,8 +105,8 @@ def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, 
     if exchange is None or not hasattr(exchange, "exchange_runs"):
         if len(entries) > 1:
             log.info(
-                "%d runs are trained one after another: this engine, module or number of"
-                " processes cannot stack them",
+                "training %d runs one after another: this engine, module or number of processes"
+                " cannot stack them",
                 len(entries),
             )
         yield from _one_after_another(plan, entries, progress)
@@ -123,7 +126,7 @@ def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, 
         for row, result in server.results(plan.settings.rounds):
             yield numbers[row], result
     except ClientError as error:
-        text = "training %d runs one after another, since together it fails: %s"
+        text = "training %d runs one after another, because training them together failed: %s"
         log.info(text, len(entries), first_line(error))
         yield from _one_after_another(plan, entries, progress)
 

@@ -1,4 +1,4 @@
-"""Settings of a method that are plain numbers, and that can be tensors where runs are stacked."""
+"""Numeric hyper-parameters of a method, which can be tensors if runs are stacked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from evenhand.tree import Tree
 
 
 def numbers_of(algorithm: Algorithm) -> dict[str, float]:
-    """A method's settings that are plain numbers, by name; those of a method inside another by a
-    path such as "inner.q".
+    """Return a method's numeric hyper-parameters by name; those of an inner method as "inner.q".
 
     >>> from evenhand import FedProx, QFFL
     >>> numbers_of(FedProx(mu=0.5, inner=QFFL(q=2)))
@@ -38,8 +37,8 @@ def numbers_of(algorithm: Algorithm) -> dict[str, float]:
 
 
 def with_numbers(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
-    """The same method with other values, tensors perhaps, in the place of some numbers; nothing is
-    checked or derived anew."""
+    """Return the method with other values, possibly tensors, for some numbers; nothing is
+    rechecked."""
     if not numbers:
         return algorithm
     twin, inside = copy.copy(algorithm), dict[str, dict[str, Any]]()
@@ -55,7 +54,7 @@ def with_numbers(algorithm: Algorithm, numbers: Mapping[str, Any]) -> Algorithm:
 
 
 def form_of(algorithm: Algorithm) -> str:
-    """A text that is the same for methods that differ in plain numbers alone."""
+    """Return a text that is the same for methods that differ only in numbers."""
     own = {path for path in numbers_of(algorithm) if "." not in path}
     parts = [
         (
@@ -72,10 +71,11 @@ def form_of(algorithm: Algorithm) -> str:
 
 
 class ClientView(Algorithm, Question):
-    """A method as clients of a stack see it: hyper-parameters that vary come with the task.
+    """A method as clients of a stack see it: varying hyper-parameters come with the task.
 
     Args:
-        last: the method's work after the last round.
+        form: the method.
+        last: whether this is the method's local training after the last round.
     """
 
     def __init__(self, form: Algorithm, last: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Which runs are stacked."""
+"""Deciding which runs are stacked."""
 
 from __future__ import annotations
 
@@ -32,12 +32,14 @@ from evenhand.training.start import Prepared, open_store, prepare, require_out
 
 @dataclass(frozen=True)
 class Run:
-    """One of several runs that are trained together; see :func:`evenhand.fit_many`.
+    """One of the runs of ``evenhand.fit_many``.
 
     Args:
-        algorithm, seed, out: as for :func:`evenhand.fit`.
-        local: where its local solver differs from the common one.
-        module: where its initial parameters differ from the common module's.
+        algorithm: the method.
+        seed: of cohorts, batch orders and dropout.
+        local: the local solver, if it differs from the common one.
+        module: the module, if its initial parameters differ from the common module's.
+        out: a run directory, as in ``evenhand.fit``.
     """
 
     algorithm: Algorithm
@@ -47,47 +49,54 @@ class Run:
     out: str | Path | None = None
 
     def settings(self, common: Settings) -> Settings:
-        """How this run is trained, given what is common to all."""
+        """Return this run's settings, given the common ones."""
         return dataclasses.replace(common, seed=self.seed, local=self.local or common.local)
 
     def origin(self, module: nn.Module, federation: Federation, common: Settings) -> Origin:
-        """What the run is made of, with a common module and common settings."""
+        """Return what the run is made of, given the common module and settings."""
         return Origin(self.module or module, federation, self.settings(common))
 
 
 class Entry(NamedTuple):
     """A run that is about to be trained, from the start or from a checkpoint."""
 
-    number: int  # among the runs that were given
+    number: int  # position in the list of runs
     run: Run
     settings: Settings
     model: Model
-    build: int  # of its module: the same for modules of one architecture and equal constants
+    build: int  # equal for modules with the same architecture and constants
     start: Start
     store: Checkpoints | None
 
     @property
     def kind(self) -> tuple[str, str]:
+        """What the run must have in common with others to be stacked."""
         return kind_of(self.run.algorithm, self.settings.local)
 
 
 class Stack(NamedTuple):
+    """Runs that are trained together."""
+
     entries: list[Entry]
     varying: list[str]  # hyper-parameters that become tensors
 
 
 def kind_of(algorithm: Algorithm, local: LocalSGD) -> tuple[str, str]:
-    """What runs must have in common to be stacked, but for data and architecture."""
+    """Return what runs must have in common to be stacked, besides data and architecture."""
     return form_of(algorithm), repr(dataclasses.replace(local, lr=1.0, decay=1.0))
 
 
 class Plan:
-    """Runs, made ready to be trained, and how they are put together.
+    """Runs, ready to be trained, and how they are stacked.
 
     Args:
-        beside: runs that are not trained now, but have a say in which hyper-parameters become
+        module: the common module.
+        federation: the clients' data.
+        runs: the runs.
+        beside: runs that are not trained now, but also decide which hyper-parameters become
             tensors.
-        settings: what is common to all runs.
+        settings: common to all runs.
+        resume: whether to resume from checkpoints.
     """
 
     def __init__(
@@ -104,12 +113,13 @@ class Plan:
             require_out(run.out, resume, settings)
         self.module, self.federation, self.settings = module, federation, settings
         self.runs, self.beside, self.resume = runs, beside, resume
-        # of each module that was met, with the number of its architecture
+        # each known module with its model and the number of its architecture
         self._models: list[tuple[nn.Module, Model, int]] = []
         self._kinds: list[tuple[tuple[str, str], dict[str, float]]] = []
 
     @cached_property
     def census(self) -> Census:
+        """What is known about the clients."""
         return self.federation.census(self.settings.weights)
 
     @cached_property
@@ -117,7 +127,7 @@ class Plan:
         return self.federation.fingerprint()
 
     def stacks(self) -> Iterator[Stack]:
-        """What is trained together, in the order of the first of each."""
+        """Yield the stacks, in the order of their first runs."""
         if not self.runs:
             return
         entries = [self._entry(number, run) for number, run in enumerate(self.runs)]
@@ -157,7 +167,7 @@ class Plan:
         return Entry(number, run, settings, model, build, start, store)
 
     def _model(self, run: Run, settings: Settings) -> tuple[Model, int]:
-        """The checked model of a run, and the number of its architecture."""
+        """Return the checked model of a run, and the number of its architecture."""
         module = run.module or self.module
         for known, model, build in self._models:
             if known is module:
@@ -171,13 +181,13 @@ class Plan:
                 self._models.append((module, twin, build))
                 return twin, build
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the method's first state, which is made once more
+            warnings.simplefilter("ignore")  # about the first state, which is created again later
             model = prepare(module, self.federation, run.algorithm, settings).model
         self._models.append((module, model, len(self._models)))
         return model, len(self._models) - 1
 
     def _differing(self, kind: tuple[str, str]) -> list[str]:
-        """The numbers in which the runs of a kind differ."""
+        """Return the numbers in which the runs of a kind differ."""
         if not self._kinds:
             self._kinds = [
                 (
@@ -191,8 +201,8 @@ class Plan:
 
 
 def most_runs(entry: Entry, federation: Federation) -> int:
-    """How many runs like this one fit into a quarter of the memory that is free."""
-    # state, task, replies and evaluation hold a few copies of a model, some in float64
+    """Return how many runs like this one fit into a quarter of the free memory."""
+    # state, task, replies and evaluation need a few copies of a model, some in float64
     state = 12 * sum(leaf.numel() for leaf in tree.leaves(entry.start.state)) * 8
     memory = entry.run.algorithm.memory(entry.model.init())
     memories = federation.clients * sum(

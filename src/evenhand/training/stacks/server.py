@@ -30,9 +30,12 @@ from evenhand.training.start import to_server
 
 
 class StackServer(Server):
-    """The server of several runs of one method: each of its functions for all of them at once.
+    """The server of several runs of one method, which calls each function for all runs at once.
 
     Args:
+        stack: the runs.
+        federation: the clients' data.
+        census: what is known about the clients.
         exchange: of an engine that can stack runs.
     """
 
@@ -71,8 +74,10 @@ class StackServer(Server):
         self._remember()
 
     def _remember(self) -> None:
-        """Give the engine what clients remember, also before their first round where that depends
-        on the run's initial parameters."""
+        """Pass the clients' memories to the engine.
+
+        This includes initial memories, if they depend on a run's initial parameters.
+        """
         memories = [dict(entry.start.memories) for entry in self.entries]
         several = len({id(entry.model) for entry in self.entries}) > 1
         if several and self.algorithm.memory(self.model.init()):
@@ -95,7 +100,7 @@ class StackServer(Server):
         surveys = self.call("question.ask", None)
         if surveys is None:
             return None
-        if isinstance(surveys, list):  # they cannot be stacked: some runs do not ask
+        if isinstance(surveys, list):  # not stacked: some runs do not ask
             rows = [
                 row for row, survey in enumerate(surveys) if survey is not None and survey.needed
             ]
@@ -131,7 +136,7 @@ class StackServer(Server):
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
         found: list[Columns] = []
         for some, answer in self._received("server", rows, answers):
-            if isinstance(answer, list):  # they could not be stacked
+            if isinstance(answer, list):  # not stacked
                 states, infos = zip(*answer, strict=True)
                 self.states.put(some, list(states))
                 runs = range(self.runs) if some is None else some.tolist()
@@ -145,8 +150,7 @@ class StackServer(Server):
 
     @torch.no_grad()
     def _received(self, name: str, rows: Rows, answers: Answers) -> Iterator[tuple[Rows, Any]]:
-        """What a server function makes of the replies: of runs that have all of them together, of
-        the others one by one."""
+        """Pass the replies to a server function: complete runs together, the others one by one."""
         replies, good = answers
         assert good is not None
         if bool(good.all()):
@@ -191,7 +195,7 @@ class StackServer(Server):
             runs = range(self.runs) if rows is None else rows.tolist()
             draws = [draw(int(self.seeds[run]), chances[run].cpu()) for run in runs]
             return grouped(draws, rows)
-        draws = [draw(seed, None) for seed in self.distinct_seeds]  # one for each seed
+        draws = [draw(seed, None) for seed in self.distinct_seeds]  # one per seed
         which = self.seed_of if rows is None else self.seed_of[rows]
         if len({len(one.ids) for one in draws}) == 1:
             together = Draw(*(torch.stack(values) for values in zip(*draws, strict=True)))
@@ -244,7 +248,7 @@ class StackServer(Server):
         scores: list[Columns] = []
         evaluations = self.evaluations
         sizes = self.federation.sizes(evaluations.part)
-        looking = [one[sizes[one] > 0] for one in ids]  # those with something to be evaluated on
+        looking = [one[sizes[one] > 0] for one in ids]  # clients with data to evaluate on
         for some, draw in grouped([Draw(one, one, one) for one in looking], rows):
             if draw.ids.shape[1]:
                 look = evaluations.work((False, evaluations.part, False))
@@ -279,7 +283,7 @@ class StackServer(Server):
 
 
 def _some(stacked: Any, rows: Tensor) -> Any:
-    """Some rows of all tensors in a value."""
+    """Return some rows of all tensors in a value."""
     return tree_map(
         lambda leaf: leaf[rows.to(leaf.device)] if isinstance(leaf, Tensor) else leaf, stacked
     )

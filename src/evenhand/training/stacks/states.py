@@ -1,4 +1,4 @@
-"""The states of a stack of runs, and the method's functions of them, batched where they can be."""
+"""The states of a stack of runs, and the method's server functions, batched if possible."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ log = logging.getLogger(__name__)
 
 
 class States:
-    """States of several runs of one method, all of them on the model's device.
+    """States of several runs of one method, all on the model's device.
 
     Args:
         algorithms: the method with the hyper-parameters of each run.
         states: of each run.
         varying: names of the hyper-parameters that differ between runs, which become tensors.
+        device: of the model.
     """
 
     def __init__(
@@ -46,18 +47,17 @@ class States:
             name: torch.tensor([v[name] for v in values], dtype=torch.float64, device=device)
             for name in varying
         }
-        # stacked; a list where states differ in shape
+        # stacked; a list if states differ in shape
         self.state: Tree | list[Tree] = joined(list(states), device)
-        # server functions by name, one for each form of arguments
+        # server functions by name, one per form of arguments
         self.batched: dict[str, list[_Batched]] = {}
         self.apart: set[str] = set()  # those that are called run by run
 
     def call(self, name: str, rows: Rows, *rest: Any) -> Any:
-        """One of the method's server functions for some runs: batched, or run by run where
-        torch.func cannot.
+        """Call one of the method's server functions for some runs: batched, or run by run if
+        necessary.
 
-        What comes back has a row for each run; where that cannot be (rows of different shapes) it
-        is a list.
+        The answer has a row per run; it is a list if rows have different shapes.
         """
         if isinstance(self.state, dict) and name not in self.apart:
             try:
@@ -96,11 +96,11 @@ class States:
         ]
 
     def one(self, name: str, row: int, *rest: Any) -> Any:
-        """One of the method's server functions, for one run."""
+        """Call one of the method's server functions for one run."""
         return function(self.algorithms[row], name)(self.plain()(row), *rest)
 
     def put(self, rows: Rows, states: Any) -> None:
-        """Take new states of some runs: stacked, or a list."""
+        """Store new states of some runs: stacked, or a list."""
         if isinstance(self.state, dict):
             together = states if isinstance(states, dict) else joined(states, self.device)
             if rows is None:
@@ -126,15 +126,14 @@ class States:
             self.state[row] = state
 
     def plain(self) -> Callable[[int], Tree]:
-        """A function from a run to its state, as its own server functions take it: models where
-        they are, the rest on the CPU."""
+        """Return a function from a run to its state: models where they are, the rest on the CPU."""
         if isinstance(self.state, list):
             return self.state.__getitem__
         plain = plain_to_cpu(self.state)
         return lambda row: tree.row(plain, row)
 
     def states(self) -> list[Tree]:
-        """The states of all runs on the CPU, sharing nothing."""
+        """Return the states of all runs on the CPU, with separate memory."""
         if isinstance(self.state, list):
             return [tree.to(state, "cpu") for state in self.state]
         there = tree.to(self.state, "cpu")
@@ -144,12 +143,11 @@ class States:
 
 
 class _Batched:
-    """A server function of a method for several runs at once, replayed without Python where it is
-    called often."""
+    """A server function for several runs at once, replayed without Python if it is called often."""
 
     def __init__(self, method: Algorithm, name: str, form: TreeSpec, device: torch.device) -> None:
         self.method, self.name, self.form = method, name, form
-        # by shapes: an answer with what is no tensor in it
+        # by shapes: the parts of an answer that are not tensors
         self._found: dict[Any, tuple[list[Any], TreeSpec]] = {}
         on_gpu = device.type == "cuda"
         self._replayed = (
@@ -159,7 +157,7 @@ class _Batched:
         self._keep = torch.clone if on_gpu else lambda value: value
 
     def __call__(self, varying: Tree, values: list[Tensor]) -> Any:
-        """The answer to stacked arguments, flat, with a row for each run."""
+        """Return the answer to stacked, flat arguments, with a row per run."""
         inputs = {str(place): value for place, value in enumerate(values)}
         results = self._replayed(varying, inputs)
         leaves, form = self._found[self._shapes(inputs)]
@@ -181,7 +179,7 @@ class _Batched:
                 [torch.empty(0) if isinstance(leaf, Tensor) else leaf for leaf in leaves],
                 form,
             )
-            something = torch.zeros((), device=inputs["0"].device)  # vmap wants a result
+            something = torch.zeros((), device=inputs["0"].device)  # vmap needs a result
             return {
                 str(place): leaf for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor)
             } | {"": something}
@@ -194,20 +192,20 @@ class _Batched:
 
 
 def function(method: Algorithm, name: str) -> Callable[..., Any]:
-    """One of a method's functions; "question.learn" is one of its question."""
+    """Return one of a method's functions; "question.learn" belongs to its question."""
     part, _, own = name.rpartition(".")
     found: Callable[..., Any] = getattr(getattr(method, part)() if part else method, own)
     return found
 
 
 def some_rows(rows: Rows, stacked: Tree) -> Tree:
-    """Some rows of a stacked tree."""
+    """Return some rows of a stacked tree."""
     return stacked if rows is None else tree.map(lambda leaf: leaf[rows.to(leaf.device)], stacked)
 
 
 def joined(answers: list[Any], device: torch.device) -> Any:
-    """The answers of several runs as one with stacked tensors on ``device``; the list itself where
-    they cannot be stacked."""
+    """Stack the answers of several runs on ``device``; return the list if they cannot be
+    stacked."""
     flat = [tree_flatten(answer) for answer in answers]
     if any(form != flat[0][1] for _, form in flat):
         return answers
@@ -228,7 +226,7 @@ def joined(answers: list[Any], device: torch.device) -> Any:
 
 
 def plain_to_cpu(value: Any) -> Any:
-    """Tensors that are no part of a model on the CPU: a tree's own, not those in its branches."""
+    """Move a tree's own tensors, but not those of its branches (models), to the CPU."""
     if isinstance(value, Tensor):
         return value.cpu()
     if isinstance(value, dict):
@@ -240,7 +238,7 @@ def plain_to_cpu(value: Any) -> Any:
 
 
 def _fits(rows: Tree, stacked: Tree) -> bool:
-    """Whether stacked rows have the form of others."""
+    """Whether stacked rows have the same form as others."""
     forms = [
         [(path, leaf.shape[1:], leaf.dtype) for path, leaf in tree.items(values)]
         for values in (rows, stacked)

@@ -1,4 +1,4 @@
-"""Trials on a few samples: what can be stacked, and what cannot."""
+"""Trials on a few samples, to find out what can be stacked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Failure = Callable[[list[str]], Exception | None]
 def unstackable(
     algorithm: Algorithm, model: Model, federation: Federation, census: Census, varying: list[str]
 ) -> list[str]:
-    """Those of the varying hyper-parameters that a client's functions need as plain numbers."""
+    """Return the varying hyper-parameters that a client's functions need as plain numbers."""
 
     def failure(names: list[str]) -> Exception | None:
         return _failure(algorithm, model, federation, census, names) if names else None
@@ -51,7 +51,7 @@ def unstackable(
 def _failure(
     algorithm: Algorithm, model: Model, federation: Federation, census: Census, names: list[str]
 ) -> Exception | None:
-    """What goes wrong where a client's functions meet tensors in place of these numbers."""
+    """Return the error of a client's functions if these numbers are tensors, or None."""
     samples = first_samples(model, federation, 2)
     few = torch.arange(len(samples.y), device=model.device)
     ones = torch.ones(len(few), dtype=model.dtype, device=model.device)
@@ -83,7 +83,7 @@ def _failure(
 
     try:
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # training will say it again
+            warnings.simplefilter("ignore")  # training repeats them
             state = algorithm.init(tree.to(model.init(), "cpu"), census)
             task, asks = sent(algorithm.task(state, ids)), algorithm.question()
             survey = None if asks is None else asks.ask(state)
@@ -99,7 +99,7 @@ def _failure(
 
 
 def same_function(one: Model, other: Model, federation: Federation) -> bool:
-    """Whether two models with the same layers compute the same; that need not show in layers."""
+    """Whether two models with the same layers compute the same output."""
     x = first_samples(one, federation, 2).x
     with torch.no_grad():
         return torch.equal(one.output(other.init(), x[:]), other.output(other.init(), x[:]))
