@@ -215,7 +215,7 @@ def test_the_command_line_and_the_page_say_it_first(spec: str) -> None:
     assert code == 0, err
     assert "RuntimeWarning" not in err
     assert said in " ".join(out.split())
-    assert "Next: evenhand compare r/spec.toml --tune --grid local.lr=0.001,0.01,0.1" in out
+    assert "Next:   evenhand compare r/spec.toml --tune --grid local.lr=0.001,0.01,0.1" in out
     assert " inf" not in out
     code, _, err = invoke("report", "r", "--out", "r.html", "--tables", "tables")
     assert code == 0, err
