@@ -69,7 +69,7 @@ class Findings:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        self.show(Console(file=text, width=WIDTH))
+        self.show(Console(file=text, width=WIDTH, force_jupyter=False))
         return text.getvalue().rstrip()
 
     def _repr_html_(self) -> str:  # for notebooks
