@@ -1,5 +1,5 @@
-"""A method of your own in a few lines: it runs on every engine and in every report, and can be
-checked like ours."""
+"""Write a method of your own in a few lines, run it on both engines, and check it as the built-in
+methods are checked."""
 
 from dataclasses import dataclass
 

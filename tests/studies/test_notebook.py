@@ -53,6 +53,15 @@ def test_a_notebook_shows_the_answer_and_the_tables_that_are_printed(findings: e
         assert words(row) in printed
 
 
+def test_in_a_notebook_the_text_is_returned_and_not_displayed(
+    findings: eh.Findings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = repr(findings)
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    assert repr(findings) == before
+    assert capsys.readouterr().out == ""
+
+
 def test_a_tables_marks_and_alignment_are_kept() -> None:
     table = Table(title="A & B")
     table.add_column("who")

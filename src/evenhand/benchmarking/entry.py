@@ -91,7 +91,7 @@ class Benchmark:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=130, no_color=True, highlight=False)
+        console = Console(width=130, no_color=True, highlight=False, force_jupyter=False)
         with console.capture() as captured:
             self.show(console)
         return captured.get()

@@ -65,7 +65,7 @@ class Reproduction:
     def __str__(self) -> str:
         from rich.console import Console
 
-        console = Console(width=130)
+        console = Console(width=130, force_jupyter=False)
         with console.capture() as captured:
             for outcome in self.outcomes:
                 show(console, outcome)

@@ -28,7 +28,7 @@ class Audit(Numbers):
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        self.show(Console(file=text, width=WIDTH))
+        self.show(Console(file=text, width=WIDTH, force_jupyter=False))
         return text.getvalue().rstrip()
 
     @property
