@@ -222,7 +222,7 @@ def test_health_ends_where_nothing_moves_for_longer_than_it_may(
 
 def test_metrics_are_served_while_the_run_goes_on(watch: Watch) -> None:
     with metrics.served(watch, "0") as port:
-        assert _get(port, "/healthz") == (200, "waiting for nodes, 0 s ago something moved\n")
+        assert _get(port, "/healthz") == (200, "waiting for nodes, last activity 0 s ago\n")
         watch.begins(3)
         watch.round(1, {"asked": 3, "answered": 3})
         assert parsed(_get(port, "/metrics")[1])["evenhand_rounds_done"] == 1
