@@ -61,9 +61,15 @@ LIES: dict[str, tuple[Change, str]] = {
     "infinite loss": (put("loss", math.inf), "no finite value: loss"),
     "negative loss": (put("loss", -1.0), "values out of range: loss"),
     "huge loss": (put("loss", 1e12), "values out of range: loss"),
-    "4e9 in a histogram": (put("client_accuracies", 4e9, 3), "another histogram than that of one"),
-    "two clients in a histogram": (put("client_accuracies", 1.0, 3), "another histogram"),
-    "the wrong cell": (moved("client_accuracies"), "another histogram"),
+    "4e9 in a histogram": (
+        put("client_accuracies", 4e9, 3),
+        "a histogram that does not match its accuracy",
+    ),
+    "two clients in a histogram": (
+        put("client_accuracies", 1.0, 3),
+        "a histogram that does not match its accuracy",
+    ),
+    "the wrong cell": (moved("client_accuracies"), "a histogram that does not match its accuracy"),
     "-4 clients": (put("clients", -4.0), "values that do not match its tally: clients"),
     "two clients": (put("clients", 2.0), "values that do not match its tally: clients"),
     "accuracy 1e300": (

@@ -186,7 +186,7 @@ FAULTS: dict[str, tuple[Callable[[Spoilt, Message], list[Message]], str]] = {
     "a number that is none": (told(client=float(FAULTY + 0.5)), "another client's number"),
     "another round": (told(round=ROUND - 1), f"another round than {ROUND + 1}; the reply is late"),
     "a late reply": (an_earlier_reply, f"another round than {ROUND + 1}; the reply is late"),
-    "other work": (told(work="evaluate"), "other work than train"),
+    "other work": (told(work="evaluate"), "a task other than train"),
     "garbage": (content(garbage), "header"),
     "nothing": (content(RecordDict), "is not from evenhand"),
     "no trees": (
@@ -631,8 +631,8 @@ def test_a_node_with_other_data_than_at_first_costs_itself_alone(
     with pytest.raises(TimeoutError, match=r"only 2 of 3 nodes registered within 0\.3 s; 1 can"):
         changed.run(METHODS["fedavg"], rounds=1, patience=0.3, **FAST)
     assert (
-        "node 3 (2) cannot take part: it has other data than when this run began; give it those"
-        " back, or the run another directory"
+        "node 3 (2) cannot take part: its data have changed since this run started; restore"
+        " them, or use another directory"
     ) in caplog.text
     changed.run(METHODS["fedavg"], rounds=1, clients=2, **FAST)
 

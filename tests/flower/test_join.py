@@ -194,7 +194,11 @@ def test_a_newcomer_brings_a_group_that_was_approved_and_a_team(
             {"x": np.zeros((3, 6))},
             "nodes 0 and 4 have samples of different shapes or types",
         ),
-        (eh.FedAvg(), {"group": None}, "nodes 0 and 4 differ in having groups or teams"),
+        (
+            eh.FedAvg(),
+            {"group": None},
+            "nodes 0 and 4 differ in their classes, or only one of them has groups or teams",
+        ),
         (eh.FedAvg(), {"name": "1"}, "client 1 has this name but other data"),
     ],
 )
@@ -346,7 +350,7 @@ def test_a_task_from_before_the_server_was_started_again_leaves_no_trace(tmp_pat
         assert about_of(old)["session"] == 1
         assert about_of(setting.grid.sent[-1])["session"] > 1
     assert told == [
-        "the task is of a time before the server was started again, and client 0 has had later ones"
+        "the task is from before the server was restarted, and client 0 has had later ones"
     ]
     first, second = results
     for key, value in flat(first).items():
@@ -361,7 +365,7 @@ def test_a_memory_of_an_earlier_session_may_be_replaced_and_one_of_a_later_not(
     old, new = (NodeMemory(tmp_path, "run", 0, session=session) for session in (1, 2))
     old.remember(0, FIRST, {"w": torch.tensor([1.0])})
     new.remember(0, FIRST, {"w": torch.tensor([2.0])})
-    with pytest.raises(RunError, match="before the server was started again"):
+    with pytest.raises(RunError, match="before the server was restarted"):
         old.remember(1, 0, {"w": torch.tensor([3.0])})
     assert old.recall({"w": torch.zeros(1)}, 0)["w"].tolist() == [2.0]
     new.remember(1, 0, {"w": torch.tensor([4.0])})
@@ -405,11 +409,11 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
     lines = [
         line for line in warned(caplog) if line.startswith("client 1 is skipped: its owner shares")
     ]
-    said = {"sums": "sums alone", "method": "what the method needs"}.get(share)
+    said = {"sums": "only sums", "method": "what the method needs"}.get(share)
     for work, names in refused.items():
         assert (
-            f'client 1 is skipped: its owner shares {said} (share="{share}"), and {work} would'
-            f" show of this client by itself: {names}" in lines
+            f'client 1 is skipped: its owner shares {said} (share="{share}"), but {work} would'
+            f" reveal about this client: {names}" in lines
         )
     assert bool(lines) == bool(refused)
     foretold = [line for line in warned(caplog) if line.startswith("client 1 will be skipped: ")]
@@ -424,7 +428,7 @@ def test_a_node_shows_no_more_of_its_client_than_the_owner_shares(
             "sums",
             "afl",
             False,
-            r'sees of each client: its loss.* share="method", or a method that needs only sums',
+            r'reads client by client: its loss.* share="method", or a method that needs only sums',
         ),
     ],
 )
@@ -476,7 +480,7 @@ def test_a_look_that_goes_with_training_needs_leave_too(
     setting.grid.contexts[2].node_config["share"] = "method"
     found = setting.run(METHODS["afl"], rounds=1, evaluate="with training", **FAST)
     assert found.history_rows[0]["left_out"] == "1"
-    assert "and evaluate would reveal about this client: count, correct, loss" in caplog.text
+    assert "but evaluate would reveal about this client: count, correct, loss" in caplog.text
 
 
 def test_newcomers_are_evaluated_with_training(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_a_loss_that_is_not_believed_gains_no_weight(tmp_path: Path) -> None:
     }  # fmt: skip
     assert float(lam["believed"][LIAR]) == 1.0
     assert float(lam["lie"][LIAR]) < float(lam["honest"][LIAR]) + 0.1
-    assert "it is not believed and counts as the median" in faults(tmp_path / "lie")[0]["what"]
+    assert "times the median; it counts as the median" in faults(tmp_path / "lie")[0]["what"]
 
 
 def test_those_who_are_late_are_noted_too(tmp_path: Path) -> None:

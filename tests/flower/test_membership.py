@@ -187,7 +187,7 @@ def test_messages_that_the_superlink_finds_too_large_are_an_error(
 ) -> None:
     place = Place(tmp_path)
     place.grid.moves = {1: lambda: monkeypatch.setattr(place.grid, "push_messages", lambda _: [])}
-    with pytest.raises(eh.RunError, match="takes no messages as large as this model's"):
+    with pytest.raises(eh.RunError, match="refuses messages as large as this model's"):
         place.train()
 
 

@@ -276,7 +276,7 @@ def test_a_memory_that_does_not_fit_is_refused(first: Tree, reason: str, tmp_pat
         node.recall(first, 0)
     assert (
         refused(error, tmp_path)
-        == f"what client 2 remembers after round 0 of run run does not fit the model: {reason}"
+        == f"the memory of client 2 after round 0 of run run does not fit the model: {reason}"
     )
 
 
@@ -370,8 +370,8 @@ def test_a_damaged_session_is_refused(content: bytes, tmp_path: Path) -> None:
     with pytest.raises(RunError) as caught:
         train(NodeMemory(tmp_path, "run", 0, session=1), 1, 0)
     assert (
-        refused(caught, tmp_path) == "client 0 does not know the last session of run run: the file"
-        " is damaged; remove the file session from its memory"
+        refused(caught, tmp_path) == "client 0 cannot read the last session of run run: the file"
+        ' is damaged; remove the file "session" from its memory'
     )
 
 
@@ -383,7 +383,7 @@ def test_a_file_of_another_run_is_refused(tmp_path: Path) -> None:
     assert (
         refused(error, tmp_path)
         == "client 0 cannot use its memory after round 0 of run b: the file belongs to another run,"
-        " client or round; put the right one back, or start a new run"
+        " client or round; restore the right one, or start a new run"
     )
 
 
@@ -412,7 +412,7 @@ def test_where_a_disk_is_full_the_old_memories_stay(
             train(node, 3, 2)
     assert (
         refused(error, tmp_path)
-        == f"client 0 cannot use the folder of its memory, nothing there is lost; {way_out}"
+        == f"client 0 cannot use its memory folder; nothing there is lost; {way_out}"
     )
     assert {
         path.name: path.read_bytes() for path in (tmp_path / "run" / "client-0").iterdir()
@@ -426,7 +426,7 @@ def test_a_folder_that_cannot_be_made_is_told_without_its_path(tmp_path: Path) -
         NodeMemory(tmp_path, "run", 0).recall(START, 0)
     assert (
         refused(error, tmp_path)
-        == "client 0 cannot use the folder of its memory, nothing there is lost; see its log"
+        == "client 0 cannot use its memory folder; nothing there is lost; see its log"
     )
 
 

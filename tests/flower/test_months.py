@@ -79,8 +79,8 @@ def test_a_silent_client_is_asked_less_and_less_often_and_named_once(
     assert time.monotonic() - before < 12 * 0.2 + 10
     assert [row["left_out"] for row in result.history_rows] == ["1"] * 12
     line = (
-        "client 1 has missed 2 rounds in a row; it is asked again in round 4, and less often"
-        " until it answers"
+        "client 1 has missed 2 rounds in a row; it is asked again in round 4, then less and"
+        " less often until it answers"
     )
     assert caplog.text.count("rounds in a row") == 1
     assert line in caplog.text
@@ -310,7 +310,7 @@ def test_nodes_forget_old_runs_and_nothing_else(
     # beyond the five used last only those that are idle for a week go, and the old ones
     left = {path.name for path in tmp_path.iterdir()}
     assert left == {"r0", "r1", "r2", "r3", "r4", "r5", "notes", "now"}
-    assert "memories of 3 old runs were removed: r6, r7, r8" in caplog.text
+    assert "removed the memory of 3 old runs: r6, r7, r8" in caplog.text
     assert forget_old_runs(tmp_path, "r5", keep=0) == []
     os.utime(tmp_path / "r5" / "client-0", (0, 0))
     for path in (tmp_path / "r5").rglob("*"):

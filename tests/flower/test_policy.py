@@ -165,7 +165,7 @@ def test_so_many_rounds_a_day_and_in_all(tmp_path: Path) -> None:
     policy = Policy(rounds_per_day=2, rounds_in_total=3)
     for day in ("2026-01-01", "2026-01-01", "2026-01-02"):
         count_answer(policy, tmp_path, "train", day)
-    with pytest.raises(Refused, match=r"so many train tasks .*\(rounds-in-total = 3\)"):
+    with pytest.raises(Refused, match=r"that many train tasks .*\(rounds-in-total = 3\)"):
         count_answer(policy, tmp_path, "train", "2026-01-03")
     count_answer(policy, tmp_path, "evaluate", "2026-01-01")  # counted by kind
     with pytest.raises(Refused, match=r"\(rounds-per-day = 2\)"):
@@ -433,7 +433,7 @@ def test_no_audit_no_answer(tmp_path: Path) -> None:
     place.unlink()
     place.mkdir()
     assert server.train()[1] == (
-        "its audit file cannot be written (Is a directory); so it answers nothing"
+        "its audit file cannot be written (Is a directory), so it answers nothing"
     )
 
 

@@ -124,8 +124,7 @@ def test_a_loss_that_is_not_believed_counts_as_the_median() -> None:
     changes = told([0.5, 0.7, 0.6, 9e29])  # the median is 0.65
     assert list(changes) == [3]
     assert changes[3].words == [
-        "each/loss tells a loss 1.38e+30 times the median; it is not believed and counts as the"
-        " median"
+        "each/loss reports a loss 1.38e+30 times the median; it counts as the median"
     ]
     reply = changed(Reply(each={"loss": number(9e29)}), changes[3])
     assert float(reply.each["loss"]) == pytest.approx(0.65)

@@ -78,7 +78,7 @@ def test_numbers_that_flower_cannot_carry_are_refused_before_sending() -> None:
         assert refused(lambda value=value: reply_content(REPLY, {"seed": value})) == expected  # type: ignore[misc]
     assert (
         refused(lambda: reply_content(REPLY, {"format": 1}))
-        == '"format" goes with every message by itself; use another name'
+        == '"format" is a reserved name; use another'
     )
 
 
@@ -89,8 +89,8 @@ def test_another_format_is_refused_and_both_are_named(monkeypatch: pytest.Monkey
     assert FORMAT == 1
     assert (
         refused(lambda: read_task(newer))
-        == "a message has format 2, this evenhand reads format 1; install the same version on all"
-        " sides"
+        == "a message has format 2, this evenhand reads format 1; install the same version"
+        " everywhere"
     )
 
 

@@ -281,10 +281,13 @@ def test_teams_have_codes_in_order_and_clients_keep_theirs() -> None:
         ({"x_type": "float64"}, "nodes a and b have samples of different shapes or types"),
         ({"y_shape": [1]}, "nodes a and b have samples of different shapes or types"),
         ({"y_type": "float32"}, "nodes a and b have samples of different shapes or types"),
-        ({"team": ""}, "nodes a and b differ in having groups or teams"),
+        (
+            {"team": ""},
+            "nodes a and b differ in their classes, or only one of them has groups or teams",
+        ),
         (
             {"labels": ["no", "yes"]},
-            "nodes a and b differ in having groups or teams, or in their classes",
+            "nodes a and b differ in their classes, or only one of them has groups or teams",
         ),
         (
             {
@@ -295,7 +298,7 @@ def test_teams_have_codes_in_order_and_clients_keep_theirs() -> None:
                     "test": torch.tensor([0]),
                 },
             },
-            "nodes a and b differ in having groups or teams",
+            "nodes a and b differ in their classes, or only one of them has groups or teams",
         ),
         ({"name": "a"}, "'a' is used 2 times"),
     ],

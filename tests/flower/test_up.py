@@ -227,7 +227,7 @@ def test_strangers_are_refused_and_told_why(federation: Loopback, tmp_path: Path
 
     assert "does not trust the SuperLink's certificate" in told["wrong CA"]
     assert "key is not registered" in told["unregistered key"]
-    assert "came without a key" in told["no key"]
+    assert "has no key" in told["no key"]
     assert "uses plaintext" in told["plaintext"]
     online = federation.flwr_json("supernode", "list", "loopback")["nodes"]
     assert [node["status"] for node in online] == ["online"] * 3
@@ -257,7 +257,7 @@ def test_nothing_is_left_after_the_end(federation: Loopback) -> None:
     ]
     pids = federation.pids()
     assert len(pids) == 9  # a SuperLink and 3 nodes, what starts their apps, and the console
-    with pytest.raises(FederationError, match="is used by another federation"):
+    with pytest.raises(FederationError, match="is in use by another running federation"):
         Loopback(federation.directory).start()
 
     federation.stop()

@@ -199,8 +199,8 @@ def test_the_page_names_metrics_that_there_are(watch: Watch) -> None:
 @pytest.mark.parametrize(
     ("change", "quiet", "well", "words"),
     [
-        ({"begun": False}, 79.9, True, "waiting for nodes, 80 s ago something moved"),
-        ({"begun": True, "done": 2}, 79.9, True, "round 2 of 5 done, 80 s ago something moved"),
+        ({"begun": False}, 79.9, True, "waiting for nodes, last activity 80 s ago"),
+        ({"begun": True, "done": 2}, 79.9, True, "round 2 of 5 done, last activity 80 s ago"),
         (
             {"begun": True, "done": 2},
             80.1,
@@ -222,7 +222,7 @@ def test_health_ends_where_nothing_moves_for_longer_than_it_may(
 
 def test_metrics_are_served_while_the_run_goes_on(watch: Watch) -> None:
     with metrics.served(watch, "0") as port:
-        assert _get(port, "/healthz") == (200, "waiting for nodes, 0 s ago something moved\n")
+        assert _get(port, "/healthz") == (200, "waiting for nodes, last activity 0 s ago\n")
         watch.begins(3)
         watch.round(1, {"asked": 3, "answered": 3})
         assert parsed(_get(port, "/metrics")[1])["evenhand_rounds_done"] == 1
@@ -243,7 +243,7 @@ def test_a_port_that_is_taken_costs_a_line_and_not_the_run(
         result = Setting(tmp_path, ragged(SIZES), network()).run(METHODS["fedavg"], rounds=1)
     assert len(result.history_rows) == 1
     assert caplog.text.count("cannot serve metrics on") == 1
-    assert "Address already in use; choose a free port, training goes on without" in caplog.text
+    assert "Address already in use; choose a free port; training continues without" in caplog.text
 
 
 def test_an_address_that_is_none_costs_a_line(
@@ -364,7 +364,7 @@ def test_logs_stay_words_unless_lines_are_asked_for(
         ("round 3 of 9: 4 of 4 clients have answered", "round"),
         ("client 1 (north) is skipped: its node is gone (Flower's error 5)", "left_out"),
         ("node 77 cannot take part: node has no training samples", "refused"),
-        ("no client has a node any more; round 2 waits for one, for 600 s at most", "waiting"),
+        ("no client has a node any more; round 2 waits up to 600 s for one", "waiting"),
         ("client 1 has a new node", "node_back"),
         ("Start `flwr-serverapp` process", "log"),
     ],

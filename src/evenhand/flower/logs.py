@@ -24,7 +24,7 @@ STANDARD_ERROR = ("1", "-", "true")
 # events by the wording of a line; the first match counts
 EVENTS = {
     "round": r"^round \d+ of \d+: ",
-    "left_out": r"skipped|excluded|ignored",
+    "left_out": r"skipped|left out|excluded|ignored",
     "refused": r"cannot take part|cannot join",
     "waiting": r"\bwait(s|ing)\b",
     "node_back": r"has a new node",

@@ -8,6 +8,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from string import Template
+from typing import Any
 
 from evenhand.errors import SpecError
 
@@ -78,7 +79,7 @@ def deployment(project: str) -> dict[str, str]:
     }
 
 
-def _read_project(app: Path) -> tuple[dict[str, dict[str, dict[str, object]]], str]:
+def _read_project(app: Path) -> tuple[dict[str, Any], str]:
     """An app's pyproject.toml, and its name as containers and namespaces can have it."""
     file = app / "pyproject.toml"
     if not file.is_file():
