@@ -209,7 +209,11 @@ def test_the_answer_has_the_type_of_the_question_and_nan_for_what_diverged() -> 
             1.0,
             "the lower bounds sum to 1.2, more than the mass 1; divide them by at least that",
         ),
-        (0.0, 0.4, "the upper bounds sum to 0.8, less than the mass 1; raise them; 1 means no bound"),
+        (
+            0.0,
+            0.4,
+            "the upper bounds sum to 0.8, less than the mass 1; raise them; 1 means no bound",
+        ),
         (
             torch.tensor([0.0, 0.5]),
             torch.tensor([1.0, 0.25]),
