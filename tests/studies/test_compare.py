@@ -616,7 +616,7 @@ def test_wrong_usage_ends_with_2(call: Call) -> None:
     ):
         code, out, err = call("compare", *arguments)
         assert (code, out) == (2, ""), arguments
-        assert "--help" in err
+        assert "Try 'evenhand compare -" in err  # -h or --help, by the version of click
 
 
 def test_help_says_what_seeds_and_intervals_are(call: Call) -> None:
