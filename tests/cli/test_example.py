@@ -17,7 +17,7 @@ from tests.support.commands import invoke
 from tests.support.studies import NASTY, make_study
 
 Found = dict[str, Any]
-FAIR = ("qffl", "term", "afl", "ditto")
+FAIR = ("qffl", "afl", "fedminmax")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_the_example_has_converged_and_names_a_significant_gain(example: Found) 
     assert "still improving" not in answer
     assert "diverged" not in answer
     assert not answer.startswith("So far")
-    gain = re.search(r"lifts? the accuracy of .*? by ([\d.]+) points \[([\d.]+), [\d.]+\]", answer)
+    gain = re.search(r"raises the accuracy of .*? by ([\d.]+) points \[([\d.]+), [\d.]+\]", answer)
     assert gain is not None, answer
     assert float(gain[1]) > 5
     assert float(gain[2]) > 0  # the interval excludes zero
@@ -47,7 +47,7 @@ def test_the_answer_of_the_example_names_who_pays(example: Found) -> None:
     verdicts = {(row["method"], row["name"]): row["verdict"] for row in rows}
     assert verdicts["afl", "rotated"] == "gains"
     assert verdicts["afl", "upright"] == "harmed"
-    assert re.search(r"afl (harms|costs)\b.*\bupright\b", " ".join(example["answer"]))
+    assert re.search(r"afl lowers the accuracy of the upright group", " ".join(example["answer"]))
 
 
 def test_every_method_of_the_example_has_the_same_solver(example: Found) -> None:
