@@ -231,15 +231,9 @@ def test_the_table_has_a_case_for_every_form_of_a_method(teams: bool) -> None:
             assert visible(method, census) == visible(method.inner, census)  # type: ignore[attr-defined]
 
 
-def test_the_readme_says_what_the_server_learns_as_the_methods_do() -> None:
-    text = (ROOT / "README.md").read_text()
-    told = dict(re.findall(r"^\| `(\w+)\([^`]*\)` \|.*\| ([^|]+) \|$", text, re.MULTILINE))
-    assert len(told) == 10
-    for name, words in told.items():
-        seen = {row.seen for row in learned() if row.method == name.lower()}
-        assert ("nothing" in words) == (NOTHING in seen), name
-        assert all(what in words for what in seen - {NOTHING}), name
-        assert ("its" in words) == bool(seen - {NOTHING}), name
+def test_the_readme_counts_the_methods() -> None:
+    counts = re.findall(r"\*\*Methods\.\*\* (\d+) ", (ROOT / "README.md").read_text())
+    assert counts == [str(len(eh.ALGORITHMS))]
 
 
 @pytest.mark.parametrize("name", ["fafl", "FAFL", "lossguard"])
