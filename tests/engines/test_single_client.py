@@ -90,5 +90,5 @@ def test_evaluation_is_that_of_the_whole_federation(device: str) -> None:
 
 def test_it_has_the_data_of_one_client() -> None:
     federation = ragged()
-    with pytest.raises(ValueError, match="one client, got 10; give each its own node"):
+    with pytest.raises(ValueError, match="one client, got 10; start one node for each"):
         SingleClient(checked_model(federation, "cpu"), federation, SEED, 0)
