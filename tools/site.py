@@ -28,12 +28,19 @@ PROJECT = ("CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
 ORDER = {
     "": ["index", "tutorials", "how-to", "explanation", "reference", "results", "project"],
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
-    "how-to": ["run", "tables", "data-sets", "partitions", "models", "compare", "report", "audit"],
-    "explanation": ["which-fairness", "choosing-a-method", "intervals", "theory", "bounds"],
+    "how-to": [
+        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "tables", "data-sets"),
+        *("partitions", "models", "gpu", "several-machines", "federation", "federation-security"),
+        *("privacy", "deploy", "operate", "from-flower"),
+    ],
+    "explanation": [
+        *("which-fairness", "choosing-a-method", "intervals", "what-the-server-sees", "engines"),
+        *("federation", "theory", "hcvar", "bounds", "bounds-and-papers"),
+    ],
     "reference": ["index", "api", "methods", "command-line", "spec", "run-directory", "errors"],
     "reference/api": ["index", "training", "methods", "data", "results", "metrics", "own-method"],
     "reference/methods": ["index"],
-    "results": ["reproduction", "benchmark", "speed", "coverage", "answers", "records"],
+    "results": ["index", "reproduction", "benchmark", "speed", "coverage", "answers", "records"],
     "project": ["changelog", "contributing", "architecture"],
 }
 TITLES = {"index": "Home", "how-to": "How-to guides", "api": "Python API"}

@@ -56,7 +56,7 @@ class FAFL(Algorithm, Reporting):
 
     Beyond the papers, ``floor`` bounds every client's weight from below, a_i w_i <= lam_i <= w_i /
     alpha_i: the client's objective becomes a_i (f - eta) + (1/alpha_i - a_i) phi_mu(f - eta) + eta,
-    and the loop stays the same (proof: docs/explanation/theory.md).
+    and the loop stays the same (proof: docs/explanation/hcvar.md).
 
     The papers leave mu, the step size of eta and its start open, and return the mean of the models:
     Averaged(FAFL()).

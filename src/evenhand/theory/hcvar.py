@@ -31,7 +31,7 @@ class HCVaR(Aggregate):
 
         A(f) = max { sum_i lam_i f_i : a_i w_i <= lam_i <= w_i / alpha_i, sum_i lam_i = 1 }
              = min over eta of  eta + sum_i w_i [a_i (f_i - eta) + (1/alpha_i - a_i) (f_i - eta)_+]
-                                                                    (docs/explanation/theory.md)
+                                                                     (docs/explanation/hcvar.md)
 
     a = 0 is FAFL's HCVaR; a > 0 is our extension, in which no client is ever ignored. With mu > 0,
     phi_mu(x) = mu log(1 + e^(x/mu)) replaces (x)_+, which adds at most ``smoothing_bound``; the

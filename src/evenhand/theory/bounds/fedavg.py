@@ -80,9 +80,9 @@ def fedavg_bound(
     Differences from the paper: with cohorts, the sums are the largest that a cohort can have, as in
     ``evenhand.theory.propfair_bound``. The proof drops products of one step's noise with later
     local steps (A.18); they are small enough for the value to hold anyway
-    (docs/explanation/bounds.md). It assumes that batches are drawn independently at every step;
-    ``LocalSGD`` goes through the data in a random order, so with several mini-batch steps per round
-    the value is only a guide.
+    (docs/explanation/bounds-and-papers.md). It assumes that batches are drawn independently at
+    every step; ``LocalSGD`` goes through the data in a random order, so with several mini-batch
+    steps per round the value is only a guide.
 
     ``local_steps``, ``smoothness``, ``base`` and ``cohort`` are those of ``fedavg_step_size``.
 
