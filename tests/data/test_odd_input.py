@@ -44,7 +44,9 @@ def test_counts_of_hundreds_of_digits_are_refused() -> None:
 def test_counts_of_a_continuous_label_ask_whether_it_is_a_number() -> None:
     values = [f"{value}.5" for value in range(5000)]
     table = pd.DataFrame({"label": values, "prediction": values, "count": 1})
-    with pytest.raises(DataError, match=r"the label has 5,000 different values .* is it a number"):
+    with pytest.raises(
+        DataError, match=r"the label has 5,000 different values .* if it is a number, count ranges"
+    ):
         read_counts(table)
 
 

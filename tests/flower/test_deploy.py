@@ -11,10 +11,8 @@ import ssl
 import subprocess
 import sys
 import threading
-import tomllib
 import zipfile
 from collections.abc import Iterator
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +102,6 @@ def test_the_images_have_the_versions_of_this_environment() -> None:
     ]
     for name, value in QUIET_FLOWER.items():
         assert f"{name}={value}" in FILES["Dockerfile"]
-
-
-def test_package_data_has_every_file() -> None:
-    root = Path(__file__).parents[2]
-    patterns = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"][
-        "package-data"
-    ]["evenhand"]
-    source = root / "src" / "evenhand"
-    found = {path for one in patterns for path in glob(str(source / one), recursive=True)}
-    assert {str(path) for path in KIT.rglob("*") if path.is_file()} <= found
 
 
 # What containers may do

@@ -296,7 +296,7 @@ def test_up_interrupted_while_it_starts_leaves_nothing_behind(tmp_path: Path) ->
         up.send_signal(signal.SIGINT)
         up.wait(20)
         assert up.stderr is not None
-        assert up.stderr.read().splitlines() == ["starting a SuperLink and 4 nodes ...", "stopped"]
+        assert up.stderr.read().splitlines() == ["starting a SuperLink and 4 nodes...", "stopped"]
 
     assert up.returncode == 130
     assert _processes(token) == []
@@ -317,7 +317,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(
         f"evenhand: port {port} of 127.0.0.1 is taken; choose another with --port, or leave it out"
         " to get a free one"
     )
-    assert capsys.readouterr().err.splitlines() == ["starting a SuperLink and 4 nodes ...", message]
+    assert capsys.readouterr().err.splitlines() == ["starting a SuperLink and 4 nodes...", message]
 
 
 def test_data_is_one_file_for_each_node(tmp_path: Path) -> None:

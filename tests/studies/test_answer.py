@@ -1,10 +1,12 @@
 """Every sentence that can be printed: when it is said, its numbers and its sign."""
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
 from evenhand.metrics.uncertainty import Interval
@@ -607,8 +609,10 @@ def test_plus_is_better_also_for_errors():
     assert "qffl is significantly worse for all 10 clients: client " in text
     lost = min(e.gain.value for e in found.entries if e.by == "client" and e.method == "qffl")
     assert f"({10 * lost:+.2f})" in text
-    table = repr(found)
-    assert "how much smaller its error (RMSE) is" in table
+    printed = io.StringIO()
+    found.show(verbose=True, console=Console(file=printed, width=130))
+    table = printed.getvalue()
+    assert "how much smaller its error (RMSE) is" in " ".join(table.split())
     assert f"{10 * lost:+.2f}↓" in table
 
 

@@ -307,7 +307,7 @@ def test_a_prediction_of_a_label_that_never_occurs_is_a_class_of_its_own() -> No
     [
         (("predictions.csv",), "give --label COLUMN and --prediction COLUMN (or"),
         (("predictions.csv", "--label", "payed", "--prediction", "guess"), "paid"),
-        (("nothing.csv", *ARGUMENTS), "nothing.csv is not there"),
+        (("nothing.csv", *ARGUMENTS), "nothing.csv does not exist"),
         (
             ("predictions.csv", *ARGUMENTS, "--positive", "maybe"),
             "unknown label 'maybe'; choose from no, yes",

@@ -256,5 +256,5 @@ def test_a_sweep_leaves_out_points_that_diverged(spec: str) -> None:
     )
     assert code == 0, err
     assert " inf" not in out
-    assert "chosen" in out
-    assert "fafl local.lr=1000 is chosen" not in out
+    assert "Chosen on validation data: " in out
+    assert "fafl local.lr=1000" not in out

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 from html import unescape
 from html.parser import HTMLParser
 
 import pytest
+from rich.console import Console
 from rich.table import Table
 
 import evenhand as eh
@@ -44,7 +46,9 @@ def words(html: str) -> str:
 def test_a_notebook_shows_the_answer_and_the_tables_that_are_printed(findings: eh.Findings) -> None:
     html = findings._repr_html_()
     assert Balanced(html).open == []
-    printed, seen = " ".join(repr(findings).split()), words(html)
+    text = io.StringIO()
+    findings.show(verbose=True, console=Console(file=text, width=130))
+    printed, seen = " ".join(text.getvalue().split()), words(html)
     for sentence in (*findings.answer.sentences, *findings.sentences):
         assert sentence in seen
     rows = [words(row) for row in re.findall(r"<tbody>(.*?)</tbody>", html)]

@@ -439,7 +439,7 @@ def test_a_run_of_fit_can_be_loaded_reported_and_resumed(tmp_path: Path) -> None
     assert study.labels == ("PowerLoss", "ditto", "fedavg")
     page = eh.report([tmp_path / "fedavg", tmp_path / "mine"], tmp_path / "page.html")
     text = page.page.read_text()
-    assert "A Python program trained with these settings" in text
+    assert "A Python program trained its own model on its own data with these settings" in text
     assert f"evenhand report {tmp_path / 'fedavg'} {tmp_path / 'mine'}" in text
     code, printed, _ = invoke(
         "report",
@@ -539,5 +539,5 @@ def test_load_says_what_there_is(compared: tuple[eh.Findings, Path]) -> None:
         study.trial("mine", 9)
     analysed = eh.analyse(study, over="samples", level=0.9)
     assert analysed.comparison.level == 0.9
-    with pytest.raises(TypeError, match="have their own over; leave it out"):
+    with pytest.raises(TypeError, match="findings are already analysed; leave out over"):
         eh.report(analysed, over="seeds")

@@ -16,6 +16,10 @@ def deploy(app: Path) -> None:
 
     They go into DIR/deploy: a Dockerfile, Compose files for the server and for a node, Kubernetes
     manifests, and a README.md with every step.
+
+    \b
+    Examples:
+      evenhand flower deploy hospitals
     """
     with stopping_cleanly():
         write(app)

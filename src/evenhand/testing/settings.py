@@ -32,10 +32,8 @@ def it_is_a_frozen_dataclass(subject: Subject) -> None:
 
 
 def its_settings_are_plain_values(subject: Subject) -> None:
-    """Hyper-parameters are plain values or methods, so that they can be saved and sent.
-
-    Plain values are numbers, text, booleans, None, and tuples or immutable tables of these.
-    """
+    """Hyper-parameters are plain values (numbers, text, booleans, None, and tuples or immutable
+    tables of these) or methods, so that they can be saved and sent."""
     for name, value in settings(subject.algorithm).items():
         odd = [entry for entry in _entries(value) if not isinstance(entry, PLAIN)]
         expect(
