@@ -70,7 +70,9 @@ class Findings:
 
     def __repr__(self) -> str:
         text = io.StringIO()
-        self.show(console=Console(file=text, width=NARROW, force_jupyter=False))
+        self.show(
+            console=Console(file=text, width=NARROW, force_jupyter=False, force_terminal=False)
+        )
         return f"{text.getvalue().rstrip()}\n\n{MORE}"
 
     def _repr_html_(self) -> str:  # for notebooks
