@@ -33,6 +33,7 @@ from evenhand.studies.specs.spec import NODES
 from evenhand.training.directory import PYTHON
 
 MOST = 3  # sentences in an answer
+FEW = 30  # test samples of a client; with fewer, one sample is more than 3 points
 
 
 @dataclass(frozen=True)
@@ -230,11 +231,21 @@ def advised(found: Evidence) -> str:
         )
     differences = [found.comparison.differences[label][name].interval for label in found.others]
     top = max((one.high for one in differences if not math.isnan(one.high)), default=math.nan)
-    ruled = "" if math.isnan(top) else f" ({who} could gain {amount(study, max(0.0, top))} at most)"
-    keep = f"{now}keep".capitalize()
+    ruled = (
+        ""
+        if math.isnan(top)
+        else f" (gains of up to {amount(study, max(0.0, top))} cannot be ruled out)"
+    )
     group = None if found.gap is None else disadvantaged(found.gap)
     them = who if group is None else f"{who} or the {group} group"
-    return f"{keep} FedAvg{once}: no method is significantly better for {them}{ruled}."
+    alone = found.comparison.differences.get(study.alone or "", {}).get(name)
+    if alone is not None and alone.better:
+        return (
+            f"No fair method is significantly better than FedAvg for {them}{ruled}{once}, but"
+            " local-only training is: find out in what the worst-served differ."
+        )
+    keep = f"{now}keep".capitalize()
+    return f"{keep} FedAvg{once}: no fair method is significantly better for {them}{ruled}."
 
 
 def _effect(found: Evidence, label: str) -> str:
@@ -266,15 +277,27 @@ def next_command(found: Evidence) -> str:
     spec = shlex.quote(str(_short(root / "spec.toml")))
     if study.specs[0].data.get("name") in (NODES, PYTHON):
         return ""
-    if study.diverged:
+    # folds and other splits cannot be tuned: a sample tested in one is trained on in another
+    one_split = study.same_data and not study.folds
+    if study.diverged and one_split:
         return f"evenhand compare {spec} --tune --grid {smaller_step_sizes(study)}"
-    if study.tuned and found.improving:
+    if found.improving and (study.tuned or not one_split):
         return f"evenhand compare {spec} --rounds {2 * study.specs[0].rounds}"
-    if not study.tuned and (found.improving or found.alone_is_better or found.like_reference):
+    tunable = found.improving or found.alone_is_better or found.like_reference
+    if one_split and not study.tuned and (tunable or no_better_than_guessing(study)):
         return f"evenhand compare {spec} --tune"
-    if len(study.seeds) == 1 and study.same_data and not study.folds:
+    if len(study.seeds) == 1 and one_split and _few_rows(study):
+        return f"evenhand compare {spec} --folds 5"
+    if len(study.seeds) == 1 and one_split:
         return f"evenhand compare {spec} --seeds 5"
     return f"evenhand report {shlex.quote(str(_short(root)))}"
+
+
+def _few_rows(study: Study) -> bool:
+    """Whether a client of a user's table has so few test rows that cross-validation is better."""
+    data = study.specs[0].data
+    whole = data.get("name") == "table" and "held_out" not in data and not data.get("split")
+    return whole and int(study.sizes().min()) < FEW
 
 
 def _short(path: Path) -> Path:
