@@ -82,7 +82,9 @@ from evenhand.cli.terminal import results_console, stopping_cleanly
 @click.option(
     "--positive",
     metavar="LABEL",
-    help="The label that rates are about.  [default: the second of two]",
+    help=(
+        "The label that rates, and the scores of --score, are about.  [default: the second of two]"
+    ),
 )
 @click.option(
     "--over",

@@ -153,7 +153,8 @@ def notes(audit: Numbers) -> list[str]:
         if audit.ratios:
             found.append(
                 f'The four-fifths rule is about a favourable prediction; if "{audit.label}" is'
-                " unfavourable, pass --positive with the other label."
+                " unfavourable, pass --positive with the other label (with --score, pass its"
+                " scores, too)."
             )
     if audit.scores and "bias" in audit.scores[0]:
         found.append(
