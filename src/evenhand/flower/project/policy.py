@@ -13,8 +13,8 @@ POLICY = """\
 # What the server may see about this node: "sums" (nothing about this node alone), "method" (what
 # the method reads client by client) or "client" (also its scores). With "sums", a method that needs
 # more, such as AFL, skips this node. A person with access to the server's machine can read every
-# message all the same. With few nodes, "sums" can still identify one: a worst accuracy of 20/31 fits
-# only a node with 31 test samples.
+# message all the same. With few nodes, "sums" can still identify one: if one of four nodes has 31
+# test samples, a worst accuracy of 20/31 is likely to be that node's.
 # share = "sums"
 
 min-batch = 5  # fewest samples in a local step; a step with one sample reveals that sample
