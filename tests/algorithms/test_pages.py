@@ -204,7 +204,7 @@ def test_algorithms_lists_every_method_with_one_line_and_what_the_server_sees() 
 
 def test_the_docs_say_what_the_server_learns_as_the_methods_do() -> None:
     text = SEEN.read_text()
-    begin = text.index("| method | when | the server learns of one client |")
+    begin = text.index("| method | when | evenhand's server uses of one client |")
     assert text[begin : text.index("\n\n", begin) + 1] == learned_table()
 
 

@@ -24,7 +24,7 @@ pytest.importorskip("yaml")
 import yaml
 
 from evenhand.flower.deploy import health, keys
-from evenhand.flower.deploy.write import EXCLUDE, KIT, deployment
+from evenhand.flower.deploy.write import EXCLUDE, KIT, NEW_EXCLUDE, deployment
 from evenhand.flower.tryout.certificates import write_certificates
 from evenhand.flower.tryout.processes import QUIET_FLOWER
 from tests.support.containers import command_lines, documents, nginx_config, services
@@ -94,14 +94,35 @@ def test_the_dockerfile_pins_its_images_and_never_runs_as_root() -> None:
 def test_the_images_have_the_versions_of_this_environment() -> None:
     from importlib.metadata import version
 
-    required = FILES["requirements.txt"].splitlines()[1:]
+    required = [line for line in FILES["requirements.txt"].splitlines() if line[0] != "#"]
     assert required == [
-        f"evenhand[flower]=={version('evenhand')}",
         f"flwr=={version('flwr')}",
         f"torch=={version('torch').partition('+')[0]}",
     ]
     for name, value in QUIET_FLOWER.items():
         assert f"{name}={value}" in FILES["Dockerfile"]
+
+
+def test_evenhand_comes_from_its_wheel_and_never_from_an_index(tmp_path: Path) -> None:
+    from importlib.metadata import version
+
+    text = re.sub(r"\\\n\s*", "", FILES["Dockerfile"])
+    (line,) = re.findall(r"^RUN (python -m venv .*)$", text, re.MULTILINE)
+    line = line.replace("python -m venv /opt/venv", "true").replace("/build", str(tmp_path))
+    line = line.replace("/opt/venv/bin/pip", "echo")
+    (tmp_path / "wheels").mkdir()
+
+    def build() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["sh", "-c", line], capture_output=True, text=True)
+
+    (tmp_path / "wheels" / "evenhand-0.0.0-py3-none-any.whl").touch()  # of another version
+    assert (build().returncode != 0, build().stdout) == (True, "")
+    wheel = tmp_path / "wheels" / f"evenhand-{version('evenhand')}-py3-none-any.whl"
+    wheel.touch()
+    done = build()
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[-1] == f"{wheel}[flower]"
+    assert "--find-links" not in line
 
 
 # What containers may do
@@ -234,6 +255,10 @@ def test_env_example_has_every_variable() -> None:
         line.split("=", 1) for line in FILES[".env.example"].splitlines() if re.match(r"\w", line)
     )
     assert used == given.keys()
+    # nobody starts with an example's name: Compose asks for an empty one
+    for name in ("LINK_NAME", "LINK", "NODE_NAME"):
+        assert given[name] == ""
+        assert any(f"${{{name}:?" in FILES[file] for file in COMPOSE)
     node = next(line for line in command_lines(FILES) if line[0] == "flower-supernode")
     assert re.findall(r"([a-z-]+)=", node[-1]) == ["name", "state-dir", "data", "policy"]
 
@@ -370,21 +395,28 @@ def test_new_projects_and_old_ones_get_the_files(call: Any) -> None:
             if path.is_file()
         }
         assert written == deployment(project)
+        readme = Path(app, "README.md").read_text()
+        assert "[deploy/README.md](deploy/README.md) has every step with containers." in readme
+        assert "evenhand flower deploy" not in readme
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_the_files_stay_out_of_the_bundle_for_nodes(call: Any, tmp_path: Path, own: bool) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (NEW_EXCLUDE, 'fab-exclude = ["data/**", "deploy/**"]'),
+        ("", EXCLUDE),
+        ('fab-exclude = ["policy.toml"]', 'fab-exclude = ["policy.toml"]'),
+    ],
+)
+def test_the_files_stay_out_of_the_bundle_for_nodes(
+    call: Any, tmp_path: Path, before: str, after: str
+) -> None:
     call("flower", "new", "my-app")
     file = tmp_path / "my-app" / "pyproject.toml"
-    if own:
-        text = file.read_text()
-        file.write_text(
-            text.replace("[tool.flwr.app]\n", '[tool.flwr.app]\nfab-exclude = ["policy.toml"]\n')
-        )
-    before = file.read_text()
+    assert file.read_text().count(NEW_EXCLUDE) == 1
+    file.write_text(file.read_text().replace(NEW_EXCLUDE, before))
     call("flower", "deploy", "my-app")
-    assert (file.read_text() == before) is own
-    assert (EXCLUDE in file.read_text()) is not own
+    assert [line for line in file.read_text().splitlines() if "fab-exclude" in line] == [after]
     built = subprocess.run(
         [str(SCRIPTS / "flwr"), "build", "--app", "my-app"],
         env={**QUIET_FLOWER, "PATH": str(SCRIPTS), "FLWR_HOME": str(tmp_path / "home")},
@@ -394,7 +426,7 @@ def test_the_files_stay_out_of_the_bundle_for_nodes(call: Any, tmp_path: Path, o
     assert built.returncode == 0, built.stdout + built.stderr
     (bundle,) = tmp_path.glob("*.fab")
     names = zipfile.ZipFile(bundle).namelist()
-    assert any(name.startswith("deploy/") for name in names) is own
+    assert any(name.startswith("deploy/") for name in names) is ("deploy" not in after)
     assert "my_app/server_app.py" in names
 
 

@@ -310,11 +310,13 @@ def test_the_page_of_a_run_from_sums_says_what_was_not_shared_and_draws_the_rest
     run(tmp_path)
     html = page(analyse(Study.load([tmp_path / "run"])))
     assert figures(html) == {"overview", "front", "gaps-group", "members-group", "learning"}
-    for key in ("clients", "weights"):
-        assert (
-            "Not shared: with fedavg the server saw sums only, nothing client by client."
-            in section(html, key)
-        )
+    assert (
+        "Not shared: with fedavg the server got scores as sums over clients, not client by client."
+        in section(html, "clients")
+    )
+    assert "Not recorded: with fedavg the server stored no effective weights." in section(
+        html, "weights"
+    )
     assert "The server saw no scores client by client" in text_of(html)
     assert not re.search(r"\bnan\b", text_of(html), re.IGNORECASE)
     assert "gini" not in section(html, "methods").lower().replace(
@@ -346,6 +348,15 @@ def test_the_page_says_what_the_server_learned(tmp_path: Path) -> None:
         f"client team train, a train, b train, c test, a test, b test, c 0 even {' '.join(first)}"
         in found
     )
+
+
+def test_the_page_does_not_deny_what_the_method_saw_client_by_client(tmp_path: Path) -> None:
+    run(tmp_path, "afl", out="afl")  # reads each client's loss, but shares no scores
+    html = page(analyse(Study.load([tmp_path / "afl"])))
+    assert "afl its loss nothing client by client: sums" in section(html, "server")
+    assert "the server got scores as sums over clients" in section(html, "clients")
+    assert "they need by_client=True and track_weights=True" in section(html, "weights")
+    assert "sums only" not in section(html, "clients") + section(html, "weights")
 
 
 def test_sums_beside_rows_of_clients_are_not_made_up(tmp_path: Path) -> None:

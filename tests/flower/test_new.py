@@ -255,6 +255,7 @@ def test_flower_accepts_the_project_and_leaves_the_tables_here(app: Path, tmp_pa
 
     # what is built alone, for others, must have a plain name; what is run need not
     app = app.rename(tmp_path / "renamed")
+    (app / "data" / "rows.json").write_text("[]")  # of a kind that Flower sends
     command = [str(Path(sys.executable).with_name("flwr")), "build", "--app", str(app)]
     environment = {
         **QUIET_FLOWER,
@@ -274,7 +275,7 @@ def test_flower_accepts_the_project_and_leaves_the_tables_here(app: Path, tmp_pa
         "sample_fair_app/server_app.py",
         "LICENSE",
     } <= names
-    assert not [name for name in names if name.endswith(".csv")]
+    assert not [name for name in names if name.endswith(".csv") or name.startswith("data/")]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +310,8 @@ def test_the_command_writes_a_project_and_says_how_to_run_it(call: Any) -> None:
     assert status == 0
     assert out.splitlines()[-1] == "  evenhand flower up my-app --data my-app/data --nodes 3"
     assert [path.name for path in sorted(Path("my-app/data").iterdir())] == [
-        f"hospital-0{i}.csv" for i in (1, 2, 3)
+        "README.md",
+        *(f"hospital-0{i}.csv" for i in (1, 2, 3)),
     ]
     rows = read_table("my-app/data/hospital-01.csv")
     assert list(rows.columns)[-2:] == ["insurance", "readmitted"]
@@ -334,7 +336,7 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
     )
     assert status == 0
     assert "evenhand flower up mine --data DIRECTORY-OF-CSV-FILES" in out
-    assert not Path("mine/data").exists()
+    assert [path.name for path in Path("mine/data").iterdir()] == ["README.md"]
     codebook = Codebook.load("mine/mine/codebook.toml")
     assert codebook.encoding.features == ("age", "sex=m")
     assert codebook.classes == ("0", "1")
@@ -418,7 +420,7 @@ def test_a_new_project_runs_as_printed(tmp_path: Path) -> None:
     [
         (
             "nonsense",
-            "cannot parse -c at 'nonsense'; write settings as 'num-rounds=5 name=\"trial\"'",
+            "cannot parse -c at 'nonsense'; write settings as 'num-rounds=5 out=\"runs/trial\"'",
         ),
         ("num-rounds = = 3", "cannot parse -c at 'num-rounds = = 3'"),
         ("num-round=1", "unknown setting 'num-round'; did you mean 'num-rounds'?"),

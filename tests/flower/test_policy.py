@@ -21,7 +21,7 @@ from evenhand.errors import RunError, SpecError
 from evenhand.flower import client_app, records, server_app
 from evenhand.flower.audit import COUNTS, FILE, count_answer
 from evenhand.flower.cells import without_small_cells
-from evenhand.flower.policy import Policy, Refused, method_names
+from evenhand.flower.policy import NO_POLICY, Policy, Refused, method_names, misspelt
 from evenhand.flower.registration import read_report
 from evenhand.flower.secret_order import SecretOrder
 from tests.support.curious_server import Curious, matched, model, patients
@@ -223,6 +223,43 @@ def test_a_policy_that_is_not_there_closes_the_node(tmp_path: Path) -> None:
         Policy.of_node({"policy": str(tmp_path)})
 
 
+def test_a_node_without_a_policy_says_so_in_its_log_and_its_audit_file(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "with").mkdir()
+    guarded, bare = (
+        Curious(tmp_path / "with", patients(ROWS), ""),
+        Curious(tmp_path, patients(ROWS)),
+    )
+    for server in (guarded, bare):
+        server.census()
+        server.train()
+    assert caplog.messages == [NO_POLICY]  # once, not at every task
+    assert "a malicious server can reconstruct rows" in NO_POLICY
+    assert [line["policy"] for line in lines(tmp_path / "state" / FILE)] == ["none", "none"]
+    assert not any("policy" in line for line in lines(tmp_path / "with" / "state" / FILE))
+
+
+@pytest.mark.parametrize("key", ["polcy", "Policy", "policies", "policy_file"])
+def test_a_misspelt_policy_closes_the_node(key: str, tmp_path: Path) -> None:
+    server = Curious(tmp_path, patients(ROWS), **{key: "policy.toml"})
+    for fault in (server.train()[1], records.fault_in(server.census())):
+        assert fault == f"unknown key {key!r} in its node config; write 'policy'"
+    right = Curious(tmp_path, patients(ROWS), "", **{key: "policy.toml"})
+    assert right.train()[1] == ""  # the app may have a use for it
+
+
+def test_a_key_near_a_known_one_is_named_and_any_other_key_is_the_apps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"shar": "sums", "state_dir": "elsewhere", "ward": 3, "table": "a.csv"}
+    server = Curious(tmp_path, patients(ROWS), "", **settings)
+    assert records.fault_in(server.census()) == ""
+    # state-dir is there, so state_dir belongs to the app
+    assert caplog.messages == ["unknown key 'shar' in the node config; did you mean 'share'?"]
+    assert misspelt({"state_dir": "elsewhere"}) == {"state_dir": "state-dir"}
+
+
 @pytest.mark.parametrize(
     ("policy", "config", "shared"),
     [
@@ -296,7 +333,7 @@ def test_the_owner_is_told_how_many_are_left_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="evenhand"):
-        Curious(tmp_path, grouped("fffffmmmmmdd", "fffff")).census()
+        Curious(tmp_path, grouped("fffffmmmmmdd", "fffff"), policy="").census()
     assert caplog.messages == [
         "train data: excluded 2 samples of groups with fewer than 5 here (min-cell in the policy);"
         " merge groups in the table to use them"

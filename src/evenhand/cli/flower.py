@@ -249,7 +249,7 @@ def _tables(
     "-c",
     "--run-config",
     default="",
-    help="""Settings of the run, such as 'num-rounds=5 name="trial"'.""",
+    help="""Settings of the run, such as 'num-rounds=5 out="runs/trial"'.""",
 )
 @click.option(
     "--log-json",
@@ -285,7 +285,7 @@ def up(
     \b
     Examples:
       evenhand flower up hospitals --data hospitals/data
-      evenhand flower up hospitals --data hospitals/data -c 'num-rounds=5 name="trial"'
+      evenhand flower up hospitals --data hospitals/data -c 'num-rounds=5 out="runs/trial"'
       evenhand flower up --nodes 8 --dir federation
     """
     with stopping_cleanly(), terminated_cleanly(), place(directory) as kept:

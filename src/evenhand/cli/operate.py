@@ -150,7 +150,7 @@ def check(logs: tuple[Path, ...], superlink: str | None, authority: Path | None)
     \b
     Examples:
       evenhand flower check supernode.log
-      evenhand flower check --superlink link.example.org:9092 --root-certificates ca.crt
+      evenhand flower check --superlink link.example.org:8000 --root-certificates ca.crt
     """
     with stopping_cleanly():
         from evenhand.flower.diagnosis import clock_ahead, clock_words, explain

@@ -32,7 +32,7 @@ def check_settings(app: Path, settings: str) -> None:
     rest = re.sub(pair, "", settings).strip()
     if rest:
         raise ValueError(
-            f"""cannot parse -c at {rest!r}; write settings as 'num-rounds=5 name="trial"'"""
+            f"""cannot parse -c at {rest!r}; write settings as 'num-rounds=5 out="runs/trial"'"""
         )
     known = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
     for key in ("tool", "flwr", "app", "config"):

@@ -54,6 +54,8 @@ def _asked(content: RecordDict, context: Context, kind: str) -> dict[str, Any]:
     record = content.get("about")
     about = record if isinstance(record, ConfigRecord) else ConfigRecord()
     asked: dict[str, Any] = {"flower_run": str(context.run_id), "kind": kind}
+    if "policy" not in context.node_config:
+        asked["policy"] = "none"
     for name in ("run", "round", "client", "seed", "loss"):
         if name in about:
             value = about[name]

@@ -34,7 +34,7 @@ from evenhand.flower.logs import log_as_json
 from evenhand.flower.memory import KEEP_RUNS, NodeMemory
 from evenhand.flower.modules import build_module, require_model
 from evenhand.flower.node_data import as_federation, with_groups
-from evenhand.flower.policy import Policy, Refused
+from evenhand.flower.policy import NO_POLICY, Policy, Refused, misspelt
 from evenhand.flower.registration import report_data
 from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
@@ -149,6 +149,10 @@ class _NodeApp:
     def report(self, content: RecordDict, context: Context) -> RecordDict:
         """What the server may know about the node's data beforehand."""
         policy = Policy.of_node(context.node_config)
+        if "policy" not in context.node_config:
+            log.warning(NO_POLICY)
+        for name, meant in misspelt(context.node_config).items():
+            log.warning("unknown key %r in the node config; did you mean %r?", name, meant)
 
         def answer() -> RecordDict:
             data, left_out = self._data(content, context, policy)

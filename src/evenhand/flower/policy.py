@@ -7,6 +7,7 @@ that names the rule, and computes nothing.
 
 from __future__ import annotations
 
+import difflib
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -31,6 +32,14 @@ from evenhand.flower.sharing import SHARES
 from evenhand.local import LocalSGD
 
 ORDERS = ("node", "server")  # who decides the order of samples
+# keys of a node config that evenhand knows; an app may read others
+CONFIG = (
+    "name", "policy", "share", "data", "state-dir", "keep-runs", "partition-id", "num-partitions",
+)  # fmt: skip
+NO_POLICY = (
+    "this node has no policy file, so a malicious server can reconstruct rows; name one with"
+    ' policy="/path/to/policy.toml" in --node-config'
+)
 
 
 class Refused(EvenhandError):
@@ -124,6 +133,9 @@ class Policy:
         """
         path = config.get("policy")
         if path is None:
+            for name, meant in misspelt(config).items():
+                if meant == "policy":
+                    raise SpecError(f"unknown key {name!r} in its node config; write 'policy'")
             return cls(order="server")
         try:
             return cls.parse(Path(str(path)).read_text(encoding="utf-8"))
@@ -185,6 +197,21 @@ class Policy:
             raise Refused(f"min-steps = {self.min_steps}", f"it asks for {steps} local steps")
         if steps > self.max_steps:
             raise Refused(f"max-steps = {self.max_steps}", f"it asks for {steps} local steps")
+
+
+def misspelt(config: Mapping[str, Any]) -> dict[str, str]:
+    """Keys of a node config that look like a known key that is missing, and that key.
+
+    >>> misspelt({"polcy": "policy.toml", "name": "north", "ward": 3})
+    {'polcy': 'policy'}
+    """
+    missing = [name for name in CONFIG if name not in config]
+    found = {
+        name: difflib.get_close_matches(name.lower().replace("_", "-"), missing, 1, 0.7)
+        for name in config
+        if name not in CONFIG
+    }
+    return {name: close[0] for name, close in found.items() if close}
 
 
 def method_names(algorithm: Algorithm) -> list[str]:

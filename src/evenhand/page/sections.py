@@ -92,7 +92,7 @@ def sections(
             "weights",
             "Effective weights",
             drawn("group-weights", "weights")
-            or _not_shared(study)
+            or _no_weights(study)
             or "<p>The runs recorded no weights.</p>",
         ),
         ("ledger", "Harm ledger", ledger(findings, prefix)),
@@ -178,8 +178,19 @@ def _not_shared(study: Study) -> str:
     several = len(study.sums_only) < len(study.labels)
     other = " A report on only the other methods has these figures." if several else ""
     return (
-        f"<p>Not shared: with {text(', '.join(study.sums_only))} the server saw sums only, nothing"
-        f" client by client.{other}</p>"
+        f"<p>Not shared: with {text(', '.join(study.sums_only))} the server got scores as sums over"
+        f" clients, not client by client.{other}</p>"
+    )
+
+
+def _no_weights(study: Study) -> str:
+    """Why a federation has no figure of effective weights; empty if it may have one."""
+    if not study.sums_only:
+        return ""
+    return (
+        f"<p>Not recorded: with {text(', '.join(study.sums_only))} the server stored no effective"
+        " weights. They are computed from each client's scores, so they need by_client=True and"
+        " track_weights=True in server_app.</p>"
     )
 
 

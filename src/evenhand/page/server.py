@@ -28,8 +28,9 @@ def learned(study: Study, prefix: str = "") -> str:
         return ""
     federations = _federations(study)
     told = (
-        "its name, its team (if any), its number of samples by group and split, the shape of a"
-        " sample, the names of the classes, and how much its owner shares"
+        "its name, its team (if any), the names of its groups and classes, its number of samples by"
+        " group and split, the shape and type of a sample and of a label, and how much its owner"
+        " shares"
     )
     if federations:
         start = f"At the start, each client told the server {told}."

@@ -95,7 +95,7 @@ def kinds() -> dict[str, str]:
 def learned_table() -> str:
     """:func:`learned` as the Markdown table of docs/explanation/what-the-server-sees.md."""
     lines = [
-        "| method | when | the server learns of one client | fit for secure sums |",
+        "| method | when | evenhand's server uses of one client | fit for secure sums |",
         "|---|---|---|---|",
     ]
     return (

@@ -25,6 +25,9 @@ DOCKER_NAMES = (
     "\n    resolver 127.0.0.11 valid=10s ipv6=off; # Docker's own; the address may change\n"
 )
 EXCLUDE = f'fab-exclude = ["{FOLDER}/**"]'
+# of an app that `evenhand flower new` wrote
+NEW_EXCLUDE = 'fab-exclude = ["data/**"]'
+NEW_README = "`evenhand flower deploy .` writes container files for the server and the nodes."
 
 
 class _Kit(Template):
@@ -46,11 +49,19 @@ def write_deployment(app: Path) -> Path:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+    file = app / "pyproject.toml"
+    text = file.read_text(encoding="utf-8")
     if "fab-exclude" not in settings["tool"]["flwr"]["app"]:
-        file = app / "pyproject.toml"
-        text = file.read_text(encoding="utf-8")
         header = re.compile(r"^\[tool\.flwr\.app\][ \t]*(#.*)?$", re.MULTILINE)
-        file.write_text(header.sub(lambda line: f"{line[0]}\n{EXCLUDE}", text), encoding="utf-8")
+        text = header.sub(lambda line: f"{line[0]}\n{EXCLUDE}", text)
+    text = text.replace(NEW_EXCLUDE, f'fab-exclude = ["data/**", "{FOLDER}/**"]')
+    file.write_text(text, encoding="utf-8")
+    readme = app / "README.md"
+    if readme.is_file():
+        words = readme.read_text(encoding="utf-8")
+        steps = f"[{FOLDER}/README.md]({FOLDER}/README.md) has every step with containers."
+        if NEW_README in words:
+            readme.write_text(words.replace(NEW_README, steps), encoding="utf-8")
     return folder
 
 

@@ -102,6 +102,7 @@ def write_project(
         f"{package}/__init__.py": "",
         f"{package}/{values['columns_file']}": codebook.to_toml(),
         "policy.toml": POLICY,
+        "data/README.md": templates.DATA_README,
     }
     texts |= {
         f"data/{name}.csv": table.to_csv(index=False, lineterminator="\n")

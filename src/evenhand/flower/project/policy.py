@@ -7,11 +7,14 @@ POLICY = """\
 # node, change what you like, and start the node with
 #   flower-supernode ... --node-config 'policy="/etc/evenhand/policy.toml" ...'
 # The node refuses a task that asks for more, and the server's log names the rule. Without a file,
-# the values below apply, except for rounds-per-day (no limit) and order ("server").
+# the values below apply, except for rounds-per-day (no limit) and order ("server"): a malicious
+# server can then reconstruct rows.
 
 # What the server may see about this node: "sums" (nothing about this node alone), "method" (what
-# the method reads client by client) or "client" (also its scores). A person with access to the
-# server's machine can read every message all the same.
+# the method reads client by client) or "client" (also its scores). With "sums", a method that needs
+# more, such as AFL, skips this node. A person with access to the server's machine can read every
+# message all the same. With few nodes, "sums" can still identify one: if one of four nodes has 31
+# test samples, a worst accuracy of 20/31 is likely to be that node's.
 # share = "sums"
 
 min-batch = 5  # fewest samples in a local step; a step with one sample reveals that sample

@@ -15,6 +15,8 @@ dependencies = ["$requirement", "evenhand[flower]"]  # install them on the serve
 publisher = "$project"
 fab-format-version = 1
 flwr-version-target = "$flwr"
+# Flower sends these to no node; it wants every pattern to match a file.
+fab-exclude = ["data/**"]
 
 [tool.flwr.app.components]
 serverapp = "$package.server_app:app"
@@ -251,7 +253,16 @@ these steps:
    ```
 
 Tables need the columns that `$columns_file` names. They are not sent with the app: Flower sends
-.py, .toml, .md, .yaml and .json files, never .csv.
+.py, .toml, .md, .yaml and .json files, never .csv, and nothing in `data`. Keep private keys out of
+this directory all the same.
+"""
+
+DATA_README = """\
+# Tables for a try-out
+
+One .csv file for each node, for `evenhand flower up`. Use made-up rows. Flower sends nothing in
+this directory to the nodes, because `fab-exclude` in pyproject.toml names it. If you remove the
+directory, remove that line too.
 """
 
 # 0BSD: users may do what they like with these files, and put their own licence here
