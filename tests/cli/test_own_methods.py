@@ -154,7 +154,7 @@ inner = {{ name = "{where}", power = 2.5 }}
         ("mymethods:PowerLos", "unknown method of .*mymethods.py: 'PowerLos'; did you mean"),
         ("mymethods:helper", "'mymethods:helper' is not a method; name a class that derives"),
         ("mymethods:TwoLayers", "'mymethods:TwoLayers' is not a method"),
-        ("mymethods:PowerLoss:powr=2", "unknown keyword of algorithm mymethods:PowerLoss: 'powr'"),
+        ("mymethods:PowerLoss:powr=2", "unknown keyword of method mymethods:PowerLoss: 'powr'"),
         ("mymethods:PowerLoss:power=0.5", "power must be at least 1, got 0.5; 1 gives FedAvg"),
         ("broken:Mine", "the module of the method 'broken:Mine' cannot be imported: SyntaxError"),
         ("needs:Mine", "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
@@ -247,7 +247,5 @@ def test_a_file_here_hides_no_installed_package(
 
 
 def test_only_what_asks_for_it_imports_a_users_code() -> None:
-    with pytest.raises(
-        SpecError, match=r"unknown algorithm .tests\.support\.own_method:PowerLoss."
-    ):
+    with pytest.raises(SpecError, match=r"unknown method .tests\.support\.own_method:PowerLoss."):
         build_algorithm({"name": "tests.support.own_method:PowerLoss"})

@@ -45,7 +45,7 @@ class Answers(NamedTuple):
 
 
 def as_pair(algorithm: Algorithm, answer: Any) -> tuple[State, Info]:
-    """Return what a method's ``server`` returned; raise a TypeError unless it is a pair of dicts."""
+    """Return the answer of a method's ``server``; raise a TypeError unless it is two dicts."""
     if isinstance(answer, tuple) and len(answer) == 2:
         state, info = answer
         if isinstance(state, Mapping) and isinstance(info, Mapping):
