@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from evenhand.algorithms.naming import Table
 from evenhand.errors import DataError, SpecError, unknown
+from evenhand.studies.specs.keys import KINDS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -52,8 +53,6 @@ def built(what: str, factory: Any, arguments: Table) -> Any:
 
 
 def _check_keyword(what: str, key: str, known: Collection[str]) -> None:
-    from evenhand.studies.specs.keys import KINDS
-
     if key not in known and KINDS.get(key) not in (None, dict):
         raise SpecError(
             f"unknown keyword of {what}: {key!r}; it is a setting of the run: in a spec it belongs"

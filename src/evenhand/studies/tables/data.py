@@ -23,6 +23,7 @@ def show_data(console: Console, ready: Ready, verbose: bool = False) -> None:
     names = (("train", "training"), ("val", "validation"), ("test", "test"))
     parts = [(len(getattr(federation, name).x), word) for name, word in names if _has(ready, name)]
     split = ", ".join(f"{count} {word}" for count, word in parts)
+    clients = f"{federation.clients} client{'s' * (federation.clients != 1)}"
     groups = (
         f", {federation.groups} group{'s' * (federation.groups != 1)}" if federation.groups else ""
     )
