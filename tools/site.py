@@ -299,7 +299,7 @@ def told(command: click.Command) -> tuple[str, list[str]]:
     prose, examples = [], []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         lines = [line.strip() for line in paragraph.replace("\b", "").split("\n") if line.strip()]
-        if lines[:1] == ["Examples:"]:
+        if lines[:1] in (["Examples:"], ["Start here:"]):
             examples += "\n".join(lines[1:]).replace("\\\n", "").split("\n")
         else:
             prose.append(" ".join(lines))

@@ -275,7 +275,9 @@ def test_the_table_of_what_the_server_sees_links_every_page() -> None:
 def test_the_advice_places_every_method_in_a_family_and_names_methods_that_there_are() -> None:
     text = ADVICE.read_text()
     questions, _, rest = text.partition("## The families")
-    links = re.findall(r"\]\(\.\./reference/methods/(\w+)\.md\)", rest.partition("\n## ")[0])
+    links = re.findall(
+        r"\]\(\.\./\.\./src/evenhand/algorithms/pages/(\w+)\.md\)", rest.partition("\n## ")[0]
+    )
     assert set(links) == set(METHODS) - {"fedavg"}
     # `afl`, `term:level=team`; what else stands in backquotes are hyper-parameters
     named = set(re.findall(r"`([a-z]+)(?::[^`]*)?`", questions)) - {"t", "tail", "alpha"}

@@ -669,3 +669,11 @@ def test_an_end_near_zero_shows_its_sign():
     assert ends(study, Interval(0.0, -0.00001, 0.0)) == "[-0.01, +0.0]"
     assert size(study, Interval(-0.02, -0.03, -0.01)) == "2.0 points [1.0, 3.0]"
     assert size(study, Interval(0.02, -0.01, 0.05)) == "2.0 points [-1.0, +5.0]"
+
+
+def test_where_only_local_training_helps_the_worst_client_the_answer_says_so():
+    counts = {"fedavg": (300, 40, 40, 40), "qffl": (299, 40, 40, 40), "localonly": (60, 44, 44, 44)}
+    line = " ".join(answer_of(simple(counts, (400,) * 4, seeds=2)).sentences)
+    assert "No fair method is significantly better than FedAvg for the worst client (gains" in line
+    assert ", but local-only training is: look for what sets the worst-served apart." in line
+    assert "eep FedAvg" not in line

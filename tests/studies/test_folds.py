@@ -329,3 +329,23 @@ def test_folds_in_python_are_a_function_of_the_split() -> None:
         eh.compare("linear", data({"fold": [1, 3]}), folds=3)
     with pytest.raises(ValueError, match=r"each fold has its own seed; leave out seeds"):
         eh.compare("linear", data, folds=3, seeds=2)
+
+
+def test_the_next_command_after_a_run_on_few_rows_is_cross_validation_and_then_never_tuning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    patients().to_csv("ill.csv", index=False)
+    code, out, err = invoke(
+        *("run", *COLUMNS, "--model", "linear", "-a", "qffl:local.lr=0.5"),
+        *("-a", "fedavg:local.lr=0.5", "--rounds", "150", "--json", "--out", "one"),
+    )
+    assert code == 0, err
+    found = json.loads(out)
+    assert "improving" not in " ".join(found["answer"])
+    assert found["next"] == "evenhand compare one/spec.toml --folds 5"
+    code, out, err = invoke(*found["next"].split()[1:], "--json", "--out", "five")
+    assert code == 0, err  # the command that was printed works
+    following = json.loads(out)["next"].split()
+    assert "--tune" not in following  # it would be refused: folds cannot be tuned
+    assert following[1] in ("report", "compare")

@@ -241,8 +241,9 @@ def advised(found: Evidence) -> str:
     alone = found.comparison.differences.get(study.alone or "", {}).get(name)
     if alone is not None and alone.better:
         return (
-            f"No fair method is significantly better than FedAvg for {them}{ruled}{once}, but"
-            " local-only training is: find out in what the worst-served differ."
+            f"{'From one seed, no' if once else 'No'} fair method is significantly better than"
+            f" FedAvg for {them}{ruled}, but local-only training is: look for what sets the"
+            " worst-served apart."
         )
     keep = f"{now}keep".capitalize()
     return f"{keep} FedAvg{once}: no fair method is significantly better for {them}{ruled}."

@@ -9,7 +9,9 @@ runs/heart/
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,7 +98,8 @@ def tune(
     place = directory / TUNING
     if not processes.from_first(lambda: (place / SPEC).exists(), "whether tuning has begun"):
         claim_comparison(planned.spec, directory)
-    execute_comparison(tuning, place, watch)
+    with _unlogged():
+        execute_comparison(tuning, place, watch)
     chosen = processes.from_first(
         lambda: _tuned(place, planned.spec.methods, _rule(planned.spec)).methods,
         "the tuned settings",
@@ -106,6 +109,18 @@ def tune(
     spec = dataclasses.replace(planned.spec, tune={}, methods=methods)
     _settle(directory, planned.spec, spec)
     return _with_data_of(planned, spec)._replace(given=planned.given)
+
+
+@contextmanager
+def _unlogged() -> Iterator[None]:
+    """Without warnings in the log: some step sizes are too large on purpose."""
+    log = logging.getLogger("evenhand")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def read_tuned(directory: Path) -> Tuned | None:
