@@ -121,8 +121,8 @@ def test_an_output_of_old_still_makes_the_same_method(given: str, method: eh.Alg
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("afl:output=mean", 'algorithm afl: output must be "last" or "average", got \'mean\''),
-        ("qffl:output=average", "unknown keyword of algorithm qffl: 'output'"),
+        ("afl:output=mean", 'method afl: output must be "last" or "average", got \'mean\''),
+        ("qffl:output=average", "unknown keyword of method qffl: 'output'"),
     ],
 )
 def test_an_output_that_never_was_is_refused(given: str, message: str) -> None:

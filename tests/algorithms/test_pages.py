@@ -241,15 +241,26 @@ def test_algorithms_with_a_name_prints_its_page(name: str) -> None:
     assert call("algorithms", name) == (0, page(name.lower()) + "\n")
 
 
+def test_algorithms_describes_a_method_of_the_users_own() -> None:
+    assert call("algorithms", "tests.support.own_method:PowerLoss") == (
+        0,
+        "# tests.support.own_method:PowerLoss\n\nDescend f^power / power on every client, so that"
+        " high losses take longer steps.\n\nHyper-parameters:\n\n* `power`, by default 2.0\n",
+    )
+    code, out = call("algorithms", "tests.support.own_method:PowerLos")
+    assert code == 1
+    assert "'PowerLos'; did you mean" in out or "choose from PowerLoss" in out
+
+
 def test_algorithms_with_an_unknown_name_names_the_nearest() -> None:
     assert call("algorithms", "qfl") == (
         1,
-        "evenhand: unknown algorithm 'qfl'; did you mean 'qffl'?\n",
+        "evenhand: unknown method 'qfl'; did you mean 'qffl'?\n",
     )
     code, out = call("algorithms", "scaffold")
     assert code == 1
     assert re.fullmatch(
-        r"evenhand: unknown algorithm 'scaffold'; choose from fedavg, .*lossguard\n", out
+        r"evenhand: unknown method 'scaffold'; choose from fedavg, .*lossguard\n", out
     )
 
 

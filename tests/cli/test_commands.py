@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from evenhand.cli import SECTIONS, main
 from evenhand.studies.specs.spec import Spec
 
 COMMAND = [sys.executable, "-m", "evenhand"]
@@ -411,6 +412,19 @@ LATE = [  # what only a look at the data, the model or the machine can tell
         r"unknown keyword of data set digits: 'client'; did you mean 'clients'\?",
         id="data keyword",
     ),
+    *(
+        pytest.param(
+            f"{table}\nrounds = 3",
+            rf"unknown keyword of {what}: 'rounds'; it is a setting of the run: in a spec it belongs"
+            r" at the top, before the first \[table\]",
+            id=f"a setting of the run in {what}",
+        )
+        for table, what in (
+            ("[data]\nname = 'digits'", "data set digits"),
+            ("[local]\nlr = 0.1", "local solver"),
+            ("[[methods]]\nname = 'qffl'", "method qffl"),
+        )
+    ),
     pytest.param("[data]\nname = 'digits'\nclients = 61", r"\b61\b", id="too many clients"),
     pytest.param(
         "[data]\nname = 'digits'\nminority = 'few'", r"minority.*'few'", id="text for a share"
@@ -497,7 +511,9 @@ EARLY = [
         r"unknown keyword of local solver: 'epoch'; did you mean 'epochs'\?",
         id="unknown local keyword",
     ),
-    pytest.param("[cohort]\nname = 'uniform'", r"cohort needs k", id="cohort without k"),
+    pytest.param(
+        "[cohort]\nname = 'uniform'", r"cohort needs k \(clients per round\)", id="cohort without k"
+    ),
     pytest.param(
         "[cohort]\nk = 3",
         r"cohort.*choose from full, uniform, proportional",
@@ -513,7 +529,7 @@ EARLY = [
     ),
     pytest.param(
         "[[methods]]\nname = 'fedbest'",
-        r"unknown algorithm 'fedbest'; (choose from|did you mean).*fedavg",
+        r"unknown method 'fedbest'; (choose from|did you mean).*fedavg",
         id="unknown method",
     ),
 ]
@@ -537,16 +553,16 @@ def test_a_wrong_spec_is_refused_in_one_line_and_leaves_no_directory(
 
 
 METHOD_ERRORS = [
-    ("fedavgg", r"unknown algorithm 'fedavgg'; did you mean 'fedavg'\?"),
-    ("scaffold", r"unknown algorithm 'scaffold'; choose from fedavg, .*ditto"),
-    ("", r"unknown algorithm ''; choose from"),
-    ("qffl:p=1", r"unknown keyword of algorithm qffl: 'p'; (did you mean|choose from) '?q"),
+    ("fedavgg", r"unknown method 'fedavgg'; did you mean 'fedavg'\?"),
+    ("scaffold", r"unknown method 'scaffold'; choose from fedavg, .*ditto"),
+    ("", r"unknown method ''; choose from"),
+    ("qffl:p=1", r"unknown keyword of method qffl: 'p'; (did you mean|choose from) '?q"),
     ("qffl:q", r"cannot read 'q' in 'qffl:q'; write NAME:key=value"),
-    ("qffl:q=-1", r"algorithm qffl: q must be .*>= 0, got -1"),
-    ("qffl:q=two", r"algorithm qffl: .*\bq\b.*'two'"),
-    ("qffl:q=", r"algorithm qffl: .*\bq\b.*''|cannot read 'q='"),
+    ("qffl:q=-1", r"method qffl: q must be .*>= 0, got -1"),
+    ("qffl:q=two", r"method qffl: .*\bq\b.*'two'"),
+    ("qffl:q=", r"method qffl: .*\bq\b.*''|cannot read 'q='"),
     ("qffl:q=1,q=2", r"'?q'? .*twice|q.*more than once"),
-    ("qffl:name=afl", r"unknown keyword of algorithm qffl: 'name'|name"),
+    ("qffl:name=afl", r"unknown keyword of method qffl: 'name'|name"),
     ("qffl:local.lr=-1", r"lr must be .*got -1"),
     ("qffl:local.lr=fast", r"\blr\b.*'fast'"),
     ("qffl:local.rate=1", r"unknown keyword of local solver: 'rate'"),
@@ -615,7 +631,7 @@ def test_other_options_that_cannot_work_are_refused_before_a_directory_is_made(
 def test_a_real_process_shows_an_error_as_one_line_without_a_traceback(tmp_path: Path) -> None:
     done = evenhand("run", "-a", "qfl:q=1", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "evenhand: unknown algorithm 'qfl'; did you mean 'qffl'?\n"
+    assert done.stderr == "evenhand: unknown method 'qfl'; did you mean 'qffl'?\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -671,6 +687,15 @@ def test_help_explains_every_command(arguments: list[str], words: list[str], cal
     assert (code, err) == (0, "")
     for word in words:
         assert word in out, word
+
+
+def test_help_lists_every_command_and_cuts_no_line(call: Call) -> None:
+    listed = [name for names in SECTIONS.values() for name in names]
+    known = {name for name, command in main.commands.items() if not command.hidden}
+    assert sorted(listed) == sorted(known)
+    _, out, _ = call("--help")
+    assert "\n  spec " in out
+    assert not re.search(r"\.\.\.$", out.partition("Train and compare:")[2], re.MULTILINE)
 
 
 def loaded_after(code: str) -> set[str]:

@@ -154,7 +154,7 @@ inner = {{ name = "{where}", power = 2.5 }}
         ("mymethods:PowerLos", "unknown method of .*mymethods.py: 'PowerLos'; did you mean"),
         ("mymethods:helper", "'mymethods:helper' is not a method; name a class that derives"),
         ("mymethods:TwoLayers", "'mymethods:TwoLayers' is not a method"),
-        ("mymethods:PowerLoss:powr=2", "unknown keyword of algorithm mymethods:PowerLoss: 'powr'"),
+        ("mymethods:PowerLoss:powr=2", "unknown keyword of method mymethods:PowerLoss: 'powr'"),
         ("mymethods:PowerLoss:power=0.5", "power must be at least 1, got 0.5; 1 gives FedAvg"),
         ("broken:Mine", "the module of the method 'broken:Mine' cannot be imported: SyntaxError"),
         ("needs:Mine", "cannot be imported: ModuleNotFoundError: No module named 'no_such_thing'"),
@@ -179,6 +179,62 @@ def test_a_slip_is_refused_in_one_line_and_leaves_no_directory(
     monkeypatch.delitem(sys.modules, "mymethods", raising=False)
 
 
+FAULTY = """
+import evenhand as eh
+import torch
+
+
+class OnlyState(eh.Algorithm):
+    def server(self, state, replies):
+        return {"model": state["model"]}
+
+
+class OtherKey(eh.Algorithm):
+    def reply(self, model, start, end, data, task, memory):
+        return eh.Reply(total={"step": task.own["weight"]}), memory
+
+
+class WrongShape(eh.Algorithm):
+    def server(self, state, replies):
+        return {"model": self.helper()}, {}
+
+    def helper(self):
+        return torch.zeros(2) + torch.zeros(3)
+
+
+class NoTask(eh.Algorithm):
+    def task(self, state, ids):
+        return {"model": state["model"]}
+"""
+CHECK = "; check it with evenhand.testing.check_algorithm, or rerun with --debug\n"
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("OnlyState", r"OnlyState.server must return \(state, info\), two dicts, got dict\n"),
+        ("OtherKey", f"the method faulty:OtherKey failed in server: KeyError: 'delta'{CHECK}"),
+        (
+            "WrongShape",
+            f"the method faulty:WrongShape failed in helper: RuntimeError: The size of .*{CHECK}",
+        ),
+        ("NoTask", f"the method faulty:NoTask failed: AttributeError: .*{CHECK}"),
+    ],
+)
+@pytest.mark.parametrize("command", [("run",), ("compare", "--seeds", "2")])
+def test_a_mistake_in_a_method_is_blamed_on_the_method(
+    command: tuple[str, ...], method: str, message: str, call: Call, tmp_path: Path
+) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "path", list(sys.path))
+        patch.delitem(sys.modules, "faulty", raising=False)
+        code, _, err = call(*command, *SMALL, "-q", "-a", f"faulty:{method}")
+        sys.modules.pop("faulty", None)
+    assert code == 1
+    assert re.fullmatch(f"evenhand: {message}", err), err
+
+
 def test_a_file_here_hides_no_installed_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +247,5 @@ def test_a_file_here_hides_no_installed_package(
 
 
 def test_only_what_asks_for_it_imports_a_users_code() -> None:
-    with pytest.raises(
-        SpecError, match=r"unknown algorithm .tests\.support\.own_method:PowerLoss."
-    ):
+    with pytest.raises(SpecError, match=r"unknown method .tests\.support\.own_method:PowerLoss."):
         build_algorithm({"name": "tests.support.own_method:PowerLoss"})

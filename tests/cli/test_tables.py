@@ -642,6 +642,11 @@ def test_the_help_says_that_missing_is_no_comparison(call: Call) -> None:
     )
 
 
+def test_a_table_that_does_not_exist_is_named_once(call: Call) -> None:
+    found = call("run", "--data", "absent.csv", "--client", "a", "--label", "b")
+    assert found == (1, "", "evenhand: absent.csv does not exist; pass a table's path\n")
+
+
 def test_the_options_of_tables_are_refused_for_data_sets(call: Call) -> None:
     code, _, err = call("run", "--data", "digits", "--missing", "9", "-a", "fedavg")
     assert code == 1

@@ -345,7 +345,7 @@ def test_the_command_makes_a_codebook_from_a_table_and_does_not_copy_it(call: An
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "qfl"), "unknown algorithm 'qfl'; did you mean 'qffl'?"),
+        (("--method", "qfl"), "unknown method 'qfl'; did you mean 'qffl'?"),
         (("--method", "qffl:q=-1"), "q must be"),
         (("--method", "qffl:local.speed=1"), "'qffl:local.speed=1': "),
         (

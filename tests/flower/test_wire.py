@@ -261,7 +261,7 @@ def test_a_message_imports_no_code(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for method in ({"name": name}, {"name": "fedprox", "mu": 0.1, "inner": {"name": name}}):
-        with pytest.raises(SpecError, match=f"unknown algorithm '{name}'"):
+        with pytest.raises(SpecError, match=f"unknown method '{name}'"):
             read_work(words(method=method))
     assert not (tmp_path / "touched").exists()
 

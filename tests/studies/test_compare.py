@@ -564,7 +564,7 @@ def test_a_table_with_numbers_to_predict_is_compared_by_its_error(call: Call) ->
     [
         (["--seeds", "none"], r"cannot read --seeds 'none'"),
         (["--seeds", "1,1"], r"seeds must be different whole numbers >= 0, got \[1, 1\]"),
-        (["-a", "qfl"], r"unknown algorithm 'qfl'; did you mean 'qffl'\?"),
+        (["-a", "qfl"], r"unknown method 'qfl'; did you mean 'qffl'\?"),
         (["-a", "qffl:q=-1"], r"q must be .*>= 0, got -1"),
         (
             ["--data", "digits:seed=3", "--resplit"],

@@ -311,7 +311,7 @@ def test_a_classifying_loss_of_ones_own_is_judged_by_accuracy(tmp_path: Path) ->
             SpecError,
             "label must be a plain file name",
         ),
-        ((TwoLayers(), clinics(), "qfl"), {}, SpecError, "unknown algorithm 'qfl'; did you mean"),
+        ((TwoLayers(), clinics(), "qfl"), {}, SpecError, "unknown method 'qfl'; did you mean"),
         (("nowhere.toml",), {}, SpecError, "cannot read nowhere.toml"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -519,7 +519,7 @@ def test_a_method_that_no_spec_can_make_again_is_named_by_its_class(tmp_path: Pa
     eh.fit(module(), clinics(), Local(3.0), rounds=1, out=tmp_path / "a")
     method = eh.load(tmp_path / "a").trial().method
     assert (method.name, method.parameters) == ("Local", {"power": 3.0})
-    with pytest.raises(SpecError, match="unknown algorithm 'Local'"):
+    with pytest.raises(SpecError, match="unknown method 'Local'"):
         method.algorithm()
     code, _, err = invoke("resume", str(tmp_path / "a"))
     assert code == 1

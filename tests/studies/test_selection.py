@@ -150,16 +150,29 @@ def test_the_reason_names_the_rule_the_number_and_fedavgs() -> None:
     rule = Selection("worst10", tolerance=1)
     assert (
         rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
-        == "equal is chosen: of 4 points whose mean accuracy is not more than 1 point below"
+        == "equal is chosen: of 3 points whose mean accuracy is not more than 1 point below"
         " FedAvg's (75.0 %), it has the best mean accuracy of the worst 10 % of clients, 60.0 %"
         " (FedAvg: 40.0 %)."
     )
     rule = Selection("std")
     assert (
         rule.reason(rule.choose(points, "fedavg"), points, "fedavg")
-        == "low is chosen: of 5 points, it has the smallest standard deviation of accuracy over"
+        == "low is chosen: of 4 points, it has the smallest standard deviation of accuracy over"
         " clients, 7.1 (FedAvg: 21.8)."
     )
+    few = {"fedavg": points["fedavg"], "low": points["low"]}
+    for rule, reason in (
+        (
+            Selection("mean"),
+            "fedavg is kept: no point has a better mean accuracy (FedAvg: 75.0 %).",
+        ),
+        (
+            Selection("qffl"),
+            "fedavg is kept: no point whose mean accuracy is not below FedAvg's (75.0 %) has a"
+            " smaller variance over clients (FedAvg: 475.0).",
+        ),
+    ):
+        assert rule.reason(rule.choose(few, "fedavg"), few, "fedavg") == reason
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import json
 import re
 import shutil
@@ -14,11 +15,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from rich.console import Console
 
+import evenhand as eh
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.runs.study import Study, Trial
 from evenhand.studies.specs.measure import ACCURACY
 from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.selection import Choice
 from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke, results
 
@@ -112,9 +117,39 @@ def test_the_chosen_point_is_the_best_on_validation_data_and_only_validation_dat
     assert table[table["chosen"]]["label"].tolist() == [best]
     assert re.search(rf"^ *{re.escape(best)} .*chosen", out, re.MULTILINE)
     assert (
-        f"{best} is chosen: of 5 points, it has the best mean accuracy of the worst 10 % of clients"
+        f"{best} is chosen: of 4 points, it has the best mean accuracy of the worst 10 % of clients"
         in " ".join(out.split())
     )
+
+
+def test_a_choice_at_the_edge_of_three_or_more_numbers_is_a_warning() -> None:
+    grid = {"q": [0.1, 1, 5], "local.lr": [0.1, 0.2]}
+    found = eh.sweep(
+        torch.nn.Linear(64, 10),
+        eh.datasets.digits(clients=3, seed=0),
+        eh.QFFL(),
+        grid,
+        rounds=1,
+        seeds=1,
+    )
+    sweep = found.sweep
+    assert sweep is not None
+
+    def lines(label: str) -> list[str]:
+        return dataclasses.replace(sweep, choice=Choice(label, ())).at_edge
+
+    smallest = "warning: q=0.1 is the smallest value tried; try smaller ones: --grid q=..."
+    largest = "warning: q=5 is the largest value tried; try larger ones: --grid q=..."
+    assert lines("qffl q=0.1 local.lr=0.2") == [smallest]
+    assert lines("qffl q=5 local.lr=0.1") == [largest]
+    assert lines("qffl q=1 local.lr=0.1") == lines("fedavg") == []
+    warned = dataclasses.replace(
+        found, sweep=dataclasses.replace(sweep, choice=Choice("qffl q=5 local.lr=0.1", ()))
+    )
+    for verbose in (False, True):
+        text = io.StringIO()
+        warned.show(verbose=verbose, console=Console(file=text, width=200))
+        assert largest in text.getvalue()
 
 
 def test_dominated_points_are_marked_and_training_alone_neither_dominates_nor_is_chosen(
@@ -235,7 +270,8 @@ def test_another_rule_can_be_tried_without_training_again(
         "localonly",
         found["chosen"],
     }
-    assert found["reason"].startswith(f"{found['chosen']} is chosen")
+    done_so = "kept: no point has" if found["chosen"] == "fedavg" else "chosen: of 4 points"
+    assert found["reason"].startswith(f"{found['chosen']} is {done_so}")
 
 
 def test_data_with_a_validation_part_keep_it_and_quiet_prints_nothing(call: Call) -> None:
@@ -334,8 +370,8 @@ def test_several_methods_a_wrapper_and_a_parquet_table_with_mixed_values(call: C
             ),
         ),
         (["--method", "qffl", "--grid", "q"], r"cannot read the grid 'q'; write KEY=VALUE,VALUE"),
-        (["--method", "qffl", "--grid", "q=1,-1"], r"algorithm qffl: q must be .*>= 0, got -1"),
-        (["--method", "qffl", "--grid", "p=1,2"], r"unknown keyword of algorithm qffl: 'p'"),
+        (["--method", "qffl", "--grid", "q=1,-1"], r"method qffl: q must be .*>= 0, got -1"),
+        (["--method", "qffl", "--grid", "p=1,2"], r"unknown keyword of method qffl: 'p'"),
         (["--method", "qffl:q=1", "--grid", "q=1,2"], r"'q' is given twice in 'q=1,2'"),
         (
             ["--method", "qffl", "--grid", "local.rate=1,2"],

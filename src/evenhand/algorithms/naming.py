@@ -32,7 +32,7 @@ def algorithm_table(algorithm: Algorithm, own: bool = False) -> Table:
     if name is None and own:
         name = _own_name(kind)
     if name is None:
-        raise SpecError(f"{kind.__name__} has no name in specs")
+        raise SpecError(f"{kind.__name__} is not in ALGORITHMS; a spec names it module:Class")
     table: Table = {"name": name}
     for entry in dataclasses.fields(algorithm):  # type: ignore[arg-type]
         if entry.name in RESERVED:

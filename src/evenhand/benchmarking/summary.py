@@ -136,7 +136,7 @@ def _reach(found: Sequence[Score], what: str, count: int) -> str:
     if not best:
         return (
             f"With {what}, no method significantly lifts the worst 10 % of clients above a tuned"
-            f" FedAvg on any federation, of {count}."
+            f" FedAvg on {'this federation' if count == 1 else f'any of {count} federations'}."
         )
     first = [score for score in found if score.wins == best]
     losses = [

@@ -26,7 +26,7 @@ from evenhand.cli.verify import verify
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify"),
-    "Data and methods": ("data", "algorithms"),
+    "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
 }
@@ -53,8 +53,9 @@ def main(debug: bool) -> None:
 def algorithms(name: str | None) -> None:
     """List the methods, or explain one of them.
 
-    NAME is the name of a method, as in --algorithm. Without it, the list shows one line per method
-    and what the server sees: sums over clients, or single clients.
+    NAME is the name of a method, as in --algorithm; module:Class is one of your own. Without it,
+    the list shows one line per method and what the server sees: sums over clients, or single
+    clients.
 
     \b
     Examples:

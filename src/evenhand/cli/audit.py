@@ -148,7 +148,7 @@ def audit(
     quiet: bool,
     **settings: Any,
 ) -> None:
-    """Audit the predictions of any system: rates by client and group, with intervals.
+    """Audit the predictions of any system, by client and by group.
 
     FILE is a CSV or Parquet table with one row per sample: its true label, the prediction, and
     optionally its client and group. Nothing is trained. With --counts, FILE holds counts instead of

@@ -105,7 +105,9 @@ def describe(
     spread = (
         f"{sizes.min()} to {sizes.max()} training samples per client, median {sizes.median():g}"
     )
-    console.print(f"{len(frame)} clients; {parts} samples; {spread}", highlight=False)
+    console.print(
+        f"{len(frame)} client{'s' * (len(frame) != 1)}; {parts} samples; {spread}", highlight=False
+    )
     if picture is not None:
         from evenhand.data.plots import plot_partition, save_figure
 

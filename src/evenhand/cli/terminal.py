@@ -83,8 +83,8 @@ def stopping_cleanly(quiet: bool = False) -> Iterator[Begun]:
 
 
 def end_with(error: Exception, speaks: bool = True) -> NoReturn:
-    """Print one line about the error and exit: with 1 if the user can fix it, with 70 if it is a
-    bug. With --debug the traceback comes first.
+    """Print one line about the error and exit: with 1 if the user can fix it, also in a method of
+    their own, and with 70 if it is a bug. With --debug the traceback comes first.
 
     Args:
         speaks: whether this process prints; only the first of several does.
@@ -97,6 +97,13 @@ def end_with(error: Exception, speaks: bool = True) -> NoReturn:
         line, code = f"not enough memory: {first_line(error)}", 1
     elif is_expected(error):
         line, code = str(error) or type(error).__name__, 1
+    elif (blamed := failing_method(error)) is not None:
+        way = "" if debugging() else ", or rerun with --debug"
+        line, code = (
+            f"{blamed}: {type(error).__name__}: {first_line(error)}; check it with"
+            f" evenhand.testing.check_algorithm{way}",
+            1,
+        )
     else:
         way = (
             "report it with the traceback above"
@@ -110,6 +117,29 @@ def end_with(error: Exception, speaks: bool = True) -> NoReturn:
     if speaks:  # an error of one process is an error of all
         click.echo(f"evenhand: {line}", err=True)
     sys.exit(code)
+
+
+def failing_method(error: Exception) -> str | None:
+    """Say which method of the user's own failed, and in which function; None if there is none.
+
+    The innermost function of such a method is blamed, also one that it inherits; if there is none,
+    the method that was being trained.
+    """
+    base = sys.modules.get("evenhand.algorithm")
+    if base is None:
+        return None  # nothing was trained yet
+    trained = ""
+    for frame, _ in reversed(list(traceback.walk_tb(error.__traceback__))):
+        acting = frame.f_locals.get("self")
+        for method in (acting, getattr(acting, "algorithm", None)):
+            kind = type(method)
+            if not isinstance(method, base.Algorithm) or kind.__module__.startswith("evenhand."):
+                continue
+            name = f"the method {kind.__module__}:{kind.__qualname__} failed"
+            if method is acting and not frame.f_code.co_name.startswith("<"):
+                return f"{name} in {frame.f_code.co_name}"
+            trained = trained or name
+    return trained or None
 
 
 def debugging() -> bool:

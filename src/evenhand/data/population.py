@@ -144,7 +144,8 @@ class Population:
             raise ValueError(f"client names must differ; {name!r} is used {uses} times")
 
     def __repr__(self) -> str:
-        parts = [f"{self.clients} clients", f"{int(self.sizes('train').sum())} training samples"]
+        clients = f"{self.clients} client{'s' * (self.clients != 1)}"
+        parts = [clients, f"{int(self.sizes('train').sum())} training samples"]
         named = {"groups": self.group_names, "teams": self.team_names}
         parts += [f"{len(names)} {kind}" for kind, names in named.items() if names]
         return f"<{type(self).__name__}: {', '.join(parts)}>"

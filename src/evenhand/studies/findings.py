@@ -93,7 +93,9 @@ class Findings:
         if verbose:
             self._show_all(console)
             return
-        for line in () if self.tuned is None else edge_warnings(self.tuned):
+        warnings = [] if self.tuned is None else edge_warnings(self.tuned)
+        warnings += [] if self.sweep is None else self.sweep.at_edge
+        for line in warnings:
             console.print(line, highlight=False, markup=False)
         console.print()
         show_brief(console, self.study, self.comparison)

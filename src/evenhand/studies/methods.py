@@ -3,6 +3,8 @@ single clients."""
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from importlib import resources
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,14 +37,32 @@ def one_line() -> dict[str, str]:
 
 
 def page(name: str) -> str:
-    """The page of a method, as Markdown."""
+    """The page of a method, as Markdown; for a user's own, ``module:Class``, its docstring and
+    hyper-parameters."""
     from evenhand.algorithms import ALGORITHMS
 
-    check_name("algorithm", name.lower(), ALGORITHMS)
+    if ":" in name:
+        return _own_page(name)
+    check_name("method", name.lower(), ALGORITHMS)
     file = resources.files("evenhand.algorithms") / "pages" / f"{name.lower()}.md"
     if not file.is_file():
         raise SpecError(f"there is no page for {name}")
     return file.read_text(encoding="utf-8")
+
+
+def _own_page(name: str) -> str:
+    from evenhand.algorithms.naming import imported
+
+    kind = imported(name)
+    about = inspect.getdoc(kind) if kind.__doc__ else "It has no docstring."
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    lines = [
+        f"* `{one.name}`"
+        + (f", by default {one.default!r}" if one.default is not dataclasses.MISSING else "")
+        for one in fields
+    ]
+    heading = "Hyper-parameters:" if lines else "It has no hyper-parameters."
+    return "\n\n".join([f"# {name}", str(about), heading, *filter(None, ["\n".join(lines)])])
 
 
 class Learned(NamedTuple):

@@ -8,14 +8,14 @@ and is always used for a single run.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, State, Survey
+from evenhand.algorithm import Algorithm, Info, State, Survey
 from evenhand.cohort import Draw
 from evenhand.engines import Exchange
 from evenhand.engines.base import exchange_with
@@ -42,6 +42,20 @@ class Answers(NamedTuple):
 
     replies: Replies
     good: Tensor | None = None  # (R', K) False for replies that are not finite and not summed
+
+
+def as_pair(algorithm: Algorithm, answer: Any) -> tuple[State, Info]:
+    """Return the answer of a method's ``server``; raise a TypeError unless it is two dicts."""
+    if isinstance(answer, tuple) and len(answer) == 2:
+        state, info = answer
+        if isinstance(state, Mapping) and isinstance(info, Mapping):
+            return state, info
+        got = f"({type(state).__name__}, {type(info).__name__})"
+    else:
+        got = type(answer).__name__
+    raise TypeError(
+        f"{type(algorithm).__name__}.server must return (state, info), two dicts, got {got}"
+    )
 
 
 class Server(ABC):
@@ -191,7 +205,7 @@ class SingleServer(Server):
         self.underway = replies.underway
         if not self.underway and not len(replies.ids):
             return []
-        after, info = self.algorithm.server(self.state, replies)
+        after, info = as_pair(self.algorithm, self.algorithm.server(self.state, replies))
         self.state = replies.unless_void(self.state, after)
         return [(None, info)]
 

@@ -79,6 +79,27 @@ class Sweep:
         return self.selection.reason(self.choice, self.validation, self.reference, self.measure)
 
     @property
+    def at_edge(self) -> list[str]:
+        """A line for each number of the chosen point that is the smallest or largest of at least
+        three tried."""
+        methods = {label: trial.method for (label, _), trial in self.study.trials.items()}
+        chosen = methods[self.choice.label]
+        points = [flat_settings(one) for one in methods.values() if one.name == chosen.name]
+        lines = []
+        for key, value in flat_settings(chosen).items():
+            tried = {point.get(key) for point in points}
+            numeric = all(type(one) in (int, float) for one in tried)
+            if self.choice.label == self.reference or not numeric or len(tried) < 3:
+                continue
+            for end, most, more in ((min, "smallest", "smaller"), (max, "largest", "larger")):
+                if value == end(tried):
+                    lines.append(
+                        f"warning: {key}={value} is the {most} value tried; try {more} ones: --grid"
+                        f" {key}=..."
+                    )
+        return lines
+
+    @property
     def final(self) -> Study:
         """The study reduced to the chosen point and the references, so that only one test against
         FedAvg is made."""

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from evenhand.algorithms.naming import Table
-from evenhand.errors import SpecError, unknown
+from evenhand.errors import DataError, SpecError, unknown
+from evenhand.studies.specs.keys import KINDS
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from evenhand.cohort import Cohort
     from evenhand.data.federation import Federation
     from evenhand.local import LocalSGD
+
+
+MEANINGS = {"k": "clients per round"}  # of required keywords whose names do not say it
 
 
 def check_name(what: str, name: Any, known: Collection[str]) -> None:
@@ -30,7 +34,7 @@ def built(what: str, factory: Any, arguments: Table) -> Any:
     """Call ``factory``; unknown keywords and bad values become a SpecError that names them."""
     known = inspect.signature(factory).parameters
     for key in arguments:
-        check_name(f"keyword of {what}:", key, known)
+        _check_keyword(what, key, known)
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     missing = [
         name
@@ -38,11 +42,23 @@ def built(what: str, factory: Any, arguments: Table) -> Any:
         if p.default is p.empty and p.kind not in several and name not in arguments
     ]
     if missing:
-        raise SpecError(f"{what} needs {missing[0]}")
+        meaning = f" ({MEANINGS[missing[0]]})" if missing[0] in MEANINGS else ""
+        raise SpecError(f"{what} needs {missing[0]}{meaning}")
     try:
         return factory(**arguments)
+    except DataError as error:  # names the file itself
+        raise SpecError(str(error) if what in str(error) else f"{what}: {error}") from error
     except (ValueError, TypeError) as error:
         raise SpecError(f"{what}: {error}") from error
+
+
+def _check_keyword(what: str, key: str, known: Collection[str]) -> None:
+    if key not in known and KINDS.get(key) not in (None, dict):
+        raise SpecError(
+            f"unknown keyword of {what}: {key!r}; it is a setting of the run: in a spec it belongs"
+            " at the top, before the first [table]"
+        )
+    check_name(f"keyword of {what}:", key, known)
 
 
 def build_data(table: Mapping[str, Any], seed: int, data_seed: int) -> Federation:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from evenhand.errors import SpecError
-from evenhand.studies.specs.building import check_name
+from evenhand.errors import SpecError, unknown
 
 KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
@@ -29,7 +28,8 @@ LISTS = {"methods": "a list of tables", "seeds": "a list of whole numbers"}
 def check_kinds(table: Mapping[str, Any], source: str) -> None:
     """Raise for an unknown key or a value of the wrong type; errors name ``source``."""
     for key, value in table.items():
-        check_name(f"key in {source}:", key, KINDS)
+        if key not in KINDS:
+            raise SpecError(unknown(f"key in {source}:", key, KINDS))
         if not is_a(value, KINDS[key]):
             raise SpecError(
                 f"{source}: {key} must be {LISTS.get(key) or KIND_NAMES[KINDS[key]]}, got {value!r}"

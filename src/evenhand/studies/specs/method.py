@@ -98,13 +98,13 @@ def build_algorithm(table: Any, own: bool = False) -> Algorithm:
     if own and isinstance(name, str) and ":" in name:
         kind = imported(name)
     else:
-        check_name("algorithm", name, ALGORITHMS)
+        check_name("method", name, ALGORITHMS)
         kind = ALGORITHMS[name]
     if "inner" in parameters:
-        check_name(f"keyword of algorithm {name}:", "inner", inspect.signature(kind).parameters)
+        check_name(f"keyword of method {name}:", "inner", inspect.signature(kind).parameters)
         parameters["inner"] = build_algorithm(parameters["inner"], own)
     output = parameters.pop("output", "last") if name in WITH_OUTPUT else "last"
     if output not in OUTPUTS:
-        raise SpecError(f'algorithm {name}: output must be "last" or "average", got {output!r}')
-    algorithm: Algorithm = built(f"algorithm {name}", kind, parameters)
+        raise SpecError(f'method {name}: output must be "last" or "average", got {output!r}')
+    algorithm: Algorithm = built(f"method {name}", kind, parameters)
     return Averaged(algorithm) if output == "average" else algorithm

@@ -136,27 +136,29 @@ class Selection:
         unit = measure.points.removesuffix("s") if self.limit == 1 else measure.points
         slack = f"more than {self.limit:g} {unit} ".replace("  ", " ") if self.limit else ""
         limited = f" whose mean {what} is not {slack}{below} FedAvg's ({mean})"
-        if self.rule == "qffl" and not choice.qualified:
-            variance = _variance(points[reference], measure)
-            return (
-                f"{reference} is kept: no point{limited} has a smaller variance over clients"
-                f" (FedAvg: {variance})."
-            )
-        best = {
-            "qffl": "the smallest variance over clients",
-            "worst10": f"the best mean {what} of the worst 10 % of clients",
-            "min": f"the best {what} of the worst client",
-            "std": f"the smallest standard deviation of {what} over clients",
-            "mean": f"the best mean {what}",
+        limited = limited if self.limit is not None else ""
+        number = {
+            "qffl": "variance over clients",
+            "worst10": f"mean {what} of the worst 10 % of clients",
+            "min": f"{what} of the worst client",
+            "std": f"standard deviation of {what} over clients",
+            "mean": f"mean {what}",
         }[self.rule]
-        count = len(choice.qualified)
-        smaller = " and whose variance is below FedAvg's" if self.rule == "qffl" else ""
-        among = (
-            f"{count} point{'s' * (count != 1)}{limited if self.limit is not None else ''}{smaller}"
+        better, best = (
+            ("smaller", "smallest") if self.rule in ("qffl", "std") else ("better", "best")
         )
         new, old = (self._shown(points[label], measure) for label in (choice.label, reference))
-        against = "" if choice.label == reference else f" (FedAvg: {old})"
-        return f"{choice.label} is chosen: of {among}, it has {best}, {new}{against}."
+        if choice.label == reference:
+            return (
+                f"{reference} is kept: no point{limited} has a {better} {number} (FedAvg: {old})."
+            )
+        count = len([label for label in choice.qualified if label != reference])
+        smaller = " and whose variance is below FedAvg's" if self.rule == "qffl" else ""
+        among = f"{count} point{'s' * (count != 1)}{limited}{smaller}"
+        return (
+            f"{choice.label} is chosen: of {among}, it has the {best} {number}, {new} (FedAvg:"
+            f" {old})."
+        )
 
     def _shown(self, point: Numbers, measure: Measure) -> str:
         if self.rule == "qffl":

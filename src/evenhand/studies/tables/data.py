@@ -23,12 +23,13 @@ def show_data(console: Console, ready: Ready, verbose: bool = False) -> None:
     names = (("train", "training"), ("val", "validation"), ("test", "test"))
     parts = [(len(getattr(federation, name).x), word) for name, word in names if _has(ready, name)]
     split = ", ".join(f"{count} {word}" for count, word in parts)
-    groups = f", {federation.groups} groups" if federation.groups else ""
+    clients = f"{federation.clients} client{'s' * (federation.clients != 1)}"
+    groups = (
+        f", {federation.groups} group{'s' * (federation.groups != 1)}" if federation.groups else ""
+    )
     parameters = sum(p.numel() for p in ready.module.parameters())
     model = f"model {spec.model['name']} with {parameters} parameters, loss {spec.loss}"
-    console.print(
-        f"{federation.clients} clients{groups}; {split} samples; {model}", highlight=False
-    )
+    console.print(f"{clients}{groups}; {split} samples; {model}", highlight=False)
 
 
 def _has(ready: Ready, name: str) -> bool:

@@ -24,7 +24,8 @@ def show_choice(console: Console, sweep: Sweep) -> None:
     console.print(
         f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False
     )
-    console.print(sweep.reason, highlight=False, markup=False)
+    for line in (sweep.reason, *sweep.at_edge):
+        console.print(line, highlight=False, markup=False)
 
 
 def _points(sweep: Sweep) -> Table:

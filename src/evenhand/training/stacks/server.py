@@ -20,7 +20,7 @@ from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
 from evenhand.training.evaluation import Judge
 from evenhand.training.history import Columns, Missing, Rows
-from evenhand.training.server import Answers, Cohorts, Server, with_round
+from evenhand.training.server import Answers, Cohorts, Server, as_pair, with_round
 from evenhand.training.stacks.cohorts import grouped, merged, places
 from evenhand.training.stacks.evaluation import Evaluations, OneRun
 from evenhand.training.stacks.hyperparameters import ClientView, with_numbers
@@ -137,12 +137,13 @@ class StackServer(Server):
         found: list[Columns] = []
         for some, answer in self._received("server", rows, answers):
             if isinstance(answer, list):  # not stacked
-                states, infos = zip(*answer, strict=True)
+                pairs = [as_pair(self.algorithm, one) for one in answer]
+                states, infos = zip(*pairs, strict=True)
                 self.states.put(some, list(states))
                 runs = range(self.runs) if some is None else some.tolist()
                 found += [([run], dict(info)) for run, info in zip(runs, infos, strict=True)]
             else:
-                state, info = answer
+                state, info = as_pair(self.algorithm, answer)
                 self.states.put(some, state)
                 found.append((None if some is None else some.tolist(), dict(info)))
         self.evaluations.forget()
