@@ -643,7 +643,10 @@ def test_the_help_says_that_missing_is_no_comparison(call: Call) -> None:
 
 
 def test_a_table_that_does_not_exist_is_named_once(call: Call) -> None:
-    found = call("run", "--data", "absent.csv", "--client", "a", "--label", "b")
+    Path("spec.toml").write_text(
+        "[data]\nname = 'table'\npath = 'absent.csv'\nclient = 'a'\nlabel = 'b'"
+    )
+    found = call("run", "spec.toml", "-a", "qffl")
     assert found == (1, "", "evenhand: absent.csv does not exist; pass a table's path\n")
 
 

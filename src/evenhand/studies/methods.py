@@ -55,7 +55,9 @@ def _own_page(name: str) -> str:
 
     kind = imported(name)
     about = inspect.getdoc(kind) if kind.__doc__ else "It has no docstring."
-    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    fields: tuple[dataclasses.Field[Any], ...] = (
+        dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    )
     lines = [
         f"* `{one.name}`"
         + (f", by default {one.default!r}" if one.default is not dataclasses.MISSING else "")
