@@ -642,6 +642,20 @@ def test_the_help_says_that_missing_is_no_comparison(call: Call) -> None:
     )
 
 
+def test_one_client_is_a_client(call: Call) -> None:
+    rows = "".join(f"north,{row % 7},{row % 2}\n" for row in range(40))
+    Path("one.csv").write_text(f"site,x,sick\n{rows}")
+    columns = ("--client", "site", "--label", "sick")
+    code, out, err = call("data", "describe", "one.csv", *columns)
+    assert code == 0, err
+    assert re.search(r"^1 client; \d+ train", out, re.MULTILINE)
+    code, out, err = call("run", "--data", "one.csv", *columns, "--rounds", "1", "-a", "fedavg")
+    assert code == 0, err
+    assert re.search(r"^1 client; \d+ training", out + err, re.MULTILINE)
+    found = eh.datasets.table("one.csv", client="site", label="sick")
+    assert repr(found).startswith("<Federation: 1 client, ")
+
+
 def test_a_table_that_does_not_exist_is_named_once(call: Call) -> None:
     Path("spec.toml").write_text(
         "[data]\nname = 'table'\npath = 'absent.csv'\nclient = 'a'\nlabel = 'b'"
