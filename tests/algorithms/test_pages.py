@@ -269,7 +269,9 @@ def test_the_table_of_what_the_server_sees_links_every_page() -> None:
     links = dict(re.findall(r"^\[(\w+)\]: (\S+)$", text, re.MULTILINE))
     assert set(links) == set(METHODS)
     assert set(re.findall(r"^\| \[(\w+)\]\[\]", text, re.MULTILINE)) == set(METHODS)
-    assert all(link == f"../../src/evenhand/algorithms/pages/{name}.md" for name, link in links.items())
+    assert all(
+        link == f"../../src/evenhand/algorithms/pages/{name}.md" for name, link in links.items()
+    )
 
 
 def test_the_advice_places_every_method_in_a_family_and_names_methods_that_there_are() -> None:
