@@ -8,7 +8,7 @@ and is always used for a single run.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +48,7 @@ def as_pair(algorithm: Algorithm, answer: Any) -> tuple[State, Info]:
     """Return the answer of a method's ``server``; raise a TypeError unless it is two dicts."""
     if isinstance(answer, tuple) and len(answer) == 2:
         state, info = answer
-        if isinstance(state, Mapping) and isinstance(info, Mapping):
+        if isinstance(state, dict) and isinstance(info, dict):
             return state, info
         got = f"({type(state).__name__}, {type(info).__name__})"
     else:

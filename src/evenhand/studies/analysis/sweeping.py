@@ -87,7 +87,7 @@ class Sweep:
         points = [flat_settings(one) for one in methods.values() if one.name == chosen.name]
         lines = []
         for key, value in flat_settings(chosen).items():
-            tried = {point.get(key) for point in points}
+            tried: set[Any] = {point.get(key) for point in points}
             numeric = all(type(one) in (int, float) for one in tried)
             if self.choice.label == self.reference or not numeric or len(tried) < 3:
                 continue

@@ -114,10 +114,19 @@ def _limit(call: ast.Call, scope: dict[str, Any]) -> Schema | None:
     function = ast.unparse(call.func)
     if function not in ("require_number", "require_whole", "require_choice"):
         return None
-    given = eval(ast.unparse(call.args[2]), scope)
+    given = _value(call.args[2], scope)
     if function == "require_whole":
         return {"minimum": given}
     return {"enum": list(given)} if function == "require_choice" else interval(given)
+
+
+def _value(node: ast.expr, scope: dict[str, Any]) -> Any:
+    """A literal, a name of the module, or a tuple of either."""
+    if isinstance(node, ast.Name):
+        return scope[node.id]
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "tuple":
+        return tuple(_value(node.args[0], scope))
+    return ast.literal_eval(node)
 
 
 def interval(text: str) -> Schema:
