@@ -349,3 +349,16 @@ def test_the_next_command_after_a_run_on_few_rows_is_cross_validation_and_then_n
     following = json.loads(out)["next"].split()
     assert "--tune" not in following  # it would be refused: folds cannot be tuned
     assert following[1] in ("report", "compare")
+
+
+def test_folds_that_were_still_improving_are_trained_longer_since_they_cannot_be_tuned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    patients().to_csv("ill.csv", index=False)
+    few = ("--rounds", "20", "-a", "qffl", "--model", "linear", "--folds", "3", "--json")
+    code, out, err = invoke("compare", *COLUMNS, *few, "--out", "three")
+    assert code == 0, err
+    found = json.loads(out)
+    assert "still improving" in found["answer"][0]
+    assert found["next"] == "evenhand compare three/spec.toml --rounds 40"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import shutil
 import time
 import warnings
@@ -19,7 +18,7 @@ from evenhand.data.federation import Federation
 from evenhand.reading import read_text
 from evenhand.studies.runs.comparing import Planned, check_comparison, execute_comparison
 from evenhand.studies.runs.executing import Given
-from evenhand.studies.runs.tuning import plan_tuning, tune
+from evenhand.studies.runs.tuning import plan_tuning, tune, unlogged
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
 from evenhand.testing.watch import Recorder, Sent
@@ -67,16 +66,10 @@ def _since(started: tuple[float, float]) -> float:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without warnings: some step sizes are meant to be too large."""
-    log = logging.getLogger("evenhand")
-    level = log.level
-    log.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        log.setLevel(level)
+    """Without warnings: some step sizes are too large on purpose."""
+    with unlogged(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def _watch(spec: Spec, tell: Tell, before: int, runs: int) -> Callable[..., Progress]:

@@ -98,7 +98,7 @@ def tune(
     place = directory / TUNING
     if not processes.from_first(lambda: (place / SPEC).exists(), "whether tuning has begun"):
         claim_comparison(planned.spec, directory)
-    with _unlogged():
+    with unlogged():
         execute_comparison(tuning, place, watch)
     chosen = processes.from_first(
         lambda: _tuned(place, planned.spec.methods, _rule(planned.spec)).methods,
@@ -112,7 +112,7 @@ def tune(
 
 
 @contextmanager
-def _unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[None]:
     """Without warnings in the log: some step sizes are too large on purpose."""
     log = logging.getLogger("evenhand")
     level = log.level
