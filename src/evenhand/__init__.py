@@ -32,15 +32,7 @@ if TYPE_CHECKING:
         theory,
         tree,
     )
-    from evenhand.algorithm import (
-        Algorithm,
-        Certificate,
-        LocalWork,
-        Question,
-        Reporting,
-        Survey,
-        Weighting,
-    )
+    from evenhand.algorithm import Algorithm, Certificate, LocalWork, Question, Reporting, Weighting
     from evenhand.algorithms import (
         AFL,
         ALGORITHMS,
@@ -83,7 +75,7 @@ if TYPE_CHECKING:
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
-    from evenhand.messages import Replies, Reply, Task
+    from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.audit import audit_page

@@ -24,13 +24,25 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.growth import grown
 from evenhand.local import LocalSGD
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped, undeclared
+from evenhand.messages import (
+    Asked,
+    Entries,
+    Entry,
+    Replies,
+    Reply,
+    Survey,
+    Task,
+    stepped,
+    undeclared,
+)
 from evenhand.model import Model
 from evenhand.tree import Tree
 
 if TYPE_CHECKING:
     from evenhand.theory.aggregates import Aggregate
 
+# of a question: before training; when those answers are known; after the server's step
+MOMENTS = ("before", "second", "review")
 State = Tree  # what the server needs for the next round; always has "model"
 Memory = Tree  # what a client remembers between rounds
 Info = dict[str, Any]  # metrics for reports
@@ -144,35 +156,9 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
                 raise TypeError(f"{cls.__name__}.{name} has no effect: {now}")
 
 
-class Survey(NamedTuple):
-    """A question to clients: what is sent, and to whom.
-
-    Attributes:
-        shared: sent to everyone.
-        own: row i goes to client i, counted over all clients.
-        who: "cohort", "everyone", or a number of clients to draw uniformly.
-        needed: whether to ask in this round; a tensor if that depends on the state.
-        part: the split that clients answer from: "train" or "val".
-    """
-
-    shared: Tree
-    own: Tree = {}  # noqa: RUF012 (never changed)
-    who: str | int = "cohort"
-    needed: Tensor | bool = True
-    part: str = "train"
-
-
-# When a question can be asked in a round: before training; again, when the first answers are known;
-# and after the server's step, to the clients that trained (``who`` is ignored then).
-MOMENTS = ("before", "second", "review")
-
-
 class Question(ABC):
-    """Inherit this to ask clients something before each round's training.
-
-    A method with further questions returns an object like this from ``question("second")`` or
-    ``question("review")``.
-    """
+    """Inherit this to ask clients something before each round's training; a method with further
+    questions returns such objects from ``question("second")`` and ``question("review")``."""
 
     @abstractmethod
     def ask(self, state: State) -> Survey | None:

@@ -29,6 +29,25 @@ class Task(NamedTuple):
     own: Tree = {}  # noqa: RUF012 (never changed)
 
 
+class Survey(NamedTuple):
+    """A question to clients: what is sent, and to whom.
+
+    Attributes:
+        shared: sent to everyone.
+        own: row i goes to client i, counted over all clients.
+        who: "cohort", "everyone", or a number of clients to draw uniformly; a review asks those who
+            trained.
+        needed: whether to ask in this round; a tensor if that depends on the state.
+        part: the split that clients answer from: "train" or "val".
+    """
+
+    shared: Tree
+    own: Tree = {}  # noqa: RUF012 (never changed)
+    who: str | int = "cohort"
+    needed: Tensor | bool = True
+    part: str = "train"
+
+
 class Reply(NamedTuple):
     """What a client sends to the server.
 

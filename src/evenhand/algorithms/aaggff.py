@@ -15,7 +15,6 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     Weighting,
     normalised,
 )
@@ -23,7 +22,7 @@ from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.errors import require_choice
 from evenhand.growth import grown, resettled
-from evenhand.messages import Replies
+from evenhand.messages import Replies, Survey
 from evenhand.simplex import min_norm_weights
 from evenhand.theory.aggregates import Maximum
 from evenhand.tree import Tree

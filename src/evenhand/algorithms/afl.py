@@ -16,7 +16,6 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     Weighting,
     normalised,
     step,
@@ -27,7 +26,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
 from evenhand.growth import grown, resettled
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
 from evenhand.simplex import project_simplex
 from evenhand.theory.aggregates import Maximum

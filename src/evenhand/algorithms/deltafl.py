@@ -13,14 +13,13 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     Weighting,
     normalised,
 )
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.errors import require_number
-from evenhand.messages import Replies
+from evenhand.messages import Replies, Survey
 from evenhand.simplex import weighted_quantile
 from evenhand.theory.hcvar import HCVaR
 from evenhand.tree import Tree

@@ -16,14 +16,13 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     step,
     weighted,
 )
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_number
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
 from evenhand.theory.rank_spread import RankSpread
 from evenhand.tree import Tree

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.algorithm import Memory, Question, State, Survey, mean_step
+from evenhand.algorithm import Memory, Question, State, mean_step
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.local import LocalSGD
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task
 from evenhand.model import Model
 from evenhand.theory.hcvar import HCVaR
 

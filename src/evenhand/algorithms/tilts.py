@@ -17,7 +17,6 @@ from evenhand.algorithm import (
     Memory,
     Question,
     State,
-    Survey,
     Weighting,
     holds,
     mean_step,
@@ -28,7 +27,7 @@ from evenhand.algorithm import (
 from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
 from evenhand.tree import Tree
 

@@ -15,7 +15,6 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     Weighting,
     visible,
 )
@@ -23,7 +22,7 @@ from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_kind
-from evenhand.messages import Asked, Entries, Replies, Reply, Task
+from evenhand.messages import Asked, Entries, Replies, Reply, Survey, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 

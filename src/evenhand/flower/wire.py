@@ -80,9 +80,9 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             by_client,
         )
     if kind == Ask.name:
-        moment = asked.get("moment")
-        if moment not in MOMENTS or algorithm.question(moment) is None:
-            raise SpecError(f"the server asks a question that the method does not have; {SAME}")
+        moment = asked.get("moment", "before")
+        if moment not in MOMENTS:
+            raise SpecError(f"the server asks at an unknown moment of the round; {SAME}")
         return Ask(algorithm, part, moment)
     raise SpecError(f"the server asks for an unknown kind of work; {SAME}")
 

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, State, Survey
+from evenhand.algorithm import Algorithm, Info, State
 from evenhand.cohort import Draw
 from evenhand.engines import Exchange
 from evenhand.engines.base import exchange_with
 from evenhand.engines.work import Train, Work
 from evenhand.local import LocalSGD
-from evenhand.messages import Replies, Task
+from evenhand.messages import Replies, Survey, Task
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.evaluation import Judge

@@ -10,9 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, LocalWork, Memory, Question, State, Survey
+from evenhand.algorithm import Algorithm, LocalWork, Memory, Question, State
 from evenhand.data.samples import Batch
-from evenhand.messages import Reply, Task
+from evenhand.messages import Reply, Survey, Task
 from evenhand.model import Model
 from evenhand.tree import Tree
 

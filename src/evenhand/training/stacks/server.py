@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import State, Survey
+from evenhand.algorithm import State
 from evenhand.cohort import Draw
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census
 from evenhand.engines.work import Train, Work
 from evenhand.local import LocalSGD
-from evenhand.messages import Replies, Task
+from evenhand.messages import Replies, Survey, Task
 from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
 from evenhand.training.evaluation import Judge
