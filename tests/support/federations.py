@@ -45,6 +45,11 @@ METHODS: dict[str, eh.Algorithm] = {
     "aaggff": eh.AAggFF(),
     "aaggff_ftrl": eh.AAggFF(solver="ftrl", cdf="exponential"),
     "adafed": eh.AdaFed(gamma=1.0, server_lr=0.1),
+    "groupconstraint": eh.GroupConstraint(bound=0.01, smallest=0),
+    "groupconstraint_local": eh.GroupConstraint(bound=0.0, scope="local", smallest=0),
+    "groupconstraint_loss": eh.GroupConstraint(
+        notion="group_loss", bound=0.3, inner=eh.FAFL(alpha=0.5, mu=0.1)
+    ),
     "localonly": eh.LocalOnly(),
     "finetuned": eh.FineTuned(epochs=2, inner=eh.GIFAIR(strength=0.5)),
     "fedprox": eh.FedProx(mu=0.1, inner=eh.QFFL(q=0.5)),

@@ -20,6 +20,7 @@ from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
 from evenhand.algorithms.finetuned import FineTuned
 from evenhand.algorithms.gifair import GIFAIR
+from evenhand.algorithms.groupconstraint import GroupConstraint
 from evenhand.algorithms.levels import random_levels
 from evenhand.algorithms.localonly import LocalOnly
 from evenhand.algorithms.lossguard import LossGuard
@@ -51,6 +52,7 @@ __all__ = [
     "FedMinMax",
     "FedProx",
     "FineTuned",
+    "GroupConstraint",
     "LocalOnly",
     "LossGuard",
     "PropFair",
@@ -74,6 +76,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedfv": FedFV,
     "aaggff": AAggFF,
     "adafed": AdaFed,
+    "groupconstraint": GroupConstraint,
     "localonly": LocalOnly,
     "finetuned": FineTuned,
     "averaged": Averaged,

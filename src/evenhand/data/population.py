@@ -27,6 +27,7 @@ class Census(NamedTuple):
         group_counts: (n, A) training samples of each group on each client.
         teams: (n,) code of each client's team.
         names: of the clients; None means their numbers.
+        group_names: of the groups; those of several columns are joined by " & ".
     """
 
     sizes: Tensor
@@ -34,6 +35,7 @@ class Census(NamedTuple):
     group_counts: Tensor | None
     teams: Tensor | None
     names: tuple[str, ...] | None = None
+    group_names: tuple[str, ...] = ()
 
     def name(self, client: int) -> str:
         """Return a client's name, or its number if it has none."""
@@ -211,6 +213,7 @@ class Population:
             group_counts=self._group_counts(),
             teams=self.teams,
             names=self.names,
+            group_names=self.group_names,
         )
 
     def _group_counts(self) -> Tensor | None:
