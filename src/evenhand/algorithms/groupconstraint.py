@@ -137,10 +137,10 @@ class GroupConstraint(Wrapper):
         risen = self._dual.risen(
             own, total["cell_sum"], total["cell_share"], own["samples"], compared
         )
-        name = "worst_group_loss" if self.notion == "group_loss" else "group_gap"
         info = {
             **info,
-            name: risen["gap"],
+            "group_gap": risen["gap"],  # of "group_loss": the largest loss
+            "group_bound": self.bound,
             "multiplier": risen["multiplier"].amax(),
             "small_cells": risen["small"],
         }

@@ -17,6 +17,7 @@ from evenhand.data.population import Census, Population
 from evenhand.engines.work import Ask, Train, Work
 from evenhand.local import LocalSGD
 from evenhand.metrics.scores import Row
+from evenhand.training.bounds import of_history, unmet
 from evenhand.training.history import Columns, Notes, Rows
 from evenhand.training.server import Cohorts, Server
 from evenhand.training.settings import Settings
@@ -71,6 +72,8 @@ class Rounds:
         self.notes.settle(rounds)
         for history in server.histories:
             warn_of_missing(history, server.here)
+            if text := unmet(of_history(history)):
+                log.warning("%s; allow a larger gap, train longer, or raise cap", text)
         last = server.algorithm.local_work().last
         if last is not None and server.client_at_last is not None:
             everyone = Full().draw(self.census, self.settings.seed, rounds)

@@ -24,6 +24,7 @@ from evenhand.studies.analysis.writing import (
     size,
 )
 from evenhand.studies.runs.study import Study
+from evenhand.training.bounds import unmet
 
 # methods that get a sentence for what they do for the worst-served clients; those that do harm
 # always get one
@@ -34,6 +35,7 @@ def sentences(found: Evidence) -> list[str]:
     """All sentences about a study, most important first."""
     study, comparison = found.study, found.comparison
     lines = [*warnings(found), *(line for label in study.labels if (line := _void(study, label)))]
+    lines += [line for label in study.labels if (line := _unmet(study, label))]
     if study.reference is not None:
         lines += [_effect(found, label) for label in _worth_a_sentence(found)]
         lines += [line for label in found.others if (line := _leaning(found, label))]
@@ -66,6 +68,16 @@ def _void(study: Study, label: str) -> str:
         if void
         else ""
     )
+
+
+def _unmet(study: Study, label: str) -> str:
+    """A warning about a bound that a method was given and did not reach."""
+    texts = [unmet(study.trials[label, seed].history_columns) for seed in study.seeds]
+    missed = [text for text in texts if text]
+    if not missed:
+        return ""
+    often = "" if len(texts) == 1 else f" (in {len(missed)} of {len(texts)} seeds; the first)"
+    return f"For {label}, {missed[0]}, on training data{often}."
 
 
 def _worth_a_sentence(found: Evidence) -> list[str]:
