@@ -13,7 +13,7 @@ from evenhand.data.population import Census, Extent, Population
 from evenhand.data.samples import PARTS
 from evenhand.flower.admission import Admission
 from evenhand.messages import Reply
-from evenhand.metrics.tallies import COUNTS
+from evenhand.metrics.tallies import BY_LABEL, COUNTS
 from evenhand.tree import Tree
 
 # sums over samples in a tally that are not counts, by what they are means over
@@ -94,6 +94,8 @@ def _fewer(tally: Tree, share: float) -> Tree:
         fewer["correct"] = np.rint(fewer["count"] * rate)
         if "confusion" in tally and np.array_equal(right, _diagonal(tally["confusion"].numpy())):
             fewer["correct"] = _diagonal(fewer["confusion"])
+    if BY_LABEL[0] in tally:
+        fewer |= _fewer_by_label([tally[name].numpy() for name in BY_LABEL], count, fewer["count"])
     for name, values in fewer.items():
         found[name] = torch.from_numpy(values).to(tally[name].dtype)
     for name, over in MEANS.items():
@@ -102,6 +104,17 @@ def _fewer(tally: Tree, share: float) -> Tree:
             found[name] = tally[name] * torch.where(had > 0, found[over] / had, 0.0)
     assert all(name in fewer for name in COUNTS if name in tally)
     return found
+
+
+def _fewer_by_label(
+    numbers: list[NDArray[np.float64]], count: NDArray[np.float64], fewer: NDArray[np.float64]
+) -> dict[str, NDArray[np.float64]]:
+    """The numbers in BY_LABEL (A,) of ``count`` samples, for ``fewer``."""
+    positives, negatives, right, wrong = numbers
+    cells = np.stack([right, positives - right, wrong, negatives - wrong], 1)
+    right, missed, wrong, refused = _apportioned(cells, count, fewer).T
+    found = (right + missed, wrong + refused, right, wrong)
+    return dict(zip(BY_LABEL, found, strict=True))
 
 
 def _diagonal(table: NDArray[np.float64]) -> NDArray[np.float64]:
