@@ -87,7 +87,7 @@ def sections(
             drawn("distribution", "sorted") or _not_shared(study),
         ),
         ("front", f"{words} and fairness", drawn("front")),
-        ("learning", "Learning curves", drawn("learning")),
+        ("learning", "Learning curves", drawn("learning", "gap-rounds")),
         (
             "weights",
             "Effective weights",

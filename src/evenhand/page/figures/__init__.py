@@ -11,7 +11,7 @@ from __future__ import annotations
 from evenhand.page.figures.clients import distribution, gains, sorted_clients
 from evenhand.page.figures.groups import gaps, members
 from evenhand.page.figures.methods import front, overview, verdicts
-from evenhand.page.figures.rounds import client_weights, group_weights, learning_curves
+from evenhand.page.figures.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.figures.sweeps import sensitivity
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "distribution",
     "front",
     "gains",
+    "gap_curves",
     "gaps",
     "group_weights",
     "learning_curves",
