@@ -306,7 +306,7 @@ def test_learning_curves_have_the_worst_group_where_the_history_has_it() -> None
 def test_gaps_over_rounds_are_in_points_and_only_where_a_history_has_them() -> None:
     study = make_study(seeds=2, clients=5, rounds=4, evaluations=4)
     assert figures.gap_curves(study) is None
-    assert "gap-rounds" not in {panel.key for panel in all_panels(analyse(study))}
+    assert "gap-rounds" not in {panel.key for panel in panels.all_panels(analyse(study))}
     for seed in (0, 1):
         columns = study.trials["afl", seed].history_columns
         columns["tpr_gap"] = np.array([0.3, 0.25, 0.2, 0.1 + 0.1 * seed])
