@@ -79,7 +79,7 @@ def sections(
             "Who gains, who is harmed",
             drawn("verdicts", "gains") + clients_by_method(findings),
         ),
-        ("groups", "Groups", drawn("members-group", "gaps-group")),
+        ("groups", "Groups", drawn("members-group", "gaps-group", "local-gaps")),
         ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
         (
             "clients",

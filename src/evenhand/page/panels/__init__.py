@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from evenhand.page.panels.clients import distribution, gains, sorted_clients
 from evenhand.page.panels.groups import groups
+from evenhand.page.panels.local import local_gaps
 from evenhand.page.panels.methods import front, overview, verdicts
 from evenhand.page.panels.panel import Panel
 from evenhand.page.panels.rounds import client_weights, gap_curves, group_weights, learning_curves
@@ -31,6 +32,7 @@ def all_panels(findings: Findings) -> Iterator[Panel]:
     for by in ("group", "team"):
         if len(study.names(by)) > 1 and by in study.kinds:
             found += groups(findings, by)
+    found.append(local_gaps(findings))
     found += [front(findings), learning_curves(findings), gap_curves(findings)]
     if not study.sums_only:
         found.append(client_weights(findings))
