@@ -11,8 +11,9 @@ from evenhand.page.numbers import points
 from evenhand.page.panels.groups import GAPS, gap_cell
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
 from evenhand.studies.analysis.local import local_scopes
+from evenhand.studies.analysis.local_in_words import FEW_LOOK_LARGER
 from evenhand.studies.findings import Findings
-from evenhand.studies.tables.local import FEW_LOOK_LARGER, local_lines
+from evenhand.studies.tables.local import local_lines
 
 
 def local_gaps(findings: Findings) -> Panel | None:

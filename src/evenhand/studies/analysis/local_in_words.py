@@ -11,6 +11,10 @@ from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.writing import client, count_of, listed, out_of
 
 MOST_NAMED = 3  # clients that are left out
+FEW_LOOK_LARGER = (
+    "With few samples, gaps within clients look larger than they are: an interval that begins at 0"
+    " includes no gap at all."
+)
 
 
 def local_sentence(
@@ -20,7 +24,10 @@ def local_sentence(
     name: str,
     least: int,
 ) -> str:
-    """The gap of one kind over all clients and within clients; "" if either is unknown."""
+    """The gap of one kind over all clients and within clients; "" if either is unknown.
+
+    ``name``: of the method, or "the model".
+    """
     if kind not in local or kind not in everyone:
         return ""
     whole, found = everyone[kind].interval, local[kind]
@@ -40,7 +47,19 @@ def local_sentence(
             f"{name} shows no significant gap between groups in the {rate}, either over all clients"
             f" ({points(whole)}) or {within} (mean {points(found.mean)})"
         )
-    return f"{text}.{left_out(found, least)}"
+    return f"{text[0].upper()}{text[1:]}.{left_out(found, least)}"
+
+
+def disagree(everyone: Mapping[str, Gap], local: Mapping[str, LocalGaps], kind: str) -> bool:
+    """Whether a gap over all clients is larger than within them, or a gap within clients does not
+    show over all of them: then one side alone misleads."""
+    if kind not in local or kind not in everyone or not local[kind].clients:
+        return False
+    whole, found = everyone[kind].interval, local[kind]
+    if math.isnan(whole.value):
+        return False
+    inside = found.mean.low > 0 or bool(found.clear)
+    return found.mean.high < whole.low or (inside and whole.low <= 0)
 
 
 def _beyond(whole: Interval, found: LocalGaps, rate: str, name: str, inside: bool) -> str:

@@ -11,16 +11,13 @@ from rich.table import Table
 
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.analysis.local import Local, local_scopes
+from evenhand.studies.analysis.local_in_words import FEW_LOOK_LARGER
 from evenhand.studies.analysis.writing import listed
 from evenhand.studies.tables.methods import SHORT, new_table, points, show_table
 
 # compared within clients
 LOCAL = {kind: SHORT[kind] for kind in SHORT if kind not in ("equalised odds", "predictive parity")}
 MOST_LOCAL = 16  # rows of gaps within clients
-FEW_LOOK_LARGER = (
-    "With few samples, gaps within clients look larger than they are: an interval that begins at 0"
-    " includes no gap at all."
-)
 ABOUT_LOCAL = f"{FEW_LOOK_LARGER} The interval of the largest holds for all clients at once."
 
 
