@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from evenhand.page.figures.clients import distribution, gains, sorted_clients
 from evenhand.page.figures.groups import gaps, local_gaps, members
-from evenhand.page.figures.methods import front, overview, verdicts
+from evenhand.page.figures.methods import front, gap_front, overview, verdicts
 from evenhand.page.figures.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.figures.sweeps import sensitivity
 
@@ -20,6 +20,7 @@ __all__ = [
     "front",
     "gains",
     "gap_curves",
+    "gap_front",
     "gaps",
     "group_weights",
     "learning_curves",
