@@ -12,7 +12,7 @@ from rich.table import Table
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.analysis.local import Local, local_scopes
 from evenhand.studies.analysis.local_in_words import FEW_LOOK_LARGER
-from evenhand.studies.analysis.writing import listed
+from evenhand.studies.analysis.writing import client, listed
 from evenhand.studies.tables.methods import SHORT, new_table, points, show_table
 
 # compared within clients
@@ -36,16 +36,20 @@ def show_local(
 
 
 def local_lines(local: Local, least: int) -> list[str]:
-    """How many clients are left out of which rates, because of too few samples."""
+    """Which clients are left out of which rates because of too few samples."""
     few: dict[tuple[str, ...], list[str]] = {}
     for kind, short in LOCAL.items():
         if kind in local and local[kind].left_out:
             few.setdefault(local[kind].left_out, []).append(short)
-    return [
-        f"Within clients, {listed(rates, 6)} exclude{'s' * (len(rates) == 1)} {listed(names, 8)}:"
-        f" fewer than two groups have {least} samples there."
-        for names, rates in few.items()
-    ]
+    lines = []
+    for names, rates in few.items():
+        verb = "excludes" if len(rates) == 1 else "exclude"
+        whom = listed([client(name) for name in names], 8)
+        lines.append(
+            f"Within clients, {listed(rates, 6)} {verb} {whom}: fewer than two groups have {least}"
+            " samples there."
+        )
+    return lines
 
 
 def local_table(
@@ -69,7 +73,7 @@ def local_table(
             apart = local_scopes(views[label].gaps, found).values()
             cells = ["-" if math.isnan(one.value) else points(one) for one in apart]
             if found.clients:
-                cells[-1] += f"\n[dim]{escape(found.clients[0].client)}[/]"
+                cells[-1] += f"\n[dim]{escape(client(found.clients[0].client))}[/]"
             count = f"{len(found.clients)} of {len(found.clients) + len(found.left_out)}"
             name = escape(label) if place == 0 else ""
             table.add_row(name, LOCAL[kind], *cells, count)
