@@ -303,6 +303,28 @@ def test_learning_curves_have_the_worst_group_where_the_history_has_it() -> None
     assert all(low[1] < high[0] for low, high in itertools.pairwise(domains))
 
 
+def test_gaps_over_rounds_are_in_points_and_only_where_a_history_has_them() -> None:
+    study = make_study(seeds=2, clients=5, rounds=4, evaluations=4)
+    assert figures.gap_curves(study) is None
+    assert "gap-rounds" not in {panel.key for panel in panels.all_panels(analyse(study))}
+    for seed in (0, 1):
+        columns = study.trials["afl", seed].history_columns
+        columns["tpr_gap"] = np.array([0.3, 0.25, 0.2, 0.1 + 0.1 * seed])
+        columns["fpr_gap"] = np.array([np.nan, np.nan, np.nan, 0.02])
+    found = panel(analyse(study), "gap-rounds")
+    drawn = found.variants[0].figure
+    assert drawn.layout.yaxis.title.text == "gap in true-positive rate, points"
+    assert drawn.layout.yaxis2.title.text == "gap in false-positive rate, points"
+    band, line, *_ = drawn.data
+    assert line.meta["method"] == "afl"
+    assert line.y == pytest.approx((30.0, 25.0, 20.0, 15.0))  # the mean over seeds
+    assert band.y[3:5] == pytest.approx((20.0, 10.0))  # the last round: largest and smallest
+    assert "afl: gap in true-positive rate 15.0, gap in false-positive rate 2.0" in (
+        found.variants[0].finding
+    )
+    assert "Rates of label “yes”. Bands span the 2 seeds." in found.caption
+
+
 def test_rounds_and_counts_have_whole_numbers_on_their_axes() -> None:
     findings = analyse(make_study(rounds=3, evaluations=3))
     for key in ("learning", "weights", "verdicts"):

@@ -387,7 +387,8 @@ def test_seeds_need_two_of_them():
 def test_tables_hold_all_numbers():
     findings = analyse(STUDY)
     found = findings.tables()
-    assert set(found) == {"comparison", "differences", "ledger", "gaps", "clients"}
+    names = {"comparison", "differences", "ledger", "gaps", "local_gaps", "clients"}
+    assert set(found) == names
     assert len(found["clients"]) == 3 * 4 * 12
     assert len(found["comparison"]) == 3 * len(STATISTICS)
     assert len(found["ledger"]) == len(findings.entries)

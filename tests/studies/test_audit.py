@@ -39,7 +39,9 @@ def predictions() -> pd.DataFrame:
 
 
 # of an audit without scores
-TABLES = ("clients", "groups", "rates", "summary", "gaps", "pairs", "ratios", "counts")
+TABLES = (
+    *("clients", "groups", "rates", "summary", "gaps", "local_gaps", "pairs", "ratios", "counts"),
+)
 ARGUMENTS = ("--client", "bank", "--label", "paid", "--prediction", "guess", "--group", "sex")
 
 

@@ -264,7 +264,8 @@ def test_a_comparison_holds_a_run_for_each_seed_and_tables_of_all_of_them(done: 
         "report.html",
         "seed-0",
         "seed-1",
-        *(f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")),
+        *(f"{name}.csv" for name in ("comparison", "differences", "ledger", "clients")),
+        *("gaps.csv", "local_gaps.csv"),
     }
     spec = Spec.load(directory / "spec.toml")
     assert spec.seeds == (0, 1)

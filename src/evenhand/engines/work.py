@@ -168,6 +168,8 @@ class Evaluate(_Looking):
             clients.
         by_client: whether the server sees each client's tally; otherwise it sees only sums over
             clients, see :mod:`evenhand.metrics.client_sums`.
+        by_label: add to a plain tally what the gaps between groups need; it has an effect only for
+            two classes and at least two groups.
     """
 
     algorithm: Algorithm
@@ -176,6 +178,7 @@ class Evaluate(_Looking):
     full: bool = False
     clients: int = 1
     by_client: bool = True
+    by_label: bool = False
     name: ClassVar[str] = "evaluate"
     must_be_finite: ClassVar[bool] = False
 
@@ -185,9 +188,8 @@ class Evaluate(_Looking):
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        found = tally(
-            model, self.algorithm.deployed(task.shared, memory), data, self.groups, self.full
-        )
+        params = self.algorithm.deployed(task.shared, memory)
+        found = tally(model, params, data, self.groups, self.full, self._labelled)
         if not self.by_client:
             return Reply(found | client_sums(found)), memory
         return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
@@ -198,8 +200,13 @@ class Evaluate(_Looking):
         return self.by_client and not self.algorithm.personal
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
-        found = judge(model, self.algorithm.deployed(task.shared, {}), batch, self.full)
+        params = self.algorithm.deployed(task.shared, {})
+        found = judge(model, params, batch, self.full, self._labelled)
         return self._divided(found, {name: addend.size for name, addend in found.items()})
+
+    @property
+    def _labelled(self) -> bool:
+        return self.by_label and self.groups > 1
 
     def _divided(self, found: Tree, sizes: dict[str, int]) -> Reply:
         """The entries that the server sees as sums only, and those it sees client by client."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from evenhand import losses, tree
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import NAMES, client_sums
-from evenhand.metrics.tallies import COUNTS, PROBABLE
+from evenhand.metrics.tallies import BY_LABEL, COUNTS, PROBABLE
 from evenhand.model import Model
 
 SOUND = 1e6  # a model with no parameter beyond this has not diverged
@@ -34,6 +34,7 @@ def check_evaluation(reply: Reply, task: Task, model: Model, who: str) -> list[s
     sound = all(bool((leaf.abs() <= SOUND).all()) for leaf in tree.leaves(task.shared["model"]))
     for name, fault in (
         *_counts(tally, model.loss_function in PROBABLE),
+        *_by_label(tally, model.loss_function in PROBABLE),
         *_losses(tally, model, sound),
         *_client_sums(tally, sound),
     ):
@@ -61,6 +62,25 @@ def _counts(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple[s
         score, scored = tally["score"], tally["scored"]
         if not bool(((score >= 0) & (score <= scored + CLOSE["atol"])).all()):
             yield "score", "values out of range"
+
+
+def _by_label(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple[str, str]]:
+    """Faults in the samples by label and prediction, of which the others can only be smaller."""
+    if BY_LABEL[0] not in tally:
+        return
+    positives, negatives, right, wrong = (tally[name] for name in BY_LABEL)
+    everyone, count, correct = positives + negatives, tally["count"], tally["correct"]
+    if bool((right > positives).any()):
+        yield BY_LABEL[2], "more samples than have the label"
+    if bool((wrong > negatives).any()):
+        yield BY_LABEL[3], "more samples than have the label"
+    if bool((everyone > count).any()):
+        yield BY_LABEL[0], "more samples than it reported"
+    if labels_known and bool((everyone < count).any()):
+        yield BY_LABEL[0], "fewer samples than it reported"
+    # samples without a prediction are in neither
+    if bool(((correct < right) | (correct > right + negatives - wrong)).any()):
+        yield "correct", "a number that does not match its predictions by label"
 
 
 def _losses(tally: Mapping[str, Tensor], model: Model, sound: bool) -> Iterator[tuple[str, str]]:

@@ -26,10 +26,12 @@ from evenhand.flower.faults import FILE as FAULTS
 from evenhand.flower.link import Limits
 from evenhand.flower.status import CHECKPOINT, rounds_in
 from evenhand.messages import Replies, Task
+from evenhand.metrics.round_gaps import GAPS
 from evenhand.model import Model
 from evenhand.tree import Tree
 
-SCORES = ("loss", "mean", "worst10", "worst", "worst_group")  # of the history's columns
+# of the history's columns
+SCORES = ("loss", "mean", "worst10", "worst", "worst_group", *GAPS)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,10 @@ from evenhand.data.population import Census, Extent, Population
 from evenhand.data.samples import PARTS
 from evenhand.flower.admission import Admission
 from evenhand.messages import Reply
-from evenhand.metrics.tallies import COUNTS
+from evenhand.metrics.tallies import BY_LABEL, COUNTS
 from evenhand.tree import Tree
+
+Floats = NDArray[np.float64]
 
 # sums over samples in a tally that are not counts, by what they are means over
 MEANS = {"loss": "count", "brier": "count", "absolute": "count", "score": "scored"}
@@ -94,6 +96,11 @@ def _fewer(tally: Tree, share: float) -> Tree:
         fewer["correct"] = np.rint(fewer["count"] * rate)
         if "confusion" in tally and np.array_equal(right, _diagonal(tally["confusion"].numpy())):
             fewer["correct"] = _diagonal(fewer["confusion"])
+    if BY_LABEL[0] in tally:
+        numbers = [tally[name].numpy() for name in BY_LABEL]
+        fewer |= _fewer_by_label(numbers, count, fewer["count"])
+        if np.array_equal(tally["correct"].numpy(), _right(*numbers)):
+            fewer["correct"] = _right(*(fewer[name] for name in BY_LABEL))
     for name, values in fewer.items():
         found[name] = torch.from_numpy(values).to(tally[name].dtype)
     for name, over in MEANS.items():
@@ -104,13 +111,25 @@ def _fewer(tally: Tree, share: float) -> Tree:
     return found
 
 
-def _diagonal(table: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fewer_by_label(numbers: list[Floats], count: Floats, fewer: Floats) -> dict[str, Floats]:
+    """The numbers in BY_LABEL (A,) of ``count`` samples, for ``fewer``."""
+    positives, negatives, right, wrong = numbers
+    cells = np.stack([right, positives - right, wrong, negatives - wrong], 1)
+    right, missed, wrong, refused = _apportioned(cells, count, fewer).T
+    found = (right + missed, wrong + refused, right, wrong)
+    return dict(zip(BY_LABEL, found, strict=True))
+
+
+def _right(positives: Floats, negatives: Floats, right: Floats, wrong: Floats) -> Floats:
+    """Correct predictions, if no prediction is missing."""
+    return right + negatives - wrong
+
+
+def _diagonal(table: Floats) -> Floats:
     return np.asarray(np.diagonal(table, axis1=-2, axis2=-1).sum(-1))
 
 
-def _apportioned(
-    table: NDArray[np.float64], count: NDArray[np.float64], fewer: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _apportioned(table: Floats, count: Floats, fewer: Floats) -> Floats:
     """Tables (A, ...) of ``count`` samples in the proportions they have, for ``fewer``: whole
     numbers by largest remainders."""
     cells = table.reshape(len(table), -1)

@@ -35,6 +35,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
             "full": work.full,
             "clients": work.clients,
             "by_client": work.by_client,
+            "by_label": work.by_label,
         }
     elif isinstance(work, Ask):
         found = {"kind": work.name, "moment": work.moment}
@@ -69,8 +70,9 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
         return Train(algorithm, _local(asked.get("local")), part)
     if kind == Evaluate.name:
         full, by_client = asked.get("full"), asked.get("by_client")
-        if type(full) is not bool or type(by_client) is not bool:
-            raise SpecError(f"full and by_client must be true or false; {SAME}")
+        by_label = asked.get("by_label", False)  # an older server does not ask for it
+        if type(full) is not bool or type(by_client) is not bool or type(by_label) is not bool:
+            raise SpecError(f"full, by_client and by_label must be true or false; {SAME}")
         return Evaluate(
             algorithm,
             _number(asked, "groups", 0),
@@ -78,6 +80,7 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             full,
             _number(asked, "clients", 1),
             by_client,
+            by_label,
         )
     if kind == Ask.name:
         moment = asked.get("moment", "before")

@@ -49,6 +49,7 @@ def largest_gaps(
     level: ArrayLike = 0.95,
     freedom: float = math.inf,
     correlation: Floats | None = None,
+    test: bool = True,
 ) -> Largest:
     """Compare groups in each of m comparisons; NaN with fewer than two groups.
 
@@ -58,6 +59,7 @@ def largest_gaps(
         level: of all comparisons, or (m,) of each.
         freedom: degrees of freedom of Student's distribution; infinite for the normal distribution.
         correlation: (m, A, A) of the groups' estimates; None if they are independent.
+        test: compute p, which is slow for many comparisons; otherwise p is NaN.
     """
     there = ~np.isnan(value)
     groups = there.sum(1)
@@ -78,7 +80,9 @@ def largest_gaps(
         [critical(n, one, freedom) for n, one in zip(groups.tolist(), levels, strict=True)]
     )
     low, high = np.maximum(largest(z, upper=False), 0.0), largest(z, upper=True)
-    p = _chances(lambda z: largest(z, upper=False), groups, freedom)
+    p = np.full(len(value), np.nan)
+    if test:
+        p = _chances(lambda z: largest(z, upper=False), groups, freedom)
     least = np.where(there, value, np.inf).argmin(1)
     # the last of equal ones, so that it is another group than the first
     most = value.shape[1] - 1 - np.where(there, value, -np.inf)[:, ::-1].argmax(1)

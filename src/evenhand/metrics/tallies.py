@@ -1,7 +1,8 @@
 """Counts and sums per client and group. Tallies can be added; ratios are taken at the end.
 
-A plain tally has a number for each of count, correct (where the model classifies) and loss. A full
-one adds, for C classes,
+A plain tally has a number for each of count, correct (where the model classifies) and loss. With
+``by_label`` it also has, for two classes, the numbers in BY_LABEL: how many samples have label 1 or
+0, and how many of these are predicted as 1. A full tally adds, for C classes,
 
     brier      summed sum_c (p_c - 1[y = c])^2, where the loss makes probabilities of the outputs
     confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see
@@ -32,7 +33,8 @@ from evenhand.model import Model
 from evenhand.tree import Tree
 
 # whole numbers; the others are sums of real ones
-COUNTS = ("count", "correct", "confusion", "scored")
+BY_LABEL = ("positives", "negatives", "true_positives", "false_positives")
+COUNTS = ("count", "correct", *BY_LABEL, "confusion", "scored")
 # what softmax or sigmoid makes of outputs trained with these is a probability
 PROBABLE = (losses.cross_entropy, losses.brier)
 MOST_CELLS = 1 << 25  # 256 MB
@@ -60,13 +62,17 @@ class Addend(NamedTuple):
         return int(np.prod(self.shape))
 
 
-def judge(model: Model, params: Tree, batch: Batch, full: bool = False) -> dict[str, Addend]:
-    """What each sample adds to a tally, plain or full."""
+def judge(
+    model: Model, params: Tree, batch: Batch, full: bool = False, by_label: bool = False
+) -> dict[str, Addend]:
+    """What each sample adds to a tally, plain (with ``by_label`` or without) or full."""
     output, y = model.output(params, batch.x), batch.y
     found = {"count": Addend(torch.ones_like(batch.weight).double())}
     if model.classifies:
         found["correct"] = Addend(correct(output, y).double())
     found["loss"] = Addend(model.loss_function(output, y).double())
+    if by_label and not full and model.classifies and _two_classes(output, y):
+        found |= _by_label(output, y)
     if full and model.classifies:
         found |= _tables(output.double(), y)
         if model.loss_function in PROBABLE:
@@ -77,7 +83,9 @@ def judge(model: Model, params: Tree, batch: Batch, full: bool = False) -> dict[
     return found
 
 
-def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = False) -> Tree:
+def tally(
+    model: Model, params: Tree, data: Batch, groups: int, full: bool = False, by_label: bool = False
+) -> Tree:
     """One client's tally by group, in float64: (max(groups, 1), ...) for each name."""
     cells = max(groups, 1)
     real = data.weight > 0
@@ -94,7 +102,8 @@ def tally(model: Model, params: Tree, data: Batch, groups: int, full: bool = Fal
         )
         return table.reshape(cells, *addend.shape)
 
-    return {name: summed(addend) for name, addend in judge(model, params, data, full).items()}
+    found = judge(model, params, data, full, by_label)
+    return {name: summed(addend) for name, addend in found.items()}
 
 
 def dense(replies: Replies, clients: int) -> Tally:
@@ -146,6 +155,18 @@ def scores(output: Tensor) -> Tensor:
     if output.shape[1] == 2:
         return (output[:, 1] - output[:, 0]).sigmoid()
     return output.softmax(-1).amax(-1)
+
+
+def _two_classes(output: Tensor, y: Tensor) -> bool:
+    return y.ndim == 1 and (single_output(output) or output.shape[1:] == (2,))
+
+
+def _by_label(output: Tensor, y: Tensor) -> dict[str, Addend]:
+    """The numbers in BY_LABEL; a label that is no class of the model is in none of them."""
+    label, chosen = labels(output, y), predictions(output) == 1
+    there, absent = label == 1, label == 0
+    found = (there, absent, there & chosen, absent & chosen)
+    return {name: Addend(one.double()) for name, one in zip(BY_LABEL, found, strict=True)}
 
 
 def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from evenhand.files import write_atomic
 from evenhand.page import audit_sections as sections
+from evenhand.page.audit_local import local_gaps
 from evenhand.page.audit_scores import scores
 from evenhand.page.markup import text
 from evenhand.page.plain import Section, plain_page
@@ -57,6 +58,7 @@ def _sections(audit: Audit) -> list[Section]:
         made += [
             (f"rates-{place}", f"Rates by {one.by}", sections.rates(one)),
             (f"gaps-{place}", f"Gaps by {one.by}", sections.gaps(one)),
+            (f"local-{place}", f"Gaps by {one.by} within clients", local_gaps(one)),
             (f"scores-{place}", f"Scores by {one.by}", scores(one)),
         ]
     if not audit.groups_named:

@@ -79,7 +79,7 @@ def sections(
             "Who gains, who is harmed",
             drawn("verdicts", "gains") + clients_by_method(findings),
         ),
-        ("groups", "Groups", drawn("members-group", "gaps-group")),
+        ("groups", "Groups", drawn("members-group", "gaps-group", "local-gaps")),
         ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
         (
             "clients",
@@ -87,7 +87,7 @@ def sections(
             drawn("distribution", "sorted") or _not_shared(study),
         ),
         ("front", f"{words} and fairness", drawn("front")),
-        ("learning", "Learning curves", drawn("learning")),
+        ("learning", "Learning curves", drawn("learning", "gap-rounds")),
         (
             "weights",
             "Effective weights",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from evenhand.errors import require_known
+from evenhand.metrics.local_gaps import LocalGaps
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.answer import MOST, Answer, answer
 from evenhand.studies.analysis.comparison import Comparison, Difference, compare
@@ -18,6 +19,7 @@ from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.gaps import gaps
 from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
+from evenhand.studies.analysis.local import local_rows, local_views
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
 from evenhand.studies.runs.study import Study
@@ -26,6 +28,7 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.studies.tables import methods as tables
 from evenhand.studies.tables.brief import NARROW, show_brief
 from evenhand.studies.tables.groups import excluded_lines, show_groups
+from evenhand.studies.tables.local import show_local
 from evenhand.studies.tables.notebook import findings_html
 from evenhand.studies.tables.sweeps import show_choice
 from evenhand.studies.tables.tuning import edge_warnings, show_tuning
@@ -67,6 +70,8 @@ class Findings:
     positive: str | None = None
     sweep: Sweep | None = None  # how the point compared with the references was chosen
     tuned: Tuned | None = None  # how the settings of each method were chosen
+    # gaps between groups within clients, by method, then kind
+    local: Mapping[str, Mapping[str, LocalGaps]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -117,6 +122,8 @@ class Findings:
             views = self.groups.get(by, {})
             if by in study.kinds and views:
                 show_groups(console, views, self.gaps.get(by, {}), by, bases, self.least)
+            if by == "group" and self.local:
+                show_local(console, views, self.local, bases, self.least)
         weights = tables.weight_table(study)
         if weights.row_count:
             tables.show_table(console, weights)
@@ -153,8 +160,9 @@ class Findings:
         return analyse(study, over, self.comparison.level, self.least, self.positive, asked)
 
     def tables(self) -> dict[str, list[Row]]:
-        """Rows of tables, by name: comparison, differences, ledger, gaps and clients; after a sweep
-        also sweep, after tuning also tuning, and diverged if a method diverged."""
+        """Rows of tables, by name: comparison, differences, ledger, gaps and clients; with groups
+        also local_gaps, after a sweep also sweep, after tuning also tuning, and diverged if a
+        method diverged."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
@@ -193,6 +201,11 @@ class Findings:
                 for by, methods in self.gaps.items()
                 for label, kinds in methods.items()
                 for kind, interval in kinds.items()
+            ],
+            "local_gaps": [
+                {"method": label, **row}
+                for label, kinds in self.local.items()
+                for row in local_rows(self.groups["group"][label].gaps, kinds)
             ],
             "diverged": [
                 {"method": one.label, "seed": seed, "round": one.round}
@@ -251,7 +264,8 @@ def analyse(
     views = {by: group_views(study, by, level, least, positive) for by in ("group", "team")}
     positive = labels[1] if positive is None and len(labels) == 2 else positive
     of_rates = _of_rates(study, views["group"], positive, level, least)
-    evidence = Evidence(study, comparison, entries, views, least, of_rates)
+    local = local_views(study, level, least, positive)
+    evidence = Evidence(study, comparison, entries, views, least, of_rates, local)
     return Findings(
         study,
         comparison,
@@ -262,6 +276,7 @@ def analyse(
         sentences(evidence),
         least,
         positive,
+        local=local,
     )
 
 

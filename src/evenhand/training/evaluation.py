@@ -20,6 +20,7 @@ from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
+from evenhand.metrics.round_gaps import round_gaps
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
 from evenhand.metrics.tallies import Tally, dense
 from evenhand.model import Model
@@ -42,7 +43,9 @@ class Judge:
         self.algorithm, self.model, self.population = algorithm, model, population
         self.census, self.exchange = census, exchange
         self.part = population.judged_part
-        self.work = Evaluate(algorithm, population.groups, self.part, by_client=exchange.by_client)
+        self.work = Evaluate(
+            algorithm, population.groups, self.part, by_client=exchange.by_client, by_label=True
+        )
         # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(Algorithm(), population.groups, "train")
         # the last training losses, and the state they belong to
@@ -80,7 +83,7 @@ class Judge:
         )
 
     def numbers(self, state: State, round: int, last: bool = False) -> Row:
-        """Return loss and accuracy over clients, for the history.
+        """Return loss, accuracy over clients and gaps between groups, for the history.
 
         ``last`` says that this is the run's last model, whose tallies will be needed.
         """
@@ -102,11 +105,9 @@ class Judge:
         if not len(replies.ids):  # in a real federation, all clients can be offline
             return {"loss": math.nan}
         if not self.work.by_client:
-            return dict(from_client_sums(replies.total))
-        return {
-            name: float(value)
-            for name, value in over_clients(replies.each, self.model.classifies).items()
-        }
+            return {**from_client_sums(replies.total), **_gaps(replies)}
+        numbers = over_clients(replies.each, self.model.classifies)
+        return {name: float(value) for name, value in numbers.items()} | _gaps(replies)
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
         """Return full tallies of all clients on one split, by default the one used in the
@@ -222,6 +223,12 @@ class Judge:
             self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first)))
             for client in range(self.population.clients)
         ]
+
+
+def _gaps(replies: Replies) -> dict[str, float]:
+    """Return the gaps between groups that are known."""
+    gaps = round_gaps(replies)
+    return {name: float(gap) for name, gap in gaps.items() if not np.isnan(gap)}
 
 
 def _split_off(tally: Tally) -> dict[str, float]:

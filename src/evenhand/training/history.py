@@ -37,7 +37,8 @@ class Notes:
         self._silent = {}
 
     def add(self, runs: list[int] | None, columns: Row) -> None:
-        """Note columns of this round: one value for all runs, or a list with one per run."""
+        """Note columns of this round: one value for all runs, or a list with one per run, which is
+        None for a run without the column."""
         self._open[-1].append((runs, columns))
 
     def silent(self, missing: Missing) -> None:
@@ -105,4 +106,5 @@ def _put(rows: list[Row], columns: Row) -> None:
         if not isinstance(values, list):
             values = [values] * len(rows)
         for row, value in zip(rows, values, strict=True):
-            row[name] = value
+            if value is not None:
+                row[name] = value

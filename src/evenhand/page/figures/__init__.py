@@ -9,9 +9,9 @@ scatter, bar and heatmap on linear axes.
 from __future__ import annotations
 
 from evenhand.page.figures.clients import distribution, gains, sorted_clients
-from evenhand.page.figures.groups import gaps, members
-from evenhand.page.figures.methods import front, overview, verdicts
-from evenhand.page.figures.rounds import client_weights, group_weights, learning_curves
+from evenhand.page.figures.groups import gaps, local_gaps, members
+from evenhand.page.figures.methods import front, gap_front, overview, verdicts
+from evenhand.page.figures.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.figures.sweeps import sensitivity
 
 __all__ = [
@@ -19,9 +19,12 @@ __all__ = [
     "distribution",
     "front",
     "gains",
+    "gap_curves",
+    "gap_front",
     "gaps",
     "group_weights",
     "learning_curves",
+    "local_gaps",
     "members",
     "overview",
     "sensitivity",

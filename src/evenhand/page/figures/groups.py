@@ -30,6 +30,13 @@ def gaps(study: Study, found: Rows, by: str) -> Any:
     return _rows(study, found, f"gap between {by}s, points", f"Gaps between {by}s", tozero=True)
 
 
+def local_gaps(study: Study, found: Rows, rate: str) -> Any:
+    """The gap between groups in a rate over all clients and within clients, with intervals, for
+    each method."""
+    title = f"gap in {rate} between groups, points"
+    return _rows(study, found, title, f"Gap in {rate} over all and within clients", tozero=True)
+
+
 def members(study: Study, found: Rows, by: str, title: str) -> Any:
     """A rate of each group (or team) with each method, with intervals."""
     return _rows(study, found, title, f"{title[:1].upper()}{title[1:]} of each {by}")

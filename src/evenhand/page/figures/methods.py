@@ -91,12 +91,56 @@ def overview(study: Study, standing: Mapping[str, Mapping[str, tuple[Interval, s
     return figure(data, layout, "Mean and worst served, by method")
 
 
+class Fairness(NamedTuple):
+    """What a front has on its vertical axis."""
+
+    name: str
+    title: str  # of the axis
+    value: Mapping[str, float]  # by method, as shown
+    ends: Mapping[str, tuple[float, float]]
+    up_is_better: bool
+
+
 def front(study: Study, points: Sequence[Point], comparison: Comparison, fairness: str) -> Any:
     """Methods by their mean and a number about fairness; dominated ones are hollow, the others
     joined by a line."""
-    seen = looks_of(study)
+    larger = bool(study.measure.percent)  # is better
+    shown = Fairness(
+        HEADINGS[fairness],
+        statistic_title(study, fairness),
+        {point.label: written(study, fairness, point.y) for point in points},
+        {
+            point.label: _ends(study, fairness, comparison.rows[point.label][fairness])
+            for point in points
+        },
+        (fairness in SMALLER_IS_BETTER) == (not larger and fairness not in SMALLER_IS_BETTER),
+    )
+    return _front(study, points, comparison, shown)
+
+
+def gap_front(
+    study: Study,
+    points: Sequence[Point],
+    comparison: Comparison,
+    gaps: Mapping[str, Interval],
+    rate: str,
+) -> Any:
+    """Methods by their mean and their gap between groups in a rate, as in :func:`front`."""
+    shown = Fairness(
+        f"gap in {rate}",
+        f"gap in {rate} between groups, points",
+        {point.label: 100 * point.y for point in points},
+        {label: (100 * gap.low, 100 * gap.high) for label, gap in gaps.items()},
+        False,
+    )
+    return _front(study, points, comparison, shown)
+
+
+def _front(
+    study: Study, points: Sequence[Point], comparison: Comparison, fairness: Fairness
+) -> Any:
+    seen, y = looks_of(study), fairness.value
     x = {point.label: written(study, "mean", point.x) for point in points}
-    y = {point.label: written(study, fairness, point.y) for point in points}
     edge = sorted(
         (point.label for point in points if not point.dominated), key=lambda label: x[label]
     )
@@ -112,22 +156,25 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
         }
     ]
     for point in points:
-        look = seen[point.label]
-        intervals = comparison.rows[point.label]
+        look, label = seen[point.label], point.label
+        ends = {
+            "error_x": (x[label], _ends(study, "mean", comparison.rows[label]["mean"])),
+            "error_y": (y[label], fairness.ends[label]),
+        }
         bars = {
-            f"error_{axis}": _statistic_bar(study, name, intervals[name], faint(look.colour, 0.5))
-            for axis, name in (("x", "mean"), ("y", fairness))
+            name: error_bar([value], [low], [high], faint(look.colour, 0.5))
+            for name, (value, (low, high)) in ends.items()
             if len(points) <= 10
         }
         beaten = ", dominated" if point.dominated else ""
         data.append(
             {
                 "type": "scatter",
-                "x": plain([x[point.label]], 4),
-                "y": plain([y[point.label]], 4),
+                "x": plain([x[label]], 4),
+                "y": plain([y[label]], 4),
                 "mode": "markers",
-                "name": safe(point.label),
-                "meta": {"method": point.label},
+                "name": safe(label),
+                "meta": {"method": label},
                 "marker": {
                     "symbol": f"{look.symbol}-open" if point.dominated else look.symbol,
                     "color": look.colour,
@@ -137,20 +184,16 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
                     ),
                 },
                 "hovertemplate": (
-                    f"mean %{{x:.2f}}, {HEADINGS[fairness]} %{{y:.3f}}{beaten}<extra></extra>"
+                    f"mean %{{x:.2f}}, {fairness.name} %{{y:.3f}}{beaten}<extra></extra>"
                 ),
                 **bars,
             }
         )
-    larger = bool(study.measure.percent)  # is better
-    up_is_better = (fairness in SMALLER_IS_BETTER) == (
-        not larger and fairness not in SMALLER_IS_BETTER
-    )
     across, up = (
-        f"{statistic_title(study, name)} ({arrow}\u00a0better)"
-        for name, arrow in (
-            ("mean", "→" if larger else "←"),
-            (fairness, "↑" if up_is_better else "↓"),
+        f"{title} ({arrow}\u00a0better)"
+        for title, arrow in (
+            (statistic_title(study, "mean"), "→" if study.measure.percent else "←"),
+            (fairness.title, "↑" if fairness.up_is_better else "↓"),
         )
     )
     layout = {
@@ -159,7 +202,7 @@ def front(study: Study, points: Sequence[Point], comparison: Comparison, fairnes
         "height": 480,
         "showlegend": True,
     }
-    return figure(data, layout, f"Mean against {HEADINGS[fairness]}")
+    return figure(data, layout, f"Mean against {fairness.name}")
 
 
 def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "client") -> Any:
@@ -216,6 +259,7 @@ def verdicts(study: Study, entries: Sequence[Entry], against: str, by: str = "cl
     return figure(data, layout, f"Who gains and who is harmed compared with {safe(against)}")
 
 
-def _statistic_bar(study: Study, name: str, interval: Interval, colour: str) -> Json:
-    value, low, high = (written(study, name, end) for end in interval)
-    return error_bar([value], [min(low, high)], [max(low, high)], colour)
+def _ends(study: Study, name: str, interval: Interval) -> tuple[float, float]:
+    """The ends of a statistic's interval as shown, the smaller first."""
+    low, high = (written(study, name, end) for end in (interval.low, interval.high))
+    return min(low, high), max(low, high)

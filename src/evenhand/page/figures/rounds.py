@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from evenhand.data.plots import looks
+from evenhand.metrics.round_gaps import GAPS as ROUND_GAPS
 from evenhand.page.figures.drawing import (
     Json,
     faint,
@@ -30,29 +31,56 @@ LEARNING = {
     "worst": "worst client",
     "worst_group": "worst group",
 }
+GAPS = {column: f"gap in {rate}" for column, rate in ROUND_GAPS.items()}
 LESS, EVEN, MORE = "#0072B2", "#F2F2F2", "#D55E00"
 APART = 0.08  # between panels, as a share of the figure's height
+
+
+class Axis(NamedTuple):
+    """How a column of the history is drawn."""
+
+    title: str
+    scale: float
+    digits: int
 
 
 def learning_curves(study: Study) -> Any:
     """Mean, worst 10 % (or worst client) and worst group over rounds (for a regression, the mean
     loss); bands span the seeds."""
+    axes = {
+        column: (
+            Axis(f"{LEARNING[column]}{study.measure.unit}", study.measure.scale, 3)
+            if column in LEARNING
+            else Axis("mean loss", 1.0, 5)
+        )
+        for column in learning_columns(study)
+    }
+    return _over_rounds(study, axes, "Learning curves")
+
+
+def gap_curves(study: Study) -> Any:
+    """Gaps between groups over rounds; bands span the seeds. None if no run recorded gaps."""
+    axes = {column: Axis(f"{GAPS[column]}, points", 100.0, 3) for column in gap_columns(study)}
+    if not axes:
+        return None
+    return _over_rounds(study, axes, "Gaps between groups over rounds", tozero=True)
+
+
+def _over_rounds(study: Study, axes: Mapping[str, Axis], heading: str, tozero: bool = False) -> Any:
+    """Columns of the history, one below the other."""
     data: list[Json] = []
-    columns = learning_columns(study)
-    for place, column in enumerate(columns, start=1):
-        number = "" if place == 1 else str(place)
+    layout: Json = {"height": 240 * len(axes) + 100}
+    tall = (1 - APART * (len(axes) - 1)) / len(axes)
+    for place, (column, axis) in enumerate(axes.items(), start=1):
+        number, bottom = "" if place == 1 else str(place), place == len(axes)
         for label in study.labels:
-            data += _learning_traces(study, label, column, number)
-    layout: Json = {"height": 240 * len(columns) + 100}
-    tall = (1 - APART * (len(columns) - 1)) / len(columns)
-    for place, column in enumerate(columns, start=1):
-        number, bottom = "" if place == 1 else str(place), place == len(columns)
+            data += _traces(study, label, column, axis, number)
         top = 1 - (place - 1) * (tall + APART)
-        unit = study.measure.unit if column in LEARNING else ""
         layout[f"yaxis{number}"] = {
-            "title": {"text": f"{LEARNING.get(column, 'mean loss')}{unit}"},
+            "title": {"text": axis.title},
             "domain": [max(0.0, top - tall), top],
             "anchor": f"x{number}",
+            **({"rangemode": "tozero"} if tozero else {}),
         }
         layout[f"xaxis{number}"] = rounds_axis(
             max(spec.rounds for spec in study.specs),
@@ -62,15 +90,14 @@ def learning_curves(study: Study) -> Any:
             title={"text": "round" if bottom else ""},
             rangemode="tozero",
         )
-    return figure(data, layout, "Learning curves")
+    return figure(data, layout, heading)
 
 
-def _learning_traces(study: Study, label: str, column: str, number: str) -> list[Json]:
+def _traces(study: Study, label: str, column: str, axis: Axis, number: str) -> list[Json]:
     found = learning(study, label, column)
     if found is None:
         return []
     look, rounds = looks_of(study)[label], found.rounds.tolist()
-    scale, digits = (study.measure.scale, 3) if column in LEARNING else (1.0, 5)
     axes = {"xaxis": f"x{number}", "yaxis": f"y{number}", "legendgroup": label}
     traces: list[Json] = []
     if len(study.seeds) > 1:
@@ -79,7 +106,7 @@ def _learning_traces(study: Study, label: str, column: str, number: str) -> list
             {
                 "type": "scatter",
                 "x": rounds + rounds[::-1],
-                "y": plain(scale * outline, digits),
+                "y": plain(axis.scale * outline, axis.digits),
                 "fill": "toself",
                 "fillcolor": faint(look.colour, 0.14),
                 "line": {"width": 0},
@@ -96,7 +123,7 @@ def _learning_traces(study: Study, label: str, column: str, number: str) -> list
             # a single point needs a marker
             **line(label, look, "lines" if len(rounds) > 1 else "markers"),
             "x": rounds,
-            "y": plain(scale * found.mean, digits),
+            "y": plain(axis.scale * found.mean, axis.digits),
             "showlegend": number == "",
             "hovertemplate": "%{y:.3f} after round %{x:d}<extra></extra>",
             **axes,
@@ -113,6 +140,13 @@ def learning_columns(study: Study) -> list[str]:
         for column in LEARNING
         if column != left_out and any(learning(study, label, column) for label in study.labels)
     ] or ["loss"]
+
+
+def gap_columns(study: Study) -> list[str]:
+    """The gaps that some history has."""
+    return [
+        column for column in GAPS if any(learning(study, label, column) for label in study.labels)
+    ]
 
 
 def client_weights(study: Study, label: str) -> Any:

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from evenhand.page.panels.clients import distribution, gains, sorted_clients
 from evenhand.page.panels.groups import groups
+from evenhand.page.panels.local import local_gaps
 from evenhand.page.panels.methods import front, overview, verdicts
 from evenhand.page.panels.panel import Panel
-from evenhand.page.panels.rounds import client_weights, group_weights, learning_curves
+from evenhand.page.panels.rounds import client_weights, gap_curves, group_weights, learning_curves
 from evenhand.page.panels.sweeps import sensitivity
 from evenhand.studies.findings import Findings
 
@@ -31,7 +32,8 @@ def all_panels(findings: Findings) -> Iterator[Panel]:
     for by in ("group", "team"):
         if len(study.names(by)) > 1 and by in study.kinds:
             found += groups(findings, by)
-    found += [front(findings), learning_curves(findings)]
+    found.append(local_gaps(findings))
+    found += [front(findings), learning_curves(findings), gap_curves(findings)]
     if not study.sums_only:
         found.append(client_weights(findings))
     if len(study.names("group")) > 1:

@@ -133,7 +133,7 @@ def _gaps(findings: Findings, by: str, found: Rates) -> Panel:
         [
             label,
             *(
-                _gap_cell(row[kind], extremes(findings, found, by, label, kind))
+                gap_cell(row[kind], extremes(findings, found, by, label, kind))
                 if kind in row
                 else "-"
                 for kind in kinds
@@ -180,7 +180,8 @@ def _gap_words(
     return f"{points(interval)} points{f' ({pair})' if pair else ''}"
 
 
-def _gap_cell(interval: Interval, pair: str) -> Cell:
+def gap_cell(interval: Interval, pair: str) -> Cell:
+    """A gap in points with its interval, and the two groups behind it."""
     value, *ends = points(interval).split(" ", 1)
     shown = "".join(f"<small>{part}</small>" for part in ends)
     return Cell(f'{value}{shown}<small class="names">{text(pair)}</small>', interval.value)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +13,11 @@ from evenhand.page import figures
 from evenhand.page.figures.methods import VERDICTS
 from evenhand.page.markup import table, text
 from evenhand.page.numbers import counts, ends_words, over_words, statistic, written
+from evenhand.page.numbers import points as points_text
+from evenhand.page.panels.groups import GAPS, OF_ALL_LABELS
 from evenhand.page.panels.panel import Panel, Variant, listed
 from evenhand.page.rates import rates, worst_group
-from evenhand.studies.analysis.statistics import HEADINGS
+from evenhand.studies.analysis.statistics import HEADINGS, Point, gap_front, gap_intervals
 from evenhand.studies.analysis.statistics import front as front_points
 from evenhand.studies.findings import Findings
 
@@ -115,39 +119,10 @@ def front(findings: Findings) -> Panel:
         points = front_points(study, fairness)
         if any(np.isnan(point.y) or np.isnan(point.x) for point in points):
             continue
-        kept, beaten = (
-            [point.label for point in points if bool(point.dominated) == sign]
-            for sign in (False, True)
-        )
-        finding = f"Mean against {HEADINGS[fairness]}. Not dominated: {', '.join(kept)}."
-        finding += f" Dominated: {', '.join(beaten)}." if beaten else ""
-        rows = [
-            [
-                point.label,
-                statistic(study, "mean", point.x),
-                statistic(study, fairness, point.y),
-                "yes" if point.dominated else "no",
-            ]
-            for point in points
-        ]
-        title = (
-            f"Mean and {text(HEADINGS[fairness])} of {study.measure.part}"
-            f" {text(study.measure.name)}"
-        )
-        numbers = table(
-            ["method", "mean over clients", HEADINGS[fairness], "dominated"],
-            rows,
-            title,
-            study.labels,
-        )
-        variants.append(
-            Variant(
-                HEADINGS[fairness],
-                figures.front(study, points, comparison, fairness),
-                finding,
-                numbers,
-            )
-        )
+        shown = [statistic(study, fairness, point.y) for point in points]
+        figure = figures.front(study, points, comparison, fairness)
+        variants.append(_front_variant(findings, points, HEADINGS[fairness], shown, figure))
+    variants += _gap_fronts(findings)
     bars = (
         f"Bars are {100 * comparison.level:g} % intervals"
         f" {text(over_words(study, comparison.over))}."
@@ -155,11 +130,51 @@ def front(findings: Findings) -> Panel:
         else ""
     )
     caption = (
-        "Every method by its mean over clients and by a fairness statistic. Methods with a hollow"
+        "Every method by its mean over clients and by a fairness statistic or a gap between groups."
+        " Methods with a hollow"
         " marker are dominated: another method is at least as good in both and better in one. The"
         f" dotted line joins the others. {bars}"
     )
     return Panel("front", caption, tuple(variants), "Mean against")
+
+
+def _gap_fronts(findings: Findings) -> list[Variant]:
+    """The mean against each gap between groups that is known for every method."""
+    study, comparison = findings.study, findings.comparison
+    views, variants = findings.groups.get("group", {}), []
+    means = {label: comparison.rows[label]["mean"].value for label in study.labels}
+    for kind, (rate, _) in GAPS.items():
+        if findings.positive is None and kind not in OF_ALL_LABELS:
+            continue
+        gaps = gap_intervals(views, kind)
+        points = gap_front(means, gaps)
+        if any(np.isnan(point.y) or np.isnan(point.x) for point in points):
+            continue
+        shown = [points_text(gaps[point.label]) for point in points]
+        figure = figures.gap_front(study, points, comparison, gaps, rate)
+        variants.append(_front_variant(findings, points, f"gap in {rate}", shown, figure))
+    return variants
+
+
+def _front_variant(
+    findings: Findings, points: Sequence[Point], heading: str, shown: Sequence[str], figure: Any
+) -> Variant:
+    """One front, with its description and table; ``shown``: the fairness of each point as text."""
+    study = findings.study
+    kept, beaten = (
+        [point.label for point in points if bool(point.dominated) == sign] for sign in (False, True)
+    )
+    finding = f"Mean against {heading}. Not dominated: {', '.join(kept)}."
+    finding += f" Dominated: {', '.join(beaten)}." if beaten else ""
+    rows = [
+        [point.label, statistic(study, "mean", point.x), value, "yes" if point.dominated else "no"]
+        for point, value in zip(points, shown, strict=True)
+    ]
+    title = f"Mean and {text(heading)} of {study.measure.part} {text(study.measure.name)}"
+    if heading not in HEADINGS.values():
+        title = f"Mean {study.measure.part} {text(study.measure.name)} and {text(heading)}, points"
+    headings = ["method", "mean over clients", heading, "dominated"]
+    return Variant(heading, figure, finding, table(headings, rows, title, study.labels))
 
 
 def verdicts(findings: Findings) -> Panel | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
+
 import numpy as np
 
 from evenhand.page import figures
-from evenhand.page.figures.rounds import LEARNING, learning_columns
+from evenhand.page.figures.rounds import GAPS, LEARNING, gap_columns, learning_columns
 from evenhand.page.markup import table, text
 from evenhand.page.numbers import merit_words
 from evenhand.page.panels.panel import MOST_ROWS, Panel, Variant, listed
@@ -20,14 +23,48 @@ def learning_curves(findings: Findings) -> Panel:
     study = findings.study
     columns = learning_columns(study)
     names = {column: LEARNING.get(column, "mean loss") for column in columns}
+    finding, tables = _told(study, names, partial(_curve_number, study))
+    what = (
+        f"{merit_words(study)} at the evaluated rounds."
+        if columns != ["loss"]
+        else "Mean loss over clients at the evaluated rounds."
+    )
+    return Panel(
+        "learning",
+        what + _band(study),
+        (Variant("", figures.learning_curves(study), finding, tables),),
+    )
+
+
+def gap_curves(findings: Findings) -> Panel | None:
+    """Gaps between groups over rounds; None if no run recorded them."""
+    study = findings.study
+    names = {column: GAPS[column] for column in gap_columns(study)}
+    if not names:
+        return None
+    finding, tables = _told(study, names, lambda _, gap: f"{100 * gap:.1f}")
+    counts = study.first.counts
+    about = f" Rates of label “{text(counts.labels[1])}”." if counts is not None else ""
+    caption = (
+        f"Difference between the largest and the smallest rate over the groups, in points, on the"
+        f" {study.measure.part} samples of all clients at the evaluated rounds.{about}"
+        f"{_band(study)}"
+    )
+    return Panel("gap-rounds", caption, (Variant("", figures.gap_curves(study), finding, tables),))
+
+
+def _told(
+    study: Study, names: Mapping[str, str], number: Callable[[str, float], str]
+) -> tuple[str, str]:
+    """The last values of each method, and a table for each column of the history."""
     curves = {
-        label: {column: learning(study, label, column) for column in columns}
+        label: {column: learning(study, label, column) for column in names}
         for label in study.labels
     }
     ends, tables = [], ""
     for label, found in curves.items():
         told = [
-            f"{names[column]} {_curve_number(study, column, one.mean[-1])}"
+            f"{names[column]} {number(column, one.mean[-1])}"
             for column, one in found.items()
             if one
         ]
@@ -43,23 +80,15 @@ def learning_curves(findings: Findings) -> Panel:
             there = [
                 line.mean[line.rounds == at].tolist() if line else [] for line in lines.values()
             ]
-            rows.append(
-                [str(at), *(_curve_number(study, column, one[0]) if one else "-" for one in there)]
-            )
+            rows.append([str(at), *(number(column, one[0]) if one else "-" for one in there)])
         tables += table(
             ["round", *study.labels], rows, f"{name.capitalize()} over rounds, means over seeds"
         )
-    band = f" Bands span the {len(study.seeds)} seeds." if len(study.seeds) > 1 else ""
-    what = (
-        f"{merit_words(study)} at the evaluated rounds."
-        if columns != ["loss"]
-        else "Mean loss over clients at the evaluated rounds."
-    )
-    return Panel(
-        "learning",
-        what + band,
-        (Variant("", figures.learning_curves(study), f"At the end. {listed(ends)}", tables),),
-    )
+    return f"At the end. {listed(ends)}", tables
+
+
+def _band(study: Study) -> str:
+    return f" Bands span the {len(study.seeds)} seeds." if len(study.seeds) > 1 else ""
 
 
 def client_weights(findings: Findings) -> Panel | None:

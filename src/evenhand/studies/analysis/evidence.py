@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evenhand.metrics.group_rates import Gap
+from evenhand.metrics.local_gaps import LocalGaps
 from evenhand.metrics.spread import tenth
 from evenhand.metrics.uncertainty import Interval, holm
 from evenhand.studies.analysis.collective import Together, detectable, together
@@ -53,6 +54,8 @@ class Evidence:
     least: int = 10
     # ledger lines of groups in rates other than the measure: "recall" and "specificity"
     of_rates: Mapping[str, Sequence[Entry]] = field(default_factory=dict)
+    # gaps between groups within clients, by method, then kind
+    local: Mapping[str, Mapping[str, LocalGaps]] = field(default_factory=dict)
 
     @property
     def others(self) -> list[str]:

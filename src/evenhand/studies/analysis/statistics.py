@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.errors import require_choice
+from evenhand.errors import require, require_choice
 from evenhand.metrics import spread
 from evenhand.metrics.across import OF_SHARES
+from evenhand.metrics.group_rates import PARITIES
+from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.selection import dominated
 
@@ -91,20 +95,43 @@ class Point(NamedTuple):
     dominated: bool  # another method is at least as good in both and better in one
 
 
-def front(study: Study, fairness: str = "worst10", part: str = "test") -> list[Point]:
-    """Every method by its mean and a fairness statistic ("worst10", "std", "min", ...), averaged
-    over seeds."""
-    require_choice("fairness", fairness, STATISTICS)
+def front(
+    study: Study, fairness: str = "worst10", part: str = "test", positive: str | None = None
+) -> list[Point]:
+    """Every method by its mean and a fairness statistic ("worst10", "std", "min", ...) or a gap
+    between groups ("equal opportunity", "demographic parity", ...), averaged over seeds.
+
+    ``positive``: the label that rates are about; by default the second of two.
+    """
+    require_choice("fairness", fairness, (*STATISTICS, *PARITIES))
     found = {
         label: [across_clients(study, label, s, part) for s in study.seeds]
         for label in study.labels
     }
-    x, y = (
-        np.array([np.mean([one[name] for one in found[label]]) for label in study.labels])
-        for name in ("mean", fairness)
-    )
-    beaten = dominated(x, -y if fairness in SMALLER_IS_BETTER else y)
+    x = {label: float(np.mean([one["mean"] for one in some])) for label, some in found.items()}
+    if fairness in PARITIES:
+        require(part == "test", "gaps between groups are known on test data, not on {}", part)
+        return gap_front(x, gap_intervals(group_views(study, "group", positive=positive), fairness))
+    y = {label: float(np.mean([one[fairness] for one in some])) for label, some in found.items()}
+    return _points(x, y, fairness in SMALLER_IS_BETTER)
+
+
+def gap_intervals(views: Mapping[str, GroupView], kind: str) -> dict[str, Interval]:
+    """A gap between groups by method."""
+    found = {label: view.gaps.get(kind) for label, view in views.items()}
+    return {label: gap.interval for label, gap in found.items() if gap is not None}
+
+
+def gap_front(means: Mapping[str, float], gaps: Mapping[str, Interval]) -> list[Point]:
+    """Every method by its mean and its gap between groups; NaN where a gap is unknown."""
+    y = {label: gaps[label].value if label in gaps else math.nan for label in means}
+    return _points(means, y, smaller=True)
+
+
+def _points(x: Mapping[str, float], y: Mapping[str, float], smaller: bool) -> list[Point]:
+    """``smaller``: whether a smaller y is better."""
+    beaten = dominated([*x.values()], [-value if smaller else value for value in y.values()])
     return [
-        Point(*values)
-        for values in zip(study.labels, x.tolist(), y.tolist(), beaten.tolist(), strict=True)
+        Point(label, x[label], y[label], flag)
+        for label, flag in zip(x, beaten.tolist(), strict=True)
     ]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from evenhand.errors import RunError
+from evenhand.metrics.parity import gap
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.measure import Measure
 from evenhand.studies.specs.method import flat_settings
@@ -18,10 +21,15 @@ from evenhand.studies.specs.selection import (
     Choice,
     Numbers,
     Selection,
+    dominated,
     numbers,
     off_the_front,
 )
 from evenhand.studies.specs.spec import Spec
+
+# the scores behind each gap: specificity is 1 minus the false-positive rate
+GAPS = {"tpr_gap": "recall", "fpr_gap": "specificity"}
+LEAST = 10  # samples of a group
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,26 @@ class Sweep:
         """Why this point was chosen, in plain words."""
         return self.selection.reason(self.choice, self.validation, self.reference, self.measure)
 
+    @cached_property
+    def gaps(self) -> dict[str, dict[str, dict[str, float]]]:
+        """Gaps between groups in the rates of the second label: by "validation" and "test", then
+        column ("tpr_gap", "fpr_gap"), then point; only those known for every point."""
+        return {part: _gaps(self.study, part) for part in ("validation", "test")}
+
+    @property
+    def gap_fronts(self) -> dict[str, list[str]]:
+        """By gap: the points that no other beats in both the mean and this gap, on validation
+        data."""
+        known = [label for label in self.validation if label != self.study.alone]
+        means = {label: self.validation[label]["mean"] for label in known}
+        found = {}
+        for column, gaps in self.gaps["validation"].items():
+            beaten = dominated([*means.values()], [-gaps[label] for label in known])
+            found[column] = [
+                label for label, flag in zip(known, beaten.tolist(), strict=True) if not flag
+            ]
+        return found
+
     @property
     def at_edge(self) -> list[str]:
         """A line for each number of the chosen point that is the smallest or largest of at least
@@ -122,8 +150,37 @@ class Sweep:
                 **{key: settings[label].get(key) for key in keys},
                 **{f"validation_{name}": self.validation[label][name] for name in NUMBERS},
                 **{f"test_{name}": self.test[label][name] for name in NUMBERS},
+                **{
+                    f"{part}_{name}": gaps[label]
+                    for part, columns in self.gaps.items()
+                    for name, gaps in columns.items()
+                },
                 "chosen": label == self.choice.label,
                 "dominated": label in self.dominated,
             }
             for label in self.study.labels
         ]
+
+
+def _gaps(study: Study, part: str) -> dict[str, dict[str, float]]:
+    """See :attr:`Sweep.gaps`. Rates are means over seeds; groups with few samples are excluded."""
+    if len(study.names("group")) < 2:
+        return {}
+    found: dict[str, dict[str, float]] = {}
+    for name, column in GAPS.items():
+        gaps = {label: _gap(study, label, column, part) for label in study.labels}
+        if not any(math.isnan(gap) for gap in gaps.values()):
+            found[name] = gaps
+    return found
+
+
+def _gap(study: Study, label: str, column: str, part: str) -> float:
+    rates = []
+    for seed in study.judged_seeds:
+        trial = study.trials[label, seed]
+        columns = trial.score_columns if part == "test" else trial.validation
+        if columns is None or column not in columns:
+            return math.nan
+        enough = trial.column("count", "group", part) >= LEAST
+        rates.append(np.where(enough, trial.column(column, "group", part), math.nan))
+    return float(gap(np.mean(rates, 0)))

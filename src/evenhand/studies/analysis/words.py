@@ -11,7 +11,9 @@ from evenhand.metrics.spread import tenth
 from evenhand.studies.analysis.about_intervals import what_intervals_are
 from evenhand.studies.analysis.answer import guess_merit, warnings
 from evenhand.studies.analysis.evidence import Evidence
+from evenhand.studies.analysis.groups import known_gaps, spoken_of
 from evenhand.studies.analysis.ledger import Entry
+from evenhand.studies.analysis.local_in_words import local_sentence
 from evenhand.studies.analysis.writing import (
     change,
     client,
@@ -43,7 +45,7 @@ def sentences(found: Evidence) -> list[str]:
         if study.alone is not None and found.entries:
             lines.append(_alone(found, study.reference, study.alone))
         lines += [line for label in found.others if (line := _moved(found, label))]
-        lines += [_guess(study)]
+        lines += [_within_clients(found, study.reference), _guess(study)]
     lines += [
         _own_models(study, label)
         for label in study.labels
@@ -244,6 +246,17 @@ def _judged(found: Evidence, rows: Sequence[Entry], count: int | None = None) ->
     what = by if judged == 1 else f"{by}s"
     some = f"the {judged:,} {what}" if count is None else out_of(count, judged, what)
     return some + (enough if judged < len(rows) else "")
+
+
+def _within_clients(found: Evidence, label: str) -> str:
+    """Whether FedAvg treats groups alike within clients, and over all of them."""
+    view, local = found.groups.get("group", {}).get(label), found.local.get(label, {})
+    if view is None:
+        return ""
+    gap, known = spoken_of(view), known_gaps(view)
+    kinds = [one.kind for one in ([gap] if gap is not None else known)]
+    told = (local_sentence(view.gaps, local, kind, "FedAvg", found.least) for kind in kinds)
+    return next(filter(None, told), "")
 
 
 def _guess(study: Study) -> str:

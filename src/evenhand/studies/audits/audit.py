@@ -13,6 +13,7 @@ from rich.console import Console
 
 from evenhand.errors import require_known
 from evenhand.files import check_formats, plain, write_json, write_tables
+from evenhand.studies.analysis.local import local_rows
 from evenhand.studies.audits import printing, words
 from evenhand.studies.audits.basis import Row
 from evenhand.studies.audits.numbers import Numbers
@@ -68,6 +69,7 @@ class Audit(Numbers):
             "rates": all_of(lambda one: one.rates()),
             "summary": summary,
             "gaps": all_of(lambda one: one.gap_rows()),
+            "local_gaps": all_of(lambda one: local_rows(one.gaps, one.local)),
             "pairs": all_of(lambda one: one.pairs),
             "ratios": all_of(lambda one: one.ratios),
             "scores": all_of(lambda one: one.scores),

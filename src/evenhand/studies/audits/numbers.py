@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from evenhand.metrics.across import accuracy_intervals
-from evenhand.metrics.group_rates import Gap, group_gaps
+from evenhand.metrics.group_rates import PARITIES, RATES, Gap, group_gaps
+from evenhand.metrics.local_gaps import LocalGaps, local_gaps
 from evenhand.metrics.spread import SPREAD
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.audits import scoring
@@ -19,8 +20,11 @@ from evenhand.studies.audits.shares import (
     four_fifths,
     gap_of,
     pairs_of,
+    shares_of,
     weighted_gaps,
 )
+
+LOCAL = {rate for rates in PARITIES.values() for rate in rates}  # compared within clients
 
 
 @dataclass(frozen=True, repr=False)
@@ -94,6 +98,23 @@ class Numbers(Basis):
             }
             for gap in (*self.gaps.values(), *([self.base_rates] if self.base_rates else []))
         ]
+
+    @cached_property
+    def local(self) -> dict[str, LocalGaps]:
+        """Gaps between groups within clients, by kind, over samples; {} with fewer than two clients
+        or groups."""
+        hidden = self.suppressed("client")
+        kept = [place for place, name in enumerate(self.counts.clients) if name not in hidden]
+        sums, squares = (table[kept] for table in self._tables)
+        names = ["accuracy"] if self.code is None else [rate for rate in RATES if rate in LOCAL]
+        shares = {name: shares_of(sums, squares, self.code or 0, name) for name in names}
+        return local_gaps(
+            {name: (share.k, share.size) for name, share in shares.items()},
+            [self.counts.clients[place] for place in kept],
+            self.counts.groups,
+            self.level,
+            self.least,
+        )
 
     @cached_property
     def base_rates(self) -> Gap | None:

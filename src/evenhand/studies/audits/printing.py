@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from evenhand.studies.audits import tables, words
+from evenhand.studies.audits import local, tables, words
+from evenhand.studies.audits.local_table import local_table
 from evenhand.studies.audits.numbers import Numbers
 from evenhand.studies.audits.sweeping import steps
 from evenhand.studies.audits.words import counted, enough, significant
@@ -103,6 +104,12 @@ def _groups(audit: Numbers, console: Console) -> None:
     console.print(tables.gaps_table(audit))
     for note in left_out(audit):
         _say(console, note)
+    if audit.local:
+        console.print(local_table(audit))
+        told = local.sentence(audit)
+        for line in (told, local.NOTE):
+            if line and line not in words.sentences(audit):
+                _say(console, line)
     if audit.ratios and len(audit.ratios) <= MOST_ROWS:
         console.print(tables.ratios_table(audit))
     rows = significant(audit)

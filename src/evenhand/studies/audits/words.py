@@ -6,6 +6,7 @@ import math
 
 from evenhand.metrics.group_rates import Gap
 from evenhand.metrics.uncertainty import Interval
+from evenhand.studies.audits import local
 from evenhand.studies.audits.basis import Row
 from evenhand.studies.audits.numbers import Numbers
 
@@ -26,9 +27,8 @@ def sentences(audit: Numbers) -> list[str]:
             for sentence in of_groups(part)[:each]
         ][:MOST] or [overall(audit)]
     found = of_groups(audit)
-    clients = of_clients(audit)
-    if clients:
-        found = [*found[: MOST - 1], clients]
+    last = [one for one in (of_clients(audit), local.sentence(audit, striking=True)) if one]
+    found = [*found[: MOST - len(last)], *last]
     return (found or [overall(audit)])[:MOST]
 
 

@@ -60,7 +60,7 @@ def mark(difference: Difference | None) -> str:
 def comparison_table(study: Study, comparison: Comparison) -> Table:
     """A row per method: the measure across clients, with intervals."""
     measure, shown = study.measure, columns(study)
-    table = _table(title(study), ("method",), shown.values())
+    table = new_table(title(study), ("method",), shown.values())
     for label in study.labels:
         cells = []
         for name in shown:
@@ -128,7 +128,7 @@ def ledger_table(study: Study, entries: Sequence[Entry], by: str, least: int) ->
         if entry.by == by and entry.against == reference
     }
     shown = (reference,) if reference is not None else study.labels
-    table = _table(title, (by, *(["team"] if teams else [])), ("samples", *shown, *others))
+    table = new_table(title, (by, *(["team"] if teams else [])), ("samples", *shown, *others))
     merits = {
         label: np.mean([study.merits(label, seed, by) for seed in study.judged_seeds], 0)
         for label in shown
@@ -172,7 +172,7 @@ def rate_table(
     if first.positive is None:
         return None
     shown = list(views) if len(views) * len(groups) <= most else [b for b in bases if b in views]
-    table = _table(
+    table = new_table(
         f"Rates of each {by}, %; label {first.positive}", ("method", by), tuple(RATE_NAMES.values())
     )
     for label in shown:
@@ -203,11 +203,11 @@ def gap_table(
     kinds = [kind for kind in SHORT if first.positive is not None or kind in OF_ALL_LABELS]
     about = f"; rates of label {first.positive}" if first.positive is not None else ""
     headings = [SHORT[kind] for kind in kinds] + (["calibration"] if calibration else [])
-    table = _table(f"Largest gaps between {by}s, points{about}", ("method",), headings)
+    table = new_table(f"Largest gaps between {by}s, points{about}", ("method",), headings)
     for label, view in views.items():
         cells = [_gap(view.gaps.get(kind)) for kind in kinds]
         if calibration:
-            cells.append(_points(calibration[label]) if label in calibration else "-")
+            cells.append(points(calibration[label]) if label in calibration else "-")
         table.add_row(escape(label), *cells)
     return table
 
@@ -215,10 +215,11 @@ def gap_table(
 def _gap(gap: Gap | None) -> str:
     if gap is None or math.isnan(gap.interval.value):
         return "-"
-    return f"{_points(gap.interval)}\n[dim]{escape(gap.low)} < {escape(gap.high)}[/]"
+    return f"{points(gap.interval)}\n[dim]{escape(gap.low)} < {escape(gap.high)}[/]"
 
 
-def _points(interval: Interval) -> str:
+def points(interval: Interval) -> str:
+    """A gap with its interval, in points."""
     return f"{100 * interval.value:.1f} \\[{100 * interval.low:.0f}{TO}{100 * interval.high:.0f}]"
 
 
@@ -232,7 +233,7 @@ def weight_table(study: Study) -> Table:
     still lags behind.
     """
     of_one = f", seed {study.seeds[0]}" if len(study.seeds) > 1 else ""
-    table = _table(
+    table = new_table(
         f"Effective weights of clients at the end of training{of_one}",
         ("method",),
         ("largest", "its base weight", "smallest", "objective", "duality gap"),
@@ -268,7 +269,8 @@ def show_table(console: Console, table: Table) -> None:
     console.print(table)
 
 
-def _table(title: str, texts: Sequence[str], numbers: Iterable[str]) -> Table:
+def new_table(title: str, texts: Sequence[str], numbers: Iterable[str]) -> Table:
+    """A table with columns of text, then of numbers."""
     table = Table(title=escape(title), box=box.SIMPLE, title_justify="left", padding=(0, 0, 0, 1))
     for heading in texts:
         table.add_column(escape(heading), no_wrap=True, overflow="fold")

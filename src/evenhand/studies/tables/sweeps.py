@@ -10,6 +10,8 @@ from rich.table import Table
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.specs.selection import FAIRNESS
 
+GAP_NAMES = {"tpr_gap": "TPR gap", "fpr_gap": "FPR gap"}
+
 
 def show_choice(console: Console, sweep: Sweep) -> None:
     """Print the validation scores of every point, and which point was chosen and why."""
@@ -21,6 +23,9 @@ def show_choice(console: Console, sweep: Sweep) -> None:
             " better."
         )
         console.print(text, style="dim", highlight=False)
+    for name, labels in sweep.gap_fronts.items():
+        text = f"Not dominated in the mean and the {GAP_NAMES[name]}: {', '.join(labels)}."
+        console.print(text, style="dim", highlight=False, markup=False)
     console.print(
         f"Rule {sweep.selection.rule}: {sweep.selection.stated}.", highlight=False, markup=False
     )
@@ -36,6 +41,9 @@ def _points(sweep: Sweep) -> Table:
     table.add_column("point", no_wrap=True, overflow="fold")
     for heading in ("mean", "worst 10 %", "worst", "std", "variance"):
         table.add_column(heading, justify="right")
+    gaps = sweep.gaps["validation"]
+    for name in gaps:
+        table.add_column(GAP_NAMES[name], justify="right")
     table.add_column("")
     for label, point in sweep.validation.items():
         chosen = label == sweep.choice.label
@@ -53,6 +61,7 @@ def _points(sweep: Sweep) -> Table:
         table.add_row(
             escape(label),
             *cells,
+            *(f"{100 * found[label]:.1f}" for found in gaps.values()),
             ", ".join(notes),
             style="bold" if chosen else "dim" if label in sweep.dominated else "",
         )

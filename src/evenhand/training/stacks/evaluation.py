@@ -14,6 +14,8 @@ from evenhand.data.federation import Federation
 from evenhand.engines.work import Evaluate, Work
 from evenhand.messages import Replies, Task
 from evenhand.metrics.calibration import BINS
+from evenhand.metrics.round_gaps import round_gaps
+from evenhand.metrics.scores import Row
 from evenhand.metrics.tallies import MOST_CELLS
 from evenhand.model import Model
 from evenhand.training.checkpoints import first_samples
@@ -57,7 +59,7 @@ class Evaluations:
         self._found.clear()
 
     def numbers(self, round: int) -> list[Columns]:
-        """Return loss and accuracy over clients, for the history."""
+        """Return loss, accuracy over clients and gaps between groups, for the history."""
         found: list[Columns] = []
         for first in range(0, self.states.runs, self.block(False)):
             replies = self.of((False, self.part, False), first, round)
@@ -65,9 +67,13 @@ class Evaluations:
         return found
 
     def columns(self, replies: Replies, rows: Rows) -> Columns:
-        """Return loss and accuracy over the clients that have evaluated in some runs."""
+        """Return loss, accuracy and gaps between groups over the clients that have evaluated in
+        some runs."""
         numbers = over_clients(replies.each, self.model.classifies)
-        columns = {name: values.tolist() for name, values in numbers.items()}
+        columns: Row = {name: values.tolist() for name, values in numbers.items()}
+        for name, gaps in round_gaps(replies).items():
+            # a gap that is unknown has no column
+            columns[name] = [None if gap != gap else gap for gap in gaps.tolist()]
         return None if rows is None else rows.tolist(), columns
 
     def of(self, kind: Kind, row: int, round: int) -> Replies:
@@ -105,7 +111,9 @@ class Evaluations:
             plain, part, full = kind
             method = Algorithm() if plain else self.client
             clients = self.federation.clients if full else 1
-            self._works[kind] = Evaluate(method, self.federation.groups, part, full, clients)
+            self._works[kind] = Evaluate(
+                method, self.federation.groups, part, full, clients, by_label=not plain and not full
+            )
         return self._works[kind]
 
     def block(self, full: bool) -> int:
