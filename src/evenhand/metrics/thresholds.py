@@ -110,7 +110,7 @@ class Thresholds:
                 self.by,
             )
             of = np.zeros(len(given), np.int64)
-        codes = _codes(self.by, of, self.names, len(given))
+        codes = codes_of(self.by, of, self.names, len(given))
         found = np.zeros(len(given))
         for code in np.unique(codes).tolist():
             member = codes == code
@@ -218,7 +218,7 @@ def shown(steps: Steps) -> str:
     return parts[0][0] if len(parts) == 1 else ", ".join(f"{at} ({p})" for at, p in parts)
 
 
-def _codes(what: str, given: ArrayLike, names: Sequence[str], length: int) -> NDArray[np.int64]:
+def codes_of(what: str, given: ArrayLike, names: Sequence[str], length: int) -> NDArray[np.int64]:
     """(N,) the code of each name or code."""
     values = np.asarray(given)
     require(
