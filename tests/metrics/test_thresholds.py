@@ -156,6 +156,14 @@ def test_effect_is_judged_on_the_other_histogram() -> None:
     assert rates["b", "selection rate"]["samples"] == 8
 
 
+def test_a_gap_that_grows_on_test_data_is_admitted() -> None:
+    # found on SEPARATED, half of group 0's positives are rejected; the test data had no gap
+    test = cells({(1, 0.9): 10, (0, 0.1): 30}, {(1, 0.9): 10, (0, 0.1): 30})
+    found = find_thresholds(SEPARATED, test, ["a", "b"], "demographic parity")
+    assert found.effect_rows[1]["after"] == pytest.approx(0.125)
+    assert "On test data the gap is not smaller" in str(found)
+
+
 # ---- against others
 
 FAIRLEARN = {
@@ -354,6 +362,11 @@ def test_words_state_gap_cost_and_law() -> None:
     assert LAWFUL in text
     assert LAWFUL not in str(found_in(SEPARATED, "demographic parity", 1.0, common=True))
     assert LAWFUL not in str(found_in(SEPARATED, "demographic parity", by="client"))
+    assert "overfits" in str(found_in(SEPARATED, "demographic parity", found_on="training"))
+    assert "not smaller" not in text
+    assert "overfits" not in text
+    assert "within" not in text
+    assert "within 0.1," in str(found_in(SEPARATED, "demographic parity", 0.1))
     assert list(found.table["name"]) == ["g0", "g0", "g1"]
     assert found.effect["after"][0] == pytest.approx(55 / 60)
 

@@ -159,9 +159,7 @@ def test_two_outputs_are_scored_by_their_difference() -> None:
 def test_personal_models_predict_for_their_own_client() -> None:
     federation = dealt(3, *PARTS)
     local = eh.LocalSGD(lr=0.5, epochs=3)
-    result = eh.fit(
-        module(), federation, eh.Ditto(), rounds=2, local=local, loss="brier"
-    )
+    result = eh.fit(module(), federation, eh.Ditto(), rounds=2, local=local, loss="brier")
     part = federation.test
     assert result.personal is not None
     found = result.predict(part.x, client=part.owners.numpy())

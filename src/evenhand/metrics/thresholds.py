@@ -67,7 +67,7 @@ class Thresholds:
     gap: float
     reached: bool
     notes: tuple[str, ...] = ()
-    effect_rows: tuple[Row, ...] = field(default=(), repr=False)
+    effect_rows: tuple[Row, ...] = field(default=(), repr=False, hash=False)
 
     @cached_property
     def effect(self) -> pd.DataFrame:
@@ -135,11 +135,17 @@ class Thresholds:
         """What was done, what it changes and costs, and what to beware of."""
         rows = {row["by"]: row for row in self.effect_rows if row["by"] != "unit"}
         what = "One common threshold" if self.common else f"Thresholds by {self.by}"
-        goal = f"for {self.notion}" + (f" within {self.bound:g}" if "gap" in rows else "")
+        goal = f"for {self.notion}"
+        goal += f" within {self.bound:g}" if self.bound and "gap" in rows else ""
         yield f"{what} {goal}, found on {self.found_on} data, judged on {self.judged_on} data."
         if "gap" in rows:
             before, after = (_points(rows["gap"], when) for when in ("before", "after"))
             yield f"The gap goes from {before} to {after} percentage points."
+            if rows["gap"]["after"] > rows["gap"]["before"]:
+                yield (
+                    f"On {self.judged_on} data the gap is not smaller: the {self.found_on} data are"
+                    " too few to tell which thresholds help. Keep 0.5."
+                )
         all_rows = rows["everyone"]
         low, high = (100 * all_rows[f"change_{end}"] for end in ("low", "high"))
         yield (
@@ -148,6 +154,11 @@ class Thresholds:
             f" to {100 * all_rows['after']:.1f} %."
         )
         yield from self.notes
+        if self.found_on == "training":
+            yield (
+                "A model that overfits has other scores on its training data than on new data; with"
+                " validation data (--split val=0.2,test=0.2) thresholds are more reliable."
+            )
         if self.by == "group" and not self.common:
             yield LAWFUL
 
