@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 Steps = tuple[tuple[float, float], ...]  # (probability, threshold)
 
 FORMAT = 1
+WIDTH = 100  # columns of printed sentences
 LAWFUL = (
     "Thresholds by group need each person's group whenever the model is used, and they are not"
     " allowed everywhere: in the United States, for example, the law on employment tests forbids"
@@ -129,7 +131,8 @@ class Thresholds:
         return (np.random.default_rng(seed).random(len(chance)) < chance).astype(np.int64)
 
     def __str__(self) -> str:
-        return "\n".join([*self.sentences(), "", *self._lines()])
+        said = [line for sentence in self.sentences() for line in wrap(sentence, WIDTH)]
+        return "\n".join([*said, "", *self._lines()])
 
     def sentences(self) -> Iterator[str]:
         """What was done, what it changes and costs, and what to beware of."""
@@ -147,11 +150,9 @@ class Thresholds:
                     " too few to tell which thresholds help. Keep 0.5."
                 )
         all_rows = rows["everyone"]
-        low, high = (100 * all_rows[f"change_{end}"] for end in ("low", "high"))
         yield (
-            f"Accuracy changes by {100 * all_rows['change']:+.1f} [{low:+.1f}, {high:+.1f}]"
-            f" percentage points, from {100 * all_rows['before']:.1f} %"
-            f" to {100 * all_rows['after']:.1f} %."
+            f"Accuracy changes by {change_of(all_rows)} percentage points, from"
+            f" {100 * all_rows['before']:.1f} % to {100 * all_rows['after']:.1f} %."
         )
         yield from self.notes
         if self.found_on == "training":
@@ -251,6 +252,15 @@ def codes_of(what: str, given: ArrayLike, names: Sequence[str], length: int) -> 
     for value in values.tolist():
         require_known(what, str(value), names)
     return np.array([place[str(value)] for value in values.tolist()], np.int64)
+
+
+def change_of(row: Row) -> str:
+    """The change of a row and its interval, in percentage points: -0.9 [-1.3, -0.4]."""
+    change, low, high = (
+        f"{100 * row[name]:+.1f}".replace("-0.0", "0.0").replace("+0.0", "0.0")
+        for name in ("change", "change_low", "change_high")
+    )
+    return f"{change} [{low}, {high}]"
 
 
 def _points(row: Row, when: str) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from evenhand.errors import require_known
-from evenhand.metrics.thresholds import LAWFUL, Thresholds
+from evenhand.metrics.thresholds import LAWFUL, WIDTH, Thresholds, change_of
 from evenhand.studies.runs.directories import SavedRun, run_directories
 from evenhand.studies.runs.trial import Trial
 from evenhand.training.places import alone
@@ -60,7 +61,15 @@ def lines(found: Sequence[tuple[Trial, Thresholds]]) -> list[str]:
     )
     law = [] if first.common or first.by == "client" else [LAWFUL]
     goal = next(first.sentences())
-    return [goal, "", *table, "(percentage points, at threshold 0.5 → now)", "", *notes, *law]
+    said = [line for text in (*notes, *law) for line in wrap(text, WIDTH)]
+    return [
+        *wrap(goal, WIDTH),
+        "",
+        *table,
+        "(% at threshold 0.5 → now)",
+        *([""] * any(said)),
+        *said,
+    ]
 
 
 def _row(trial: Trial, found: Thresholds) -> tuple[str, ...]:
@@ -71,7 +80,4 @@ def _row(trial: Trial, found: Thresholds) -> tuple[str, ...]:
         else "-"
         for kind in ("gap", "everyone")
     ]
-    change = rows["everyone"]
-    ends = f"[{100 * change['change_low']:+.1f}, {100 * change['change_high']:+.1f}]"
-    moved = f"{100 * change['change']:+.1f} {ends}"
-    return (trial.method.label, str(trial.seed), *both, moved)
+    return (trial.method.label, str(trial.seed), *both, change_of(rows["everyone"]))
