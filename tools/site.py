@@ -29,8 +29,9 @@ ORDER = {
     "": ["index", "tutorials", "how-to", "explanation", "reference", "results", "project"],
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
     "how-to": [
-        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "tables", "data-sets"),
-        *("partitions", "models", "gpu", "several-machines", "federation", "federation-security"),
+        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
+        *("tables", "data-sets", "partitions", "models", "gpu", "several-machines"),
+        *("federation", "federation-security"),
         *("privacy", "deploy", "operate", "from-flower"),
     ],
     "explanation": [

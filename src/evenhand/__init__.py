@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
     from evenhand.messages import Replies, Reply, Survey, Task
+    from evenhand.metrics.thresholds import Thresholds
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.audit import audit_page
@@ -150,6 +151,7 @@ _HOME = {
     "training.stacks.plan": ["Run"],
     "local": ["LocalSGD"],
     "messages": ["Replies", "Reply", "Task"],
+    "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
     "page.audit": ["audit_page"],
     "page.report": ["report"],
@@ -248,6 +250,7 @@ __all__ = [
     "Study",
     "Survey",
     "Task",
+    "Thresholds",
     "Uniform",
     "View",
     "Vmap",

@@ -21,11 +21,12 @@ from evenhand.cli.run import resume, run
 from evenhand.cli.spec import spec
 from evenhand.cli.sweep import sweep
 from evenhand.cli.terminal import Commands
+from evenhand.cli.thresholds import thresholds
 from evenhand.cli.verify import verify
 
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
-    "Look at results": ("report", "audit", "verify"),
+    "Look at results": ("report", "audit", "verify", "thresholds"),
     "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
@@ -100,6 +101,7 @@ main.add_command(report)
 main.add_command(reproduce)
 main.add_command(verify)
 main.add_command(audit)
+main.add_command(thresholds)
 main.add_command(spec)
 main.add_command(data)
 data.add_command(describe)

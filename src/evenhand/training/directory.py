@@ -15,6 +15,8 @@ its one method into the directory itself.
         validation.csv     the same on validation data, if there are any
         over_clients.json  metrics over clients, if the server only saw sums
         tally.safetensors  counts and sums by client and group, from which scores are computed
+        scored.safetensors score histograms to find thresholds on, with two classes
+        thresholds.json    the thresholds of the model's predictions, if there are any
         values.safetensors of each test sample: right or wrong, loss, prediction, score
         weights.json       each client's effective weight at the end, for methods that have one
         weights.safetensors    the same at every evaluated round
@@ -55,6 +57,7 @@ SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients
 MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
+SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
 METHOD_FILES = (
     HISTORY,
@@ -67,6 +70,8 @@ METHOD_FILES = (
     VALUES,
     WEIGHT_HISTORY,
     OVER_CLIENTS,
+    SCORED,
+    THRESHOLDS,
 )
 PYTHON = "python"  # the name of data that came from a Python program
 
@@ -269,6 +274,13 @@ def _write_method(result: Outcome, folder: Path) -> None:
     files.write_tensors(
         folder / TALLY, {name: torch.from_numpy(sums) for name, sums in result.tally.items()}
     )
+    if result.scored:
+        kept = {on: torch.from_numpy(counts) for on, counts in result.scored.items()}
+        files.write_tensors(folder / SCORED, kept)
+    if result.decision is not None:
+        files.write_atomic(folder / THRESHOLDS, result.decision.to_json().encode())
+    else:  # those of an earlier model do not apply
+        (folder / THRESHOLDS).unlink(missing_ok=True)
     if len(result.values):  # in a real federation, the nodes have the samples
         kept = {name: torch.from_numpy(values) for name, values in result.outcomes.items()}
         if "correct" in result.tally:

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand import tree
@@ -80,7 +81,27 @@ class Judge:
             ),
             weight_rounds=list(tracked),
             weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
+            judged_on="test" if self.part == "test" else "training",
+            scored=self.scored(state, rounds, tally, validated),
         )
+
+    def scored(
+        self, state: State, round: int, tally: Tally, validated: Tally | None
+    ) -> dict[str, NDArray[np.int64]]:
+        """Return the score histograms to find thresholds on, with two classes: those of
+        validation data, or of training data if there are none.
+
+        Nodes of a real federation are not asked about training data again.
+        """
+        if "confusion" not in tally or tally["confusion"].shape[2] != 2:
+            return {}
+        if validated is not None:
+            return {"validation": validated["scored"].astype(np.int64)}
+        if self.part == "train":
+            return {"training": tally["scored"].astype(np.int64)}
+        if not isinstance(self.population, Federation):
+            return {}
+        return {"training": self.tally(state, round, "train")["scored"].astype(np.int64)}
 
     def numbers(self, state: State, round: int, last: bool = False) -> Row:
         """Return loss, accuracy over clients and gaps between groups, for the history.

@@ -15,6 +15,8 @@ from evenhand.metrics.counts import Counts
 from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary
 from evenhand.metrics.tallies import Tally
+from evenhand.metrics.thresholds import Thresholds
+from evenhand.training.deciding import Deciding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +25,7 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(Deciding):
     """The outcome of a run: models, a row per round, a row per client and group."""
 
     algorithm: Algorithm
@@ -52,6 +54,12 @@ class Outcome:
     weight_rounds: list[int] = field(default_factory=list, repr=False)
     # (T, n) each client's effective weight then; rows sum to one
     weight_history: Floats | None = field(default=None, repr=False)
+    judged_on: str = "test"  # the data of scores and tally: "test", or "training" without test data
+    # with two classes, the score histograms (n, A, 2, BINS) that thresholds are found on, by the
+    # data they are of: "validation", or "training" without validation data
+    scored: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    # the thresholds of its predictions; None for 0.5
+    decision: Thresholds | None = None
 
     @property
     def values(self) -> Floats:

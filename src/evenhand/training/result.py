@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from torch import nn
+
 from evenhand.errors import RunError
 from evenhand.training.directory import Origin, write_run
 from evenhand.training.outcome import Outcome
@@ -26,10 +28,16 @@ class Result(Outcome):
             accuracy.
         weights: one row per client with its effective weight at the end, for methods that have one.
         certificate: the objective at the end, effective weights, and the duality gap.
+        decision: the thresholds that predictions use, see ``using``; None for 0.5.
     """
 
     # what the run was made of, for save()
     origin: Origin | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def module(self) -> nn.Module | None:
+        """The network that was trained, as it was before training."""
+        return None if self.origin is None else self.origin.module
 
     def save(self, directory: str | Path) -> Path:
         """Write a run directory that ``evenhand.load`` and ``evenhand.report`` can read.

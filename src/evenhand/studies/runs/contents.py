@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import Columns
-from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors
+from evenhand.metrics.thresholds import Thresholds
+from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
 
 TEXT = ("by", "name", "team", "left_out")  # columns with text
 KINDS = ("client", "everyone", "group", "team")  # of rows of scores
@@ -69,6 +71,14 @@ def read_columns(path: Path, way_out: str = RESTORE) -> Columns:
 def read_arrays(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
     """The arrays of a file, by name."""
     return {name: tensor.numpy() for name, tensor in read_tensors(path, way_out)[0].items()}
+
+
+def read_thresholds(path: Path, way_out: str = RESTORE) -> Thresholds:
+    """The thresholds of a method's predictions."""
+    try:
+        return Thresholds.from_json(read_text(path, way_out))
+    except RunError as error:
+        raise damaged(path, first_line(error), way_out) from error
 
 
 def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:

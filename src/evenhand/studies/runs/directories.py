@@ -26,6 +26,7 @@ from evenhand.studies.runs.contents import (
     read_arrays,
     read_columns,
     read_scores,
+    read_thresholds,
 )
 from evenhand.studies.runs.sealing import (
     REWRITE,
@@ -240,6 +241,9 @@ class SavedRun:
             weights.get("weight"),
             found(saved.WEIGHTS, read_json),
             found(saved.OVER_CLIENTS, read_json),
+            self.about.get("judged_on", "test"),
+            found(saved.SCORED, read_arrays) or {},
+            found(saved.THRESHOLDS, read_thresholds),
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:

@@ -75,6 +75,8 @@ def pooled(trials: Sequence[Trial]) -> Trial:
             if all(name in trial.outcomes for trial in trials)
         },
         weights=_mean_weights(trials),
+        scored={},  # each fold has a model, and so thresholds, of its own
+        decision=None,
     )
 
 

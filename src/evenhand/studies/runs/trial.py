@@ -11,24 +11,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand import tree
+from evenhand import files, tree
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary
+from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import read_tensors
 from evenhand.studies.specs.method import Method
-from evenhand.training.directory import MODEL, PERSONAL
-from evenhand.training.manifest import Sealed
+from evenhand.training.deciding import Deciding
+from evenhand.training.directory import MODEL, PERSONAL, THRESHOLDS
+from evenhand.training.manifest import Sealed, renew
 
 if TYPE_CHECKING:
     import pandas as pd
-    from torch import Tensor
+    from torch import Tensor, nn
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Trial:
+class Trial(Deciding):
     """The saved results of a method, under the names of :class:`evenhand.Result`."""
 
     method: Method
@@ -62,6 +64,15 @@ class Trial:
     certificate: Mapping[str, Any] | None = field(default=None, repr=False)
     # metrics across clients if the server saw sums only
     over_clients: Mapping[str, float] | None = field(default=None, repr=False)
+    judged_on: str = "test"  # the data of scores and tally: "test", or "training" without test data
+    # score histograms (n, A, 2, BINS) to find thresholds on, by the data they are of
+    scored: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    decision: Thresholds | None = None  # the thresholds of its predictions; None for 0.5
+
+    @property
+    def module(self) -> nn.Module | None:
+        """None: a directory holds parameters, not the network's code."""
+        return None
 
     @property
     def by_client(self) -> bool:
@@ -95,6 +106,20 @@ class Trial:
             return None
         found = tree.unflatten(read_tensors(held.path(PERSONAL))[0])
         return [found[str(client)] for client in range(len(found))]
+
+    def save_thresholds(self) -> Path:
+        """Write the thresholds that the trial uses next to its model, and return their file.
+
+        Locking the run directory is up to the caller, see
+        :func:`evenhand.training.places.alone`.
+        """
+        path = self.folder / THRESHOLDS
+        if self.decision is None:
+            raise ValueError("this trial uses no thresholds; see using()")
+        files.write_atomic(path, self.decision.to_json().encode())
+        if Sealed(self.folder).manifest is not None:
+            renew(self.folder, [THRESHOLDS])
+        return path
 
     def read_models(self) -> None:
         """Read the models now, so that the folder can be deleted."""

@@ -1,0 +1,190 @@
+"""Decisions of a trained classifier: its predictions, and thresholds found after training."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
+
+from evenhand.errors import require
+from evenhand.metrics.counts import Counts
+from evenhand.metrics.scores import Columns
+from evenhand.metrics.tallies import BLOCK, predictions, scores
+from evenhand.metrics.threshold_search import find_thresholds
+from evenhand.metrics.thresholds import Thresholds, codes_of
+
+Ints = NDArray[np.int64]
+T = TypeVar("T")
+
+
+class Trained(Protocol):
+    """What a result in memory and a result on disk share."""
+
+    @property
+    def params(self) -> dict[str, Tensor]: ...
+    @property
+    def personal(self) -> list[dict[str, Tensor]] | None: ...
+    @property
+    def score_columns(self) -> Columns: ...
+    @property
+    def tally(self) -> Mapping[str, Any]: ...
+    @property
+    def counts(self) -> Counts | None: ...
+    @property
+    def scored(self) -> Mapping[str, Any]: ...
+    @property
+    def judged_on(self) -> str: ...
+    @property
+    def decision(self) -> Thresholds | None: ...
+    @property
+    def module(self) -> nn.Module | None: ...
+
+
+class Deciding:
+    """A trained model that decides, with thresholds or without."""
+
+    def thresholds(
+        self: Trained,
+        notion: str = "equalised odds",
+        bound: float = 0.0,
+        *,
+        by: str = "group",
+        common: bool = False,
+        least: int = 10,
+    ) -> Thresholds:
+        """Find thresholds that make rates alike over groups, and what they cost in accuracy.
+
+        They are found on validation data if the federation has them, else on training data, and
+        judged on test data. The model stays as it is; :meth:`using` applies them.
+
+        Args:
+            notion: what is to be alike: "equalised odds", "equal opportunity", "demographic
+                parity", "false-positive parity" or "accuracy parity"; "accuracy" looks for the most
+                accurate thresholds only.
+            bound: how far rates may be apart; 0 makes them equal, which may need a randomised
+                threshold.
+            by: "group", or "client" to treat each client as a group.
+            common: find the best single threshold for everyone, which needs no group to decide.
+            least: groups with fewer samples for a rate keep the threshold 0.5.
+        """
+        found_on, found, judged = _histograms(self)
+        names = _names(self, by)
+        require(
+            len(names) > 0,
+            "thresholds by {} need {}",
+            by,
+            "groups, and the data have none; name their column with --group, or use by='client'"
+            if by == "group"
+            else "clients' own histograms, and the server saw only sums; use by='group'",
+        )
+        axis = 0 if by == "group" else 1
+        return find_thresholds(
+            found.sum(axis),
+            judged.sum(axis),
+            names,
+            notion,
+            bound,
+            by=by,
+            common=common,
+            least=least,
+            found_on=found_on,
+            judged_on=self.judged_on,
+            positive="1" if self.counts is None else self.counts.labels[1],
+        )
+
+    def using(self: T, thresholds: Thresholds | None) -> T:
+        """The same result with a model that decides by ``thresholds``; None goes back to 0.5."""
+        return cast(T, replace(cast(Any, self), decision=thresholds))
+
+    def predict(
+        self: Trained,
+        x: Any,
+        *,
+        group: ArrayLike | None = None,
+        client: ArrayLike | None = None,
+        module: nn.Module | None = None,
+        seed: int | None = None,
+    ) -> Ints:
+        """(N,) the predicted class of each sample, by the result's thresholds if it uses any.
+
+        Args:
+            x: (N, ...) the features.
+            group: (N,) names or codes of the samples' groups, for thresholds that differ by group.
+            client: (N,) names or codes of their clients, for thresholds that differ by client and
+                for methods that give each client a model of its own.
+            module: the network, for a result that was read from a directory.
+            seed: of the random numbers of randomised thresholds; None draws new ones.
+        """
+        require("correct" in self.tally, "predict is for classifiers; this run is a regression")
+        network = module if module is not None else self.module
+        if network is None:
+            raise ValueError("give module=, the network that was trained")
+        inputs = torch.as_tensor(x)
+        whole = [(self.params, torch.arange(len(inputs)))]
+        if self.personal is not None:
+            if client is None:
+                raise ValueError("each client has its own model: give client=")
+            owner = codes_of("client", client, _names(self, "client"), len(inputs))
+            whole = [
+                (self.personal[code], torch.from_numpy(np.flatnonzero(owner == code)))
+                for code in np.unique(owner).tolist() or [0]
+            ]
+        output = _outputs(network, whole, inputs)
+        if self.decision is None:
+            return predictions(output).numpy()
+        of = group if self.decision.by == "group" else client
+        return self.decision.predict(scores(output.double()).numpy(), of, seed)
+
+
+def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
+    """What thresholds are found on, and the score histograms (n, A, 2, BINS) to find and judge
+    them."""
+    tally = given.tally
+    require("correct" in tally, "thresholds are for classifiers; this run is a regression")
+    classes = tally["confusion"].shape[2] if "confusion" in tally else 0
+    require(
+        classes == 2,
+        "thresholds are for two classes; this run has {}",
+        classes or "a very large number",
+    )
+    require(
+        bool(given.scored),
+        "this run kept no score histograms to find thresholds on: it was made by an earlier"
+        " version, or by a federation without validation data; train it again with validation data",
+    )
+    found_on, found = next(iter(given.scored.items()))
+    return found_on, np.asarray(found), np.asarray(tally["scored"])
+
+
+def _names(given: Trained, by: str) -> Sequence[str]:
+    """Names of groups or clients; () if there are none, or if histograms are sums over clients."""
+    columns = given.score_columns
+    names = [name for name, kind in zip(columns["name"], columns["by"], strict=True) if kind == by]
+    summed = by == "client" and any(
+        len(one) < len(names) for one in (*given.scored.values(), given.tally["count"])
+    )
+    return [] if summed else names
+
+
+def _outputs(
+    network: nn.Module, owned: Sequence[tuple[Mapping[str, Tensor], Tensor]], x: Tensor
+) -> Tensor:
+    """(N, ...) outputs for samples of which each model owns some, on the CPU."""
+    twin = copy.deepcopy(network).cpu().eval()
+    dtype = next(twin.parameters()).dtype
+    inputs = x.detach().cpu().to(dtype) if x.is_floating_point() else x.cpu()
+    parts, rows = [], []
+    with torch.no_grad():
+        for params, places in owned:
+            twin.load_state_dict(dict(params))
+            for some in torch.split(places, BLOCK):
+                parts.append(twin(inputs[some]))
+                rows.append(some)
+    order = torch.cat(rows).argsort()
+    return torch.cat(parts)[order]
