@@ -14,6 +14,7 @@ from evenhand.algorithms.ditto import Ditto
 from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
@@ -46,6 +47,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedFB",
     "FedFV",
     "FedMGDA",
     "FedMinMax",
@@ -75,6 +77,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "aaggff": AAggFF,
     "adafed": AdaFed,
     "localonly": LocalOnly,
+    "fedfb": FedFB,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
