@@ -68,7 +68,9 @@ def test_a_normalised_step_has_length_alpha_whatever_the_gap(notion: str) -> Non
             start=binary.weight(),
             loss="brier",
             rounds=1,
-        ).state["cell_weight"]
+        )
+        .state["cell_weight"]
+        .tolist()
     )
     mass = np.full((2, 2), 0.25)
     shift = (
@@ -248,8 +250,10 @@ def test_weights_of_two_equal_groups_mirror_each_other(statistic: str) -> None:
 @pytest.mark.parametrize("statistic", ["loss", "soft"])
 def test_demographic_parity_converges_to_the_b_that_makes_the_groups_equal(statistic: str) -> None:
     """Two equal groups leave one unknown, b; the weighted logistic regression is solved by
-    L-BFGS, and the b at which its groups are equal by Brent's method."""
+    L-BFGS, and the b at which its groups are equal by Brent's method. The group is a feature:
+    without it no b makes these groups equal."""
     x, y, group = (np.asarray(values) for values in binary.pooled())
+    x[:, 2] = group
     design = np.column_stack([x, np.ones(len(y))])
 
     def model(b: float) -> np.ndarray:
@@ -279,6 +283,7 @@ def test_demographic_parity_converges_to_the_b_that_makes_the_groups_equal(stati
     result = binary.train(
         eh.FedFB("demographic_parity", alpha=0.05, statistic=statistic, decay=0.0),
         "vmap",
+        eh.Federation.from_arrays([{"x": x, "y": y, "group": group}]),
         rounds=1500,
         local=eh.LocalSGD(lr=1.0, steps=1),
     )

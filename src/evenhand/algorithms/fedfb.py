@@ -61,17 +61,17 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
     With statistic="hard", errors are wrong predictions, and demographic parity's s_a is exactly
     the share of a with a favourable prediction. With losses it is a surrogate.
 
-    In the paper, group (or client) 0 is compared with every other one: v_a gets s_a - s_0 and v_0
-    minus the sum of these. Which one comes first should not matter, so the mean over all choices of
-    the first is used: for two groups it is the same step. A cell that is absent from a cohort
-    counts with its last known error, and shares are means over past cohorts.
+    In the authors' code, group (or client) 0 is compared with every other one: v_a gets s_a - s_0
+    and v_0 minus the sum of these. Which one comes first should not matter, so the mean over all
+    choices of the first is used: for two groups it is the same step. A cell that is absent from a
+    cohort counts with its last known error, and shares are means over past cohorts.
 
     Args:
         notion: what to make equal.
         alpha: step size; 0 gives FedAvg. Published: 0.001 to 2.
         statistic: errors are the "loss", or the "soft" or "hard" prediction's distance to the
             label.
-        normalised: divide the step by the norm of the differences, as in the paper.
+        normalised: divide the step by the norm of the differences, as declearn reads the paper.
         decay: how fast steps shrink; 0 keeps alpha, the authors' code uses 0.5.
     """
 
@@ -201,8 +201,10 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
 
     def _rates(self, state: State) -> Tensor:
         """Return (A,) the rate of favourable predictions, or what stands for it with losses."""
-        errors, count = state["share"] * state["error"], state["share"].sum(1)
-        return (errors[:, 0] - errors[:, 1] + state["share"][:, 1]) / count.clamp(min=1e-300)
+        share: Tensor = state["share"]
+        errors = share * state["error"]
+        rates: Tensor = (errors[:, 0] - errors[:, 1] + share[:, 1]) / share.sum(1).clamp(min=1e-300)
+        return rates
 
     def _step(self, rate: Tensor, values: Tensor, here: Tensor) -> Tensor:
         """Return the shift of mass towards values above the mean of their column."""
