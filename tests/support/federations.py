@@ -56,6 +56,9 @@ METHODS: dict[str, eh.Algorithm] = {
     "fedfb_parity": eh.FedFB("demographic_parity", alpha=0.2, statistic="soft"),
     "fedfb_odds": eh.FedFB("equalised_odds", alpha=0.1, statistic="hard", normalised=True),
     "fedfb_client": eh.FedFB("client_parity", alpha=0.05, decay=0.0),
+    "fairfed": eh.FairFed(beta=0.1),
+    "fairfed_exponential": eh.FairFed(beta=0.5, notion="demographic_parity", rule="exponential"),
+    "fairfed_sums": eh.FairFed(beta=0.1, sums_only=True),
 }
 
 

@@ -13,6 +13,7 @@ from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
 from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.fafl import FAFL
+from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
@@ -44,6 +45,7 @@ __all__ = [
     "Clipped",
     "DeltaFL",
     "Ditto",
+    "FairFed",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
@@ -78,6 +80,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "adafed": AdaFed,
     "localonly": LocalOnly,
     "fedfb": FedFB,
+    "fairfed": FairFed,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
