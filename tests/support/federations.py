@@ -57,6 +57,13 @@ METHODS: dict[str, eh.Algorithm] = {
     "fedadam": eh.FedAdam(lr=0.05),
     "clipped": eh.Clipped(norm=0.1, inner=eh.Ditto(lam=0.5)),
     "lossguard": eh.LossGuard(cap=0.4, inner=eh.DRFA(lr_lambda=0.1)),
+    "fedfb": eh.FedFB(alpha=0.2),
+    "fedfb_parity": eh.FedFB("demographic_parity", alpha=0.2, statistic="soft"),
+    "fedfb_odds": eh.FedFB("equalised_odds", alpha=0.1, statistic="hard", normalised=True),
+    "fedfb_client": eh.FedFB("client_parity", alpha=0.05, decay=0.0),
+    "fairfed": eh.FairFed(beta=0.1),
+    "fairfed_exponential": eh.FairFed(beta=0.5, notion="demographic_parity", rule="exponential"),
+    "fairfed_sums": eh.FairFed(beta=0.1, sums_only=True),
 }
 
 

@@ -13,7 +13,9 @@ from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
 from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.fafl import FAFL
+from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
@@ -44,9 +46,11 @@ __all__ = [
     "Clipped",
     "DeltaFL",
     "Ditto",
+    "FairFed",
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedFB",
     "FedFV",
     "FedMGDA",
     "FedMinMax",
@@ -78,6 +82,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "adafed": AdaFed,
     "groupconstraint": GroupConstraint,
     "localonly": LocalOnly,
+    "fedfb": FedFB,
+    "fairfed": FairFed,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,

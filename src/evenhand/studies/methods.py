@@ -23,6 +23,8 @@ SETTINGS: dict[str, dict[str, dict[str, Any]]] = {
         "other `t`, or `exact=true`": {"t": 21.0},
     },
     "fafl": {"": {}, '`eta0="quantile"`': {"eta0": "quantile"}},
+    "fairfed": {"": {}, "`sums_only=true`": {"sums_only": True}},
+    "fedfb": {"": {}, '`notion="client_parity"`': {"notion": "client_parity"}},
 }
 
 

@@ -37,6 +37,8 @@ KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "fedfv": ("alpha", (0.0, 0.1, 0.5)),
     "adafed": ("gamma", (0.5, 1.0, 2.0)),
     "ditto": ("lam", (0.1, 1.0, 10.0)),
+    "fairfed": ("beta", (0.02, 0.2, 1.0)),
+    "fedfb": ("alpha", (0.01, 0.1, 1.0)),
 }
 CHOICES = ("mean", "worst10", "min")
 
