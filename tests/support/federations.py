@@ -45,6 +45,8 @@ METHODS: dict[str, eh.Algorithm] = {
     "aaggff": eh.AAggFF(),
     "aaggff_ftrl": eh.AAggFF(solver="ftrl", cdf="exponential"),
     "adafed": eh.AdaFed(gamma=1.0, server_lr=0.1),
+    "fedlf": eh.FedLF(),
+    "fedlf_whole": eh.FedLF(layers=False, tau=1),
     "localonly": eh.LocalOnly(),
     "finetuned": eh.FineTuned(epochs=2, inner=eh.GIFAIR(strength=0.5)),
     "fedprox": eh.FedProx(mu=0.1, inner=eh.QFFL(q=0.5)),

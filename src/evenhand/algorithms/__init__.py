@@ -15,6 +15,7 @@ from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
@@ -47,6 +48,7 @@ __all__ = [
     "FedAvg",
     "FedAvgM",
     "FedFV",
+    "FedLF",
     "FedMGDA",
     "FedMinMax",
     "FedProx",
@@ -74,6 +76,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedfv": FedFV,
     "aaggff": AAggFF,
     "adafed": AdaFed,
+    "fedlf": FedLF,
     "localonly": LocalOnly,
     "finetuned": FineTuned,
     "averaged": Averaged,
