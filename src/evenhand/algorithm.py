@@ -105,9 +105,12 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Declare which values a client's reply may have; override it together with ``reply``."""
         return stepped(asked)
 
-    def question(self) -> Question | None:
-        """Return the question asked before each round's training, if any."""
-        return self if isinstance(self, Question) else None
+    def check(self, model: Model) -> None:  # noqa: B027 (most methods train any model)
+        """Raise a ValueError if the method cannot train this model; called before training."""
+
+    def question(self, moment: str = "before") -> Question | None:
+        """Return the question asked at a moment of each round, if any: see ``MOMENTS``."""
+        return self if isinstance(self, Question) and moment == "before" else None
 
     def weighting(self) -> Weighting | None:
         """Return the object that changes sampling and coefficients, if any."""
@@ -149,16 +152,27 @@ class Survey(NamedTuple):
         own: row i goes to client i, counted over all clients.
         who: "cohort", "everyone", or a number of clients to draw uniformly.
         needed: whether to ask in this round; a tensor if that depends on the state.
+        part: the split that clients answer from: "train" or "val".
     """
 
     shared: Tree
     own: Tree = {}  # noqa: RUF012 (never changed)
     who: str | int = "cohort"
     needed: Tensor | bool = True
+    part: str = "train"
+
+
+# When a question can be asked in a round: before training; again, when the first answers are known;
+# and after the server's step, to the clients that trained (``who`` is ignored then).
+MOMENTS = ("before", "second", "review")
 
 
 class Question(ABC):
-    """Inherit this to ask clients something before each round's training."""
+    """Inherit this to ask clients something before each round's training.
+
+    A method with further questions returns an object like this from ``question("second")`` or
+    ``question("review")``.
+    """
 
     @abstractmethod
     def ask(self, state: State) -> Survey | None:

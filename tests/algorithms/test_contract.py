@@ -51,7 +51,9 @@ WORK = eh.LocalWork(snapshot=True, whole_data=True, last=eh.FedAvg())
 
 def test_a_method_author_meets_ten_hooks_clients_that_join_and_what_replies_can_be() -> None:
     server, client = ["init", "task", "server", "result"], ["start", "objective", "rates", "reply"]
-    assert sorted(HOOKS) == sorted([*server, *client, "memory", "deployed", "join", "entries"])
+    assert sorted(HOOKS) == sorted(
+        [*server, *client, "memory", "deployed", "join", "entries", "check"]
+    )
     flags = [name for name, value in vars(eh.Algorithm).items() if isinstance(value, bool)]
     assert flags == ["personal"]
 

@@ -625,7 +625,7 @@ def fit_each_until_the_last_round(
     (stack,) = plan.stacks()
     exchange = plan.engine.attach(stack.entries[0].model, federation, 0)
     server = StackServer(stack, federation, plan.census, exchange)
-    training = Rounds(server, settings, plan.census, None, federation.name, lambda done: None)
+    training = Rounds(server, settings, plan.census, None, federation, lambda done: None)
     step = training.round
 
     step(0)

@@ -180,8 +180,9 @@ class FAFL(Algorithm, Reporting):
         model, eta = step(state["model"], replies), state["eta"] - mean_step(replies, "eta")
         return {**state, "model": model, "eta": eta}, {"eta": eta}
 
-    def question(self) -> Question | None:
-        return FirstThreshold(self.eta0) if isinstance(self.eta0, str) else None
+    def question(self, moment: str = "before") -> Question | None:
+        first = moment == "before" and isinstance(self.eta0, str)
+        return FirstThreshold(str(self.eta0)) if first else None
 
     def local_work(self) -> LocalWork:
         work = LocalWork(whole_data=self.sigma == "local")

@@ -138,8 +138,8 @@ class GIFAIR(Algorithm, Reporting):
         model: Tree = memory["model"] if self.personal else shared["model"]
         return model
 
-    def question(self) -> Question | None:
-        return EveryonesLoss() if self.exact_losses else None
+    def question(self, moment: str = "before") -> Question | None:
+        return EveryonesLoss() if self.exact_losses and moment == "before" else None
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",) if census.teams is None else ()

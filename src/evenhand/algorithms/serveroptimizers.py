@@ -22,6 +22,11 @@ class ServerOptimizer(Wrapper):
     server."""
 
     def init(self, params: Tree, census: Census) -> State:
+        if self.inner.question("review") is not None:
+            raise ValueError(
+                f"{type(self.inner).__name__} finds the length of its step itself, by asking the"
+                f" clients; {type(self).__name__} would change that step"
+            )
         state = self.inner.init(params, census)
         nothing = tree.map(torch.zeros_like, tree.to(params, torch.float64))
         return _with_own(state, self.first(nothing))

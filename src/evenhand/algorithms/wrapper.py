@@ -76,7 +76,12 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
 
     # ---- optional interfaces of the other method
 
-    def question(self) -> Question | None:
+    def check(self, model: Model) -> None:
+        return self._method.check(model)
+
+    def question(self, moment: str = "before") -> Question | None:
+        if moment != "before":
+            return self._method.question(moment)
         return self if self._method.question() is not None or self._overrides(Question) else None
 
     def weighting(self) -> Weighting | None:

@@ -133,10 +133,11 @@ class _Looking:
 
 @dataclass(frozen=True)
 class Ask(_Looking):
-    """A method's question before training, on the training data."""
+    """A method's question at one moment of a round."""
 
     algorithm: Algorithm
     part: str = "train"
+    moment: str = "before"
     pooled: ClassVar[bool] = False
     groups: ClassVar[int] = 0
     name: ClassVar[str] = "survey"
@@ -148,8 +149,8 @@ class Ask(_Looking):
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
-        question = self.algorithm.question()
-        assert question is not None, "this method has no question"
+        question = self.algorithm.question(self.moment)
+        assert question is not None, f"this method has no question {self.moment}"
         return question.answer(model, data, task, memory), memory
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:

@@ -38,7 +38,7 @@ def entries_of(work: Work, task: Task, place: int, population: Population, clien
     )
     if isinstance(work, Train):
         return work.algorithm.entries(asked)
-    question = work.algorithm.question()
+    question = work.algorithm.question(work.moment)
     return {} if question is None else question.answer_entries(asked)
 
 

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import MOMENTS, Algorithm
 from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
@@ -37,7 +37,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
             "by_client": work.by_client,
         }
     elif isinstance(work, Ask):
-        found = {"kind": work.name}
+        found = {"kind": work.name, "moment": work.moment}
     else:
         raise TypeError(f"{type(work).__name__} cannot be sent to nodes")
     return json.dumps(found | {"part": work.part, **_method(work.algorithm, method)})
@@ -80,7 +80,10 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             by_client,
         )
     if kind == Ask.name:
-        return Ask(algorithm, part)
+        moment = asked.get("moment")
+        if moment not in MOMENTS or algorithm.question(moment) is None:
+            raise SpecError(f"the server asks a question that the method does not have; {SAME}")
+        return Ask(algorithm, part, moment)
     raise SpecError(f"the server asks for an unknown kind of work; {SAME}")
 
 

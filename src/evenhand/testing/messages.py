@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 
 from evenhand import tree
+from evenhand.algorithm import MOMENTS
 from evenhand.cohort import Draw
 from evenhand.engines import Vmap
 from evenhand.local import LocalSGD
 from evenhand.messages import Task
 from evenhand.testing.compare import CLOSE, expect, expect_alike, finite, form, skip
 from evenhand.testing.subject import WHOLE, Subject, rearranged
-from evenhand.testing.watch import Sent, hook_of
+from evenhand.testing.watch import ASKED, Sent, hook_of
 from evenhand.tree import Tree
 
 EXACT = 1e-12
@@ -43,7 +44,12 @@ def a_task_follows_the_ids(subject: Subject) -> None:
 
 def every_round_sends_messages_of_the_same_form(subject: Subject) -> None:
     """Keys, dtypes and shapes of tasks and replies are the same in every round."""
-    for messages in (subject.observed.training, subject.observed.surveys):
+    observed = subject.observed
+    asked = (
+        [sent for sent in observed.surveys if getattr(sent.work, "moment", "") == when]
+        for when in MOMENTS
+    )
+    for messages in (observed.training, *asked):
         for sent in messages[1:]:
             expect_alike(
                 _form_of(sent), _form_of(messages[0]), what=f"messages of round {sent.round + 1}"
@@ -59,7 +65,8 @@ def _form_of(sent: Sent) -> Tree:
 def a_survey_says_whom_it_asks(subject: Subject) -> None:
     """``who`` is "cohort", "everyone" or a number, and every tensor of ``own`` has a row per
     client."""
-    for survey in subject.observed.witness.answers("ask"):
+    witness = subject.observed.witness
+    for survey in (found for moment in ASKED for found in witness.answers(f"{moment}ask")):
         if survey is None:
             continue
         known = survey.who in ("cohort", "everyone") or (
@@ -125,7 +132,8 @@ def every_client_replies_in_the_same_form(subject: Subject) -> None:
     """Keys, dtypes and shapes of a reply do not depend on the client's number of samples."""
     for observed in (subject.observed, subject.observed32):
         replies = [(*reply, memory) for reply, memory in observed.witness.answers("reply")]
-        for messages in (replies, [tuple(reply) for reply in observed.witness.answers("answer")]):
+        answers = (observed.witness.answers(f"{moment}answer") for moment in ASKED)
+        for messages in (replies, *([tuple(reply) for reply in some] for some in answers)):
             for message in messages[1:]:
                 expect_alike(
                     [form(part) for part in message],

@@ -25,7 +25,7 @@ from evenhand.losses import LossFunction
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
 from evenhand.testing.compare import skip
-from evenhand.testing.watch import Observed, Recorder, Sent, Witness, watched
+from evenhand.testing.watch import ASKED, Observed, Recorder, Sent, Witness, watched
 from evenhand.training.fit import fit
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
@@ -231,7 +231,8 @@ class Subject:
             skip("a setting has one value per client")
         if any(
             survey is not None and isinstance(survey.who, int)
-            for survey in self.observed.witness.answers("ask")
+            for moment in ASKED
+            for survey in self.observed.witness.answers(f"{moment}ask")
         ):
             skip("the method asks a random sample of clients")
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, LocalWork, Question, Reporting, Weighting
+from evenhand.algorithm import MOMENTS, Algorithm, LocalWork, Question, Reporting, Weighting
 from evenhand.data.population import Population
 from evenhand.data.samples import Batch
 from evenhand.engines import Engine, Exchange, Loop
@@ -40,6 +40,9 @@ HOOKS = {
     **{name: accessor for accessor, kind in OPTIONAL.items() for name in _public(kind)},
     "solver": "local_work",
 }
+# further questions of a round, as "second.ask"
+FURTHER = tuple(f"{moment}.{name}" for moment in MOMENTS[1:] for name in _public(Question))
+ASKED = ("", *(f"{moment}." for moment in MOMENTS[1:]))  # before the name of a question's hook
 Hook = Callable[..., Any]
 # (name of the hook, the hook, its arguments) -> what the run gets
 Watch = Callable[[str, Hook, tuple[Any, ...]], Any]
@@ -57,19 +60,31 @@ def watched(algorithm: Algorithm, watch: Watch) -> Algorithm:
 
         return dataclasses.replace(algorithm.local_work(), solver=solver)
 
+    def question(twin: Algorithm, moment: str = "before") -> Question | None:
+        if algorithm.question(moment) is None:
+            return None
+        return twin if moment == "before" else further[moment]()  # type: ignore[return-value]
+
+    further = {
+        moment: type(moment, (Question,), {n: through(f"{moment}.{n}") for n in _public(Question)})
+        for moment in MOMENTS[1:]
+    }
     has = {"", *(accessor for accessor in OPTIONAL if getattr(algorithm, accessor)() is not None)}
     hooks = {name: through(name) for name, accessor in HOOKS.items() if accessor in has}
     kinds = (Algorithm, *(kind for accessor, kind in OPTIONAL.items() if accessor in has))
-    twin: Algorithm = type(
-        "Watched", kinds, {**hooks, "local_work": local_work, "personal": algorithm.personal}
-    )()
+    given = {"local_work": local_work, "question": question, "personal": algorithm.personal}
+    twin: Algorithm = type("Watched", kinds, {**hooks, **given})()
     return twin
 
 
 def hook_of(algorithm: Algorithm, name: str) -> Hook:
     """Return one of a method's hooks."""
-    owner = getattr(algorithm, HOOKS[name])() if HOOKS[name] else algorithm
-    hook: Hook = getattr(owner, name)
+    moment, _, further = name.rpartition(".")
+    if moment:
+        owner: Any = algorithm.question(moment)
+    else:
+        owner = getattr(algorithm, HOOKS[name])() if HOOKS[name] else algorithm
+    hook: Hook = getattr(owner, further)
     return hook
 
 
@@ -109,7 +124,7 @@ class Witness:
     happened."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, list[Call]] = {name: [] for name in HOOKS}
+        self.calls: dict[str, list[Call]] = {name: [] for name in (*HOOKS, *FURTHER)}
         self.changed: dict[str, str] = {}  # hooks that changed an argument
         self.unsteady: dict[str, str] = {}  # hooks whose second answer differed
 
@@ -131,7 +146,7 @@ class Witness:
         """Return the server's states, in order within each hook."""
         return [
             *self.answers("init"),
-            *self.answers("learn"),
+            *(state for name in ASKED for state in self.answers(f"{name}learn")),
             *(state for state, _ in self.answers("server")),
         ]
 

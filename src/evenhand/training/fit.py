@@ -149,6 +149,6 @@ def train(
             progress(done, start.history[done - 1])
 
     every = settings.checkpoint_every or max(1, settings.rounds // 10)
-    rounds = Rounds(server, settings, census, every, federation.name, after)
+    rounds = Rounds(server, settings, census, every, federation, after)
     rounds.run()
     return next(server.results(settings.rounds))[1]

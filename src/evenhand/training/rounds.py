@@ -8,11 +8,12 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from evenhand.algorithm import normalised
 from evenhand.cohort import Draw, Full, Uniform
-from evenhand.data.population import Census
+from evenhand.data.population import Census, Population
 from evenhand.engines.work import Ask, Train, Work
 from evenhand.local import LocalSGD
 from evenhand.metrics.scores import Row
@@ -35,18 +36,19 @@ class Rounds:
         settings: how to train.
         census: what is known about the clients.
         every: rounds between checkpoints; None for once a minute.
-        name: returns the name of a client, for the history.
+        population: the clients, for their names and the sizes of their splits.
         after: called after each round with the number of rounds done.
     """
 
     def __init__(
         self, server: Server, settings: Settings, census: Census, every: int | None,
-        name: Callable[[int], str], after: Callable[[int], None],
+        population: Population, after: Callable[[int], None],
     ) -> None:  # fmt: skip
         self.server, self.settings, self.census = server, settings, census
+        self.population = population
         self.every, self.after = every, after
-        self.notes = Notes(server.histories, name)
-        self._ask = Ask(server.client)
+        self.notes = Notes(server.histories, population.name)
+        self._asks: dict[tuple[str, str], Ask] = {}
         self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
         self._foreseen: tuple[int, list[Cohorts]] | None = None
         self._waiting: int | None = None  # a round not reported yet
@@ -82,11 +84,14 @@ class Rounds:
         train."""
         server = self.server
         self.notes.begin(t, server.rates(t))
-        self._question(t)
+        for moment in ("before", "second"):
+            self._question(t, moment)
         looking = self.settings.is_evaluated(t) and self.settings.evaluate == "with training"
         scores: list[Columns] = []
-        for rows, draw in server.reweighed(self._drawn(t, None)):
+        cohorts = server.reweighed(self._drawn(t, None))
+        for rows, draw in cohorts:
             scores += self._train(rows, draw, t, looking)
+        self._question(t, "review", cohorts)
         return scores
 
     def _train(self, rows: Rows, draw: Draw, t: int, looking: bool) -> list[Columns]:
@@ -110,18 +115,38 @@ class Rounds:
         self.notes.asked(rows, ids.shape[-1], missing, info, wait=server.underway)
         return scores
 
-    def _question(self, t: int) -> None:
-        """Ask the method's question before training, and pass it the answers."""
+    def _question(self, t: int, moment: str, trained: list[Cohorts] | None = None) -> None:
+        """Ask the method's question of a moment, and pass it the answers.
+
+        ``trained`` are the cohorts of the round; without them, the question says whom to ask.
+        """
         server = self.server
-        found = server.asking()
+        found = server.asking(moment)
         if found is None:
             return
         asking, survey = found
-        for rows, draw in self._asked(survey.who, t, asking):
+        kind = (survey.part, moment)
+        if kind not in self._asks:
+            self._require(survey.part)
+            self._asks[kind] = Ask(server.client, *kind)
+        cohorts = self._asked(survey.who, t, asking) if trained is None else among(trained, asking)
+        for rows, draw in cohorts:
+            if not draw.ids.shape[-1]:
+                continue
             task = server.sent(server.asked(survey, asking, rows, draw.ids), rows, draw, t)
-            answers = server.exchange(self._ask, task, draw.ids, t, rows)
-            server.learn(rows, answers)
+            answers = server.exchange(self._asks[kind], task, draw.ids, t, rows)
+            server.learn(rows, answers, moment)
             self.notes.silent(server.missing(rows, draw, answers))
+
+    def _require(self, part: str) -> None:
+        """Raise unless every client has samples for a question."""
+        empty = (self.population.sizes(part) == 0).nonzero().flatten().tolist()
+        if empty:
+            raise ValueError(
+                f"{type(self.server.algorithm).__name__} asks clients about their {part} data, but"
+                f" client {self.population.name(empty[0])} has none; give every client such a"
+                ' split, or use part="train"'
+            )
 
     # ---- who takes part
 
@@ -200,6 +225,19 @@ def asked_apart(who: str | int, census: Census, seed: int, round: int) -> Draw:
     if who == "everyone":
         return Full().draw(census, seed, round)
     return Uniform(int(who)).draw(census, seed + SURVEY_STREAM, round).ascending()
+
+
+def among(cohorts: list[Cohorts], asking: Rows) -> list[Cohorts]:
+    """Return the cohorts of the runs that ask."""
+    if asking is None:
+        return cohorts
+    found = []
+    for rows, draw in cohorts:
+        runs = torch.arange(len(draw.ids)) if rows is None else rows
+        some = torch.isin(runs, asking).nonzero().flatten()
+        if len(some):
+            found.append(Cohorts(runs[some], Draw(*(values[some] for values in draw))))
+    return found
 
 
 def moment(seed: int, round: int) -> float:

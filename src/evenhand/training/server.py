@@ -78,15 +78,15 @@ class Server(ABC):
         """Call one of the method's server functions with the states of some runs."""
 
     @abstractmethod
-    def asking(self) -> tuple[Rows, Survey] | None:
-        """Return the runs whose method asks a question before this round, and the question."""
+    def asking(self, moment: str) -> tuple[Rows, Survey] | None:
+        """Return the runs whose method asks a question at this moment, and the question."""
 
     @abstractmethod
     def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
         """Return the question as clients ``ids`` receive it, in some of the runs that ask."""
 
     @abstractmethod
-    def learn(self, rows: Rows, answers: Answers) -> None:
+    def learn(self, rows: Rows, answers: Answers, moment: str) -> None:
         """Pass the method the answers to its question."""
 
     @abstractmethod
@@ -187,16 +187,16 @@ class SingleServer(Server):
     def call(self, name: str, rows: Rows, *arguments: Any) -> Any:
         return getattr(self.algorithm, name)(self.state, *arguments)
 
-    def asking(self) -> tuple[Rows, Survey] | None:
-        question = self.algorithm.question()
+    def asking(self, moment: str) -> tuple[Rows, Survey] | None:
+        question = self.algorithm.question(moment)
         survey = None if question is None else question.ask(self.state)
         return None if survey is None or not survey.needed else (None, survey)
 
     def asked(self, survey: Survey, asking: Rows, rows: Rows, ids: Tensor) -> Task:
         return Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own))
 
-    def learn(self, rows: Rows, answers: Answers) -> None:
-        question = self.algorithm.question()
+    def learn(self, rows: Rows, answers: Answers, moment: str) -> None:
+        question = self.algorithm.question(moment)
         assert question is not None
         self.state = question.learn(self.state, answers.replies)
 

@@ -44,6 +44,7 @@ def prepare(
     if settings.device is not None:
         model = model.to(_device(settings.device))
     model.check(population)
+    algorithm.check(model)
     census = population.census(settings.weights)
     settings.cohort.check(census)
     return Prepared(model, census, algorithm.init(model.init(), census))

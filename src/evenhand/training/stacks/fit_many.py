@@ -120,7 +120,7 @@ def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, 
             plan.settings,
             plan.census,
             plan.settings.checkpoint_every,
-            plan.federation.name,
+            plan.federation,
             lambda done: progress(numbers, done),
         ).run()
         for row, result in server.results(plan.settings.rounds):

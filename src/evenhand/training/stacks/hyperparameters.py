@@ -70,7 +70,7 @@ def form_of(algorithm: Algorithm) -> str:
     return repr((type(algorithm).__qualname__, id(type(algorithm)), parts))
 
 
-class ClientView(Algorithm, Question):
+class ClientView(Algorithm):
     """A method as clients of a stack see it: varying hyper-parameters come with the task.
 
     Args:
@@ -105,16 +105,26 @@ class ClientView(Algorithm, Question):
     def local_work(self) -> LocalWork:
         return self._work
 
-    def ask(self, state: State) -> Survey | None:
-        return None
-
-    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
-        question = self._method(task.shared).question()
-        assert question is not None
-        return question.answer(model, data, task, memory)
+    def question(self, moment: str = "before") -> Question | None:
+        return None if self._method({}).question(moment) is None else ClientQuestion(self, moment)
 
     def memory(self, params: Tree) -> Memory:
         return self._method({}).memory(params)
 
     def deployed(self, shared: Tree, memory: Memory) -> Tree:
         return self._method(shared).deployed(shared, memory)
+
+
+class ClientQuestion(Question):
+    """A method's question as clients of a stack see it."""
+
+    def __init__(self, view: ClientView, moment: str) -> None:
+        self.view, self.moment = view, moment
+
+    def ask(self, state: State) -> Survey | None:
+        return None
+
+    def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
+        question = self.view._method(task.shared).question(self.moment)
+        assert question is not None
+        return question.answer(model, data, task, memory)

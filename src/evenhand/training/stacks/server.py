@@ -94,10 +94,10 @@ class StackServer(Server):
 
     # ---- the question before a round
 
-    def asking(self) -> tuple[Rows, Survey] | None:
-        if self.algorithm.question() is None:
+    def asking(self, moment: str) -> tuple[Rows, Survey] | None:
+        if self.algorithm.question(moment) is None:
             return None
-        surveys = self.call("question.ask", None)
+        surveys = self.call(f"question:{moment}.ask", None)
         if surveys is None:
             return None
         if isinstance(surveys, list):  # not stacked: some runs do not ask
@@ -126,8 +126,8 @@ class StackServer(Server):
         run = torch.arange(len(ids), device=self.device)[:, None]
         return Task(shared, tree.map(lambda leaf: leaf[run, ids], own))
 
-    def learn(self, rows: Rows, answers: Answers) -> None:
-        for some, state in self._received("question.learn", rows, answers):
+    def learn(self, rows: Rows, answers: Answers, moment: str) -> None:
+        for some, state in self._received(f"question:{moment}.learn", rows, answers):
             self.states.put(some, state)
         self.evaluations.forget()
 

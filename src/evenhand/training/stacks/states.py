@@ -192,9 +192,12 @@ class _Batched:
 
 
 def function(method: Algorithm, name: str) -> Callable[..., Any]:
-    """Return one of a method's functions; "question.learn" belongs to its question."""
+    """Return one of a method's functions; "question:review.learn" belongs to its question of this
+    moment."""
     part, _, own = name.rpartition(".")
-    found: Callable[..., Any] = getattr(getattr(method, part)() if part else method, own)
+    accessor, _, moment = part.partition(":")
+    owner = getattr(method, accessor)(*[moment] * bool(moment)) if part else method
+    found: Callable[..., Any] = getattr(owner, own)
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm
+from evenhand.algorithm import MOMENTS, Algorithm
 from evenhand.cohort import Draw
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census
@@ -76,7 +76,9 @@ def _failure(
         seen = {**end, "snapshot": end} if one.local_work().snapshot else end
         reply, kept = one.reply(model, start, seen, whole, task, memory)
         trees = [reply.total, reply.each, kept]
-        if asked is not None and (question := one.question()) is not None:
+        for moment, asked in surveys.items():
+            question = one.question(moment)
+            assert question is not None
             trees += question.answer(model, whole, asked, memory)
         found = [*one.rates(task).values(), *(leaf for some in trees for leaf in tree.leaves(some))]
         return (*found, torch.zeros((), device=model.device))
@@ -85,11 +87,13 @@ def _failure(
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # training repeats them
             state = algorithm.init(tree.to(model.init(), "cpu"), census)
-            task, asks = sent(algorithm.task(state, ids)), algorithm.question()
-            survey = None if asks is None else asks.ask(state)
-            asked = None
-            if survey is not None:
-                asked = sent(Task(survey.shared, tree.map(lambda leaf: leaf[ids], survey.own)))
+            task, surveys = sent(algorithm.task(state, ids)), {}
+            for moment in MOMENTS:
+                asks = algorithm.question(moment)
+                survey = None if asks is None else asks.ask(state)
+                if survey is not None:
+                    own = tree.map(lambda leaf: leaf[ids], survey.own)
+                    surveys[moment] = sent(Task(survey.shared, own))
             values = numbers_of(algorithm)
             twice = torch.ones(2, dtype=model.dtype, device=model.device)
             vmap(client)({name: values[name] * twice for name in names})
