@@ -50,6 +50,8 @@ METHODS: dict[str, eh.Algorithm] = {
     "groupconstraint_loss": eh.GroupConstraint(
         notion="group_loss", bound=0.3, inner=eh.FAFL(alpha=0.5, mu=0.1)
     ),
+    "fedlf": eh.FedLF(),
+    "fedlf_whole": eh.FedLF(layers=False, tau=1),
     "localonly": eh.LocalOnly(),
     "finetuned": eh.FineTuned(epochs=2, inner=eh.GIFAIR(strength=0.5)),
     "fedprox": eh.FedProx(mu=0.1, inner=eh.QFFL(q=0.5)),

@@ -17,6 +17,7 @@ from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
@@ -52,6 +53,7 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedLF",
     "FedMGDA",
     "FedMinMax",
     "FedProx",
@@ -81,6 +83,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "aaggff": AAggFF,
     "adafed": AdaFed,
     "groupconstraint": GroupConstraint,
+    "fedlf": FedLF,
     "localonly": LocalOnly,
     "fedfb": FedFB,
     "fairfed": FairFed,

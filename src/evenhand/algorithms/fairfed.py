@@ -15,7 +15,6 @@ from evenhand.algorithm import (
     Question,
     Reporting,
     State,
-    Survey,
     Weighting,
     normalised,
     step,
@@ -34,7 +33,7 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.growth import grown, resettled
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model
 from evenhand.tree import Tree
 

@@ -7,16 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import (
-    Algorithm,
-    Info,
-    Question,
-    Reporting,
-    State,
-    Survey,
-    Weighting,
-    normalised,
-)
+from evenhand.algorithm import Algorithm, Info, Question, Reporting, State, Weighting, normalised
 from evenhand.algorithms.cells import (
     STATISTICS,
     by_cell,
@@ -32,7 +23,7 @@ from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.growth import grown, resettled
 from evenhand.losses import single_output
-from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Task, stepped
+from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model, mean
 from evenhand.simplex import project_simplex
 from evenhand.tree import Tree

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Info, Memory, Reporting, State, as_rows, descend
+from evenhand.algorithms.directions import nobody, remembered
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_number, require_whole
@@ -52,9 +53,7 @@ class FedFV(Algorithm, Reporting):
         if not self.tau:
             return {"model": params}
         size = sum(leaf.numel() for leaf in tree.leaves(params))
-        nobody = torch.zeros(0, dtype=torch.int64)
-        past = {"heard": nobody, "age": nobody, "past": torch.zeros(0, size, dtype=torch.float64)}
-        return {"model": params, "rounds": torch.zeros((), dtype=torch.int64), **past}
+        return {"model": params, "rounds": torch.zeros((), dtype=torch.int64), **nobody(size)}
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
@@ -76,7 +75,10 @@ class FedFV(Algorithm, Reporting):
             0, torch.tensor(keeps, dtype=torch.int64), True
         )
         direction = mean_without_conflicts(products.cpu(), order, kept).to(updates) @ updates
-        memory = self._remembered(state, replies.ids, updates) if self.tau else {}
+        memory: State = {}
+        if self.tau:
+            known = remembered(state, replies.ids, updates, self.tau)
+            memory = {"rounds": state["rounds"] + 1, **known}
         # the oldest first
         ages = range(self.tau, 0, -1) if self.tau and state["rounds"] >= self.tau else ()
         for age in ages:
@@ -88,19 +90,6 @@ class FedFV(Algorithm, Reporting):
         direction = torch.where(length > 0, direction * (wanted / length.clamp(min=1e-300)), 0.0)
         info = {"conflicts": (products < 0).sum() // 2}
         return {**state, **memory, "model": descend(state["model"], direction)}, info
-
-    def _remembered(self, state: State, ids: Tensor, updates: Tensor) -> State:
-        """Return updates by the number of rounds since their client took part; this round has
-        age 0."""
-        kept = ~torch.isin(state["heard"], ids) & (state["age"] < self.tau)
-        heard = torch.cat([state["heard"][kept], ids])
-        age = torch.cat([state["age"][kept] + 1, torch.zeros_like(ids)])
-        return {
-            "rounds": state["rounds"] + 1,
-            "heard": heard,
-            "age": age,
-            "past": torch.cat([state["past"][kept].to(updates.device), updates]),
-        }
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its update", "its loss")
