@@ -21,13 +21,16 @@ from evenhand.tree import Tree
 STATISTICS = ("loss", "soft", "hard")
 
 
-def check_classifier(method: str, model: Model) -> None:
+def check_classifier(
+    method: str, model: Model, instead: str = "FedMinMax or AgnosticFedAvg"
+) -> None:
     """Raise a ValueError unless the model is a classifier."""
     require(
         model.classifies,
         "{} compares how often groups get the favourable label, so it needs a classifier; for"
-        " regression, use FedMinMax or AgnosticFedAvg",
+        " regression, use {}",
         method,
+        instead,
     )
 
 
