@@ -18,6 +18,7 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedlf import FedLF
+from evenhand.algorithms.fedmdfg import FedMDFG
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
@@ -54,6 +55,7 @@ __all__ = [
     "FedFB",
     "FedFV",
     "FedLF",
+    "FedMDFG",
     "FedMGDA",
     "FedMinMax",
     "FedProx",
@@ -87,6 +89,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "localonly": LocalOnly,
     "fedfb": FedFB,
     "fairfed": FairFed,
+    "fedmdfg": FedMDFG,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
