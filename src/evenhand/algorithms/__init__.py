@@ -12,6 +12,7 @@ from evenhand.algorithms.clipped import Clipped
 from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
 from evenhand.algorithms.drfa import DRFA
+from evenhand.algorithms.eagle import EAGLE
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
@@ -37,6 +38,7 @@ __all__ = [
     "AFL",
     "ALGORITHMS",
     "DRFA",
+    "EAGLE",
     "FAFL",
     "GIFAIR",
     "QFFL",
@@ -90,6 +92,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedfb": FedFB,
     "fairfed": FairFed,
     "fedmdfg": FedMDFG,
+    "eagle": EAGLE,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
