@@ -17,6 +17,7 @@ from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
@@ -53,6 +54,7 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedHEAL",
     "FedLF",
     "FedMGDA",
     "FedMinMax",
