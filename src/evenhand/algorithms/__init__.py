@@ -89,6 +89,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "localonly": LocalOnly,
     "fedfb": FedFB,
     "fairfed": FairFed,
+    "fedheal": FedHEAL,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
