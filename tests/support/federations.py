@@ -70,6 +70,7 @@ METHODS: dict[str, eh.Algorithm] = {
     "fedmdfg_plain": eh.FedMDFG(theta=0.0, s=0, history=False),
     "eagle": eh.EAGLE(lam=2.0),
     "eagle_uniform": eh.EAGLE(lam=0.5, variance="uniform", reference="seen"),
+    "fedheal": eh.FedHEAL(),
 }
 
 

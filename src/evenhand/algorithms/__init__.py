@@ -18,6 +18,7 @@ from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmdfg import FedMDFG
 from evenhand.algorithms.fedmgda import FedMGDA
@@ -56,6 +57,7 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedHEAL",
     "FedLF",
     "FedMDFG",
     "FedMGDA",
@@ -93,6 +95,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fairfed": FairFed,
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
+    "fedheal": FedHEAL,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
