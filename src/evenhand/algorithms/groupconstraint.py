@@ -17,6 +17,7 @@ from evenhand.algorithms.cells import (
     cell_totals,
     check_classifier,
     group_count,
+    remembering,
     statistics,
 )
 from evenhand.algorithms.clipped import Clipped
@@ -161,7 +162,7 @@ class GroupConstraint(Wrapper):
         return {**self.inner.rates(task), **still}
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        once = model.remembering()  # the term needs no second pass through the network
+        once = remembering(model)  # the term needs no second pass through the network
         value = self.inner.objective(once, variables, batch, task)
         table = variables["price"].detach() if self.scope == "local" else task.shared["price"]
         smooth = "loss" if self.notion in LOSSES else "soft"
