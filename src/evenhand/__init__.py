@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         GroupConstraint,
         LocalOnly,
         LossGuard,
+        MFairFL,
         PropFair,
     )
     from evenhand.algorithms.wrapper import Wrapper
@@ -138,6 +139,7 @@ _HOME = {
         "GroupConstraint",
         "LocalOnly",
         "LossGuard",
+        "MFairFL",
         "PropFair",
     ],
     "algorithms.wrapper": ["Wrapper"],
@@ -239,6 +241,7 @@ __all__ = [
     "LocalWork",
     "Loop",
     "LossGuard",
+    "MFairFL",
     "Model",
     "Part",
     "Pool",
