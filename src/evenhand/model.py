@@ -154,23 +154,6 @@ class Model:
                 result = functional_call(self._threads.module, params, (x,))
             return result.to(self.dtype)
 
-    def remembering(self) -> Model:
-        """Return the same model, which computes the output for the same arguments only once.
-
-        For a function that needs losses and outputs; keep it only while that function runs.
-        """
-        twin = copy.copy(self)
-        known: dict[tuple[int, int], Tensor] = {}
-
-        def output(params: Tree, x: Tensor) -> Tensor:
-            key = id(params), id(x)
-            if key not in known:
-                known[key] = self.output(params, x)
-            return known[key]
-
-        twin.output = output  # type: ignore[method-assign]
-        return twin
-
     def losses(self, params: Tree, batch: Batch) -> Tensor:
         """Return (B,) one loss per sample, including padding."""
         return self.loss_function(self.output(params, batch.x), batch.y)

@@ -53,7 +53,7 @@ def blocks(text: str, language: str) -> list[str]:
 
 def methods_on_command_lines(text: str) -> list[str]:
     """What follows every -a, in command blocks and in the comments and prose."""
-    return re.findall(r"-a ([\w:.,=]*\w)", text)
+    return re.findall(r"-a ([\w:.,=-]*\w)", text)
 
 
 def settings(name: str) -> dict[str, str]:

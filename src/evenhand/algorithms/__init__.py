@@ -12,12 +12,15 @@ from evenhand.algorithms.clipped import Clipped
 from evenhand.algorithms.deltafl import DeltaFL
 from evenhand.algorithms.ditto import Ditto
 from evenhand.algorithms.drfa import DRFA
+from evenhand.algorithms.eagle import EAGLE
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
+from evenhand.algorithms.fedmdfg import FedMDFG
 from evenhand.algorithms.fedmgda import FedMGDA
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
@@ -37,6 +40,7 @@ __all__ = [
     "AFL",
     "ALGORITHMS",
     "DRFA",
+    "EAGLE",
     "FAFL",
     "GIFAIR",
     "QFFL",
@@ -54,7 +58,9 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedHEAL",
     "FedLF",
+    "FedMDFG",
     "FedMGDA",
     "FedMinMax",
     "FedProx",
@@ -90,6 +96,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedfb": FedFB,
     "fairfed": FairFed,
     "mfairfl": MFairFL,
+    "fedmdfg": FedMDFG,
+    "eagle": EAGLE,
+    "fedheal": FedHEAL,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,

@@ -6,6 +6,8 @@ the others count as one. With one output, as for ``hinge``, it is the label 1 an
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor
 
@@ -21,13 +23,16 @@ from evenhand.tree import Tree
 STATISTICS = ("loss", "soft", "hard")
 
 
-def check_classifier(method: str, model: Model) -> None:
+def check_classifier(
+    method: str, model: Model, instead: str = "FedMinMax or AgnosticFedAvg"
+) -> None:
     """Raise a ValueError unless the model is a classifier."""
     require(
         model.classifies,
         "{} compares how often groups get the favourable label, so it needs a classifier; for"
-        " regression, use FedMinMax or AgnosticFedAvg",
+        " regression, use {}",
         method,
+        instead,
     )
 
 
@@ -62,6 +67,24 @@ def favourable_score(output: Tensor) -> Tensor:
 def favourable_prediction(output: Tensor) -> Tensor:
     """Return (B,) whether the favourable class is predicted."""
     return output.reshape(len(output)) > 0 if single_output(output) else output.argmax(1) == 1
+
+
+def remembering(model: Model) -> Model:
+    """Return the same model, which computes the output for the same arguments only once.
+
+    For an objective that needs losses and outputs; keep it only while that objective runs.
+    """
+    twin = copy.copy(model)
+    known: dict[tuple[int, int], Tensor] = {}
+
+    def output(params: Tree, x: Tensor) -> Tensor:
+        key = id(params), id(x)
+        if key not in known:
+            known[key] = model.output(params, x)
+        return known[key]
+
+    twin.output = output  # type: ignore[method-assign]
+    return twin
 
 
 def statistics(model: Model, params: Tree, data: Batch, statistic: str) -> Tensor:

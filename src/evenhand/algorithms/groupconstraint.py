@@ -17,6 +17,7 @@ from evenhand.algorithms.cells import (
     cell_totals,
     check_classifier,
     group_count,
+    remembering,
     statistics,
 )
 from evenhand.algorithms.clipped import Clipped
@@ -25,7 +26,7 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
-from evenhand.algorithms.multipliers import LABELS, Dual, Scope
+from evenhand.algorithms.prices import LABELS, Dual, Scope
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.serveroptimizers import ServerOptimizer
 from evenhand.algorithms.wrapper import Wrapper
@@ -56,27 +57,27 @@ class GroupConstraint(Wrapper):
     (equalised odds). For "group_loss" it is the mean loss, itself bounded; for "loss_parity" its
     differences are. A client adds to its objective the price of each sample's cell times
     sigmoid(s), where s is the log-odds of the favourable class. It returns the statistic summed by
-    group and label, at the model received; the server only needs sums. Every bound has a
-    multiplier:
+    group and label, at the model received; the server only needs sums. Every bound has a price:
 
-        lambda <- [lambda + lr_dual (M_a - M_b - bound)]_+,  0 <= lambda <= cap
+        t_ab <- [t_ab + lr_dual (M_a - M_b - bound)]_+,  at most cap
 
-    A price is the sum of an event's multipliers, each with damping (M_a - M_b - bound) added, over
-    the event's share of the data. Prices start at 0; both steps use the values of one round.
+    with which group a pays and group b is paid. The multiplier of the bound is the price times
+    n_a n_b / (n_a + n_b), where n is a group's share of the data: steps are as long for small
+    groups as for large ones. Prices start at 0; both steps use the values of one round.
 
     Args:
         notion: "demographic_parity", "equal_opportunity", "equalised_odds", "group_loss" or
             "loss_parity".
         bound: the largest allowed gap; 1 or more gives the inner method for rates.
         scope: "global" bounds the gap over all clients' samples; "local" bounds every client's own
-            gap, from multipliers that stay on the client, and sends nothing about groups.
+            gap, with prices that stay on the client, and sends nothing about groups.
         compare: "groups" compares all groups, which are intersections if there are several columns;
             "columns" compares the values of each column.
         statistic: "hard" bounds the rates of predictions; "soft" those of probabilities, whose
             gradient the prices follow exactly.
         lr_dual: step of the ascent.
-        damping: weight of the current gap in a price; it stops multipliers from swinging.
-        cap: the largest multiplier; a bound that cannot be reached would let it grow for ever.
+        damping: how much the current excess adds to a price; it stops prices from swinging.
+        cap: the largest price; a bound that cannot be reached would let it grow for ever.
         smallest: groups (with a label, where it counts) of fewer training samples are left out,
             because their rate is mostly chance.
         smoothing: how much the sums of earlier rounds count, for small cohorts.
@@ -88,8 +89,8 @@ class GroupConstraint(Wrapper):
     scope: str = "global"
     compare: str = "groups"
     statistic: str = "hard"
-    lr_dual: float = 0.2
-    damping: float = 1.0
+    lr_dual: float = 2.0
+    damping: float = 2.0
     cap: float = 10.0
     smallest: int = 10
     smoothing: float = 0.0
@@ -102,9 +103,9 @@ class GroupConstraint(Wrapper):
         require_choice("compare", self.compare, ("groups", "columns"))
         require_choice("statistic", self.statistic, ("hard", "soft"))
         require_number("bound", self.bound, "[0, inf)", "the largest allowed gap, such as 0.05")
-        require_number("lr_dual", self.lr_dual, "[0, inf)", "0.2 is usual")
+        require_number("lr_dual", self.lr_dual, "[0, inf)", "2 is usual")
         require_number("damping", self.damping, "[0, inf)", "0 is plain dual ascent")
-        require_number("cap", self.cap, "(0, inf)", "the largest multiplier")
+        require_number("cap", self.cap, "(0, inf)", "the largest price")
         require_number("smallest", self.smallest, "[0, inf)", "0 bounds every group")
         require_number("smoothing", self.smoothing, "[0, 1)", "0 uses the last round alone")
         refuse_unfit(self.inner)
@@ -141,7 +142,7 @@ class GroupConstraint(Wrapper):
             **info,
             "group_gap": risen["gap"],  # of "group_loss": the largest loss
             "group_bound": self.bound,
-            "multiplier": risen["multiplier"].amax(),
+            "price": risen["tilt"].amax(),
             "small_cells": risen["small"],
         }
         return {**after, "constraint": {**own, **risen}}, info
@@ -161,7 +162,7 @@ class GroupConstraint(Wrapper):
         return {**self.inner.rates(task), **still}
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
-        once = model.remembering()  # the term needs no second pass through the network
+        once = remembering(model)  # the term needs no second pass through the network
         value = self.inner.objective(once, variables, batch, task)
         table = variables["price"].detach() if self.scope == "local" else task.shared["price"]
         smooth = "loss" if self.notion in LOSSES else "soft"
@@ -198,12 +199,13 @@ class GroupConstraint(Wrapper):
     def check(self, model: Model) -> None:
         self.inner.check(model)
         if self.notion not in LOSSES:
-            check_classifier(f'GroupConstraint("{self.notion}")', model)
+            instead = 'notion="group_loss", FedMinMax or AgnosticFedAvg'
+            check_classifier(f'GroupConstraint("{self.notion}")', model, instead)
 
     # ---- parts
 
     def _risen(self, model: Model, params: Tree, data: Batch, task: Task, memory: Memory) -> Memory:
-        """Return a client's own multipliers and prices after a round."""
+        """Return a client's own prices after a round."""
         values = statistics(model, params, data, self._bounded)
         total, count = (sums.double() for sums in cell_sums(values, data, LOCAL_GROUPS))
         compared = Scope(task.shared["members"].double(), task.shared["pairs"].double())

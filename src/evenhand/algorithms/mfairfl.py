@@ -6,15 +6,12 @@ import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from torch import Tensor
-
 from evenhand.algorithm import Algorithm, State
 from evenhand.algorithms.cells import group_count
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.groupconstraint import GroupConstraint
 from evenhand.algorithms.wrapper import Forwarding
 from evenhand.data.population import Census
-from evenhand.messages import Task
 from evenhand.tree import Tree
 
 Method = TypeVar("Method", bound=Algorithm)
@@ -25,27 +22,24 @@ PARITY = GroupConstraint(notion="loss_parity", inner=FedFV())
 class MFairFL(Forwarding):
     """Bound the gap between the losses of groups, and remove conflicts among clients' updates.
 
-        client:  min mean of (1 + max(price_a(z), -1)) loss(z)    GroupConstraint, "loss_parity"
-        server:  the mean update without conflicts                FedFV
+        client:  min mean of (1 + price_a(z)) loss(z)    GroupConstraint with "loss_parity"
+        server:  the mean update without conflicts        FedFV
                                                                 (Su et al., AAAI 2024)
 
     Group fairness comes from the prices: samples of a group whose mean loss is too high count for
-    more, those of the others for less, by multipliers that rise while the gap exceeds its bound.
+    more, those of the others for less, by prices that rise while the gap exceeds its bound.
     Fairness among clients comes from the averaging: an update that points against another loses
     its component along that one, and clients with high losses go last. The server sees every
     participant's update and loss, and groups only in sums.
 
-    The paper has no code; this is its description in terms of the two methods. Prices end at -1,
-    where a sample no longer counts: a negative weight would make losses equal by raising the
-    smaller one, which has no limit.
+    The paper has no code; this is its description in terms of the two methods.
 
     Args:
         bound: the largest allowed gap between the mean losses of two groups; so large that no gap
             exceeds it gives FedFV.
-        lr_dual: step of the multipliers' ascent; 0, with damping = 0, gives FedFV.
-        damping: weight of the current gap in a price; it stops multipliers from swinging.
-        cap: the largest multiplier. At the share of a group in the data, that group no longer
-            counts.
+        lr_dual: step of the prices' ascent; 0, with damping = 0, gives FedFV.
+        damping: how much the current excess adds to a price; it stops prices from swinging.
+        cap: the largest price.
         smallest: groups of fewer training samples are left out.
         smoothing: how much the sums of earlier rounds count, for small cohorts.
         alpha: share of participants with the largest losses whose updates stay unchanged; 1, with
@@ -54,9 +48,9 @@ class MFairFL(Forwarding):
     """
 
     bound: float = 0.05
-    lr_dual: float = 0.2
-    damping: float = 1.0
-    cap: float = 1.0
+    lr_dual: float = 2.0
+    damping: float = 2.0
+    cap: float = 10.0
     smallest: int = 10
     smoothing: float = 0.0
     alpha: float = 0.1
@@ -79,10 +73,6 @@ class MFairFL(Forwarding):
     def init(self, params: Tree, census: Census) -> State:
         group_count("MFairFL", census)  # names the method in the error
         return super().init(params, census)
-
-    def task(self, state: State, ids: Tensor) -> Task:
-        task = super().task(state, ids)
-        return task._replace(shared={**task.shared, "price": task.shared["price"].clamp(min=-1)})
 
 
 def altered(method: Method, **fields: Any) -> Method:

@@ -52,10 +52,12 @@ def evaluating_more_often_changes_no_bit(subject: Subject) -> None:
 
 def a_shorter_run_is_the_beginning_of_a_longer_one(subject: Subject) -> None:
     """The first round does not depend on how many follow."""
-    states = subject.observed.witness.answers("server")
+    witness = subject.observed.witness
+    # a review may change the state after the server's step
+    states = witness.answers("review.learn") or [state for state, _ in witness.answers("server")]
     expect_alike(
         subject.fit(local=WHOLE, rounds=1).state,
-        states[0][0],
+        states[0],
         what="the state after the first of one and of two rounds",
     )
 

@@ -39,6 +39,8 @@ KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "ditto": ("lam", (0.1, 1.0, 10.0)),
     "fairfed": ("beta", (0.02, 0.2, 1.0)),
     "fedfb": ("alpha", (0.01, 0.1, 1.0)),
+    "eagle": ("lam", (0.1, 0.5, 2.0)),
+    "fedheal": ("beta", (0.1, 0.4, 0.8)),
 }
 CHOICES = ("mean", "worst10", "min")
 

@@ -1,4 +1,4 @@
-"""Multipliers of bounds on the differences between groups, from sums over cells.
+"""Prices of bounds on the differences between groups, from sums over cells.
 
 A cell is a group and a label. An event is a set of cells whose mean statistic is bounded: a group
 (demographic parity), or a group's samples of one label. Everything is a sum over clients, or one
@@ -26,15 +26,19 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Dual:
-    """The rule by which multipliers and prices follow the gaps.
+    """The rule by which prices follow the gaps.
 
-        multiplier <- [multiplier + lr (gap - bound)]_+
-        used in prices:  [multiplier + damping (gap - bound)]_+
+        tilt <- [tilt + lr (gap - bound)]_+
+        used:   [tilt + damping (gap - bound)]_+
+
+    A tilt is the price between two events: what a sample of the one pays and one of the other gets
+    sums to it. Times n_a n_b / (n_a + n_b), with the events' shares n of the data, it is the
+    multiplier of the bound. Steps in tilts are as long for small events as for large ones.
 
     Attributes:
         notion: a key of ``LABELS``.
         bound: on every difference M_a - M_b of two events' means; of "group_loss", on every mean.
-        lr, damping, cap: step of the ascent, weight of the current excess, largest multiplier.
+        lr, damping, cap: step of the ascent, weight of the current excess, largest tilt.
         smallest: events with fewer samples are left out.
         smoothing: how much of the sums of earlier rounds counts, in [0, 1).
     """
@@ -48,12 +52,12 @@ class Dual:
     smoothing: float
 
     def first(self, groups: int, events: int) -> Tree:
-        """Return multipliers of 0, and no sums yet."""
+        """Return tilts of 0, and no sums yet."""
         zero = torch.zeros(groups, 2, dtype=torch.float64)
         pairs = torch.zeros(len(LABELS[self.notion]), events, events, dtype=torch.float64)
         none = torch.zeros((), dtype=torch.float64)
         return {
-            "multiplier": pairs,
+            "tilt": pairs,
             "price": zero,
             "sum": zero,
             "share": zero,
@@ -63,7 +67,7 @@ class Dual:
         }
 
     def risen(self, own: Tree, new: Tensor, share: Tensor, samples: Tensor, scope: Scope) -> Tree:
-        """Return the multipliers and prices after a round.
+        """Return the tilts and prices after a round.
 
         Args:
             own: what ``first`` or this function returned.
@@ -86,14 +90,15 @@ class Dual:
         large = (part > 0) & (part * samples >= self.smallest)
         excess, counts = self._excess(mean, large, scope.pairs)
         nothing = torch.zeros_like(excess)
-        multiplier = torch.where(
-            counts, (own["multiplier"] + self.lr * excess).clamp(0, self.cap), nothing
-        )
-        used = torch.where(counts, (multiplier + self.damping * excess).clamp(0, self.cap), nothing)
-        net = used.sum(2) if self.notion == "group_loss" else used.sum(2) - used.sum(1)  # (K, E)
+        tilt = torch.where(counts, (own["tilt"] + self.lr * excess).clamp(0, self.cap), nothing)
+        used = torch.where(counts, (tilt + self.damping * excess).clamp(0, self.cap), nothing)
+        paid = used * self._mass(part)
+        net = paid.sum(2) if self.notion == "group_loss" else paid.sum(2) - paid.sum(1)  # (K, E)
         price = torch.where(large, net / part.clamp(min=1e-300), 0.0)
+        if self.notion == "loss_parity":
+            price = price.clamp(min=-1)  # a sample's loss never counts with a negative weight
         return {
-            "multiplier": multiplier,
+            "tilt": tilt,
             "price": (scope.members.T @ price.T) @ labels,
             "sum": total,
             "share": count,
@@ -101,6 +106,13 @@ class Dual:
             "gap": torch.where(counts, excess + self.bound, nothing).amax(),
             "small": ((part > 0) & ~large).sum().double(),
         }
+
+    def _mass(self, part: Tensor) -> Tensor:
+        """Return (K, E, E) what turns the price between two events into a multiplier."""
+        if self.notion == "group_loss":
+            return torch.diag_embed(part)
+        a, b = part[:, :, None], part[:, None, :]
+        return a * b / (a + b).clamp(min=1e-300)
 
     def _excess(self, mean: Tensor, large: Tensor, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Return (K, E, E) by how much each bound is exceeded, and which of them count."""
