@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         GroupConstraint,
         LocalOnly,
         LossGuard,
+        MFairFL,
         PropFair,
     )
     from evenhand.algorithms.wrapper import Wrapper
@@ -144,6 +145,7 @@ _HOME = {
         "GroupConstraint",
         "LocalOnly",
         "LossGuard",
+        "MFairFL",
         "PropFair",
     ],
     "algorithms.wrapper": ["Wrapper"],
@@ -248,6 +250,7 @@ __all__ = [
     "LocalWork",
     "Loop",
     "LossGuard",
+    "MFairFL",
     "Model",
     "Part",
     "Pool",

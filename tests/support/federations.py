@@ -66,6 +66,7 @@ METHODS: dict[str, eh.Algorithm] = {
     "fairfed": eh.FairFed(beta=0.1),
     "fairfed_exponential": eh.FairFed(beta=0.5, notion="demographic_parity", rule="exponential"),
     "fairfed_sums": eh.FairFed(beta=0.1, sums_only=True),
+    "mfairfl": eh.MFairFL(bound=0.01, smallest=0, alpha=0.2, tau=2),
     "fedmdfg": eh.FedMDFG(s=2),
     "fedmdfg_plain": eh.FedMDFG(theta=0.0, s=0, history=False),
     "eagle": eh.EAGLE(lam=2.0),

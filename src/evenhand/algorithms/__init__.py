@@ -30,6 +30,7 @@ from evenhand.algorithms.groupconstraint import GroupConstraint
 from evenhand.algorithms.levels import random_levels
 from evenhand.algorithms.localonly import LocalOnly
 from evenhand.algorithms.lossguard import LossGuard
+from evenhand.algorithms.mfairfl import MFairFL
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
 from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
@@ -67,6 +68,7 @@ __all__ = [
     "GroupConstraint",
     "LocalOnly",
     "LossGuard",
+    "MFairFL",
     "PropFair",
     "random_levels",
 ]
@@ -93,6 +95,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "localonly": LocalOnly,
     "fedfb": FedFB,
     "fairfed": FairFed,
+    "mfairfl": MFairFL,
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
     "fedheal": FedHEAL,
