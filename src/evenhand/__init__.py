@@ -102,7 +102,8 @@ if TYPE_CHECKING:
     from evenhand.training.stacks.fit_many import fit_many
     from evenhand.training.stacks.plan import Run
 
-# Names are imported on first use, so that `evenhand --help` does not wait for torch.
+# Names are imported on first use, so that `evenhand --help` does not wait for torch. Those that are
+# listed nowhere here are methods.
 _HOME = {
     "algorithm": [
         "Algorithm",
@@ -112,41 +113,6 @@ _HOME = {
         "Reporting",
         "Survey",
         "Weighting",
-    ],
-    "algorithms": [
-        "AFL",
-        "ALGORITHMS",
-        "FAFL",
-        "GIFAIR",
-        "QFFL",
-        "TERM",
-        "AAggFF",
-        "AdaFed",
-        "AgnosticFedAvg",
-        "Averaged",
-        "Clipped",
-        "DRFA",
-        "EAGLE",
-        "DeltaFL",
-        "Ditto",
-        "FairFed",
-        "FedAdam",
-        "FedAvg",
-        "FedAvgM",
-        "FedFB",
-        "FedFV",
-        "FedHEAL",
-        "FedLF",
-        "FedMDFG",
-        "FedMGDA",
-        "FedMinMax",
-        "FedProx",
-        "FineTuned",
-        "GroupConstraint",
-        "LocalOnly",
-        "LossGuard",
-        "MFairFL",
-        "PropFair",
     ],
     "algorithms.wrapper": ["Wrapper"],
     "benchmarking.entry": ["Benchmark", "benchmark"],
@@ -312,9 +278,10 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _SUBMODULES:
         return importlib.import_module(f"evenhand.{_SUBMODULES[name]}")
-    if name not in _MODULE_OF:
+    if name not in __all__:
         raise AttributeError(f"module 'evenhand' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"evenhand.{_MODULE_OF[name]}"), name)
+    module = _MODULE_OF.get(name, "algorithms")
+    value = getattr(importlib.import_module(f"evenhand.{module}"), name)
     globals()[name] = value
     return value
 
