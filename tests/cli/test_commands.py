@@ -169,7 +169,10 @@ def test_a_run_directory_holds_the_spec_the_tables_the_models_and_no_leftovers(
         "values.safetensors",
         "manifest.json",
     }
-    tables = {f"{name}.csv" for name in ("comparison", "differences", "ledger", "gaps", "clients")}
+    tables = {
+        f"{name}.csv"
+        for name in ("comparison", "differences", "ledger", "gaps", "local_gaps", "clients")
+    }
     about = {"spec.toml", "about.json", "samples.safetensors", "manifest.json", "report.html"}
     assert {path.name for path in directory.iterdir()} == about | tables | {
         "fedavg",
@@ -528,8 +531,8 @@ EARLY = [
         "[[methods]]\nname = 'afl'\nlocal = 3", r"local.*\b3\b", id="number for a method's solver"
     ),
     pytest.param(
-        "[[methods]]\nname = 'fedbest'",
-        r"unknown method 'fedbest'; (choose from|did you mean).*fedavg",
+        "[[methods]]\nname = 'fedbetter'",
+        r"unknown method 'fedbetter'; (choose from|did you mean).*fedavg",
         id="unknown method",
     ),
 ]

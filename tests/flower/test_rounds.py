@@ -22,6 +22,10 @@ from tests.support.flower_nodes import SETTINGS, SIZES, Setting, flat
 Arrived = list[tuple[str, Reply]]  # kinds of work and replies
 
 
+# a word in what a method says its server sees, and what the keys of such numbers contain
+PART_OF_KEY = {"loss": "loss", "predictions": "own_"}
+
+
 def watched(setting: Setting) -> Arrived:
     """All replies that will reach the server."""
     arrived: Arrived = []
@@ -38,16 +42,17 @@ def watched(setting: Setting) -> Arrived:
 def assert_shows_what_it_says(
     method: eh.Algorithm, federation: eh.Federation, arrived: Arrived
 ) -> None:
-    """What arrives of a single client in training and questions is an update or a loss where the
-    method says so, and nothing else."""
+    """What arrives of a single client in training and questions is what the method says, and nothing
+    else."""
     seen = visible(method, federation.census())
     each = [reply.each for kind, reply in arrived if kind in ("train", "survey")]
     trees = {key for found in each for key, value in found.items() if isinstance(value, dict)}
     # the server has sent weight and share itself
     numbers = {key for found in each for key in found} - trees - {"weight", "share"}
     assert bool(trees) == any("update" in what for what in seen)
-    assert bool(numbers) == any("loss" in what for what in seen)
-    assert all("loss" in key for key in numbers)
+    said = {part for word, part in PART_OF_KEY.items() if any(word in what for what in seen)}
+    assert {part for part in PART_OF_KEY.values() if any(part in key for key in numbers)} == said
+    assert all(any(part in key for part in said) for key in numbers)
     reported = [reply for kind, reply in arrived if kind == "census"]
     assert all(set(reply.each) == {"train", "val", "test"} for reply in reported)
     assert len(reported) == federation.clients

@@ -94,8 +94,8 @@ class EAGLE(Algorithm, Question):
 
     def answer(self, model: Model, data: Batch, task: Task, memory: Memory) -> Reply:
         gap, _ = self._gap(model, task.shared["model"], data, memory)
-        counted, weight = self._counted(task), task.own["weight"].double()
-        return Reply({"gap": counted * gap, "counted": counted, "weight": weight})
+        counted = self._counted(task)
+        return Reply({"gap": counted * gap, "counted": counted, "weight": task.own["weight"]})
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
@@ -128,8 +128,8 @@ class EAGLE(Algorithm, Question):
 
     def _counted(self, task: Task) -> Tensor:
         """Return a client's weight in the variance: a_i, or 1 if it takes part at all."""
-        weight: Tensor = task.own["weight"].double()
-        return weight if self.variance == "weighted" else (weight > 0).double()
+        weight: Tensor = task.own["weight"]
+        return weight if self.variance == "weighted" else (weight > 0).to(weight.dtype)
 
     # ---- what a server that cannot trust its clients may expect
 
@@ -137,7 +137,7 @@ class EAGLE(Algorithm, Question):
         return {
             "gap": Entry(low=0.0) if self.reference == "seen" else Entry(),
             "counted": Entry(known=self._counted(asked.task)),
-            "weight": Entry(known=asked.task.own["weight"].double()),
+            "weight": Entry(known=asked.task.own["weight"]),
         }
 
     def entries(self, asked: Asked) -> Entries:
