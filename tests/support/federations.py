@@ -72,6 +72,8 @@ METHODS: dict[str, eh.Algorithm] = {
     "eagle": eh.EAGLE(lam=2.0),
     "eagle_uniform": eh.EAGLE(lam=0.5, variance="uniform", reference="seen"),
     "fedheal": eh.FedHEAL(),
+    "fedce": eh.FedCE(),
+    "fedce_times": eh.FedCE(combination="times"),
 }
 
 

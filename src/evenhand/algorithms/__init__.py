@@ -16,6 +16,7 @@ from evenhand.algorithms.eagle import EAGLE
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.fedce import FedCE
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedheal import FedHEAL
@@ -56,6 +57,7 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCE",
     "FedFB",
     "FedFV",
     "FedHEAL",
@@ -99,6 +101,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
     "fedheal": FedHEAL,
+    "fedce": FedCE,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
