@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         FedAvgM,
         FedFB,
         FedFV,
+        FedGini,
         FedHEAL,
         FedLF,
         FedMDFG,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
         LossGuard,
         MFairFL,
         PropFair,
+        Reweighed,
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.benchmarking.entry import Benchmark, benchmark
@@ -200,6 +202,7 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -229,6 +232,7 @@ __all__ = [
     "Reporting",
     "Reproduction",
     "Result",
+    "Reweighed",
     "Run",
     "RunError",
     "Settings",

@@ -18,6 +18,7 @@ from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedgini import FedGini
 from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmdfg import FedMDFG
@@ -33,6 +34,7 @@ from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.mfairfl import MFairFL
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
+from evenhand.algorithms.reweighed import Reweighed
 from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
 from evenhand.algorithms.term import TERM
 
@@ -58,6 +60,7 @@ __all__ = [
     "FedAvgM",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -70,6 +73,7 @@ __all__ = [
     "LossGuard",
     "MFairFL",
     "PropFair",
+    "Reweighed",
     "random_levels",
 ]
 
@@ -99,6 +103,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
     "fedheal": FedHEAL,
+    "fedgini": FedGini,
+    "reweighed": Reweighed,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
