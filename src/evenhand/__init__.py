@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         FedCE,
         FedFB,
         FedFV,
+        FedGini,
         FedHEAL,
         FedLF,
         FedMDFG,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         LossGuard,
         MFairFL,
         PropFair,
+        Reweighed,
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.benchmarking.entry import Benchmark, benchmark
@@ -202,6 +204,7 @@ __all__ = [
     "FedCE",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -231,6 +234,7 @@ __all__ = [
     "Reporting",
     "Reproduction",
     "Result",
+    "Reweighed",
     "Run",
     "RunError",
     "Settings",

@@ -74,6 +74,9 @@ METHODS: dict[str, eh.Algorithm] = {
     "fedheal": eh.FedHEAL(),
     "fedce": eh.FedCE(),
     "fedce_times": eh.FedCE(combination="times"),
+    "fedgini": eh.FedGini(epsilon=0.2),
+    "reweighed": eh.Reweighed(inner=eh.FairFed(beta=0.1, sums_only=True)),
+    "reweighed_global": eh.Reweighed("global", inner=eh.FairFed(beta=0.1)),
 }
 
 

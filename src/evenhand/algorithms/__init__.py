@@ -19,6 +19,7 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedce import FedCE
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedgini import FedGini
 from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmdfg import FedMDFG
@@ -34,6 +35,7 @@ from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.mfairfl import MFairFL
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
+from evenhand.algorithms.reweighed import Reweighed
 from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
 from evenhand.algorithms.term import TERM
 
@@ -60,6 +62,7 @@ __all__ = [
     "FedCE",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -72,6 +75,7 @@ __all__ = [
     "LossGuard",
     "MFairFL",
     "PropFair",
+    "Reweighed",
     "random_levels",
 ]
 
@@ -102,6 +106,8 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "eagle": EAGLE,
     "fedheal": FedHEAL,
     "fedce": FedCE,
+    "fedgini": FedGini,
+    "reweighed": Reweighed,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
