@@ -46,9 +46,15 @@ METHODS: dict[str, eh.Algorithm] = {
     "FedFB DP": eh.FedFB(notion="demographic_parity"),
     "FedFB EO": eh.FedFB(notion="equal_opportunity"),
     "FedFB EOdds": eh.FedFB(notion="equalised_odds"),
+    "Reweighed, global": eh.Reweighed(scope="global"),
+    "Reweighed, local": eh.Reweighed(scope="local"),
+    "GroupConstraint local DP": eh.GroupConstraint(
+        "demographic_parity", bound=BOUND, scope="local"
+    ),
 }
 SHORT = {"dp": "DP", "eo": "EO", "eodds": "EOdds"}
-MEASURES = ("accuracy", "worst", "dp", "eo", "eodds")
+MEASURES = ("accuracy", "worst", "dp", "eo", "eodds", "local_dp")
+LEAST = 30  # samples of a group, for the gap within a client
 
 
 # ---- the federations
@@ -147,10 +153,26 @@ def measure(chance: Floats, label: Floats, group: Floats, client: Floats) -> Row
         "fpr": widest(*mean_by(group[no], chance[no])),
     }
     found["eodds"] = max(found["eo"], found["fpr"])
+    found["local_dp"] = within_clients(chance, group, client)
     row: Row = {}
     for name, (value, error) in found.items():
         row |= {name: float(value), f"{name}_error": float(error)}
     return row
+
+
+def within_clients(chance: Floats, group: Floats, client: Floats) -> tuple[float, float]:
+    """The mean over clients of their own gap in shares of yes, among groups with enough samples;
+    NaN if no client has two of them."""
+    gaps, variance = [], 0.0
+    for one in np.unique(client):
+        own = client == one
+        count = np.bincount(group[own])
+        rate = np.bincount(group[own], chance[own]) / np.maximum(count, 1)
+        if (count >= LEAST).sum() > 1:
+            gap, error = widest(rate[count >= LEAST], count[count >= LEAST])
+            gaps.append(gap)
+            variance += error**2
+    return (float(np.mean(gaps)), variance**0.5 / len(gaps)) if gaps else (np.nan, np.nan)
 
 
 def of_part(chance: Floats, part: eh.Part) -> Row:
@@ -232,7 +254,15 @@ def over_seeds(values: Floats, errors: Floats) -> tuple[float, float]:
 
 def result_tables(rows: pd.DataFrame) -> Iterator[str]:
     """A table for each federation: means over seeds with intervals, in percent and points."""
-    columns = ("method", "accuracy", "worst client", "DP gap", "EO gap", "EOdds gap")
+    columns = (
+        "method",
+        "accuracy",
+        "worst client",
+        "DP gap",
+        "EO gap",
+        "EOdds gap",
+        "local DP gap",
+    )
     head = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|"
     for name, some in rows.groupby("federation", sort=False):
         yield f"\n### {name}\n\n{head}"

@@ -20,6 +20,7 @@ from benchmarks.group_fairness import (
     runs,
     tables,
     within,
+    within_clients,
 )
 from evenhand.data.storage.file import data_root
 from evenhand.metrics import parity
@@ -44,6 +45,16 @@ def test_measures_of_eight_decisions_by_hand() -> None:
     assert found["dp_error"] == pytest.approx((0.5 * 0.5 / 4 + 0.375 * 0.625 / 4) ** 0.5)
     assert (found["eo"], found["fpr"]) == (pytest.approx(0.5), pytest.approx(0.25))
     assert (found["eodds"], found["eodds_error"]) == (found["eo"], found["eo_error"])
+    assert np.isnan(found["local_dp"])  # nobody has enough samples
+
+
+def test_gaps_within_clients_leave_out_small_groups() -> None:
+    # client 0: 30 of 60 and 10 of 40; client 1: 20 of 40, and a group of 29 that does not count
+    sizes, chances = [60, 40, 40, 29], [0.5, 0.25, 0.5, 1.0]
+    group, client = (np.repeat(codes, sizes) for codes in ([0, 1, 0, 1], [0, 0, 1, 1]))
+    value, error = within_clients(np.repeat(chances, sizes), group, client)
+    assert value == pytest.approx(0.25)
+    assert error == pytest.approx((0.5 * 0.5 / 60 + 0.25 * 0.75 / 40) ** 0.5)
 
 
 def test_gaps_are_those_of_the_library() -> None:
@@ -89,7 +100,7 @@ def test_a_tiny_run_has_a_row_for_every_method() -> None:
     assert len(rows) == 1 + len(METHODS) + 2 * len(NOTIONS)
     assert rows[["accuracy", "worst", "dp", "eo", "eodds"]].notna().all(axis=None)
     assert rows.bounded.dropna().tolist() == 2 * ["dp", "eo", "eodds"]
-    assert rows.method.str.startswith("GroupConstraint").sum() == 3
+    assert rows.method.str.startswith("GroupConstraint").sum() == 4
     constrained = rows.set_index("method").loc["FedAvg, thresholds EOdds"]
     assert constrained.fitted <= 0.05 + 1e-9  # on validation data thresholds keep the bound
 
