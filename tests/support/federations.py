@@ -72,6 +72,8 @@ METHODS: dict[str, eh.Algorithm] = {
     "eagle": eh.EAGLE(lam=2.0),
     "eagle_uniform": eh.EAGLE(lam=0.5, variance="uniform", reference="seen"),
     "fedheal": eh.FedHEAL(),
+    "fcfl": eh.FCFL(bound=0.05, smallest=1),
+    "fcfl_pareto": eh.FCFL("equal_opportunity", minimax_rounds=1, smallest=1),
 }
 
 

@@ -15,6 +15,7 @@ from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.eagle import EAGLE
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
+from evenhand.algorithms.fcfl import FCFL
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
@@ -42,6 +43,7 @@ __all__ = [
     "DRFA",
     "EAGLE",
     "FAFL",
+    "FCFL",
     "GIFAIR",
     "QFFL",
     "TERM",
@@ -99,6 +101,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
     "fedheal": FedHEAL,
+    "fcfl": FCFL,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,
