@@ -54,8 +54,10 @@ if TYPE_CHECKING:
         FedAdam,
         FedAvg,
         FedAvgM,
+        FedCE,
         FedFB,
         FedFV,
+        FedGini,
         FedHEAL,
         FedLF,
         FedMDFG,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         LossGuard,
         MFairFL,
         PropFair,
+        Reweighed,
     )
     from evenhand.algorithms.wrapper import Wrapper
     from evenhand.benchmarking.entry import Benchmark, benchmark
@@ -200,8 +203,10 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCE",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -231,6 +236,7 @@ __all__ = [
     "Reporting",
     "Reproduction",
     "Result",
+    "Reweighed",
     "Run",
     "RunError",
     "Settings",

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 import pytest
-from scipy.special import logsumexp
+from scipy.optimize import minimize
+from scipy.special import logsumexp, rel_entr
 
 import evenhand as eh
 from tests.support import convex, limits
@@ -18,6 +19,7 @@ from tests.support.by_hand import (
     F,
     G,
     at,
+    clients_of,
     dot,
     f_a,
     f_b,
@@ -25,6 +27,7 @@ from tests.support.by_hand import (
     g_a,
     g_b,
     local_model,
+    move,
     near,
     run,
     share,
@@ -197,6 +200,50 @@ def test_term_with_one_team_is_fedavg(engine: str) -> None:
         limits.train(eh.TERM(t=2.0, level="team"), engine, fed).params,
         limits.train(eh.FedAvg(), engine, fed).params,
     )
+
+
+# ---- FedEBA: the weights of largest entropy
+
+
+def weights_of(
+    method: eh.Algorithm, engine: str, losses: tuple[float, ...], base: str
+) -> np.ndarray:
+    """Each client moves its own coordinate by one, so the model shows the weights."""
+    clients = clients_of((1, 0, 0), (0, 1, 0), (0, 0, 1), counts=(3, 1, 2), losses=losses)
+    return -np.array(move(method, engine, clients, weights=base))
+
+
+@pytest.mark.parametrize("base", ["data", "uniform"])
+@pytest.mark.parametrize("tau", [0.5, 2.0, 30.0])
+def test_weights_have_the_largest_entropy_for_their_mean_loss(
+    engine: str, tau: float, base: str
+) -> None:
+    """FedEBA's problem, solved by SciPy: TERM with t = 1 / tau."""
+    losses = np.array([1.0, 4.0, 2.0])
+    q = np.array([3, 1, 2]) / 6 if base == "data" else np.full(3, 1 / 3)
+    found = weights_of(eh.TERM(t=1 / tau), engine, tuple(losses), base)
+    mass = {"type": "eq", "fun": lambda lam: lam.sum() - 1}
+    mean = {"type": "eq", "fun": lambda lam: lam @ losses - found @ losses}
+    options = {"ftol": 1e-15, "maxiter": 1000}
+
+    def surplus(lam: np.ndarray) -> float:  # minus the entropy relative to q
+        return float(rel_entr(lam, q).sum())
+
+    def priced(lam: np.ndarray) -> float:
+        return surplus(lam) - float(lam @ losses) / tau
+
+    for value_of, constraints in ((surplus, [mass, mean]), (priced, [mass])):
+        best = minimize(
+            value_of, q, bounds=[(1e-12, 1)] * 3, constraints=constraints, options=options
+        )
+        assert found == pytest.approx(best.x, abs=2e-5)
+        assert value_of(found) <= best.fun + 1e-12
+    assert np.abs(found - q).max() > 0.01
+
+
+def test_without_temperature_the_worst_client_has_all_weight(engine: str) -> None:
+    found = weights_of(eh.TERM(t=1 / 0.01), engine, (1.0, 4.0, 2.0), "data")
+    assert found.tolist() == near([0, 1, 0])
 
 
 # ---- the optimum

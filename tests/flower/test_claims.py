@@ -222,3 +222,10 @@ def test_an_answer_of_the_users_own_is_not_refused() -> None:
 
     assert Asking().answer_entries(Asked(Task({}))) == {}
     assert replace(eh.AFL(), order="before").answer_entries(Asked(Task({})))["loss"].kind == "loss"
+
+
+def test_a_negative_entry_of_a_tree_is_refused_where_only_positive_ones_are_declared() -> None:
+    entries = {"mask": Entry(kind="update", low=0.0), "delta": Entry(kind="update")}
+    sent = {"w": torch.tensor([0.5, -0.1])}
+    assert faults(Reply({"delta": sent}), entries) == []
+    assert faults(Reply({"mask": sent}), entries) == ["client 3: negative: total/mask"]

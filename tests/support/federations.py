@@ -72,6 +72,11 @@ METHODS: dict[str, eh.Algorithm] = {
     "eagle": eh.EAGLE(lam=2.0),
     "eagle_uniform": eh.EAGLE(lam=0.5, variance="uniform", reference="seen"),
     "fedheal": eh.FedHEAL(),
+    "fedce": eh.FedCE(),
+    "fedce_times": eh.FedCE(combination="times"),
+    "fedgini": eh.FedGini(epsilon=0.2),
+    "reweighed": eh.Reweighed(inner=eh.FairFed(beta=0.1, sums_only=True)),
+    "reweighed_global": eh.Reweighed("global", inner=eh.FairFed(beta=0.1)),
     "fcfl": eh.FCFL(bound=0.05, smallest=1),
     "fcfl_pareto": eh.FCFL("equal_opportunity", minimax_rounds=1, smallest=1),
 }

@@ -17,8 +17,10 @@ from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
 from evenhand.algorithms.fcfl import FCFL
 from evenhand.algorithms.fedavg import FedAvg
+from evenhand.algorithms.fedce import FedCE
 from evenhand.algorithms.fedfb import FedFB
 from evenhand.algorithms.fedfv import FedFV
+from evenhand.algorithms.fedgini import FedGini
 from evenhand.algorithms.fedheal import FedHEAL
 from evenhand.algorithms.fedlf import FedLF
 from evenhand.algorithms.fedmdfg import FedMDFG
@@ -34,6 +36,7 @@ from evenhand.algorithms.lossguard import LossGuard
 from evenhand.algorithms.mfairfl import MFairFL
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.qffl import QFFL
+from evenhand.algorithms.reweighed import Reweighed
 from evenhand.algorithms.serveroptimizers import FedAdam, FedAvgM
 from evenhand.algorithms.term import TERM
 
@@ -58,8 +61,10 @@ __all__ = [
     "FedAdam",
     "FedAvg",
     "FedAvgM",
+    "FedCE",
     "FedFB",
     "FedFV",
+    "FedGini",
     "FedHEAL",
     "FedLF",
     "FedMDFG",
@@ -72,6 +77,7 @@ __all__ = [
     "LossGuard",
     "MFairFL",
     "PropFair",
+    "Reweighed",
     "random_levels",
 ]
 
@@ -101,6 +107,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmdfg": FedMDFG,
     "eagle": EAGLE,
     "fedheal": FedHEAL,
+    "fedce": FedCE,
+    "fedgini": FedGini,
+    "reweighed": Reweighed,
     "fcfl": FCFL,
     "finetuned": FineTuned,
     "averaged": Averaged,

@@ -131,10 +131,14 @@ class FedHEAL(Algorithm, Weighting):
 
     def entries(self, asked: Asked) -> Entries:
         a = asked.task.own["weight"]
+        # all are compared per a_i: a client that scales update and mask alike gains no weight
+        update, mask = Entry(kind="update", per=a), Entry(kind="update", low=0.0, per=a)
         return {
-            "delta": Entry(kind="update", per=lambda sent: _largest(sent["mask"])),
-            "far_delta": Entry(kind="update", per=lambda sent: _largest(sent["far_mask"])),
-            "distance": Entry(kind="update", low=0.0, per=a),
+            "delta": update,
+            "mask": mask,
+            "far_delta": update,
+            "far_mask": mask,
+            "distance": mask,
             "weight": Entry(known=a),
         }
 
@@ -163,8 +167,3 @@ class FedHEAL(Algorithm, Weighting):
         info: Info = {"mean_distance": mean, "frozen": frozen.double().mean()}
         model = tree.map(descended, state["model"], top, bottom)
         return {**state, "model": model, "mean_distance": means}, info
-
-
-def _largest(values: Tree) -> Tensor:
-    """The largest entry of a mask times a weight: the weight, unless everything is masked."""
-    return torch.stack([leaf.max() for leaf in tree.leaves(values)]).max()

@@ -87,7 +87,8 @@ def divisor(entry: Entry, part: Tree) -> Tensor:
 
 def _fault(value: Tensor | Tree, entry: Entry, part: Tree, never_negative: bool) -> str:
     if isinstance(value, dict):
-        return ""
+        below = entry.low == 0 and any(bool((leaf < 0).any()) for leaf in tree.leaves(value))
+        return "negative" if below else ""
     value, rounding = value.double(), _rounding(value)
     if entry.known is not None:
         known = entry.known.double().reshape(value.shape)

@@ -143,7 +143,9 @@ class Thresholds:
         yield f"{what} {goal}, found on {self.found_on} data, judged on {self.judged_on} data."
         if "gap" in rows:
             before, after = (_points(rows["gap"], when) for when in ("before", "after"))
-            yield f"The gap goes from {before} to {after} percentage points."
+            other = self.found_on != self.judged_on
+            here = f"; on the {self.found_on} data it is {100 * self.gap:.1f}" if other else ""
+            yield f"The gap goes from {before} to {after} percentage points{here}."
             if rows["gap"]["after"] > rows["gap"]["before"]:
                 yield (
                     f"On {self.judged_on} data the gap is not smaller: the {self.found_on} data are"

@@ -103,7 +103,7 @@ class Findings:
         for line in warnings:
             console.print(line, highlight=False, markup=False)
         console.print()
-        show_brief(console, self.study, self.comparison)
+        show_brief(console, self.study, self.comparison, self.groups.get("group", {}))
 
     def _show_all(self, console: Console) -> None:
         study, comparison = self.study, self.comparison

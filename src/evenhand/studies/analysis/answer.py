@@ -134,7 +134,8 @@ def harm_sentence(found: Evidence) -> str:
         parts.append(_groups_against_alone(found, study.reference, study.alone))
     views = found.groups.get("group", {})
     if study.reference in views:
-        parts.append(groups_sentence(views[study.reference], "FedAvg"))
+        others = {label: views[label] for label in found.others if label in views}
+        parts.append(groups_sentence(views[study.reference], "FedAvg", others))
     elif len(study.names("group")) > 1 and (worst := found.worst_group):
         parts.append(f"FedAvg serves the {worst} group worst")
     if not parts and len(study.names("client")) > 1:

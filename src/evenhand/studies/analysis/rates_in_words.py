@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from evenhand.metrics.group_rates import Gap, Rate
 from evenhand.studies.analysis.groups import GroupView, disadvantaged, known_gaps, spoken_of
 from evenhand.studies.analysis.writing import whole
 
+MOST = 3  # other methods that are named
 
-def groups_sentence(view: GroupView, name: str) -> str:
-    """The gap that matters most, without a full stop, and whether accuracy points the other way."""
+
+def groups_sentence(
+    view: GroupView, name: str, others: Mapping[str, GroupView] | None = None
+) -> str:
+    """The gap that matters most, without a full stop, which other methods have a smaller one, and
+    whether accuracy points the other way."""
     known, gap = known_gaps(view), spoken_of(view)
     if not known:
         return ""
@@ -23,9 +29,12 @@ def groups_sentence(view: GroupView, name: str) -> str:
     if gap.kind == "accuracy parity":
         return (
             f"{name} is less accurate for the {gap.low} group than for the {gap.high} group, by"
-            f" {100 * gap.interval.value:.0f} points {interval_text(gap)}"
+            f" {100 * gap.interval.value:.0f} points {interval_text(gap)}{_smaller(gap, others)}"
         )
-    text, accuracy = _of_class(gap, view, name), view.gaps["accuracy parity"]
+    text, accuracy = (
+        _of_class(gap, view, name) + _smaller(gap, others),
+        view.gaps["accuracy parity"],
+    )
     if accuracy.low != disadvantaged(gap) and not math.isnan(accuracy.interval.value):
         text += f", although accuracy is lowest for the {accuracy.low} group"
     return text
@@ -43,6 +52,18 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
         f'{name} wrongly predicts "{gap.label}" for {share(high)} of the other cases in the'
         f" {gap.high} group but only {share(low)} in the {gap.low} group, a gap of {size}"
     )
+
+
+def _smaller(gap: Gap, others: Mapping[str, GroupView] | None) -> str:
+    """The methods whose gap in the same rate lies below the interval of this one."""
+    same = {label: view.gaps[gap.kind] for label, view in (others or {}).items()}
+    below = {label: one for label, one in same.items() if one.interval.value < gap.interval.low}
+    smallest = sorted(below, key=lambda label: below[label].interval.value)[:MOST]
+    told = (
+        f"{100 * below[label].interval.value:.0f} {interval_text(below[label])} with {label}"
+        for label in smallest
+    )
+    return f" ({', '.join(told)})" if smallest else ""
 
 
 def share(rate: Rate) -> str:

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from evenhand.studies.analysis.comparison import Comparison, columns
+from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.runs.study import Study
 from evenhand.studies.tables.methods import TO, mark, marks_legend, title
 
 NARROW = 80  # columns of the narrowest terminal that the table fits
+GAPS = {
+    "demographic parity": "selection",
+    "equal opportunity": "true positives",
+    "false-positive parity": "false positives",
+}
 
 
-def show_brief(console: Console, study: Study, comparison: Comparison) -> None:
-    """Print a row per method, without intervals, and what the marks in it mean."""
+def show_brief(
+    console: Console, study: Study, comparison: Comparison, groups: Mapping[str, GroupView]
+) -> None:
+    """Print a row per method, without intervals, and what the marks in it mean; then the gaps
+    between groups if there is a positive label."""
     console.print(title(study), style="italic", highlight=False, markup=False)
     console.print(brief_table(study, comparison))
     for line in marks_legend(study, comparison):
         console.print(line, style="dim", highlight=False)
+    positive = next((view.positive for view in groups.values()), None)
+    if positive is not None:
+        about = f"Largest gaps between groups in the rates of label {positive}, points"
+        console.print(about, style="italic", highlight=False, markup=False)
+        console.print(brief_gaps(groups))
 
 
 def brief_table(study: Study, comparison: Comparison) -> Table:
@@ -43,4 +60,17 @@ def brief_table(study: Study, comparison: Comparison) -> Table:
         table.add_row(*row)
     for one in study.diverged:
         table.add_row(escape(one.label), "[bold red]diverged[/]", *[TO] * (len(shown) - 1))
+    return table
+
+
+def brief_gaps(groups: Mapping[str, GroupView]) -> Table:
+    """A row per method: the largest difference between two groups in each rate."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False)
+    table.add_column("method", overflow="fold")
+    for heading in GAPS.values():
+        table.add_column(heading, no_wrap=True, justify="right")
+    for label, view in groups.items():
+        values = (view.gaps[kind].interval.value for kind in GAPS)
+        cells = ("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values)
+        table.add_row(escape(label), *cells)
     return table
