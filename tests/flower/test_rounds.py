@@ -23,7 +23,7 @@ Arrived = list[tuple[str, Reply]]  # kinds of work and replies
 
 
 # a word in what a method says its server sees, and what the keys of such numbers contain
-PART_OF_KEY = {"loss": "loss", "predictions": "own_", "accuracy": "accuracy"}
+PART_OF_KEY = {"loss": "loss", "predictions": "own_", "accuracy": "accuracy", "gap": "gap"}
 
 
 def watched(setting: Setting) -> Arrived:

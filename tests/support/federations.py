@@ -77,6 +77,8 @@ METHODS: dict[str, eh.Algorithm] = {
     "fedgini": eh.FedGini(epsilon=0.2),
     "reweighed": eh.Reweighed(inner=eh.FairFed(beta=0.1, sums_only=True)),
     "reweighed_global": eh.Reweighed("global", inner=eh.FairFed(beta=0.1)),
+    "fcfl": eh.FCFL(bound=0.05, smallest=1),
+    "fcfl_pareto": eh.FCFL("equal_opportunity", minimax_rounds=1, smallest=1),
 }
 
 

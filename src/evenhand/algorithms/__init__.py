@@ -15,6 +15,7 @@ from evenhand.algorithms.drfa import DRFA
 from evenhand.algorithms.eagle import EAGLE
 from evenhand.algorithms.fafl import FAFL
 from evenhand.algorithms.fairfed import FairFed
+from evenhand.algorithms.fcfl import FCFL
 from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedce import FedCE
 from evenhand.algorithms.fedfb import FedFB
@@ -45,6 +46,7 @@ __all__ = [
     "DRFA",
     "EAGLE",
     "FAFL",
+    "FCFL",
     "GIFAIR",
     "QFFL",
     "TERM",
@@ -108,6 +110,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedce": FedCE,
     "fedgini": FedGini,
     "reweighed": Reweighed,
+    "fcfl": FCFL,
     "finetuned": FineTuned,
     "averaged": Averaged,
     "fedprox": FedProx,

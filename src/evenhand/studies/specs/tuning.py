@@ -42,6 +42,7 @@ KNOBS: Mapping[str, tuple[str, tuple[float, ...]]] = {
     "eagle": ("lam", (0.1, 0.5, 2.0)),
     "fedheal": ("beta", (0.1, 0.4, 0.8)),
     "fedgini": ("epsilon", (0.0, 0.3, 0.7)),
+    "fcfl": ("bound", (0.02, 0.05, 0.2)),
 }
 CHOICES = ("mean", "worst10", "min")
 
