@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -41,8 +42,8 @@ from evenhand.tree import Tree
 if TYPE_CHECKING:
     from evenhand.theory.aggregates import Aggregate
 
-# of a question: before training; when those answers are known; after the server's step
-MOMENTS = ("before", "second", "review")
+# of a question: before training; when the answers are known; after the server's step; at the end
+MOMENTS = ("before", "second", "review", "end")
 State = Tree  # what the server needs for the next round; always has "model"
 Memory = Tree  # what a client remembers between rounds
 Info = dict[str, Any]  # metrics for reports
@@ -121,7 +122,7 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
         """Raise a ValueError if the method cannot train this model; called before training."""
 
     def question(self, moment: str = "before") -> Question | None:
-        """Return the question asked at a moment of each round, if any: see ``MOMENTS``."""
+        """Return the question asked at a moment of each round, or at the end: see ``MOMENTS``."""
         return self if isinstance(self, Question) and moment == "before" else None
 
     def weighting(self) -> Weighting | None:
@@ -158,7 +159,7 @@ class Algorithm(ABC):  # noqa: B024 (every method has a default; FedAvg is all o
 
 class Question(ABC):
     """Inherit this to ask clients something before each round's training; a method with further
-    questions returns such objects from ``question("second")`` and ``question("review")``."""
+    questions returns such objects from ``question("second")`` or another of the ``MOMENTS``."""
 
     @abstractmethod
     def ask(self, state: State) -> Survey | None:
@@ -171,6 +172,10 @@ class Question(ABC):
     def learn(self, state: State, replies: Replies) -> State:
         """Return the state after the answers."""
         return state
+
+    def final(self, state: State, replies: Replies) -> Info:
+        """Return metrics for the last row of the history, from answers to the question "end"."""
+        return {}
 
     def answer_entries(self, asked: Asked) -> Entries:
         """Declare which values an answer may have; see ``Algorithm.entries``."""
@@ -313,7 +318,6 @@ def descend(params: Tree, direction: Tensor) -> Tree:
 
 def holds(condition: Tensor) -> bool:
     """Whether a scalar condition holds, for a warning; False while several runs are stacked."""
-    try:
+    with suppress(RuntimeError):  # raised by torch.func
         return bool(condition)
-    except RuntimeError:  # raised by torch.func
-        return False
+    return False

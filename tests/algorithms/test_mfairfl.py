@@ -103,6 +103,7 @@ def test_numpy_finds_the_same_models(engine: str, alpha: float, cap: float) -> N
     start = limits.module().state_dict()
     w = np.vstack([start["weight"].numpy().T, start["bias"].numpy()])
     lam, price = np.zeros((3, 3)), np.zeros(3)
+    side, overshot = np.zeros((3, 3)), np.zeros((3, 3))
     everyone = np.concatenate(GROUPS)
     share = np.array([(everyone == name).mean() for name in names])
     conflicts, capped, floored = 0, False, False
@@ -134,8 +135,11 @@ def test_numpy_finds_the_same_models(engine: str, alpha: float, cap: float) -> N
         risk = by_group / len(everyone) / share
         excess = risk[:, None] - risk[None, :] - bound  # row: the group whose loss is larger
         np.fill_diagonal(excess, -np.inf)
-        lam = np.clip(lam + lr_dual * excess, 0, cap)
-        used = np.clip(np.where(np.isfinite(excess), lam + damping * excess, 0), 0, cap)
+        overshot += (side > 0) & (excess < 0)
+        side, falls = np.sign(excess), 1 + overshot
+        lam = np.clip(lam + lr_dual / falls * excess, 0, cap)
+        more = damping / np.sqrt(falls) * excess
+        used = np.clip(np.where(np.isfinite(excess), lam + more, 0), 0, cap)
         capped |= bool((used == cap).any())
         other = share[None, :] / (share[:, None] + share[None, :])  # a pays b's part, b pays a's
         price = ((used - used.T) * other).sum(1)
@@ -169,13 +173,12 @@ def test_a_bound_that_is_never_reached_gives_fedfv(
         assert not any(found.history["price"])
 
 
-def test_one_group_and_groups_that_are_too_small_give_fedfv(engine: str) -> None:
+def test_one_group_gives_fedfv_and_groups_that_are_too_small_are_refused(engine: str) -> None:
     expected = limits.train(eh.FedFV(), engine, grouped()).params
     one = limits.federation(group=[["u"] * size for size in limits.SIZES])
     limits.assert_identical(limits.train(eh.MFairFL(0), engine, one).params, expected)
-    small = limits.train(eh.MFairFL(0, smallest=100), engine, grouped())
-    limits.assert_identical(small.params, expected)
-    assert set(small.history["small_cells"]) == {3}
+    with pytest.raises(ValueError, match="nothing to compare: fewer than two groups have 100"):
+        limits.train(eh.MFairFL(0, smallest=100), engine, grouped())
 
 
 def test_without_conflicts_it_is_the_constraint_on_fedavg(engine: str) -> None:
@@ -264,7 +267,7 @@ def test_it_closes_the_gap_that_fedfv_leaves_and_differs_from_its_parts() -> Non
     for name in ("fedavg", "fedfv", "constraint"):
         assert limits.distance(found["both"].params, found[name].params) > 1e-3
     assert found["watched"].history["group_gap"].iloc[-1] > 0.1
-    assert found["both"].history["group_gap"].iloc[-1] < 0.02
+    assert found["both"].history["group_gap"].iloc[-100:].mean() < 0.025  # FedFV's steps jump
 
 
 def test_runs_of_several_settings_are_those_of_each_alone() -> None:

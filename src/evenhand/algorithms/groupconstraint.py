@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Info, Memory, State
+from evenhand import tree
+from evenhand.algorithm import Algorithm, Info, Memory, Question, State
 from evenhand.algorithms.averaged import Averaged
 from evenhand.algorithms.cells import (
     by_cell,
     cell_entries,
-    cell_sums,
     cell_totals,
     check_classifier,
     group_count,
@@ -26,6 +26,7 @@ from evenhand.algorithms.fedavg import FedAvg
 from evenhand.algorithms.fedfv import FedFV
 from evenhand.algorithms.fedminmax import FedMinMax
 from evenhand.algorithms.fedprox import FedProx
+from evenhand.algorithms.finalgap import LOCAL_GROUPS, FinalGap, own_sums
 from evenhand.algorithms.prices import LABELS, Dual, Scope
 from evenhand.algorithms.propfair import PropFair
 from evenhand.algorithms.serveroptimizers import ServerOptimizer
@@ -41,8 +42,6 @@ LOSSES = ("group_loss", "loss_parity")
 # methods whose clients minimise a sum to which the constraint's term can be added
 ADDS = (FedAvg, FAFL, PropFair, FedMinMax, FedFV)
 CHANGES = (FedProx, ServerOptimizer, Clipped, Averaged)
-# groups that a client can bound by itself: its memory has one form for every federation
-LOCAL_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -59,11 +58,16 @@ class GroupConstraint(Wrapper):
     sigmoid(s), where s is the log-odds of the favourable class. It returns the statistic summed by
     group and label, at the model received; the server only needs sums. Every bound has a price:
 
-        t_ab <- [t_ab + lr_dual (M_a - M_b - bound)]_+,  at most cap
+        t_ab <- [t_ab + lr_dual / (1 + k) (M_a - M_b - bound)]_+,  at most cap
 
     with which group a pays and group b is paid. The multiplier of the bound is the price times
     n_a n_b / (n_a + n_b), where n is a group's share of the data: steps are as long for small
-    groups as for large ones. Prices start at 0; both steps use the values of one round.
+    groups as for large ones. k counts how often this gap fell from above its bound to below it, so
+    that prices settle. Prices start at 0; both steps use the values of one round. For "group_loss",
+    the weights of the groups' losses are divided by their mean, so that steps keep their length.
+
+    After the last round, all clients are asked for the same sums at the trained model. The history
+    ends with its gap, and a warning says if it exceeds the bound.
 
     Args:
         notion: "demographic_parity", "equal_opportunity", "equalised_odds", "group_loss" or
@@ -75,8 +79,9 @@ class GroupConstraint(Wrapper):
             "columns" compares the values of each column.
         statistic: "hard" bounds the rates of predictions; "soft" those of probabilities, whose
             gradient the prices follow exactly.
-        lr_dual: step of the ascent.
-        damping: how much the current excess adds to a price; it stops prices from swinging.
+        lr_dual: first step of the ascent.
+        damping: how much the current excess adds to a price, at first; it stops prices from
+            swinging.
         cap: the largest price; a bound that cannot be reached would let it grow for ever.
         smallest: groups (with a label, where it counts) of fewer training samples are left out,
             because their rate is mostly chance.
@@ -116,16 +121,16 @@ class GroupConstraint(Wrapper):
         groups = group_count("GroupConstraint", census)
         compared = self._compared(groups, census)
         own = {} if self.scope == "local" else self._dual.first(groups, len(compared.pairs))
-        constants = {
-            "members": compared.members,
-            "pairs": compared.pairs,
-            "samples": census.sizes.sum().double(),
-        }
+        assert census.group_counts is not None
+        sizes = census.group_counts.sum(0).double()
+        if self.scope == "global":
+            self._require_groups(sizes, compared)
+        constants = {"members": compared.members, "pairs": compared.pairs, "sizes": sizes}
         return {**self.inner.init(params, census), "constraint": {**own, **constants}}
 
     def task(self, state: State, ids: Tensor) -> Task:
         own = state["constraint"]
-        sent = ("members", "pairs") if self.scope == "local" else ("price",)
+        sent = ("members", "pairs") if self.scope == "local" else ("price", "scale")
         task = self.inner.task(state, ids)
         return task._replace(shared={**task.shared, **{name: own[name] for name in sent}})
 
@@ -136,7 +141,7 @@ class GroupConstraint(Wrapper):
             return {**after, "constraint": own}, info
         compared = Scope(own["members"], own["pairs"])
         risen = self._dual.risen(
-            own, total["cell_sum"], total["cell_share"], own["samples"], compared
+            own, total["cell_sum"], total["cell_share"], own["sizes"], compared
         )
         info = {
             **info,
@@ -155,19 +160,21 @@ class GroupConstraint(Wrapper):
     def start(self, task: Task, memory: Memory) -> Tree:
         variables = self.inner.start(task, memory)
         # objective sees no memory, so that the prices go along as a variable that does not move
-        return variables | ({"price": memory["price"]} if self.scope == "local" else {})
+        return variables | ({"paid": memory["paid"]} if self.scope == "local" else {})
 
     def rates(self, task: Task) -> dict[str, Tensor]:
-        still = {"price": torch.zeros_like(task.shared["lr"])} if self.scope == "local" else {}
+        still = {"paid": torch.zeros_like(task.shared["lr"])} if self.scope == "local" else {}
         return {**self.inner.rates(task), **still}
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         once = remembering(model)  # the term needs no second pass through the network
         value = self.inner.objective(once, variables, batch, task)
-        table = variables["price"].detach() if self.scope == "local" else task.shared["price"]
+        paid = tree.map(torch.detach, variables["paid"]) if self.scope == "local" else task.shared
         smooth = "loss" if self.notion in LOSSES else "soft"
-        paid = by_cell(table, batch) * statistics(once, variables["model"], batch, smooth)
-        return value + mean(paid, batch)
+        values = statistics(once, variables["model"], batch, smooth)
+        value = value + mean(by_cell(paid["price"], batch) * values, batch)
+        scale: Tensor = paid["scale"]
+        return value * scale
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
@@ -184,15 +191,15 @@ class GroupConstraint(Wrapper):
         if self.scope == "global":
             return inner
         own = self._dual.first(LOCAL_GROUPS, LOCAL_GROUPS)
-        dtype = next(iter(params.values())).dtype
-        return {**inner, "price": own.pop("price").to(dtype), "constraint": own}
+        return {**inner, **_paid(own, next(iter(params.values())).dtype)}
 
     def entries(self, asked: Asked) -> Entries:
         entries = self.inner.entries(asked)
         if self.scope == "local":
             return entries
         # a client whose samples have a price may move further than the others
-        dear = 1 + float(asked.task.shared["price"].abs().max())
+        price, scale = asked.task.shared["price"], asked.task.shared["scale"]
+        dear = max(1.0, (1 + float(price.abs().max())) * float(scale))
         delta = replace(entries["delta"], slack=entries["delta"].slack * dear)
         return {**entries, "delta": delta, **cell_entries(asked, self._bounded)}
 
@@ -202,15 +209,30 @@ class GroupConstraint(Wrapper):
             instead = 'notion="group_loss", FedMinMax or AgnosticFedAvg'
             check_classifier(f'GroupConstraint("{self.notion}")', model, instead)
 
+    # ---- the trained model
+
+    def question(self, moment: str = "before") -> Question | None:
+        if moment != "end":
+            return super().question(moment)
+        return FinalGap(self._dual, self._bounded, self.scope == "local")
+
     # ---- parts
 
     def _risen(self, model: Model, params: Tree, data: Batch, task: Task, memory: Memory) -> Memory:
         """Return a client's own prices after a round."""
-        values = statistics(model, params, data, self._bounded)
-        total, count = (sums.double() for sums in cell_sums(values, data, LOCAL_GROUPS))
-        compared = Scope(task.shared["members"].double(), task.shared["pairs"].double())
-        own = self._dual.risen(memory["constraint"], total, count, count.sum(), compared)
-        return {"price": own.pop("price").to(memory["price"].dtype), "constraint": own}
+        total, count, compared = own_sums(model, params, data, task, self._bounded)
+        before = {**memory["constraint"], **tree.to(memory["paid"], torch.float64)}
+        own = self._dual.risen(before, total, count, count.sum(1), compared)
+        return _paid(own, memory["paid"]["price"].dtype)
+
+    def _require_groups(self, sizes: Tensor, compared: Scope) -> None:
+        """Raise a ValueError if every group, or all but one, has too few samples."""
+        enough = compared.members @ sizes >= self.smallest
+        if len(sizes) > 1 and not bool((enough[:, None] & enough & (compared.pairs > 0)).any()):
+            raise ValueError(
+                "there is nothing to compare: fewer than two groups have"
+                f" {self.smallest:g} training samples; lower smallest, or merge groups"
+            )
 
     @property
     def _bounded(self) -> str:
@@ -219,6 +241,7 @@ class GroupConstraint(Wrapper):
 
     @property
     def _dual(self) -> Dual:
+        """The rule by which prices follow the gaps."""
         return Dual(
             self.notion,
             self.bound,
@@ -243,6 +266,12 @@ class GroupConstraint(Wrapper):
         rest = LOCAL_GROUPS - len(found.pairs)
         members = F.pad(found.members, (0, LOCAL_GROUPS - groups, 0, rest))
         return Scope(members, F.pad(found.pairs, (0, rest, 0, rest)))
+
+
+def _paid(own: Tree, dtype: torch.dtype) -> Memory:
+    """Return what a client remembers: what its samples pay, and how that came about."""
+    paid = {name: own.pop(name).to(dtype) for name in ("price", "scale")}
+    return {"paid": paid, "constraint": own}
 
 
 def refuse_unfit(method: Algorithm) -> None:

@@ -106,6 +106,10 @@ class Forwarding(Algorithm, Question, Weighting, Reporting):
         question = self._method.question()
         return state if question is None else question.learn(state, replies)
 
+    def final(self, state: State, replies: Replies) -> Info:
+        question = self._method.question()
+        return {} if question is None else question.final(state, replies)
+
     def answer_entries(self, asked: Asked) -> Entries:
         question = self._method.question()
         return {} if question is None else question.answer_entries(asked)

@@ -100,6 +100,20 @@ class Notes:
                 history.append(row)
 
 
+def columns_of(rows: Rows, info: Row | list[Row], runs: int) -> list[Columns]:
+    """Return a method's metrics of some runs of a stack: stacked, or in a list."""
+    if not isinstance(info, list):
+        return [(None if rows is None else rows.tolist(), dict(info))]
+    listed = range(runs) if rows is None else rows.tolist()
+    return [([run], dict(one)) for run, one in zip(listed, info, strict=True)]
+
+
+def add_to_last(histories: list[list[Row]], runs: list[int] | None, columns: Row) -> None:
+    """Add metrics of the trained models to the last rows; see ``Notes.add``."""
+    chosen = histories if runs is None else [histories[run] for run in runs]
+    _put([history[-1] for history in chosen if history], columns)
+
+
 def _put(rows: list[Row], columns: Row) -> None:
     for name, values in columns.items():
         values = values.tolist() if isinstance(values, Tensor) else values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -16,10 +16,11 @@ from evenhand.cohort import Draw, Full, Uniform
 from evenhand.data.population import Census, Population
 from evenhand.engines.work import Ask, Train, Work
 from evenhand.local import LocalSGD
+from evenhand.messages import Survey
 from evenhand.metrics.scores import Row
 from evenhand.training.bounds import of_history, unmet
-from evenhand.training.history import Columns, Notes, Rows
-from evenhand.training.server import Cohorts, Server
+from evenhand.training.history import Columns, Notes, Rows, add_to_last
+from evenhand.training.server import Answers, Cohorts, Server
 from evenhand.training.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -70,15 +71,28 @@ class Rounds:
             else:
                 self._report(t + 1)
         self.notes.settle(rounds)
+        self._final(rounds)
         for history in server.histories:
             warn_of_missing(history, server.here)
             if text := unmet(of_history(history)):
-                log.warning("%s; allow a larger gap, train longer, or raise cap", text)
+                log.warning("%s; allow a larger one, train longer, or raise cap", text)
         last = server.algorithm.local_work().last
         if last is not None and server.client_at_last is not None:
             everyone = Full().draw(self.census, self.settings.seed, rounds)
             work = Train(server.client_at_last, last.local_work().solver(server.local, rounds))
             server.finish(work, everyone, rounds)
+
+    def _final(self, rounds: int) -> None:
+        """Ask the question about the trained models, and add the metrics to the last row."""
+        server = self.server
+        found = server.asking("end")
+        if found is None:
+            return
+        asking, survey = found
+        survey = survey._replace(shared={**survey.shared, "model": server.models(asking)})
+        for rows, answers in self._answered(asking, survey, rounds, "end", None):
+            for runs, numbers in server.final(rows, answers):
+                add_to_last(server.histories, runs, numbers)
 
     # ---- one round
 
@@ -127,8 +141,14 @@ class Rounds:
         found = server.asking(moment)
         if found is None:
             return
-        asking, survey = found
-        kind = (survey.part, moment)
+        for rows, answers in self._answered(*found, t, moment, trained):
+            server.learn(rows, answers, moment)
+
+    def _answered(
+        self, asking: Rows, survey: Survey, t: int, moment: str, trained: list[Cohorts] | None
+    ) -> Iterator[tuple[Rows, Answers]]:
+        """Yield the answers to a question, cohort by cohort."""
+        server, kind = self.server, (survey.part, moment)
         if kind not in self._asks:
             self._require(survey.part)
             self._asks[kind] = Ask(server.client, *kind)
@@ -138,7 +158,7 @@ class Rounds:
                 continue
             task = server.sent(server.asked(survey, asking, rows, draw.ids), rows, draw, t)
             answers = server.exchange(self._asks[kind], task, draw.ids, t, rows)
-            server.learn(rows, answers, moment)
+            yield rows, answers
             self.notes.silent(server.missing(rows, draw, answers))
 
     def _require(self, part: str) -> None:

@@ -28,6 +28,7 @@ from evenhand.training.evaluation import Judge
 from evenhand.training.history import Columns, Missing, Rows
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
+from evenhand.tree import Tree
 
 
 class Cohorts(NamedTuple):
@@ -88,6 +89,14 @@ class Server(ABC):
     @abstractmethod
     def learn(self, rows: Rows, answers: Answers, moment: str) -> None:
         """Pass the method the answers to its question."""
+
+    @abstractmethod
+    def models(self, rows: Rows) -> Tree:
+        """Return the trained models."""
+
+    @abstractmethod
+    def final(self, rows: Rows, answers: Answers) -> list[Columns]:
+        """Return the method's metrics of the trained models, from answers about them."""
 
     @abstractmethod
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
@@ -199,6 +208,15 @@ class SingleServer(Server):
         question = self.algorithm.question(moment)
         assert question is not None
         self.state = question.learn(self.state, answers.replies)
+
+    def models(self, rows: Rows) -> Tree:
+        return self.algorithm.result(self.state)
+
+    def final(self, rows: Rows, answers: Answers) -> list[Columns]:
+        question = self.algorithm.question("end")
+        if question is None or not len(answers.replies.ids):
+            return []
+        return [(None, question.final(self.state, answers.replies))]
 
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
         replies = answers.replies

@@ -19,7 +19,7 @@ from evenhand.messages import Replies, Survey, Task
 from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
 from evenhand.training.evaluation import Judge
-from evenhand.training.history import Columns, Missing, Rows
+from evenhand.training.history import Columns, Missing, Rows, columns_of
 from evenhand.training.server import Answers, Cohorts, Server, as_pair, with_round
 from evenhand.training.stacks.cohorts import grouped, merged, places
 from evenhand.training.stacks.evaluation import Evaluations, OneRun
@@ -27,6 +27,7 @@ from evenhand.training.stacks.hyperparameters import ClientView, with_numbers
 from evenhand.training.stacks.plan import Stack
 from evenhand.training.stacks.states import States, joined, plain_to_cpu, some_rows
 from evenhand.training.start import to_server
+from evenhand.tree import Tree
 
 
 class StackServer(Server):
@@ -131,6 +132,15 @@ class StackServer(Server):
             self.states.put(some, state)
         self.evaluations.forget()
 
+    def models(self, rows: Rows) -> Tree:
+        return self.evaluations.models(rows)
+
+    def final(self, rows: Rows, answers: Answers) -> list[Columns]:
+        found: list[Columns] = []
+        for some, info in self._received("question:end.final", rows, answers):
+            found += columns_of(some, info, self.runs)
+        return found
+
     # ---- training
 
     def step(self, rows: Rows, answers: Answers) -> list[Columns]:
@@ -140,12 +150,11 @@ class StackServer(Server):
                 pairs = [as_pair(self.algorithm, one) for one in answer]
                 states, infos = zip(*pairs, strict=True)
                 self.states.put(some, list(states))
-                runs = range(self.runs) if some is None else some.tolist()
-                found += [([run], dict(info)) for run, info in zip(runs, infos, strict=True)]
+                found += columns_of(some, list(infos), self.runs)
             else:
                 state, info = as_pair(self.algorithm, answer)
                 self.states.put(some, state)
-                found.append((None if some is None else some.tolist(), dict(info)))
+                found += columns_of(some, info, self.runs)
         self.evaluations.forget()
         return found
 
