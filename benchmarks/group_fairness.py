@@ -48,6 +48,7 @@ METHODS: dict[str, eh.Algorithm] = {
     "FedFB EOdds": eh.FedFB(notion="equalised_odds"),
     "Reweighed, global": eh.Reweighed(scope="global"),
     "Reweighed, local": eh.Reweighed(scope="local"),
+    "FCFL, local DP": eh.FCFL("demographic_parity", bound=BOUND, minimax_rounds=40),
     "GroupConstraint local DP": eh.GroupConstraint(
         "demographic_parity", bound=BOUND, scope="local"
     ),

@@ -671,3 +671,16 @@ def test_a_client_bounds_sixteen_groups_at_most() -> None:
 def test_wrong_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         eh.GroupConstraint(**settings)
+
+
+def test_stacked_runs_end_with_the_gaps_of_each_alone() -> None:
+    fed = weakly_told(clients=5)
+    methods = [eh.GroupConstraint("demographic_parity", bound) for bound in (0.05, 0.3)]
+    settings: dict[str, Any] = {"rounds": 4, "local": eh.LocalSGD(lr=0.3, steps=1)}
+    stacked = eh.fit_many(
+        binary.module(), fed, [eh.Run(method, seed=5) for method in methods], **settings
+    )
+    for method, found in zip(methods, stacked, strict=True):
+        alone = binary.train(method, "vmap", fed, **settings)
+        assert found.history["final_gap"].iloc[-1] == near(alone.history["final_gap"].iloc[-1])
+        assert found.history["final_gap"].iloc[-1] == near(gap_of(found, fed))

@@ -43,7 +43,7 @@ class MFairFL(Forwarding):
         smallest: groups of fewer training samples are left out.
         smoothing: how much the sums of earlier rounds count, for small cohorts.
         alpha: share of participants with the largest losses whose updates stay unchanged; 1, with
-            tau = 0, gives the constraint on the plain mean.
+            tau = 0, gives the constraint on the unweighted mean.
         tau: rounds for which updates of absent clients are remembered; 0 forgets them.
     """
 

@@ -75,7 +75,8 @@ class Rounds:
         for history in server.histories:
             warn_of_missing(history, server.here)
             if text := unmet(of_history(history)):
-                log.warning("%s; allow a larger one, train longer, or raise cap", text)
+                name = type(server.algorithm).__name__
+                log.warning("%s: %s; allow a larger one, train longer, or raise cap", name, text)
         last = server.algorithm.local_work().last
         if last is not None and server.client_at_last is not None:
             everyone = Full().draw(self.census, self.settings.seed, rounds)
