@@ -191,6 +191,45 @@ def test_the_group_whose_cases_are_missed_is_named_and_accuracy_beside_it():
     )
 
 
+def with_missed(north, south):
+    """Predictions for 500 positive and 500 negative samples of each group, with missed cases."""
+    missed = [np.repeat([0, 1], [count, 500 - count]) for count in (north, south)]
+    negatives = np.zeros(500, int)
+    return np.concatenate([negatives, missed[0], negatives, missed[1]])
+
+
+def test_methods_with_a_clearly_smaller_gap_are_named_beside_it_with_theirs():
+    label, group = np.tile(np.repeat([0, 1], 500), 2), np.repeat([0, 1], 1000)
+    predictions = {  # gaps of 30, 2, 10 and 27 points
+        "fedavg": [with_missed(50, 200)],
+        "equal": [with_missed(100, 110)],
+        "better": [with_missed(100, 150)],
+        "alike": [with_missed(50, 185)],
+    }
+    names = ("north", "south")
+    study = study_of(predictions, label, np.zeros(2000, np.int64), group, names)
+    views = analyse(study).groups["group"]
+    shown = {}
+    for name in predictions:
+        value, low, high = (100 * end for end in views[name].gaps["equal opportunity"].interval)
+        shown[name] = f"{value:.0f} [{low:.0f}, {high:.0f}]"
+    line = answer_of(study).sentences[0]
+    assert f"({shown['equal']} with equal, {shown['better']} with better)" in line
+    assert "alike" not in line  # 27 lies within the interval of 30
+
+
+def test_the_short_output_has_a_table_of_gaps_where_there_is_a_positive_label():
+    study = grouped([[(500, 100), (500, 150)], [(900, 30), (100, 60)]])
+    text = repr(analyse(study))
+    assert "Largest gaps between groups in the rates of label yes, points" in text
+    # selected 450 of 1000 and 70 of 1000; found 350 of 500 and 40 of 100; wrongly 100 of 500 and
+    # 30 of 900
+    row = next(line for line in text.splitlines() if "38.0" in line)
+    assert row.split()[-3:] == ["38.0", "30.0", "16.7"]
+    few = repr(analyse(grouped([[(3, 1), (3, 1)], [(3, 1), (3, 1)]])))
+    assert "Largest gaps" not in few
+
+
 def test_false_alarms_are_told_of_where_cases_are_found_alike():
     study = grouped([[(500, 150), (500, 100)], [(500, 25), (500, 100)]])
     line = answer_of(study).sentences[0]

@@ -56,7 +56,8 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
 
 def _smaller(gap: Gap, others: Mapping[str, GroupView] | None) -> str:
     """The methods whose gap in the same rate lies below the interval of this one."""
-    same = {label: view.gaps[gap.kind] for label, view in (others or {}).items()}
+    views = (others or {}).items()
+    same = {label: view.gaps[gap.kind] for label, view in views if gap.kind in view.gaps}
     below = {label: one for label, one in same.items() if one.interval.value < gap.interval.low}
     smallest = sorted(below, key=lambda label: below[label].interval.value)[:MOST]
     told = (

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from evenhand.metrics.group_rates import Gap
 from evenhand.studies.analysis.comparison import Comparison, columns
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.runs.study import Study
@@ -33,7 +34,7 @@ def show_brief(
     for line in marks_legend(study, comparison):
         console.print(line, style="dim", highlight=False)
     positive = next((view.positive for view in groups.values()), None)
-    if positive is not None:
+    if positive is not None and any(view.gaps for view in groups.values()):
         about = f"Largest gaps between groups in the rates of label {positive}, points"
         console.print(about, style="italic", highlight=False, markup=False)
         console.print(brief_gaps(groups))
@@ -70,7 +71,11 @@ def brief_gaps(groups: Mapping[str, GroupView]) -> Table:
     for heading in GAPS.values():
         table.add_column(heading, no_wrap=True, justify="right")
     for label, view in groups.items():
-        values = (view.gaps[kind].interval.value for kind in GAPS)
-        cells = ("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values)
-        table.add_row(escape(label), *cells)
+        table.add_row(escape(label), *(_points(view.gaps.get(kind)) for kind in GAPS))
     return table
+
+
+def _points(gap: Gap | None) -> str:
+    return (
+        "-" if gap is None or math.isnan(gap.interval.value) else f"{100 * gap.interval.value:.1f}"
+    )
