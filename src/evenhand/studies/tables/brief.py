@@ -70,7 +70,9 @@ def brief_gaps(groups: Mapping[str, GroupView]) -> Table:
     for heading in GAPS.values():
         table.add_column(heading, no_wrap=True, justify="right")
     for label, view in groups.items():
-        values = (view.gaps[kind].interval.value for kind in GAPS)
+        # groups that are all too small have no gap
+        known = (view.gaps.get(kind) for kind in GAPS)
+        values = (math.nan if gap is None else gap.interval.value for gap in known)
         cells = ("-" if math.isnan(value) else f"{100 * value:.1f}" for value in values)
         table.add_row(escape(label), *cells)
     return table
