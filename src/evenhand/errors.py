@@ -84,7 +84,7 @@ def require_number(name: str, value: object, interval: str, hint: str = "") -> N
     if isinstance(value, Real) and not isinstance(value, bool) and inside(_as_float(value)):
         return
     if isinstance(value, str) and inside(number := _as_float(value)):
-        hint = f"write it as a number: {number!r}"
+        hint = f"write it as a number: {number:.12g}"
     if high < inf:
         wanted = f"in {interval}"
     else:
