@@ -16,7 +16,9 @@ from evenhand.errors import (
     is_expected,
     is_out_of_memory,
     require,
+    require_choice,
     require_kind,
+    require_number,
     require_whole,
     unknown,
 )
@@ -35,6 +37,27 @@ def test_the_nearest_name_is_given_whatever_its_case() -> None:
     assert unknown("algorithm", "QFFL", known) == "unknown algorithm 'QFFL'; did you mean 'qffl'?"
     assert unknown("algorithm", "x", known) == "unknown algorithm 'x'; choose from fedavg, qffl"
     assert unknown("keyword", "x", ()) == "unknown keyword 'x'; it has none"
+
+
+def test_a_number_in_quotes_is_given_without() -> None:
+    with pytest.raises(ValueError, match=r"got '\.2'; write it as a number: 0\.2$"):
+        require_number("val of split", ".2", "[0, 1)", "it is a share")
+    with pytest.raises(ValueError, match=r"got '2'; it is a share$"):  # no share either
+        require_number("val of split", "2", "[0, 1)", "it is a share")
+    for value in ("many", "nan", ""):
+        with pytest.raises(ValueError, match=r"a finite number >= 0, got '\w*'$"):
+            require_number("alpha", value, "[0, inf)")
+
+
+def test_a_choice_in_another_spelling_is_given_as_it_is_written() -> None:
+    known = ("equalised_odds", "client_parity")
+    for name in ("equalized-odds", "Equalised odds"):
+        with pytest.raises(ValueError, match=f"got '{name}'; write \"equalised_odds\"$"):
+            require_choice("notion", name, known)
+    with pytest.raises(ValueError, match=r"got 'odds'$"):
+        require_choice("notion", "odds", known)
+    with pytest.raises(ValueError, match=r'write "equal_opportunity"$'):
+        eh.FairFed(notion="equal-opportunity")
 
 
 def _raised(function: Callable[[], object]) -> BaseException:

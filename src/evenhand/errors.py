@@ -15,6 +15,7 @@ from __future__ import annotations
 import difflib
 import dis
 import os
+import re
 import resource
 import sysconfig
 from collections.abc import Collection
@@ -74,12 +75,16 @@ def require_whole(name: str, value: object, least: int, optional: bool = False) 
 def require_number(name: str, value: object, interval: str, hint: str = "") -> None:
     """Raise a ValueError unless ``value`` is a number in ``interval``: "[0, inf)", "(0, 1]"."""
     low, high = (float(end) for end in interval[1:-1].split(","))
-    # NaN lies in no interval
-    number = _as_float(value) if isinstance(value, Real) and not isinstance(value, bool) else nan
-    if (low <= number if interval[0] == "[" else low < number) and (
-        number <= high if interval[-1] == "]" else number < high
-    ):
+
+    def inside(number: float) -> bool:  # NaN lies in no interval
+        return (low <= number if interval[0] == "[" else low < number) and (
+            number <= high if interval[-1] == "]" else number < high
+        )
+
+    if isinstance(value, Real) and not isinstance(value, bool) and inside(_as_float(value)):
         return
+    if isinstance(value, str) and inside(number := _as_float(value)):
+        hint = f"write it as a number: {number:.12g}"
     if high < inf:
         wanted = f"in {interval}"
     else:
@@ -94,6 +99,8 @@ def _as_float(value: Any) -> float:
         return float(value)
     except OverflowError:  # a whole number of hundreds of digits
         return inf if int(value) > 0 else -inf
+    except ValueError:  # text
+        return nan
 
 
 def brief(value: object, most: int = 60) -> str:
@@ -138,7 +145,18 @@ def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise a ValueError unless ``value`` is one of ``choices``."""
     if value not in choices:
         listed = " or ".join((", ".join(f'"{c}"' for c in choices[:-1]), f'"{choices[-1]}"'))
-        raise ValueError(f"{name} must be {listed}, got {brief(value)}")
+        same = [choice for choice in choices if plain(choice) == plain(str(value))]
+        hint = f'; write "{same[0]}"' if same else ""
+        raise ValueError(f"{name} must be {listed}, got {brief(value)}{hint}")
+
+
+def plain(text: str) -> str:
+    """Return a name in one spelling: lower case, British, words separated by spaces.
+
+    >>> plain("Equalized-odds"), plain("false_positive parity")
+    ('equalised odds', 'false positive parity')
+    """
+    return " ".join(re.split(r"[\s_-]+", text.lower().strip())).replace("equalized", "equalised")
 
 
 def require_kind(name: str, value: object, kind: type, example: str) -> None:

@@ -49,6 +49,7 @@ class Model:
         self.dtype, self.device = first.dtype, first.device
         # whether outputs are class scores, so that accuracy is defined; set by check()
         self.classifies = False
+        self.classes = 0  # 2 for one output; 0 if unknown, or not a classifier; set by check()
         # whether training draws random numbers (dropout); set by check()
         self.stochastic = False
         self.precision = "fp32"  # of matrix products; see with_precision
@@ -254,6 +255,8 @@ class Model:
             and not batch.y.is_floating_point()
         )
         self.classifies = named or (scores and self.loss_function is not losses.mse)
+        outputs = 2 if losses.single_output(output) else output.shape[1]
+        self.classes = outputs if self.classifies else 0
         if not values.requires_grad:
             raise ValueError(
                 "the loss does not depend on the module's parameters, so nothing would be trained;"

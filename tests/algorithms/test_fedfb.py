@@ -360,8 +360,16 @@ def test_it_refuses_data_without_groups_and_regression() -> None:
 
 def test_demographic_parity_from_losses_refuses_more_than_two_classes() -> None:
     fed = limits.federation(group=[np.arange(size) % 2 for size in limits.SIZES])
-    with pytest.raises(Exception, match='needs two classes, the model has 3; use statistic="soft"'):
-        limits.train(eh.FedFB("demographic_parity"), fed=fed)
+    rounds: list[int] = []
+    with pytest.raises(
+        ValueError,
+        match=r"^FedFB's demographic parity from losses needs two classes, the model has 3; use"
+        r' statistic="soft"$',
+    ):
+        limits.train(
+            eh.FedFB("demographic_parity"), fed=fed, progress=lambda done, _: rounds.append(done)
+        )
+    assert not rounds
     for method in (eh.FedFB("demographic_parity", statistic="soft"), eh.FedFB()):
         assert limits.train(method, fed=fed).params
 

@@ -13,7 +13,8 @@ import torch
 import evenhand as eh
 from evenhand.cli.thresholds import NOTIONS
 from evenhand.metrics import threshold_search
-from evenhand.training.directory import SCORED, THRESHOLDS
+from evenhand.training.directory import MODEL, SCORED, THRESHOLDS
+from evenhand.training.manifest import MANIFEST
 from tests.support.commands import invoke
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,10 +58,6 @@ def test_found_printed_saved_and_verified(run: Path) -> None:
     assert str(found) in out
     assert found == eh.load(run).trial("fedavg").thresholds("equal opportunity")
     assert eh.verify(run).whole
-    (run / "fedavg" / THRESHOLDS).write_text("{}")
-    assert not eh.verify(run).whole
-    with pytest.raises(eh.RunError, match=r"thresholds\.json is damaged"):
-        eh.load(run)
 
 
 def test_predictions_of_a_run_on_disk_use_what_was_saved(run: Path) -> None:
@@ -135,7 +132,116 @@ def test_training_again_forgets_thresholds(tmp_path: Path) -> None:
     assert eh.load(tmp_path / "one").trial().decision is not None
 
 
+def test_a_deleted_file_is_as_if_there_were_none_and_verify_says_so(run: Path) -> None:
+    assert invoke("thresholds", str(run), "-q")[0] == 0
+    path = run / "fedavg" / THRESHOLDS
+    path.unlink()
+    assert eh.load(run).trial("fedavg").decision is None
+    assert invoke("verify", str(run)) == (
+        1,
+        "",
+        f"{path} is damaged: it is missing, so predictions compare with 0.5; find them again with:"
+        f" evenhand thresholds {run}, or remove them with --remove\n",
+    )
+    assert invoke("report", str(run), "-q", "--out", str(run.parent / "report.html")) == (0, "", "")
+    assert invoke("thresholds", str(run), "-q") == (0, "", "")
+    assert path.exists()
+    assert eh.verify(run).whole
+
+
+@pytest.mark.parametrize("content", [b"{}", b"\xff", b""])
+def test_a_damaged_file_matters_only_to_those_who_need_it(
+    run: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert invoke("thresholds", str(run), "-q")[0] == 0
+    path, model = run / "fedavg" / THRESHOLDS, run / "fedavg" / MODEL
+    path.write_bytes(content)
+    again = f"find them again with: evenhand thresholds {run}"
+    trial = eh.load(run).trial("fedavg")
+    for need in (lambda: trial.decision, lambda: trial.using(trial.decision)):
+        with pytest.raises(eh.RunError, match=r"thresholds\.json is damaged: it has ") as error:
+            need()
+        assert str(error.value).endswith(f"; {again}")
+        assert len(str(error.value).splitlines()) == 1
+    assert trial.thresholds("accuracy").notion == "accuracy"
+    code, _, err = invoke("verify", str(run))
+    assert (code, again in err) == (1, True)
+    assert invoke("report", str(run), "-q", "--out", str(run.parent / "report.html")) == (0, "", "")
+    written = model.stat().st_mtime_ns
+    code, _, _ = invoke("resume", str(run))
+    assert (code, model.stat().st_mtime_ns) == (0, written)  # the model is not trained again
+    assert f"{path} is damaged: it has " in caplog.text
+    assert invoke("thresholds", str(run), "-q") == (0, "", "")
+    assert eh.verify(run).whole
+    assert eh.load(run).trial("fedavg").decision is not None
+
+
+def test_a_damaged_file_of_an_earlier_format_is_named(run: Path) -> None:
+    (run / "fedavg" / THRESHOLDS).write_text("{}")
+    for path in (run / "fedavg" / MANIFEST, run / MANIFEST):
+        path.unlink()
+    about = json.loads((run / "about.json").read_text())
+    (run / "about.json").write_text(json.dumps({**about, "sealed": False}))
+    with pytest.raises(eh.RunError, match=r"damaged: this is not the JSON of .*; find them again"):
+        _ = eh.load(run).trial("fedavg").decision
+
+
+def test_thresholds_are_removed_with_their_entry(run: Path) -> None:
+    none = "There are no thresholds to remove; predictions compare with 0.5 already.\n"
+    assert invoke("thresholds", str(run), "--remove") == (0, none, "")
+    path = run / "fedavg" / THRESHOLDS
+    for damaged in (False, True):
+        assert invoke("thresholds", str(run), "-q")[0] == 0
+        if damaged:
+            path.write_text("{")
+        assert invoke("thresholds", str(run), "--remove") == (
+            0,
+            f"Predictions compare with 0.5 again. Removed:\n  {path}\n",
+            "",
+        )
+        assert not path.exists()
+        assert eh.verify(run).whole
+        assert eh.load(run).trial("fedavg").decision is None
+    assert invoke("thresholds", str(run), "--remove", "-q") == (0, "", "")
+    code, _, err = invoke("thresholds", str(run), "--remove", "--notion", "accuracy")
+    assert (code, "--remove finds no thresholds; drop --notion" in err) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["equalized-odds", "Equalised_Odds", "equalised odds"])
+def test_a_notion_in_any_spelling(run: Path, name: str) -> None:
+    code, out, _ = invoke("thresholds", str(run), "--notion", name, "--no-save")
+    assert code == 0
+    assert out.startswith("Thresholds by group for equalised odds,")
+
+
+def test_the_most_accurate_common_threshold_of_a_run_without_groups(tmp_path: Path) -> None:
+    roles, run = ROLES[:2] + ROLES[4:], str(tmp_path / "plain")
+    given = ("--algorithm", "fedavg", *QUICK, "--out", run)
+    assert invoke("run", *DATA, *roles, *given)[0] == 0
+    code, out, err = invoke("thresholds", run, "--common", "--notion", "accuracy")
+    assert (code, err) == (0, "")
+    assert out.startswith("One common threshold for accuracy, found on validation data")
+    assert eh.load(run).trial("fedavg").decision is not None
+    code, _, err = invoke("thresholds", run, "--common")
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "name their column with --group, or use by='client' (--by client)" in err
+
+
+def test_a_method_for_groups_names_the_option_that_is_missing(tmp_path: Path) -> None:
+    roles = ROLES[:2] + ROLES[4:]
+    for method in ("groupconstraint", "fedminmax"):
+        given = ("--algorithm", method, *QUICK, "--out", str(tmp_path / method))
+        code, _, err = invoke("run", *DATA, *roles, *given)
+        assert (code, len(err.splitlines())) == (1, 1)
+        assert "or --group on the command line" in err
+
+
 # ---- refusals
+
+
+def test_unknown_notions_are_refused_with_the_choices(run: Path) -> None:
+    code, _, err = invoke("thresholds", str(run), "--notion", "equal-odds")
+    assert (code, "unknown notion 'equal-odds'; did you mean 'equalised-odds'?" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,11 @@ def test_a_missing_column_is_named() -> None:
         ),
         ("test = 0.25", "tset = 0.25", "unknown entry 'tset'; did you mean 'test'?"),
         ("std = 10", "std = 0", "std of 'age' must be a finite number > 0, got 0"),
-        ("mean = 50", 'mean = "50"', "mean of 'age' must be a finite number, got '50'"),
+        (
+            "mean = 50",
+            'mean = "50"',
+            "mean of 'age' must be a finite number, got '50'; write it as a number: 50",
+        ),
         (
             "mean = 50, ",
             "",

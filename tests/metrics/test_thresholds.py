@@ -19,7 +19,8 @@ from evenhand.errors import RunError
 from evenhand.metrics.calibration import BINS, EDGES
 from evenhand.metrics.cuts import HALF, accepted, chances
 from evenhand.metrics.threshold_search import NOTIONS, find_thresholds, notion_of
-from evenhand.metrics.thresholds import LAWFUL, Thresholds
+from evenhand.metrics.threshold_words import LAWFUL
+from evenhand.metrics.thresholds import Thresholds
 from evenhand.metrics.uncertainty import wilson
 
 Ints = NDArray[np.int64]
@@ -267,6 +268,10 @@ def test_the_most_accurate_common_cut_of_all(seed: int, notion: str, bound: floa
         if 0 < (counts.sum(1) * chance).sum() < counts.sum():
             accuracies.append(right(counts, chance))
             gaps.append(gap_of(counts, chance, notion) if NOTIONS[notion] else 0.0)
+    positive = counts[:, 1].sum() / counts.sum()
+    constant = min(max(positive, 1 - positive), max(accuracies))
+    useful = np.array(accuracies) >= (constant + max(accuracies)) / 2 - 1e-9
+    accuracies, gaps = (np.array(values)[useful].tolist() for values in (accuracies, gaps))
     limit = max(bound, min(gaps)) + 1e-9
     assert found.reached == (min(gaps) <= bound + 1e-9)
     allowed = [value for value, gap in zip(accuracies, gaps, strict=True) if gap <= limit]
@@ -380,15 +385,18 @@ def test_words_state_gap_cost_and_law() -> None:
 
 
 def test_one_group_cannot_be_equal() -> None:
-    with pytest.raises(ValueError, match=r"at least 2 groups with 1 validation .* is only g0"):
+    with pytest.raises(
+        ValueError,
+        match='at least 2 groups with 1 validation sample for each rate; only group "g0" has that',
+    ):
         found_in(SEPARATED[:1], "equalised odds")
     assert found_in(SEPARATED[:1], "accuracy").rules == (((1.0, 0.5),),)
 
 
 def test_no_samples_at_all() -> None:
-    with pytest.raises(ValueError, match=r"at least 2 groups .* there is none"):
+    with pytest.raises(ValueError, match=r"at least 2 groups .* no group has that many"):
         found_in(np.zeros_like(SEPARATED), "demographic parity")
-    with pytest.raises(ValueError, match=r"at least 1 group with .* there is none"):
+    with pytest.raises(ValueError, match=r"at least 1 group with .* no group has that many"):
         found_in(np.zeros_like(SEPARATED), "accuracy")
 
 
@@ -418,9 +426,57 @@ def test_a_bound_that_no_common_threshold_reaches_is_said_with_the_best_one() ->
     assert not found.reached
     assert found.gap == pytest.approx(0.25)
     assert found.rules == (((1.0, 0.5),),) * 2
-    assert "No common threshold keeps demographic parity within 0.1" in said(found)
-    assert "the smallest gap is 0.250" in said(found)
+    assert (
+        "No useful common threshold keeps demographic parity within 10 percentage points on"
+        " validation data; the smallest gap is 25.0. A threshold is useful if"
+    ) in said(found)
+    # halfway between 40 of 60, which "nobody" gets right, and 60
+    assert "at least 83.3 % there" in said(found)
     assert found_in(SEPARATED, "demographic parity", 0.25, common=True).reached
+
+
+@pytest.mark.parametrize("notion", [notion for notion in NOTIONS if NOTIONS[notion]])
+def test_a_common_threshold_for_a_bound_of_zero_does_not_destroy_the_model(notion: str) -> None:
+    counts = binned(*drawn(11, 2, 2000), 2)
+    found = found_in(counts, notion, 0.0, common=True)
+    best = found_in(counts, "accuracy", common=True).effect_rows[0]["after"]
+    constant = counts.sum((0, 2)).max() / counts.sum()
+    assert found.effect_rows[0]["after"] >= (constant + best) / 2 > constant + 0.05
+    assert not [line for line in found.sentences() if "gets a yes" in line]
+    gap = found.effect_rows[1]
+    assert gap["after"] == pytest.approx(found.gap)
+    assert gap["after"] <= gap["before"] + 1e-9
+
+
+def test_a_smallest_gap_just_above_the_bound_is_shown_with_enough_digits() -> None:
+    found = found_in(SEPARATED, "demographic parity", 0.249_96, common=True)
+    assert "within 24.996 percentage points" in said(found)
+    assert "the smallest gap is 25.0." in said(found)
+    counts = cells({(1, 0.9): 10, (0, 0.1): 20}, {(1, 0.9): 10, (0, 0.1): 30})
+    found = found_in(counts, "demographic parity", 0.083_33, common=True)
+    assert "the smallest gap is 8.3333." in said(found)  # 1/3 - 1/4
+
+
+def test_scores_that_are_all_alike_have_no_common_threshold_and_that_is_said() -> None:
+    counts = cells({(1, 0.6): 10, (0, 0.6): 20}, {(1, 0.6): 20, (0, 0.6): 20})
+    found = found_in(counts, "accuracy parity", common=True)
+    assert found.rules == (((1.0, 0.5),),) * 2
+    assert "The validation scores are all alike" in said(found)
+
+
+def test_decisions_worse_than_a_constant_and_the_same_for_all_are_said() -> None:
+    judged = cells({(1, 0.9): 300, (0, 0.6): 700}, {(1, 0.9): 300, (0, 0.6): 699, (0, 0.1): 1})
+    found = find_thresholds(SEPARATED, judged, ["a", "b"], "accuracy")
+    assert (
+        "These decisions are less accurate than the same answer for everyone, which is right for"
+        " 70.0 % of the test samples. With these thresholds nearly everybody gets a yes: 99.95 %"
+        " of the test samples."
+    ) in said(found)
+    judged = cells({(1, 0.4): 30, (0, 0.1): 70}, {(1, 0.4): 30, (0, 0.1): 70})
+    found = find_thresholds(SEPARATED, judged, ["a", "b"], "accuracy")
+    assert "With these thresholds nobody gets a yes: 0 % of the test samples." in said(found)
+    assert "less accurate" not in said(found)
+    assert "gets a yes" not in said(found_in(SEPARATED, "accuracy"))
 
 
 def test_fewer_samples_than_least_are_not_trusted() -> None:
@@ -438,6 +494,7 @@ def test_fewer_samples_than_least_are_not_trusted() -> None:
         ({"notion": "fairness"}, 'notion must be "demographic parity"'),
         ({"notion": "predictive parity"}, "notion must be"),
         ({"by": "team"}, 'by must be "group" or "client"'),
+        ({"common": "yes"}, "common must be true or false, got 'yes'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -178,7 +179,79 @@ def test_the_engines_find_the_same_thresholds() -> None:
     assert loop == vmap
 
 
+def constant(*, bias: tuple[float, float]) -> torch.nn.Module:
+    """A model with the same two outputs for every sample."""
+    found = torch.nn.Linear(3, 2).double()
+    with torch.no_grad():
+        found.weight.zero_()
+        found.bias.copy_(torch.tensor(bias))
+    return found
+
+
+@pytest.mark.parametrize("bias", [(1.0, 1.0), (1e-17, 0.0)])
+def test_a_score_of_one_half_is_a_no_before_after_and_in_predictions(
+    bias: tuple[float, float],
+) -> None:
+    federation, local = dealt(2, *PARTS), eh.LocalSGD(lr=1e-300)
+    result = eh.fit(constant(bias=bias), federation, eh.FedAvg(), rounds=1, local=local)
+    y = whole("test")["y"]
+    found = result.thresholds("demographic parity", common=True)
+    assert found.rules == (((1.0, 0.5),),) * 2
+    everyone = found.effect_rows[0]
+    assert everyone["before"] == everyone["after"] == pytest.approx((y == 0).mean())
+    assert everyone["before"] == pytest.approx(result.values.mean())
+    assert not result.predict(whole("test")["x"]).any()
+    assert not result.using(found).predict(whole("test")["x"]).any()
+
+
+def test_a_score_just_above_one_half_is_a_yes() -> None:
+    federation, local = dealt(2, *PARTS), eh.LocalSGD(lr=1e-300)
+    result = eh.fit(constant(bias=(0.0, 1e-17)), federation, eh.FedAvg(), rounds=1, local=local)
+    found = result.thresholds("demographic parity", common=True)
+    assert found.effect_rows[0]["before"] == pytest.approx(whole("test")["y"].mean())
+    assert result.using(found).predict(whole("test")["x"]).all()
+
+
+def test_the_most_accurate_common_threshold_needs_no_groups_in_the_data() -> None:
+    rows = [
+        {key: value for key, value in samples(200, seed).items() if key != "group"}
+        for seed in range(2)
+    ]
+    result = untrained(eh.Federation.from_arrays(rows, test=rows))
+    found = result.thresholds("accuracy", common=True)
+    assert found.names == ("everyone",)
+    y = np.concatenate([row["y"] for row in rows])
+    x = np.concatenate([row["x"] for row in rows])
+    accuracy = (result.using(found).predict(x) == y).mean()
+    assert accuracy == pytest.approx(found.effect_rows[0]["after"])
+    assert accuracy >= found.effect_rows[0]["before"]
+
+
 # ---- refusals
+
+
+def test_wrong_arguments_are_refused_at_once() -> None:
+    result = untrained(dealt(2, *PARTS))
+    with pytest.raises(ValueError, match='by must be "group" or "client", got \'hospital\''):
+        result.thresholds(by="hospital")
+    with pytest.raises(ValueError, match="common must be true or false, got 'yes'"):
+        result.thresholds(common="yes")
+    with pytest.raises(TypeError, match=r"thresholds must be a Thresholds object .* got str"):
+        result.using("hello")
+
+
+def test_a_model_without_scores_is_refused() -> None:
+    result = untrained(dealt(2, *PARTS))
+    fair = result.using(result.thresholds("accuracy"))
+    lost = {name: torch.full_like(value, torch.nan) for name, value in result.params.items()}
+    data = whole("test")
+    with pytest.raises(ValueError, match=r"no score \(NaN\) for 500 of 500 samples"):
+        dataclasses.replace(fair, params=lost).predict(data["x"], group=data["group"])
+    none = {on: np.zeros_like(counts) for on, counts in result.scored.items()}
+    tally = {**result.tally, "scored": np.zeros_like(result.tally["scored"])}
+    broken = dataclasses.replace(result, scored=none, tally=tally)
+    with pytest.raises(ValueError, match=r"the model gives no scores \(NaN\)"):
+        broken.thresholds()
 
 
 def test_a_regression_is_refused() -> None:

@@ -11,7 +11,7 @@ import copy
 import torch
 from torch import Tensor
 
-from evenhand.algorithms.groups import group_share
+from evenhand.algorithms.groups import group_counts, group_share
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require
@@ -38,12 +38,7 @@ def check_classifier(
 
 def group_count(method: str, census: Census) -> int:
     """Return the number of groups; raises if there are none."""
-    if census.group_counts is None:
-        raise ValueError(
-            f'{method} needs a group for every training sample; pass "group" to'
-            " Federation.from_arrays"
-        )
-    return census.group_counts.shape[1]
+    return group_counts(method, census).shape[1]
 
 
 def favourable(batch: Batch) -> Tensor:

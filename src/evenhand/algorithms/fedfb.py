@@ -22,7 +22,6 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice, require_number
 from evenhand.growth import grown, resettled
-from evenhand.losses import single_output
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task, stepped
 from evenhand.model import Model, mean
 from evenhand.simplex import project_simplex
@@ -93,8 +92,15 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
         return self.notion == "client_parity"
 
     def check(self, model: Model) -> None:
-        if not self._by_client:
-            check_classifier("FedFB", model)
+        if self._by_client:
+            return
+        check_classifier("FedFB", model)
+        require(
+            self.notion != "demographic_parity" or self.statistic != "loss" or model.classes <= 2,
+            "FedFB's demographic parity from losses needs two classes, the model has {}; use"
+            ' statistic="soft"',
+            model.classes,
+        )
 
     def init(self, params: Tree, census: Census) -> State:
         state = {"model": params, "rounds": torch.zeros((), dtype=torch.float64)}
@@ -132,8 +138,6 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
         params = task.shared["model"]
         if self._by_client:
             return Reply(each={"loss": model.loss(params, data)})
-        if self.notion == "demographic_parity" and self.statistic == "loss":
-            _require_two_classes(model.output(params, data.x))
         groups = len(task.shared["cells"])
         return Reply(total=cell_totals(model, params, data, task, groups, self.statistic))
 
@@ -242,12 +246,3 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
 
     def visible(self, census: Census) -> tuple[str, ...]:
         return ("its loss",) if self._by_client else ()
-
-
-def _require_two_classes(output: Tensor) -> None:
-    require(
-        single_output(output) or output.shape[1] == 2,
-        "FedFB's demographic parity from losses needs two classes, the model has {}; use"
-        ' statistic="soft"',
-        output.shape[-1],
-    )

@@ -18,13 +18,18 @@ def group_shares(method: str, census: Census) -> Tensor:
 
     Raises if there are no groups.
     """
-    counts = census.group_counts
-    if counts is None:
+    counts = group_counts(method, census)
+    return (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)
+
+
+def group_counts(method: str, census: Census) -> Tensor:
+    """Return (n, A) the training samples of each group on each client; raises without groups."""
+    if census.group_counts is None:
         raise ValueError(
             f'{method} needs a group for every training sample; pass "group" to'
-            " Federation.from_arrays"
+            " Federation.from_arrays, or --group on the command line"
         )
-    return (census.weight[:, None] * counts / census.sizes[:, None]).sum(0)
+    return census.group_counts
 
 
 def group_totals(model: Model, params: Tree, data: Batch, task: Task, groups: int) -> Tree:

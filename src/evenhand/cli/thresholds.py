@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
 from evenhand.cli.terminal import stopping_cleanly
+from evenhand.errors import plain, unknown
 
 NOTIONS = (
     *("equalised-odds", "equal-opportunity", "demographic-parity", "false-positive-parity"),
     *("accuracy-parity", "accuracy"),
 )
+
+
+def _notion(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """A notion in any spelling."""
+    known = {plain(name): name for name in NOTIONS}
+    if plain(value) not in known:
+        raise click.BadParameter(unknown("notion", value, NOTIONS))
+    return known[plain(value)]
 
 
 @click.command()
@@ -26,7 +36,8 @@ NOTIONS = (
 )
 @click.option(
     "--notion",
-    type=click.Choice(NOTIONS),
+    metavar=f"[{'|'.join(NOTIONS)}]",
+    callback=_notion,
     default="equalised-odds",
     show_default=True,
     help=(
@@ -68,11 +79,25 @@ NOTIONS = (
     help="Only print; do not write thresholds.json.",
 )
 @click.option(
+    "--remove",
+    is_flag=True,
+    help="Delete saved thresholds instead; predictions then compare with 0.5.",
+)
+@click.option(
     "--json", "as_json", is_flag=True, help="Print the thresholds as JSON, and nothing else."
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors, and JSON with --json.")
+@click.pass_context
 def thresholds(
-    run: Path, methods: tuple[str, ...], save: bool, as_json: bool, quiet: bool, **options: Any
+    context: click.Context,
+    /,
+    run: Path,
+    methods: tuple[str, ...],
+    save: bool,
+    remove: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
 ) -> None:
     """Find thresholds that treat groups alike, and what they cost in accuracy.
 
@@ -86,12 +111,20 @@ def thresholds(
     Examples:
       evenhand thresholds runs/patients --notion equal-opportunity --bound 0.02
       evenhand thresholds runs/patients --method fedavg --common
+      evenhand thresholds runs/patients --remove
     """
     with stopping_cleanly(quiet):
         import json
 
+        from evenhand.studies.runs import deciding
         from evenhand.studies.runs.deciding import decide, lines
 
+        if remove:
+            _refuse_others(context)
+            gone = deciding.remove(run, methods)
+            if not quiet:
+                click.echo(_removed(gone))
+            return
         found = decide(run, methods, save, **options)
         if as_json:
             rows = [
@@ -109,3 +142,20 @@ def thresholds(
             if save:
                 many = f" ({len(found)} files)" if len(found) > 1 else ""
                 click.echo(f"\nThresholds: {found[0][0].folder / 'thresholds.json'}{many}")
+
+
+def _refuse_others(context: click.Context) -> None:
+    """Raise if options to find thresholds are given with --remove."""
+    given = click.core.ParameterSource.COMMANDLINE
+    for parameter in context.command.params:
+        name = str(parameter.name)
+        here = context.get_parameter_source(name) == given
+        if here and name not in ("run", "methods", "remove", "quiet"):
+            raise click.UsageError(f"--remove finds no thresholds; drop {parameter.opts[0]}")
+
+
+def _removed(files: Sequence[Path]) -> str:
+    if not files:
+        return "There are no thresholds to remove; predictions compare with 0.5 already."
+    listed = "".join(f"\n  {path}" for path in files)
+    return f"Predictions compare with 0.5 again. Removed:{listed}"

@@ -88,8 +88,25 @@ def alike(curves: Sequence[Curve], bound: float) -> list[Rule]:
     return free if gap(curves, free) <= bound + ROUNDING else _program(curves, bound)
 
 
+def useful(histogram: NDArray[np.integer]) -> tuple[NDArray[np.bool_], float]:
+    """(BINS + 1,) the cuts that decide well enough for everyone (2, BINS), and their least
+    accuracy.
+
+    Rates are equal where everybody or nobody is accepted, and nearly equal where nearly everybody
+    or nobody is; such cuts say nothing about a sample. So a cut must keep at least half of what the
+    most accurate cut gains over the same answer for everyone.
+    """
+    total, right = accepted(histogram).sum(0), curve(histogram, ()).right
+    proper = (total > 0) & (total < total[0])
+    if not proper.any():  # all scores are in one bin
+        return np.arange(BINS + 1) == HALF, 0.0
+    best, constant = int(right[proper].max()), int(max(right[0], right[BINS]))
+    least = (best + min(best, constant)) / 2
+    return proper & (right >= least), least / int(total[0])
+
+
 def shared(
-    curves: Sequence[Curve], right: Ints, proper: NDArray[np.bool_], bound: float
+    curves: Sequence[Curve], right: Ints, fit: NDArray[np.bool_], bound: float
 ) -> tuple[int, float]:
     """The most accurate cut that keeps the rates of all groups within ``bound``, and its gap.
 
@@ -97,13 +114,12 @@ def shared(
 
     Args:
         right: (BINS + 1,) samples of everyone with a correct decision.
-        proper: (BINS + 1,) the cuts to choose from, without those that accept everybody or nobody:
-            these keep any bound.
+        fit: (BINS + 1,) the cuts to choose from, at least one.
     """
     gaps = np.zeros(BINS + 1)
     if curves:
         gaps = np.ptp(np.stack([one.rates for one in curves]), axis=0).max(0, initial=0.0)
-    cuts = np.flatnonzero(proper) if proper.any() else np.array([HALF])
+    cuts = np.flatnonzero(fit)
     inside = cuts[gaps[cuts] <= max(bound, gaps[cuts].min()) + ROUNDING]
     cut = int(inside[np.lexsort((DISTANCE[inside], -right[inside]))[0]])
     return cut, float(gaps[cut])

@@ -17,6 +17,7 @@ but not by client. A table that has more cells by itself (10,000 words to predic
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -157,6 +158,16 @@ def scores(output: Tensor) -> Tensor:
     return output.softmax(-1).amax(-1)
 
 
+def decided(output: Tensor) -> Tensor:
+    """(B,) scores of two classes that are 0.5 or above exactly where the prediction is class 1.
+
+    A prediction of class 0 can have a score of 0.5: if both outputs are equal, or nearly.
+    """
+    score = scores(output)
+    below = math.nextafter(0.5, 0.0) if score.dtype == torch.float64 else 0.5 - 2.0**-25
+    return torch.where((score >= 0.5) & (predictions(output) == 0), below, score)
+
+
 def _two_classes(output: Tensor, y: Tensor) -> bool:
     return y.ndim == 1 and (single_output(output) or output.shape[1:] == (2,))
 
@@ -176,9 +187,10 @@ def _tables(output: Tensor, y: Tensor) -> dict[str, Addend]:
     classes = 2 if single_output(output) else output.shape[1]
     known = (label >= 0) & (label < classes)
     label = label.clamp(0, classes - 1)
-    score, outcome = scores(output), label
     if classes > 2:
-        outcome = (prediction == label).long()
+        score, outcome = scores(output), (prediction == label).long()
+    else:
+        score, outcome = decided(output), label
     scored = known & ~score.isnan()
     score = torch.where(scored, score, 0.0)
     place = outcome * BINS + torch.bucketize(

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.errors import require, require_choice, require_number, require_whole
+from evenhand.errors import plain, require, require_choice, require_number, require_whole
 from evenhand.metrics.calibration import BINS, EDGES
-from evenhand.metrics.cuts import HALF, Rule, accepted, alike, chances, curve, gap, shared
+from evenhand.metrics.cuts import HALF, Rule, alike, chances, curve, gap, shared, useful
 from evenhand.metrics.group_rates import PARITIES, fractions
 from evenhand.metrics.threshold_effect import effect
 from evenhand.metrics.thresholds import Thresholds
@@ -52,6 +52,7 @@ def find_thresholds(
     require_number("bound", bound, "[0, 1]", "0 makes rates equal")
     require_choice("by", by, BY)
     require_whole("least", least, 0)
+    require(isinstance(common, bool), "common must be true or false, got {!r}", common)
     counts, shape = np.asarray(found, np.int64), (len(names), 2, BINS)
     for given in (counts, np.asarray(judged)):
         require(given.shape == shape, "histograms must be {}, got {}", shape, given.shape)
@@ -60,10 +61,11 @@ def find_thresholds(
     needed = 2 if NOTIONS[notion] else 1
     if len(kept) < needed:
         known = [name for name, there in zip(names, enough, strict=True) if there]
+        count = f"{max(1, least)} {found_on} sample" + "s" * (least > 1)
+        have = f'only {by} "{known[0]}" has' if known else f"no {by} has"
         raise ValueError(
-            f"{notion} needs at least {needed} {by}{'s' * (needed > 1)} with {max(1, least)}"
-            f" {found_on} samples for each rate; there "
-            + (f"is only {known[0]}" if known else "is none")
+            f"{notion} needs at least {needed} {by}{'s' * (needed > 1)} with {count} for each rate;"
+            f" {have} that many"
         )
     half: Rule = ((1.0, HALF),)
     notes = [
@@ -73,8 +75,9 @@ def find_thresholds(
         if not there
     ]
     if common:
-        total, right = accepted(counts.sum((0, 1))), curve(counts.sum(0), ()).right
-        cut, apart = shared(kept, right, (total > 0) & (total < total[0]), bound)
+        everyone = counts.sum(0)
+        fit, least_accuracy = useful(everyone)
+        cut, apart = shared(kept, curve(everyone, ()).right, fit, bound)
         rules: list[Rule] = [((1.0, cut),)] * len(names)
     else:
         own = iter(alike(kept, bound))
@@ -83,8 +86,12 @@ def find_thresholds(
     reached = apart <= bound + 1e-6 or not NOTIONS[notion]
     if not reached:
         notes.append(
-            f"No common threshold keeps {notion} within {bound:g} on {found_on} data; the smallest"
-            f" gap is {apart:.3f}."
+            f"No useful common threshold keeps {notion} within {100 * bound:g} percentage points on"
+            f" {found_on} data; the smallest gap is {_above(100 * apart, 100 * bound)}. A threshold"
+            " is useful if it keeps half of the accuracy that the best one gains over the same"
+            f" answer for everyone: at least {100 * least_accuracy:.1f} % there."
+            if least_accuracy
+            else f"The {found_on} scores are all alike, so no threshold tells them apart."
         )
     chance = np.stack([chances(rule) for rule in rules])
     rows = effect(np.asarray(judged), chance, names, notion, least=least)
@@ -111,10 +118,21 @@ def notion_of(given: str) -> str:
     >>> notion_of("Equalized_odds"), notion_of("false positive parity")
     ('equalised odds', 'false-positive parity')
     """
-    plain = " ".join(str(given).lower().replace("_", " ").replace("-", " ").split())
-    plain = plain.replace("equalized", "equalised").replace("false positive", "false-positive")
-    require_choice("notion", plain, tuple(NOTIONS))
-    return plain
+    for notion in NOTIONS:
+        if plain(str(given)) == plain(notion):
+            return notion
+    require_choice("notion", given, tuple(NOTIONS))
+    raise AssertionError(given)
+
+
+def _above(value: float, limit: float) -> str:
+    """A value with as many digits as show that it is above a limit, at least one.
+
+    >>> _above(8.42, 0), _above(2.0004, 2)
+    ('8.4', '2.0004')
+    """
+    digits = next((n for n in range(1, 12) if round(value, n) > limit), 12)
+    return f"{value:.{digits}f}"
 
 
 def _enough(counts: NDArray[np.int64], notion: str, least: int) -> NDArray[np.bool_]:

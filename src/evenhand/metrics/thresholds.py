@@ -21,20 +21,21 @@ from numpy.typing import ArrayLike, NDArray
 from evenhand.errors import RunError, require, require_known
 from evenhand.metrics.cuts import Floats
 from evenhand.metrics.threshold_effect import SHOWN, Row
+from evenhand.metrics.threshold_words import (
+    LAWFUL,
+    WIDTH,
+    Steps,
+    arrow,
+    cautions,
+    change_of,
+    points,
+    shown,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Steps = tuple[tuple[float, float], ...]  # (probability, threshold)
-
 FORMAT = 1
-WIDTH = 100  # columns of printed sentences
-LAWFUL = (
-    "Thresholds by group need each person's group whenever the model is used, and they are not"
-    " allowed everywhere: in the United States, for example, the law on employment tests forbids"
-    " different cutoffs by race or sex. Ask a lawyer first. One common threshold (--common,"
-    " common=True) does not look at the group."
-)
 
 
 @dataclass(frozen=True)
@@ -54,7 +55,7 @@ class Thresholds:
             threshold on; 0 accepts everybody, infinity nobody.
         gap: how far rates are apart on the data that the thresholds were found on.
         reached: whether this is within the bound.
-        notes: what to know about groups and clients with few samples.
+        notes: what to know about the search, and about groups and clients with few samples.
     """
 
     notion: str
@@ -142,7 +143,7 @@ class Thresholds:
         goal += f" within {self.bound:g}" if self.bound and "gap" in rows else ""
         yield f"{what} {goal}, found on {self.found_on} data, judged on {self.judged_on} data."
         if "gap" in rows:
-            before, after = (_points(rows["gap"], when) for when in ("before", "after"))
+            before, after = (points(rows["gap"], when) for when in ("before", "after"))
             other = self.found_on != self.judged_on
             here = f"; on the {self.found_on} data it is {100 * self.gap:.1f}" if other else ""
             yield f"The gap goes from {before} to {after} percentage points{here}."
@@ -156,7 +157,7 @@ class Thresholds:
             f"Accuracy changes by {change_of(all_rows)} percentage points, from"
             f" {100 * all_rows['before']:.1f} % to {100 * all_rows['after']:.1f} %."
         )
-        yield from self.notes
+        yield from self.cautions()
         if self.found_on == "training":
             yield (
                 "A model that overfits has other scores on its training data than on new data; with"
@@ -165,12 +166,17 @@ class Thresholds:
         if self.by == "group" and not self.common:
             yield LAWFUL
 
+    def cautions(self) -> Iterator[str]:
+        """That the decisions are of little use, and notes on groups and clients."""
+        yield from cautions(self.effect_rows, self.judged_on)
+        yield from self.notes
+
     def _lines(self) -> Iterator[str]:
         """A row per group or client: its threshold, and each rate before and after."""
         rows = {(r["name"], r["measure"]): r for r in self.effect_rows if r["by"] == "unit"}
         body = [[self.by, "threshold", *SHOWN]]
         for name, steps in zip(self.names, self.rules, strict=True):
-            body.append([name, shown(steps), *(_arrow(rows[name, rate]) for rate in SHOWN)])
+            body.append([name, shown(steps), *(arrow(rows[name, rate]) for rate in SHOWN)])
         widths = [max(map(len, column)) for column in zip(*body, strict=True)]
         for row in body:
             cells = zip(row, widths, strict=True)
@@ -221,17 +227,6 @@ _PLAIN = (
 )
 
 
-def shown(steps: Steps) -> str:
-    """A rule in a few characters.
-
-    >>> shown(((1.0, 0.43),)), shown(((0.7, 0.43), (0.3, math.inf)))
-    ('0.43', '0.43 (70 %), nobody (30 %)')
-    """
-    names = {0.0: "everybody", math.inf: "nobody"}
-    parts = [(names.get(at) or f"{at:g}", f"{100 * chance:.3g} %") for chance, at in steps]
-    return parts[0][0] if len(parts) == 1 else ", ".join(f"{at} ({p})" for at, p in parts)
-
-
 def codes_of(what: str, given: ArrayLike, names: Sequence[str], length: int) -> NDArray[np.int64]:
     """(N,) the code of each name or code."""
     values = np.asarray(given)
@@ -254,23 +249,3 @@ def codes_of(what: str, given: ArrayLike, names: Sequence[str], length: int) -> 
     for value in values.tolist():
         require_known(what, str(value), names)
     return np.array([place[str(value)] for value in values.tolist()], np.int64)
-
-
-def change_of(row: Row) -> str:
-    """The change of a row and its interval, in percentage points: -0.9 [-1.3, -0.4]."""
-    change, low, high = (
-        f"{100 * row[name]:+.1f}".replace("-0.0", "0.0").replace("+0.0", "0.0")
-        for name in ("change", "change_low", "change_high")
-    )
-    return f"{change} [{low}, {high}]"
-
-
-def _points(row: Row, when: str) -> str:
-    ends = f"{100 * row[f'{when}_low']:.1f}, {100 * row[f'{when}_high']:.1f}"
-    return f"{100 * row[when]:.1f} [{ends}]"
-
-
-def _arrow(row: Row) -> str:
-    if math.isnan(row["after"]):
-        return "no samples"
-    return f"{100 * row['before']:.1f} → {100 * row['after']:.1f}"

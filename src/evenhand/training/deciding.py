@@ -12,11 +12,11 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
-from evenhand.errors import require
+from evenhand.errors import require, require_choice, require_kind
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
-from evenhand.metrics.tallies import BLOCK, predictions, scores
-from evenhand.metrics.threshold_search import find_thresholds
+from evenhand.metrics.tallies import BLOCK, decided, predictions
+from evenhand.metrics.threshold_search import BY, find_thresholds, notion_of
 from evenhand.metrics.thresholds import Thresholds, codes_of
 
 Ints = NDArray[np.int64]
@@ -73,13 +73,17 @@ class Deciding:
             common: find the best single threshold for everyone, which needs no group to decide.
             least: groups with fewer samples for a rate keep the threshold 0.5.
         """
+        require_choice("by", by, BY)
         found_on, found, judged = _histograms(self)
         names = _names(self, by)
+        if not names and by == "group" and common is True and notion_of(notion) == "accuracy":
+            names = ["everyone"]  # nothing is compared
         require(
             len(names) > 0,
             "thresholds by {} need {}",
             by,
             "groups, and the data have none; name their column with --group, or use by='client'"
+            " (--by client)"
             if by == "group"
             else "clients' own histograms, and the server saw only sums; use by='group'",
         )
@@ -100,7 +104,12 @@ class Deciding:
 
     def using(self: T, thresholds: Thresholds | None) -> T:
         """The same result with a model that decides by ``thresholds``; None goes back to 0.5."""
-        return cast(T, replace(cast(Any, self), decision=thresholds))
+        if thresholds is not None:
+            require_kind("thresholds", thresholds, Thresholds, "result.thresholds()")
+        return cast(T, cast(Any, self)._with(thresholds))
+
+    def _with(self, thresholds: Thresholds | None) -> Any:
+        return replace(cast(Any, self), decision=thresholds)
 
     def predict(
         self: Trained,
@@ -139,7 +148,16 @@ class Deciding:
         if self.decision is None:
             return predictions(output).numpy()
         of = group if self.decision.by == "group" else client
-        return self.decision.predict(scores(output.double()).numpy(), of, seed)
+        score = decided(output.double()).numpy()
+        lost = int(np.isnan(score).sum())
+        require(
+            not lost,
+            "the model gives no score (NaN) for {} of {} samples, so thresholds cannot decide;"
+            " check x, or train again with a smaller learning rate",
+            lost,
+            len(score),
+        )
+        return self.decision.predict(score, of, seed)
 
 
 def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
@@ -159,7 +177,13 @@ def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int6
         " version, or by a federation without validation data; train it again with validation data",
     )
     found_on, found = next(iter(given.scored.items()))
-    return found_on, np.asarray(found), np.asarray(tally["scored"])
+    judged = np.asarray(tally["scored"])
+    require(
+        bool(judged.any() or not np.any(tally["count"])),
+        "the model gives no scores (NaN), so there is nothing to find thresholds on; train it again"
+        " with a smaller learning rate",
+    )
+    return found_on, np.asarray(found), judged
 
 
 def _names(given: Trained, by: str) -> Sequence[str]:

@@ -132,6 +132,16 @@ def renew(folder: Path, names: Iterable[str], owner: Owner | None = None) -> Non
     Manifest(folder, owner or known.owner, {**known.entries, **found}).write()
 
 
+def drop(folder: Path, names: Iterable[str]) -> None:
+    """Delete the files ``names``, and their entries in the manifest if there is one."""
+    known, gone = Manifest.read(folder), {*names}
+    for name in gone:
+        (folder / name).unlink(missing_ok=True)
+    if known is not None:
+        kept = {name: entry for name, entry in known.entries.items() if name not in gone}
+        Manifest(folder, known.owner, kept).write()
+
+
 class Sealed:
     """A folder whose files are checked before they are read, if it has a manifest.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from evenhand.errors import RunError, first_line
 from evenhand.metrics.scores import Columns
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
+from evenhand.training.directory import THRESHOLDS
+from evenhand.training.manifest import Sealed
 
 TEXT = ("by", "name", "team", "left_out")  # columns with text
 KINDS = ("client", "everyone", "group", "team")  # of rows of scores
@@ -73,12 +76,25 @@ def read_arrays(path: Path, way_out: str = RESTORE) -> dict[str, Any]:
     return {name: tensor.numpy() for name, tensor in read_tensors(path, way_out)[0].items()}
 
 
-def read_thresholds(path: Path, way_out: str = RESTORE) -> Thresholds:
-    """The thresholds of a method's predictions."""
+def read_thresholds(folder: Path, run: Path) -> Thresholds | None:
+    """The thresholds of a method's predictions; None without a file. ``run``: the directory of the
+    run, for the message if it is damaged."""
+    way_out, path = find_again(run), folder / THRESHOLDS
+    held = Sealed(folder)
+    if not held.has(THRESHOLDS) or not (path.exists() or path.is_symlink()):
+        return None
+    if held.manifest is not None and (fault := held.manifest.fault(THRESHOLDS)):
+        raise damaged(path, fault, way_out)
+    text = read_text(path, way_out)
     try:
-        return Thresholds.from_json(read_text(path, way_out))
+        return Thresholds.from_json(text)
     except RunError as error:
         raise damaged(path, first_line(error), way_out) from error
+
+
+def find_again(run: Path) -> str:
+    """What to do about thresholds that are damaged."""
+    return f"find them again with: evenhand thresholds {shlex.quote(str(run))}"
 
 
 def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:

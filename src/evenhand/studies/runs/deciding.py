@@ -8,9 +8,11 @@ from textwrap import wrap
 from typing import Any
 
 from evenhand.errors import require_known
-from evenhand.metrics.thresholds import LAWFUL, WIDTH, Thresholds, change_of
+from evenhand.metrics.threshold_words import LAWFUL, WIDTH, change_of
+from evenhand.metrics.thresholds import Thresholds
 from evenhand.studies.runs.directories import SavedRun, run_directories
 from evenhand.studies.runs.trial import Trial
+from evenhand.training.directory import THRESHOLDS
 from evenhand.training.places import alone
 
 HEADER = ("method", "seed", "gap", "accuracy", "change [95 % interval]")
@@ -26,22 +28,37 @@ def decide(
         save: write them next to the models, whose predictions then use them.
         options: those of :meth:`evenhand.Result.thresholds`.
     """
-    runs = [SavedRun.read(path, directory) for path in run_directories(directory)]
-    trials = [trial for run in runs for trial in run.trials]
-    for method in methods:
-        require_known("method", method, list(dict.fromkeys(one.method.label for one in trials)))
     found = []
-    for trial in trials:
-        if not methods or trial.method.label in methods:
-            try:
-                found.append((trial, trial.thresholds(**options)))
-            except ValueError as error:
-                raise ValueError(f"{trial.method.label}: {error}") from error
+    for trial in _trials(directory, methods):
+        try:
+            found.append((trial, trial.thresholds(**options)))
+        except ValueError as error:
+            raise ValueError(f"{trial.method.label}: {error}") from error
     if save:
         with alone(directory):
             for trial, thresholds in found:
                 trial.using(thresholds).save_thresholds()
     return found
+
+
+def remove(directory: Path, methods: Sequence[str] = ()) -> list[Path]:
+    """Delete the thresholds of each method and seed, and return their files; predictions then
+    compare with 0.5."""
+    with alone(directory):
+        return [
+            trial.folder / THRESHOLDS
+            for trial in _trials(directory, methods)
+            if trial.remove_thresholds()
+        ]
+
+
+def _trials(directory: Path, methods: Sequence[str]) -> list[Trial]:
+    """The trials of some methods, by default of all."""
+    runs = [SavedRun.read(path, directory) for path in run_directories(directory)]
+    trials = [trial for run in runs for trial in run.trials]
+    for method in methods:
+        require_known("method", method, list(dict.fromkeys(one.method.label for one in trials)))
+    return [trial for trial in trials if not methods or trial.method.label in methods]
 
 
 def lines(found: Sequence[tuple[Trial, Thresholds]]) -> list[str]:
@@ -57,7 +74,7 @@ def lines(found: Sequence[tuple[Trial, Thresholds]]) -> list[str]:
     first = found[0][1]
     # notes, most often the same for all seeds of a method, are said once
     notes = dict.fromkeys(
-        f"{trial.method.label}: {note}" for trial, one in found for note in one.notes
+        f"{trial.method.label}: {note}" for trial, one in found for note in one.cautions()
     )
     law = [] if first.common or first.by == "client" else [LAWFUL]
     goal = next(first.sentences())

@@ -26,7 +26,6 @@ from evenhand.studies.runs.contents import (
     read_arrays,
     read_columns,
     read_scores,
-    read_thresholds,
 )
 from evenhand.studies.runs.sealing import (
     REWRITE,
@@ -145,6 +144,7 @@ class SavedRun:
     spec: Spec
     about: Mapping[str, Any]
     samples: Mapping[str, Ints]
+    begun: Path  # what a user calls the run: it, or the comparison that it is part of
     way_out: str = RESTORE  # where a file of a method is damaged
 
     @classmethod
@@ -184,7 +184,7 @@ class SavedRun:
             raise RunError(f"{directory} is not finished{what}; {resume}")
         run.way_out = again
         samples = read_arrays(run.path(saved.SAMPLES), again) if run.has(saved.SAMPLES) else {}
-        return cls(directory, spec, about, samples, again)
+        return cls(directory, spec, about, samples, begun, again)
 
     @property
     def measure(self) -> Measure:
@@ -243,7 +243,7 @@ class SavedRun:
             found(saved.OVER_CLIENTS, read_json),
             self.about.get("judged_on", "test"),
             found(saved.SCORED, read_arrays) or {},
-            found(saved.THRESHOLDS, read_thresholds),
+            run=self.begun,
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:

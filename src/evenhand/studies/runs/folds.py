@@ -76,7 +76,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
         },
         weights=_mean_weights(trials),
         scored={},  # each fold has a model, and so thresholds, of its own
-        decision=None,
+        run=None,
     )
 
 

@@ -96,7 +96,8 @@ def note_changed_spec(directory: Path) -> None:
 def is_whole(folder: Path) -> bool:
     """Whether a method is finished and its files are intact.
 
-    If they are not, its manifest is removed, so that it is trained again.
+    If they are not, its manifest is removed, so that it is trained again. Damaged thresholds are
+    only reported: the model does not depend on them.
     """
     path = folder / MANIFEST
     if not path.exists():
@@ -105,6 +106,9 @@ def is_whole(folder: Path) -> bool:
     try:
         found = Manifest.read(folder)
         reasons = dict(found.faults()) if found else {}
+        if reason := reasons.pop(saved.THRESHOLDS, ""):
+            thresholds = folder / saved.THRESHOLDS
+            log.warning("%s is damaged: %s; find thresholds again", thresholds, reason)
         if found and (misplaced := found.misplaced(owner)):
             reasons = {MANIFEST: misplaced}
     except RunError:

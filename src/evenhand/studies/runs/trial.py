@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +16,11 @@ from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import read_tensors
+from evenhand.studies.runs.contents import read_thresholds
 from evenhand.studies.specs.method import Method
 from evenhand.training.deciding import Deciding
 from evenhand.training.directory import MODEL, PERSONAL, THRESHOLDS
-from evenhand.training.manifest import Sealed, renew
+from evenhand.training.manifest import Sealed, drop, renew
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,7 +68,18 @@ class Trial(Deciding):
     judged_on: str = "test"  # the data of scores and tally: "test", or "training" without test data
     # score histograms (n, A, 2, BINS) to find thresholds on, by the data they are of
     scored: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    decision: Thresholds | None = None  # the thresholds of its predictions; None for 0.5
+    # the run whose thresholds predictions use, if there are any; None if they use `chosen`
+    run: Path | None = field(default=None, repr=False)
+    chosen: Thresholds | None = None
+
+    @cached_property
+    def decision(self) -> Thresholds | None:
+        """The thresholds of its predictions; None for 0.5. Read now, since nothing else needs
+        them."""
+        return self.chosen if self.run is None else read_thresholds(self.folder, self.run)
+
+    def _with(self, thresholds: Thresholds | None) -> Trial:
+        return replace(self, run=None, chosen=thresholds)
 
     @property
     def module(self) -> nn.Module | None:
@@ -121,9 +133,17 @@ class Trial(Deciding):
             renew(self.folder, [THRESHOLDS])
         return path
 
+    def remove_thresholds(self) -> bool:
+        """Delete the thresholds next to its model; False if there were none. The lock is up to the
+        caller again."""
+        there = Sealed(self.folder).has(THRESHOLDS) or (self.folder / THRESHOLDS).exists()
+        if there:
+            drop(self.folder, [THRESHOLDS])
+        return there
+
     def read_models(self) -> None:
         """Read the models now, so that the folder can be deleted."""
-        _ = self.params, self.personal
+        _ = self.params, self.personal, self.decision
 
     @property
     def summary(self) -> dict[str, float]:

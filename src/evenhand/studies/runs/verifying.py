@@ -9,7 +9,7 @@ from pathlib import Path
 
 from evenhand.errors import RunError
 from evenhand.reading import damaged, read_tensors
-from evenhand.studies.runs.contents import read_about
+from evenhand.studies.runs.contents import find_again, read_about
 from evenhand.studies.runs.directories import TUNING, check_seed, load_spec, read_spec
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
@@ -81,7 +81,7 @@ def _look(directory: Path, root: Path, found: Verification, seed: bool = False) 
             _check_checkpoint(directory, found)
         spec = None
     again = _again(spec, root)
-    known = _manifest(directory, again, found)
+    known = _manifest(directory, root, again, found)
     if spec is None:
         for folder in _folders(directory):
             _look_at_what_is_there(folder, root, known is not None, found)
@@ -97,12 +97,13 @@ def _look(directory: Path, root: Path, found: Verification, seed: bool = False) 
             else:
                 found.unfinished.append(run)
     else:
-        _look_at_methods(directory, spec, known, again, found)
+        _look_at_methods(directory, root, spec, known, found)
 
 
 def _look_at_methods(
-    directory: Path, spec: Spec, known: Manifest | None, again: str, found: Verification
+    directory: Path, root: Path, spec: Spec, known: Manifest | None, found: Verification
 ) -> None:
+    again = _again(spec, root)
     try:
         about = read_about(directory / saved.ABOUT, COPY)
     except RunError as error:
@@ -115,7 +116,7 @@ def _look_at_methods(
     for method in spec.methods:
         folder, owner = directory / method.label, Owner.of(about, method.label)
         if folder.is_dir():
-            _look_at_method(folder, owner if about else None, again, sealed, found)
+            _look_at_method(folder, root, owner if about else None, again, sealed, found)
         elif (
             known is not None and known.owner.method
         ):  # a run of one method, whose files are in the run directory
@@ -128,11 +129,11 @@ def _look_at_methods(
 
 
 def _look_at_method(
-    folder: Path, owner: Owner | None, again: str, sealed: bool, found: Verification
+    folder: Path, root: Path, owner: Owner | None, again: str, sealed: bool, found: Verification
 ) -> None:
     _check_checkpoint(folder, found)
     before = len(found.damages)
-    known = _manifest(folder, again, found)
+    known = _manifest(folder, root, again, found)
     if known is None and len(found.damages) == before:
         scored = (folder / saved.SCORES).exists()
         if scored and sealed:
@@ -149,7 +150,7 @@ def _look_at_what_is_there(folder: Path, root: Path, sealed: bool, found: Verifi
     if (folder / saved.SPEC).exists():
         _look(folder, root, found)
     else:
-        _look_at_method(folder, None, _again(None, root), sealed, found)
+        _look_at_method(folder, root, None, _again(None, root), sealed, found)
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -161,7 +162,7 @@ def _folders(directory: Path) -> list[Path]:
     )
 
 
-def _manifest(folder: Path, again: str, found: Verification) -> Manifest | None:
+def _manifest(folder: Path, root: Path, again: str, found: Verification) -> Manifest | None:
     """The manifest of a folder, after verifying its files."""
     try:
         known = Manifest.read(folder, again)
@@ -178,6 +179,9 @@ def _manifest(folder: Path, again: str, found: Verification) -> Manifest | None:
     found.files += len(known.entries) - len(faults)
     for name, reason in faults.items():
         way_out = COPY if name in (saved.SPEC, saved.ABOUT) else again
+        if name == saved.THRESHOLDS:
+            way_out = f"{find_again(root)}, or remove them with --remove"
+            reason += ", so predictions compare with 0.5" * (not (folder / name).exists())
         line = str(damaged(folder / name, reason, way_out))
         if not any(str(folder / name) in known for known in found.damages):
             found.damages.append(line)
