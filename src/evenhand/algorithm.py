@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -314,10 +313,3 @@ def descend(params: Tree, direction: Tensor) -> Tree:
     """Return params - direction, a vector (P,) in the order of ``as_rows``, rounded once."""
     pieces = iter(torch.split(direction, [leaf.numel() for leaf in tree.leaves(params)]))
     return tree.map(lambda p: (p.double() - next(pieces).reshape(p.shape)).to(p.dtype), params)
-
-
-def holds(condition: Tensor) -> bool:
-    """Whether a scalar condition holds, for a warning; False while several runs are stacked."""
-    with suppress(RuntimeError):  # raised by torch.func
-        return bool(condition)
-    return False

@@ -18,7 +18,6 @@ from evenhand.algorithm import (
     Question,
     State,
     Weighting,
-    holds,
     mean_step,
     normalised,
     step,
@@ -229,3 +228,11 @@ class TeamTilt(RiskTilt):
         weight, team = replies.total["team_weight"], state["team"]
         risk = replies.total["team_loss"] / torch.where(weight > 0, weight, 1.0)
         return {**state, "risk": risk[team], "known": (weight > 0).double()[team]}
+
+
+def holds(condition: Tensor) -> bool:
+    """Whether a scalar condition holds, for a warning; False while several runs are stacked."""
+    try:
+        return bool(condition)
+    except RuntimeError:  # raised by torch.func
+        return False
