@@ -113,8 +113,9 @@ def test_steps_shrink_with_every_fall_below_the_bound() -> None:
         tilts.append(float(own["tilt"][0, 0, 1]))
         prices.append(float(own["price"][0, 0]))
     # excesses 0.2, -0.2, 0.2, -0.2, 0.2; k = 0, 1, 1, 2, 2
-    assert tilts == near([0.2, 0.1, 0.2, 0.2 - 0.2 / 3, 0.2])
-    more = [0.1, -0.1 / 2**0.5, 0.1 / 2**0.5, -0.1 / 3**0.5, 0.1 / 3**0.5]
+    once, twice = 0.2 / 2**0.5, 0.2 / 3**0.5
+    assert tilts == near([0.2, 0.2 - once, 0.2, 0.2 - twice, 0.2])
+    more = [0.1, -once / 2, once / 2, -twice / 2, twice / 2]
     assert prices == near([(t + d) / 2 for t, d in zip(tilts, more, strict=True)])
 
 

@@ -137,7 +137,7 @@ def test_numpy_finds_the_same_models(engine: str, alpha: float, cap: float) -> N
         np.fill_diagonal(excess, -np.inf)
         overshot += (side > 0) & (excess < 0)
         side, falls = np.sign(excess), 1 + overshot
-        lam = np.clip(lam + lr_dual / falls * excess, 0, cap)
+        lam = np.clip(lam + lr_dual / np.sqrt(falls) * excess, 0, cap)
         more = damping / np.sqrt(falls) * excess
         used = np.clip(np.where(np.isfinite(excess), lam + more, 0), 0, cap)
         capped |= bool((used == cap).any())

@@ -58,7 +58,7 @@ class GroupConstraint(Wrapper):
     sigmoid(s), where s is the log-odds of the favourable class. It returns the statistic summed by
     group and label, at the model received; the server only needs sums. Every bound has a price:
 
-        t_ab <- [t_ab + lr_dual / (1 + k) (M_a - M_b - bound)]_+,  at most cap
+        t_ab <- [t_ab + lr_dual / sqrt(1 + k) (M_a - M_b - bound)]_+,  at most cap
 
     with which group a pays and group b is paid. The multiplier of the bound is the price times
     n_a n_b / (n_a + n_b), where n is a group's share of the data: steps are as long for small

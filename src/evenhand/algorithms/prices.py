@@ -47,14 +47,14 @@ class Measured(NamedTuple):
 class Dual:
     """The rule by which prices follow the gaps.
 
-        tilt <- [tilt + lr / (1 + k) (gap - bound)]_+
+        tilt <- [tilt + lr / sqrt(1 + k) (gap - bound)]_+
         used:   [tilt + damping / sqrt(1 + k) (gap - bound)]_+
 
     A tilt is the price between two events: what a sample of the one pays and one of the other gets
     sums to it. Times n_a n_b / (n_a + n_b), with the events' shares n of the data, it is the
     multiplier of the bound. Steps in tilts are as long for small events as for large ones. They
     shrink with the number of times k that the gap has fallen from above its bound to below it
-    (Kesten, 1958): a gap that answers strongly to its price would swing for ever otherwise.
+    (after Kesten, 1958): a gap that answers strongly to its price would swing for ever otherwise.
 
     Attributes:
         notion: a key of ``LABELS``.
@@ -108,10 +108,9 @@ class Dual:
 
         side = torch.where(counts & (excess != 0), excess.sign(), own["side"])
         overshot = own["overshot"] + ((own["side"] > 0) & (side < 0)).to(excess.dtype)
-        falls = 1 + overshot
-        raised = own["tilt"] + self.lr / falls * excess
-        tilt = torch.where(counts, self._capped(raised, part), own["tilt"])
-        now = self._capped(tilt + self.damping / falls.sqrt() * excess, part)
+        move = excess / (1 + overshot).sqrt()
+        tilt = torch.where(counts, self._capped(own["tilt"] + self.lr * move, part), own["tilt"])
+        now = self._capped(tilt + self.damping * move, part)
         used = torch.where(counts, now, 0.0)
         paid = used * self._mass(part)
         net = paid.sum(2) if self.notion == "group_loss" else paid.sum(2) - paid.sum(1)  # (K, E)
