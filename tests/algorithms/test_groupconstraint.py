@@ -116,7 +116,7 @@ def test_steps_shrink_with_every_fall_below_the_bound() -> None:
     once, twice = 0.2 / 2**0.5, 0.2 / 3**0.5
     assert tilts == near([0.2, 0.2 - once, 0.2, 0.2 - twice, 0.2])
     more = [0.1, -once / 2, once / 2, -twice / 2, twice / 2]
-    assert prices == near([(t + d) / 2 for t, d in zip(tilts, more, strict=True)])
+    assert prices == near([max(t + d, 0) / 2 for t, d in zip(tilts, more, strict=True)])
 
 
 def test_prices_of_group_losses_share_their_cap() -> None:
