@@ -271,7 +271,7 @@ def result_tables(rows: pd.DataFrame) -> Iterator[str]:
             cells = []
             for what in MEASURES:
                 mean, half = over_seeds(own[what].to_numpy(), own[f"{what}_error"].to_numpy())
-                text = f"{100 * mean:.1f} ± {100 * half:.1f}"
+                text = "—" if np.isnan(mean) else f"{100 * mean:.1f} ± {100 * half:.1f}"
                 aimed = what in own["bounded"].tolist()
                 cells.append(f"**{text}**" if aimed else text)
             yield f"| {method} | {' | '.join(cells)} |"
