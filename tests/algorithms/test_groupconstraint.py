@@ -565,9 +565,9 @@ def test_with_a_local_bound_the_history_ends_with_the_clients_above_it(
     with caplog.at_level(logging.WARNING):
         result = binary.train(method, engine, fed, **settings)
     last = result.history.iloc[-1]
-    assert (last["final_above"], last["final_compared"]) == (above, 6)
+    assert (last["final_above"], last["compared"]) == (above, 6)
     assert last["final_gap"] == near(expected.mean())
-    assert f"within {above} of the 6 clients" in caplog.text
+    assert f"at {above} of 6 clients with two groups to compare" in caplog.text
 
 
 def test_a_bound_that_compares_nobody_is_said(caplog: pytest.LogCaptureFixture) -> None:

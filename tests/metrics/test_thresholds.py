@@ -366,7 +366,7 @@ def test_words_state_gap_cost_and_law() -> None:
     found = found_in(SEPARATED, "demographic parity", positive="ill")
     text = str(found)
     assert "from 25.0 [" in text
-    assert "Accuracy changes by -8.3 [" in text
+    assert "Accuracy over all samples changes by -8.3 [" in text
     assert "g0     0.5 (50 %), 0.91 (50 %)  50.0 → 25.0" in text
     assert "the positive label is ill" in text
     assert LAWFUL in said(found)
@@ -406,7 +406,7 @@ def test_a_group_without_positives_keeps_one_half_and_is_named() -> None:
     assert found.rules[2] == ((1.0, 0.5),)
     assert found.notes == (
         "Group g2 has 30 validation samples, too few for equal opportunity; it keeps the threshold"
-        " 0.5.",
+        " 0.5 and is left out of the gap.",
     )
     # selection rates exist for it, so it counts there: nobody can be selected
     assert not found_in(counts, "demographic parity").notes

@@ -716,3 +716,11 @@ def test_where_only_local_training_helps_the_worst_client_the_answer_says_so():
     assert "No fair method is significantly better than FedAvg for the worst client (gains" in line
     assert ", but local-only training is: look for what sets the worst-served apart." in line
     assert "eep FedAvg" not in line
+
+
+def test_a_model_that_answers_everybody_alike_is_not_said_to_close_a_gap():
+    label, group = np.tile(np.repeat([0, 1], 500), 2), np.repeat([0, 1], 1000)
+    predictions = {"fedavg": [with_missed(50, 200)], "never": [np.zeros(2000, int)]}
+    names = ("north", "south")
+    study = study_of(predictions, label, np.zeros(2000, np.int64), group, names)
+    assert "never" not in answer_of(study).sentences[0]

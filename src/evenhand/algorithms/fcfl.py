@@ -129,6 +129,7 @@ class FCFL(Algorithm, Reporting):
             "group_gap": gaps.max(),
             "group_bound": self.bound,
             "without_gap": (~has).sum(),
+            "compared": has.sum(),
         }
         first = bool(state["rounds"] < self.minimax_rounds)
         if first:

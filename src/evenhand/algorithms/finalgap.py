@@ -61,7 +61,7 @@ class FinalGap(Question):
             compared = total["compared"]
             return {
                 name: total["gap"] / compared.clamp(min=1),  # the mean over clients
-                "final_compared": compared,
+                "compared": compared,
                 "final_above": total["above"],
                 "group_bound": dual.bound,
             }
@@ -69,7 +69,7 @@ class FinalGap(Question):
         found = dual.measured(total["cell_sum"], share, share, own["sizes"], compared)
         return {
             name: dual.largest(found.excess, found.counts),
-            "final_compared": found.counts.sum().double(),
+            "compared": found.counts.sum().double(),
         }
 
 

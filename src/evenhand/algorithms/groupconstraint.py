@@ -230,7 +230,7 @@ class GroupConstraint(Wrapper):
         enough = compared.members @ sizes >= self.smallest
         if len(sizes) > 1 and not bool((enough[:, None] & enough & (compared.pairs > 0)).any()):
             raise ValueError(
-                "there is nothing to compare: fewer than two groups have"
+                "GroupConstraint has nothing to compare: fewer than two groups have"
                 f" {self.smallest:g} training samples; lower smallest, or merge groups"
             )
 

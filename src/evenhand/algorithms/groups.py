@@ -26,8 +26,8 @@ def group_counts(method: str, census: Census) -> Tensor:
     """Return (n, A) the training samples of each group on each client; raises without groups."""
     if census.group_counts is None:
         raise ValueError(
-            f'{method} needs a group for every training sample; pass "group" to'
-            " Federation.from_arrays, or --group on the command line"
+            f"{method} needs a group for every training sample; name a column with --group on the"
+            ' command line, or pass "group" to Federation.from_arrays'
         )
     return census.group_counts
 

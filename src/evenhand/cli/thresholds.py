@@ -142,6 +142,7 @@ def thresholds(
             if save:
                 many = f" ({len(found)} files)" if len(found) > 1 else ""
                 click.echo(f"\nThresholds: {found[0][0].folder / 'thresholds.json'}{many}")
+                click.echo(f"Undo:       evenhand thresholds {run} --remove")
 
 
 def _refuse_others(context: click.Context) -> None:
@@ -151,7 +152,7 @@ def _refuse_others(context: click.Context) -> None:
         name = str(parameter.name)
         here = context.get_parameter_source(name) == given
         if here and name not in ("run", "methods", "remove", "quiet"):
-            raise click.UsageError(f"--remove finds no thresholds; drop {parameter.opts[0]}")
+            raise click.UsageError(f"--remove only deletes; drop {parameter.opts[0]}")
 
 
 def _removed(files: Sequence[Path]) -> str:

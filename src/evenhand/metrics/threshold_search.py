@@ -70,7 +70,11 @@ def find_thresholds(
     half: Rule = ((1.0, HALF),)
     notes = [
         f"{by} {name} has {int(one.sum())} {found_on} samples, too few for {notion}; "
-        + ("its rates are not bounded." if common else "it keeps the threshold 0.5.")
+        + (
+            "its rates are not bounded."
+            if common
+            else "it keeps the threshold 0.5 and is left out of the gap."
+        )
         for name, one, there in zip(names, counts, enough, strict=True)
         if not there
     ]

@@ -147,14 +147,9 @@ class Thresholds:
             other = self.found_on != self.judged_on
             here = f"; on the {self.found_on} data it is {100 * self.gap:.1f}" if other else ""
             yield f"The gap goes from {before} to {after} percentage points{here}."
-            if rows["gap"]["after"] > rows["gap"]["before"]:
-                yield (
-                    f"On {self.judged_on} data the gap is not smaller: the {self.found_on} data are"
-                    " too few to tell which thresholds help. Keep 0.5."
-                )
         all_rows = rows["everyone"]
         yield (
-            f"Accuracy changes by {change_of(all_rows)} percentage points, from"
+            f"Accuracy over all samples changes by {change_of(all_rows)} percentage points, from"
             f" {100 * all_rows['before']:.1f} % to {100 * all_rows['after']:.1f} %."
         )
         yield from self.cautions()
@@ -168,6 +163,12 @@ class Thresholds:
 
     def cautions(self) -> Iterator[str]:
         """That the decisions are of little use, and notes on groups and clients."""
+        gap = next((row for row in self.effect_rows if row["by"] == "gap"), None)
+        if gap is not None and gap["after"] > gap["before"]:
+            yield (
+                f"On {self.judged_on} data the gap is not smaller: the {self.found_on} data are"
+                " too few to tell which thresholds help. Keep 0.5."
+            )
         yield from cautions(self.effect_rows, self.judged_on)
         yield from self.notes
 

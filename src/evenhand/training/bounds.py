@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import numpy as np
 
+from evenhand.algorithm import Algorithm
 from evenhand.algorithms.prices import NEAR
 
 BOUND = "group_bound"
-COLUMNS = "group_gap", BOUND, "final_gap", "final_loss", "final_compared", "final_above"
+ADVICE = "allow a larger one or train longer"
+COLUMNS = "group_gap", BOUND, "final_gap", "final_loss", "compared", "final_above"
+
+
+def called(method: Algorithm, several: bool = False) -> str:
+    """Return a method's name, with the settings that are not the defaults.
+
+    ``several``: whether it stands for runs with different settings, which are left out.
+
+    >>> from evenhand.algorithms import GroupConstraint
+    >>> called(GroupConstraint(bound=0.1))
+    'GroupConstraint(bound=0.1)'
+    """
+    name = type(method).__name__
+    if several or not is_dataclass(method):
+        return name
+    own = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
+    usual = {field.name: field.default for field in fields(method)}
+    set_ = [f"{key}={value!r}" for key, value in own.items() if value != usual[key]]
+    return f"{name}({', '.join(set_)})" if set_ else name
 
 
 def of_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
@@ -27,7 +48,8 @@ def of_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:
 def unmet(columns: Mapping[str, Sequence[float] | np.ndarray]) -> str:
     """Say by how much a run's trained model misses its bound; "" if it has none or keeps it.
 
-    >>> unmet({"group_gap": [0.4, 0.1, 0.3], "group_bound": [0.05] * 3, "final_gap": [0.2]})
+    >>> history = {"group_gap": [0.4, 0.1, 0.3], "group_bound": [0.05] * 3, "final_gap": [0.2]}
+    >>> unmet(history).split(";")[0]
     'the gap between groups ended at 0.200, above its bound of 0.05 (0.100 at best)'
     """
     if not len(columns.get(BOUND, ())) or np.isnan(bound := float(columns[BOUND][-1])):
@@ -36,18 +58,19 @@ def unmet(columns: Mapping[str, Sequence[float] | np.ndarray]) -> str:
     def last(name: str) -> float:
         return float(columns[name][-1]) if len(columns.get(name, ())) else np.nan
 
-    compared, above = last("final_compared"), last("final_above")
+    compared, above = last("compared"), last("final_above")
     if compared == 0:
         return (
             f"the bound of {bound:g} compared nobody, since fewer than two groups have enough"
-            " samples; lower smallest"
+            " samples: lower smallest, or merge groups"
         )
     if not np.isnan(above):
         if not above:
             return ""
         return (
-            f"the gap between groups ended above its bound of {bound:g} within {above:g} of the"
-            f" {compared:g} clients that have one (mean {last('final_gap'):.3f})"
+            f"the gap between groups ended above its bound of {bound:g} at {above:g} of"
+            f" {compared:g} clients with two groups to compare (mean {last('final_gap'):.3f});"
+            f" {ADVICE}"
         )
     of_loss = not np.isnan(last("final_loss"))
     known = last("final_loss") if of_loss else last("final_gap")
@@ -59,4 +82,4 @@ def unmet(columns: Mapping[str, Sequence[float] | np.ndarray]) -> str:
     text = f"{what} ended at {value:.3f}, above its bound of {bound:g}"
     later = over_rounds[len(over_rounds) // 10 :]  # an untrained model may treat all alike
     best = np.nanmin(later) if len(later) and not np.isnan(later).all() else np.nan
-    return f"{text} ({best:.3f} at best)" if best < 0.99 * value else text
+    return f"{text} ({best:.3f} at best); {ADVICE}" if best < 0.99 * value else f"{text}; {ADVICE}"

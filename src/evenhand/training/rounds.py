@@ -18,7 +18,7 @@ from evenhand.engines.work import Ask, Train, Work
 from evenhand.local import LocalSGD
 from evenhand.messages import Survey
 from evenhand.metrics.scores import Row
-from evenhand.training.bounds import of_history, unmet
+from evenhand.training.bounds import called, of_history, unmet
 from evenhand.training.history import Columns, Notes, Rows, add_to_last
 from evenhand.training.server import Answers, Cohorts, Server
 from evenhand.training.settings import Settings
@@ -75,8 +75,7 @@ class Rounds:
         for history in server.histories:
             warn_of_missing(history, server.here)
             if text := unmet(of_history(history)):
-                name = type(server.algorithm).__name__
-                log.warning("%s: %s; allow a larger one, train longer, or raise cap", name, text)
+                log.warning("%s: %s", called(server.algorithm, server.runs > 1), text)
         last = server.algorithm.local_work().last
         if last is not None and server.client_at_last is not None:
             everyone = Full().draw(self.census, self.settings.seed, rounds)

@@ -10,6 +10,7 @@ from evenhand.studies.analysis.groups import GroupView, disadvantaged, known_gap
 from evenhand.studies.analysis.writing import whole
 
 MOST = 3  # other methods that are named
+CONSTANT = 0.01  # share of samples below which a model gives nearly everybody the same answer
 
 
 def groups_sentence(
@@ -55,9 +56,14 @@ def _of_class(gap: Gap, view: GroupView, name: str) -> str:
 
 
 def _smaller(gap: Gap, others: Mapping[str, GroupView] | None) -> str:
-    """The methods whose gap in the same rate lies below the interval of this one."""
+    """The methods whose gap in the same rate lies below the interval of this one; not those that
+    give nearly everybody the same answer, which closes any gap."""
     views = (others or {}).items()
-    same = {label: view.gaps[gap.kind] for label, view in views if gap.kind in view.gaps}
+    same = {
+        label: view.gaps[gap.kind]
+        for label, view in views
+        if gap.kind in view.gaps and not _constant(view)
+    }
     below = {label: one for label, one in same.items() if one.interval.value < gap.interval.low}
     smallest = sorted(below, key=lambda label: below[label].interval.value)[:MOST]
     told = (
@@ -65,6 +71,14 @@ def _smaller(gap: Gap, others: Mapping[str, GroupView] | None) -> str:
         for label in smallest
     )
     return f" ({', '.join(told)})" if smallest else ""
+
+
+def _constant(view: GroupView) -> bool:
+    """Whether nearly everybody is predicted to have the label, or nearly nobody."""
+    found = [rate for (name, _), rate in view.rates.items() if name == "selection rate"]
+    whole = sum(rate.of for rate in found)
+    chosen = sum(rate.hits for rate in found) / whole if whole else 0.5
+    return min(chosen, 1 - chosen) < CONSTANT
 
 
 def share(rate: Rate) -> str:
