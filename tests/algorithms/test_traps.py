@@ -884,7 +884,7 @@ MISFITS: dict[str, tuple[eh.Algorithm, eh.Federation, str]] = {
     "no groups": (
         eh.AgnosticFedAvg(),
         targets(1.0, 2.0),
-        r'AgnosticFedAvg needs a group for every training sample; pass "group"',
+        r"AgnosticFedAvg needs a group for every training sample; name a column",
     ),
 }
 

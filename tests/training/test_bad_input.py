@@ -588,7 +588,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "FedMinMax without groups": (
         {"algorithm": eh.FedMinMax()},
-        r'FedMinMax needs a group for every training sample; pass "group"',
+        r"FedMinMax needs a group for every training sample; name a column",
     ),
     "a floor for too many groups": (
         {"algorithm": eh.FedMinMax(floor=0.6), "data": federation(group=grouped)},
