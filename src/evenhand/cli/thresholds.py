@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def thresholds(
             if save:
                 many = f" ({len(found)} files)" if len(found) > 1 else ""
                 click.echo(f"\nThresholds: {found[0][0].folder / 'thresholds.json'}{many}")
-                click.echo(f"Undo:       evenhand thresholds {run} --remove")
+                click.echo(f"Undo:       evenhand thresholds {shlex.quote(str(run))} --remove")
 
 
 def _refuse_others(context: click.Context) -> None:

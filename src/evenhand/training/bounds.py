@@ -21,17 +21,20 @@ def called(method: Algorithm, several: bool = False) -> str:
 
     ``several``: whether it stands for runs with different settings, which are left out.
 
-    >>> from evenhand.algorithms import GroupConstraint
-    >>> called(GroupConstraint(bound=0.1))
-    'GroupConstraint(bound=0.1)'
+    >>> from evenhand.algorithms import FedProx, GroupConstraint
+    >>> called(FedProx(inner=GroupConstraint(bound=0.1)))
+    'FedProx(inner=GroupConstraint(bound=0.1))'
     """
     name = type(method).__name__
     if several or not is_dataclass(method):
         return name
-    own = {field.name: getattr(method, field.name) for field in fields(method) if field.init}
-    usual = {field.name: field.default for field in fields(method)}
-    set_ = [f"{key}={value!r}" for key, value in own.items() if value != usual[key]]
-    return f"{name}({', '.join(set_)})" if set_ else name
+    changed = []
+    for field in fields(method):
+        value = getattr(method, field.name)
+        if field.init and value != field.default:
+            said = called(value) if isinstance(value, Algorithm) else repr(value)
+            changed.append(f"{field.name}={said}")
+    return f"{name}({', '.join(changed)})" if changed else name
 
 
 def of_history(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[float]]:

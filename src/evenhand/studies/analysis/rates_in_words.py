@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 
 from evenhand.metrics.group_rates import Gap, Rate
+from evenhand.metrics.threshold_words import NEARLY
 from evenhand.studies.analysis.groups import GroupView, disadvantaged, known_gaps, spoken_of
 from evenhand.studies.analysis.writing import whole
 
 MOST = 3  # other methods that are named
-CONSTANT = 0.01  # share of samples below which a model gives nearly everybody the same answer
 
 
 def groups_sentence(
@@ -32,10 +32,8 @@ def groups_sentence(
             f"{name} is less accurate for the {gap.low} group than for the {gap.high} group, by"
             f" {100 * gap.interval.value:.0f} points {interval_text(gap)}{_smaller(gap, others)}"
         )
-    text, accuracy = (
-        _of_class(gap, view, name) + _smaller(gap, others),
-        view.gaps["accuracy parity"],
-    )
+    text = _of_class(gap, view, name) + _smaller(gap, others)
+    accuracy = view.gaps["accuracy parity"]
     if accuracy.low != disadvantaged(gap) and not math.isnan(accuracy.interval.value):
         text += f", although accuracy is lowest for the {accuracy.low} group"
     return text
@@ -78,7 +76,7 @@ def _constant(view: GroupView) -> bool:
     found = [rate for (name, _), rate in view.rates.items() if name == "selection rate"]
     whole = sum(rate.of for rate in found)
     chosen = sum(rate.hits for rate in found) / whole if whole else 0.5
-    return min(chosen, 1 - chosen) < CONSTANT
+    return min(chosen, 1 - chosen) < NEARLY
 
 
 def share(rate: Rate) -> str:

@@ -79,7 +79,7 @@ def _unmet(study: Study, label: str) -> str:
     if not missed:
         return ""
     often = "" if len(texts) == 1 else f" (in {len(missed)} of {len(texts)} seeds; the first)"
-    return f"{label}: on the training data, {missed[0]}{often}."
+    return f"{label}: on the training data{often}, {missed[0]}."
 
 
 def _worth_a_sentence(found: Evidence) -> list[str]:
