@@ -724,3 +724,15 @@ def test_a_model_that_answers_everybody_alike_is_not_said_to_close_a_gap():
     names = ("north", "south")
     study = study_of(predictions, label, np.zeros(2000, np.int64), group, names)
     assert "never" not in answer_of(study).sentences[0]
+
+
+def test_words_say_which_method_missed_its_bound_and_in_how_many_seeds():
+    study = make_study({"fedavg": (0.8, 0.0), "qffl": (0.8, 0.0)}, seeds=2)
+    for seed, ended in zip(study.seeds, (0.2, 0.05), strict=True):
+        columns = study.trials["qffl", seed].history_columns
+        columns["group_bound"], columns["final_gap"] = np.array([0.05]), np.array([ended])
+    said = [line for line in analyse(study).sentences if "bound" in line]
+    assert said == [
+        "qffl: on the training data (in 1 of 2 seeds; the first), the gap between groups ended at"
+        " 0.200, above its bound of 0.05; allow a larger one or train longer."
+    ]
