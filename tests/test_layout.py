@@ -29,6 +29,8 @@ ORDER = (
     "models",
     "losses",
     "layers",
+    "calls",
+    "unfit",
     "model",
     "messages",
     "local",

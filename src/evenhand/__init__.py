@@ -79,11 +79,13 @@ if TYPE_CHECKING:
     from evenhand.data import partitions, plots, shifts
     from evenhand.data.deal import deal
     from evenhand.data.federation import Federation
+    from evenhand.data.nested import Nested
     from evenhand.data.pool import Deal, Pool
     from evenhand.data.population import Census, Population
-    from evenhand.data.samples import Batch, Part, View
+    from evenhand.data.samples import Batch, Part
     from evenhand.data.tables.encoding import Encoding
     from evenhand.data.tables.files import read_table
+    from evenhand.data.views import View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalSGD
@@ -126,7 +128,9 @@ _HOME = {
     "data.federation": ["Federation"],
     "data.pool": ["Deal", "Pool"],
     "data.population": ["Census", "Population"],
-    "data.samples": ["Batch", "Part", "View"],
+    "data.nested": ["Nested"],
+    "data.samples": ["Batch", "Part"],
+    "data.views": ["View"],
     "data.tables.encoding": ["Encoding"],
     "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
@@ -225,6 +229,7 @@ __all__ = [
     "LossGuard",
     "MFairFL",
     "Model",
+    "Nested",
     "Part",
     "Pool",
     "Population",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from evenhand import losses, tree
+from evenhand.calls import Call, OutputFunction, UnreadableOutput
+from evenhand.data.nested import Nested, shapes
 from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Samples
 from evenhand.errors import first_line, require_choice
 from evenhand.layers.stacked import fast_layers
 from evenhand.tree import Tree
+from evenhand.unfit import refuse_unfit
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 
@@ -29,19 +32,27 @@ class Model:
     constants. The module is copied, never changed. Layers with running statistics are refused.
 
     Args:
-        module: the network.
+        module: the network. Samples that are dicts are passed by name, tuples by position.
         loss: a name from ``evenhand.losses.LOSSES``, or a function ``(output, target) -> (B,)``.
+        output: a function from what the module returns to the output that the loss gets. By default
+            that is the tensor itself, a tuple's first entry, or ``logits``.
     """
 
     def __init__(
-        self, module: nn.Module, loss: str | losses.LossFunction = "cross_entropy"
+        self,
+        module: nn.Module,
+        loss: str | losses.LossFunction = "cross_entropy",
+        output: OutputFunction | None = None,
     ) -> None:
-        _refuse_unfit(module)
+        refuse_unfit(module)
         self.loss_function = losses.resolve(loss)
+        self.call = Call(module, output)
         # whether a client's loss is the sum over its samples, not the mean
         self.summed = self.loss_function in losses.SUMMED
         self._module = copy.deepcopy(module).eval()
         self._threads = threading.local()
+        self._stacked = threading.local()  # constants of the clients of a stack, see using()
+        self.adapts = hasattr(module, "peft_config")  # whether it adapts a base model, as peft does
         self._names = [
             name for name, parameter in module.named_parameters() if parameter.requires_grad
         ]
@@ -84,6 +95,25 @@ class Model:
         twin.precision = precision
         return twin
 
+    def factors(self) -> Tree:
+        """Return the frozen parameters that inputs are multiplied by, as in a dense layer."""
+        return {
+            f"{prefix}.{name}".lstrip("."): parameter.detach()
+            for prefix, layer in self._module.named_modules()
+            if not isinstance(layer, nn.Embedding)
+            for name, parameter in layer.named_parameters(recurse=False)
+            if not parameter.requires_grad and parameter.ndim == 2
+        }
+
+    @contextmanager
+    def using(self, constants: Tree) -> Iterator[None]:
+        """Compute with these constants, in this thread."""
+        self._stacked.constants = constants
+        try:
+            yield
+        finally:
+            del self._stacked.constants
+
     @contextmanager
     def arithmetic(self) -> Iterator[None]:
         """Compute in the model's precision; torch's own settings are restored afterwards."""
@@ -109,7 +139,7 @@ class Model:
     def with_parameters_of(self, module: nn.Module) -> Model | None:
         """Return the same model with another module's parameters; None if layers or constants
         differ."""
-        twin = Model(module, self.loss_function).to(self.device)
+        twin = Model(module, self.loss_function, self.call.output).to(self.device)
         layers = [str(model._module) for model in (self, twin)]
         forms = [
             {name: (leaf.shape, leaf.dtype) for name, leaf in model.init().items()}
@@ -132,7 +162,7 @@ class Model:
         if not all(torch.equal(value, constants[1][key]) for key, value in constants[0].items()):
             return None
         for name, value in vars(self).items():
-            if name not in ("_module", "_threads"):
+            if name not in ("_module", "_threads", "call"):
                 setattr(twin, name, value)  # the results of check(), and the precision
         return twin
 
@@ -141,18 +171,22 @@ class Model:
         parameters = dict(self._module.named_parameters())
         return {name: parameters[name].detach().clone() for name in self._names}
 
-    def output(self, params: Tree, x: Tensor) -> Tensor:
-        """Return the module's output for ``x`` with parameters ``params``."""
+    def output(self, params: Tree, x: Any) -> Tensor:
+        """Return the module's output for ``x`` with parameters ``params``.
+
+        ``x`` is a tensor, or a dict or tuple of tensors.
+        """
         # functional_call puts the parameters into the module while it runs, so each thread needs
         # its own module
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
-        with fast_layers(self._threads.module, self.device):
+        module, (args, kwargs) = self._threads.module, self.call.arguments(x)
+        params = {**getattr(self._stacked, "constants", {}), **params}
+        with fast_layers(module, self.device), self.call.stackable():
             if self.precision != "bf16" or self.device.type != "cuda":
-                result: Tensor = functional_call(self._threads.module, params, (x,))
-                return result
+                return self.call.read(functional_call(module, params, args, kwargs))
             with torch.autocast(self.device.type, torch.bfloat16, cache_enabled=False):
-                result = functional_call(self._threads.module, params, (x,))
+                result = self.call.read(functional_call(module, params, args, kwargs))
             return result.to(self.dtype)
 
     def losses(self, params: Tree, batch: Batch) -> Tensor:
@@ -164,14 +198,34 @@ class Model:
         values = self.losses(params, batch)
         return total(values, batch) if self.summed else mean(values, batch)
 
-    def state_dict(self, params: Tree) -> dict[str, Tensor]:
+    def whole(self) -> dict[str, Tensor]:
+        """Return the module's own parameters and constants."""
+        return dict(self._module.state_dict())
+
+    def state_dict(
+        self, params: Tree, constants: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
         """Return ``params`` and the constants under the keys of ``module.state_dict()``, on the
-        CPU."""
+        CPU.
+
+        A model of ``peft`` has its trained entries alone: its base model is stored elsewhere.
+
+        Args:
+            params: the trained parameters.
+            constants: an earlier state_dict to take the constants from, instead of copies.
+        """
         storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
         # tied weights appear under each of their names
         state = self._module.state_dict(keep_vars=True)
-        full = {key: params.get(storage.get(id(value), key), value) for key, value in state.items()}
-        return {key: value.detach().cpu().clone() for key, value in full.items()}
+        names = {key: storage.get(id(value), key) for key, value in state.items()}
+        if self.adapts:
+            state = {key: value for key, value in state.items() if names[key] in params}
+        return {
+            key: constants[key]
+            if constants is not None and names[key] not in params
+            else params.get(names[key], value).detach().cpu().clone()
+            for key, value in state.items()
+        }
 
     def check(self, population: Population) -> None:
         """Raise before training if the module, the loss and the data do not fit together."""
@@ -186,12 +240,10 @@ class Model:
                     f"some features are too large for the module's {self.dtype}; scale them, or use"
                     " module.double()"
                 )
-            probe = Batch(
-                Samples(*(values[:2].to(self.device) for values in samples)),
-                *self._first(len(given.x)),
-            )
+            few = samples.first(2).to(self.dtype, self.device)
+            probe = Batch(few, *self._first(len(few.y)))
             with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                self._probe(probe, given)
+                self._probe(few, given)
                 before = self._random_state()
                 self.training().output(self.init(), probe.x)
                 self.stochastic |= not torch.equal(before, self._random_state())
@@ -207,18 +259,21 @@ class Model:
             else torch.get_rng_state()
         )
 
-    def _probe(self, batch: Batch, given: Samples) -> None:
-        rows = len(batch.x)
+    def _probe(self, samples: Samples, given: Samples) -> None:
+        batch = Batch(samples, *self._first(len(samples.y)))
+        rows = len(batch.weight)
         try:
             output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
+        except UnreadableOutput as error:
+            raise ValueError(str(error)) from error
         except Exception as error:
             hint = (
                 ""
                 if given.x.is_floating_point()
                 else "; x has integers, so convert it to float unless they are tokens"
             )
-            shape = list(given.x.shape[1:])
-            problem = f"the module does not accept samples of shape {shape} ({given.x.dtype})"
+            kind = f" ({given.x.dtype})" if not isinstance(given.x, Nested) else ""
+            problem = f"the module does not accept samples of shape {shapes(given.x)}{kind}"
             raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
         if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
             got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
@@ -230,22 +285,23 @@ class Model:
         try:
             values = self.loss_function(output, batch.y)
         except Exception as error:
-            shapes = f"outputs {list(output.shape)} and labels {list(batch.y.shape)}"
-            raise ValueError(f"the loss fails on {shapes}: {first_line(error)}") from error
+            form = f"outputs {list(output.shape)} and labels {list(batch.y.shape)}"
+            raise ValueError(f"the loss fails on {form}: {first_line(error)}") from error
         if not isinstance(values, Tensor) or values.shape != (rows,):
             got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
             raise ValueError(
                 f"the loss must return one value per sample, shape [{rows}], got {got} for outputs"
                 f" {list(output.shape)}; do not reduce over samples"
             )
-        alone = self.loss_function(self.output(self.init(), batch.x[:1]), batch.y[:1])
+        one = Batch(samples, *self._first(1))
+        alone = self.loss_function(self.output(self.init(), one.x), one.y)
         if not torch.allclose(
             alone[0], values[0], rtol=1e-3, atol=1e-6, equal_nan=True
         ):  # a client whose data are not finite is skipped later
-            shapes = f"output {list(output.shape)}, target {list(batch.y.shape)}"
+            form = f"output {list(output.shape)}, target {list(batch.y.shape)}"
             raise ValueError(
                 "a sample's loss depends on the other samples in its batch; check that module and"
-                f" loss treat samples independently ({shapes})"
+                f" loss treat samples independently ({form})"
             )
         named = self.loss_function in losses.CLASSIFYING
         scores = (
@@ -273,46 +329,3 @@ def total(values: Tensor, batch: Batch) -> Tensor:
     """Sum (B,) values over the real samples of a batch."""
     # torch.where, not a product: a padded sample's loss may be infinite, and 0 * inf is NaN
     return torch.where(batch.weight > 0, values, torch.zeros_like(values)).sum()
-
-
-def _refuse_unfit(module: Any) -> None:
-    if not isinstance(module, nn.Module):
-        got = (
-            f"the class {module.__name__}; call it"
-            if isinstance(module, type)
-            else type(module).__name__
-        )
-        raise TypeError(f"module must be a torch.nn.Module, got {got}")
-    for name, part in module.named_modules():
-        norm = isinstance(part, nn.modules.batchnorm._BatchNorm)
-        if norm or getattr(part, "track_running_stats", False):
-            width = getattr(part, "num_features", 0) or "channels"
-            raise ValueError(
-                f"layer {name or 'itself'!r} ({type(part).__name__}) keeps running statistics or"
-                " normalises over batches, which clients cannot share; use nn.GroupNorm(groups,"
-                f" {width}) instead"
-            )
-    if any(
-        isinstance(parameter, nn.parameter.UninitializedParameter)
-        for parameter in module.parameters()
-    ):
-        raise ValueError(
-            "the module has lazy layers without shapes; call it once on a sample before training"
-        )
-    trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not trained:
-        raise ValueError(
-            "the module has no parameters that require gradients; there is nothing to train"
-        )
-    if len({parameter.dtype for parameter in trained}) > 1 or not trained[0].is_floating_point():
-        raise ValueError(
-            "all trained parameters need one floating-point dtype; convert with module.float() or"
-            " module.double()"
-        )
-    bad = [
-        name
-        for name, parameter in module.named_parameters()
-        if not bool(torch.isfinite(parameter).all())
-    ]
-    if bad:
-        raise ValueError(f"parameter {bad[0]!r} of the module is not finite; initialise it again")

@@ -6,6 +6,9 @@ that are known to have it.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +54,33 @@ fused_lstm_cell_backward = look_up("ops.aten._thnn_fused_lstm_cell_backward_impl
 unsafe_view = look_up("ops.aten._unsafe_view.default")
 transforms_active = look_up("_C._are_functorch_transforms_active")  # inside vmap, grad, ...
 is_transformed = look_up("_C._functorch.is_functorch_wrapped_tensor")
+
+
+class _Compiling:
+    """torch's flag for compilation, which all threads share."""
+
+    def __init__(self) -> None:
+        self.lock, self.depth, self.before = threading.Lock(), 0, False
+
+    @contextmanager
+    def pretended(self) -> Iterator[None]:
+        look_up("compiler._is_compiling_flag")
+        with self.lock:
+            if not self.depth:
+                self.before = torch.compiler._is_compiling_flag
+            self.depth += 1
+            torch.compiler._is_compiling_flag = True
+        try:
+            yield
+        finally:
+            with self.lock:
+                self.depth -= 1
+                if not self.depth:
+                    torch.compiler._is_compiling_flag = self.before
+
+
+# ``torch.compiler.is_compiling()`` is true inside, so that libraries avoid branches on values
+as_if_compiled = _Compiling().pretended
 
 
 def make_fx() -> Any:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 import evenhand as eh
-from evenhand.data.samples import View
+from evenhand.data.views import View
 
 
 class Items(Dataset[Any]):

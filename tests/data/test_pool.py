@@ -10,7 +10,8 @@ import torch
 import evenhand as eh
 from evenhand.data.dealing import assign
 from evenhand.data.pool import TEST, TRAIN, VAL, Deal, Pool, Rows
-from evenhand.data.samples import Batch, View
+from evenhand.data.samples import Batch
+from evenhand.data.views import View
 
 
 def images() -> View:
@@ -242,7 +243,7 @@ def test_scaling_small_samples_at_once_changes_no_bit(
     view = View(source, torch.tensor([7, 0, 3]), torch.rand(6) / 255, torch.rand(6))
     cpu, index = torch.device("cpu"), torch.tensor([2, 0, 0, 1])
     at_once = view.to(cpu, dtype)
-    monkeypatch.setattr("evenhand.data.samples.SCALED_AT_ONCE", 0)
+    monkeypatch.setattr("evenhand.data.views.SCALED_AT_ONCE", 0)
     by_batch = view.to(cpu, dtype)
     assert (at_once.source.dtype, by_batch.source.dtype) == (dtype, torch.uint8)
     assert at_once.shape == by_batch.shape == view.shape

@@ -11,8 +11,8 @@ import torch
 from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.pool import Pool
-from evenhand.data.samples import View
 from evenhand.data.shifts import add_noise, draw_per_client, rotate
+from evenhand.data.views import View
 from evenhand.errors import SpecError
 from evenhand.studies.specs.spec import Spec
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import evenhand as eh
-from evenhand.data.samples import View
+from evenhand.data.views import View
 from evenhand.datasets.catalogue import CATALOGUE
 from evenhand.datasets.entry import PRESENT
 from evenhand.datasets.loaders import cinic10

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from evenhand.data.pool import Pool
-from evenhand.data.samples import View
 from evenhand.data.storage.file import File, data_root
+from evenhand.data.views import View
 from evenhand.datasets.idx import read_idx, read_images
 from evenhand.datasets.images import prepared
 from evenhand.datasets.loaders import cifar, emnist, fashion_mnist, mnist

@@ -18,8 +18,8 @@ import torch
 from scipy.io import savemat
 
 from evenhand.data.leaf import read_leaf
-from evenhand.data.samples import View
 from evenhand.data.text import ALPHABET
+from evenhand.data.views import View
 from evenhand.datasets.loaders.femnist import femnist
 from evenhand.datasets.loaders.femnist import read as read_femnist
 from evenhand.datasets.loaders.landmine import landmine

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import evenhand as eh
-from evenhand.data.samples import View
+from evenhand.data.views import View
 from evenhand.datasets.loaders.stackoverflow import WORDS, read, stackoverflow, vocabulary
 from evenhand.errors import DataError
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import evenhand as eh
 from evenhand.data.leaf import read_leaf
 from evenhand.data.pool import TEST, TRAIN, VAL, Pool
-from evenhand.data.samples import Part, View
+from evenhand.data.samples import Part
 from evenhand.data.text import (
     ALPHABET,
     PADDING,
@@ -28,6 +28,7 @@ from evenhand.data.text import (
     read_glove_text,
     tokens,
 )
+from evenhand.data.views import View
 from evenhand.datasets.loaders.airline_sentiment import Tweet, airline_sentiment, pool_of
 from evenhand.datasets.loaders.airline_sentiment import read as read_tweets
 from evenhand.datasets.loaders.airline_sentiment import tweets as parse_tweets

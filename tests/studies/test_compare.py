@@ -20,7 +20,7 @@ import torch
 
 import evenhand as eh
 from evenhand.data.federation import Federation
-from evenhand.data.samples import View
+from evenhand.data.views import View
 from evenhand.errors import SpecError
 from evenhand.metrics import summary
 from evenhand.studies.specs.method import Method

@@ -435,7 +435,7 @@ class Pair(nn.Module):
         self.layer = nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Any:
-        return self.layer(x), x
+        return [x], self.layer(x)
 
 
 class Pooled(Pair):
@@ -492,7 +492,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a module that gives a tuple": (
         {"module": Pair()},
-        r"tensor with one row per sample, got tuple",
+        r"must return a tensor, got a tuple of list; pass output=",
     ),
     "a module that pools its batch": (
         {"module": Pooled()},

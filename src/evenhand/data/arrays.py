@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from evenhand.data.contents import Contents
+from evenhand.data.nested import Nested, inputs_of, is_nested, joined, shapes
 from evenhand.data.samples import Part
+from evenhand.data.views import View
 from evenhand.errors import brief, first_line
 
 ALLOWED = {"x", "y", "group", "team", "name"}
@@ -99,6 +101,22 @@ def _tensor(values: Any) -> Tensor:
     return found
 
 
+def _features(value: Any, rows: int) -> Tensor | View | Nested:
+    """Return a client's features: one array, or several inputs with a row per sample each."""
+    if isinstance(value, tuple) and is_nested(value):
+        # a tuple with an array for every sample is one array
+        lengths = {len(entry) for entry in value if hasattr(entry, "__len__")}
+        if len(value) == rows or lengths != {rows}:
+            return _tensor(value)
+    if not isinstance(value, Mapping | tuple) or not is_nested(value):
+        return _tensor(value)
+    inputs = {name: _features(entry, rows) for name, entry in inputs_of(value).items()}
+    for name, entry in inputs.items():
+        if len(entry) != rows:
+            raise ValueError(f"input {name!r} has {len(entry)} rows for {rows} labels")
+    return Nested(inputs, isinstance(value, Mapping))
+
+
 def _name(value: object, index: int) -> str:
     if not isinstance(value, str | Real | np.generic):
         raise TypeError(
@@ -128,12 +146,13 @@ def _arrays(part: str, name: str, row: Mapping[str, Any] | None) -> dict[str, An
         if key not in row:
             raise ValueError(f"client {name} has no {key!r} in its {part} data")
     try:
-        x, y = _tensor(row["x"]), _tensor(row["y"])
+        y = _tensor(row["y"])
+        x = _features(row["x"], len(y) if y.ndim else 0)
     except (TypeError, ValueError) as error:
         raise TypeError(
             f"client {name}: {part} x and y must be arrays of numbers ({first_line(error)})"
         ) from error
-    if x.ndim < 1 or y.ndim < 1 or len(x) != len(y):
+    if not x.shape or y.ndim < 1 or len(x) != len(y):
         raise ValueError(
             f"client {name}: {part} x has shape {list(x.shape)} and y {list(y.shape)}; they must"
             " have the same number of rows"
@@ -225,10 +244,10 @@ def _join(
             continue
         x, y = row["x"], row["y"]
         for field, values, first in (("x", x, reference["x"]), ("y", y, reference["y"])):
-            if values.shape[1:] != first.shape[1:]:
+            if shapes(values) != shapes(first):
                 raise ValueError(
-                    f"client {name}: {part} {field} has samples of shape {list(values.shape[1:])}, "
-                    f"client {names[0]} of shape {list(first.shape[1:])}; all clients need the same"
+                    f"client {name}: {part} {field} has samples of shape {shapes(values)}, "
+                    f"client {names[0]} of shape {shapes(first)}; all clients need the same"
                 )
             if values.is_floating_point() != first.is_floating_point():
                 raise ValueError(
@@ -238,6 +257,7 @@ def _join(
         kept_x.append(x)
         kept_y.append(y)
     offsets = torch.tensor([0, *np.cumsum(sizes).tolist()])
-    x = torch.cat(kept_x) if kept_x else reference["x"][:0]
+    nothing = reference["x"].first(0) if isinstance(reference["x"], Nested) else reference["x"][:0]
+    x = joined(kept_x) if kept_x else nothing
     y = torch.cat(kept_y) if kept_y else reference["y"][:0]
     return Part(x=x, y=y, offsets=offsets, group=group if kept_x else None)

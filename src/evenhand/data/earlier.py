@@ -14,8 +14,10 @@ import torch.nn.functional as F
 
 from evenhand.data.federation import Federation
 from evenhand.data.fingerprints import KIND
+from evenhand.data.nested import Nested
 from evenhand.data.population import Population
-from evenhand.data.samples import PARTS, View
+from evenhand.data.samples import PARTS
+from evenhand.data.views import View
 
 WEAKER = (
     "was started by an earlier version, whose weaker data check misses swapped columns; make sure"
@@ -49,6 +51,9 @@ def earlier_fingerprint(population: Population) -> str:
 def _sums(federation: Federation) -> Iterator[object]:
     """Yield the shape, the sum, and the position-weighted sum of each array."""
     for part in federation.parts.values():
+        if isinstance(part.x, Nested):  # which earlier versions did not know
+            yield part.x.form
+            continue
         source, rows = (part.x.source, part.x.rows) if isinstance(part.x, View) else (part.x, None)
         for column in (source, rows, part.y, part.group, part.offsets):
             if column is not None:

@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from evenhand.data.arrays import from_arrays
+from evenhand.data.nested import Nested, shapes
 from evenhand.data.population import Extent, Form, Population, check_codes
+from evenhand.data.readers import Readers
 from evenhand.data.samples import PARTS, Part, Samples, first_not_finite
 from evenhand.errors import require_choice, require_number, require_whole
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
-    from evenhand.data.pool import Deal, Partition, Pool
     from evenhand.data.tables.encoding import Encoding
-    from evenhand.data.torch_items import MapStyle
 
 
-# Readers are imported on use, because a Flower node starts a process for each message.
 @dataclass(frozen=True, repr=False)
-class Federation(Population):
+class Federation(Readers, Population):
     """The data of all clients: training and, optionally, validation and test samples.
 
-    Build one with ``from_arrays``, ``from_frame``, ``from_torch`` or ``from_leaf``, or directly
-    from flat ``Part`` objects if there are very many clients.
+    Build one with ``from_arrays``, ``from_frame``, ``from_torch``, ``from_hf`` or ``from_leaf``, or
+    directly from flat ``Part`` objects if there are very many clients.
 
     Attributes:
         train: training samples of all clients; ``test`` and ``val`` may be None.
@@ -57,10 +53,10 @@ class Federation(Population):
                     f"{name} data are for {len(part.offsets) - 1} clients, training data for"
                     f" {self.clients}"
                 )
-            if part.x.shape[1:] != self.train.x.shape[1:]:
+            if shapes(part.x) != shapes(self.train.x):
                 raise ValueError(
-                    f"{name} samples have shape {list(part.x.shape[1:])}, training samples"
-                    f" {list(self.train.x.shape[1:])}"
+                    f"{name} samples have shape {shapes(part.x)}, training samples"
+                    f" {shapes(self.train.x)}"
                 )
             self._check_values(name, part)
             if len(part.x) and (part.group is None) != (self.train.group is None):
@@ -97,7 +93,8 @@ class Federation(Population):
     def form(self) -> Form:
         """Shape and type of a sample."""
         x, y = self.train.x, self.train.y
-        return Form(x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        inputs = x.form if isinstance(x, Nested) else ""
+        return Form(x.shape[1:], x.dtype, y.shape[1:], y.dtype, inputs)
 
     @property
     def judged(self) -> Part:
@@ -127,7 +124,7 @@ class Federation(Population):
 
     def probe(self, count: int) -> Samples:
         """Return the first training samples, at most ``count``."""
-        return Samples(*(values[:count] for values in self.train.all()))
+        return self.train.all().first(count)
 
     def examples(self) -> Iterator[Samples]:
         """Yield the samples of every split that has any."""
@@ -219,99 +216,6 @@ class Federation(Population):
             return self
         train, val = (self.train.select(chosen) for chosen in (~held_out, held_out))
         return replace(self, train=train, val=val)
-
-    @classmethod
-    def from_pool(cls, pool: Pool, deal: Deal, part: Tensor) -> Federation:
-        """Assign sample i to client ``deal.owner[i]`` and split ``part[i]``: 0 train, 1 val, 2
-        test.
-
-        ``evenhand.deal`` takes a partition and a split by name instead.
-        """
-        from evenhand.data.dealing import Assignment
-
-        return cls(*Assignment.of(pool, deal, part).contents(pool))
-
-    @classmethod
-    def from_arrays(
-        cls,
-        clients: Sequence[Mapping[str, Any]],
-        test: Sequence[Mapping[str, Any] | None] | None = None,
-        val: Sequence[Mapping[str, Any] | None] | None = None,
-    ) -> Federation:
-        """Build a federation from NumPy or torch arrays, one mapping per client.
-
-        Args:
-            clients: training data, mappings with "x" and "y" and, optionally, "group" (a label per
-                sample), "team" (a label for the client) and "name".
-            test: test data, one mapping per client with "x", "y" and, if training data have it,
-                "group"; None for a client without test data. ``fit`` evaluates on test data.
-            val: validation data in the same form, for choosing hyper-parameters.
-
-        >>> import numpy as np
-        >>> many, one = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [0]}
-        >>> fed = Federation.from_arrays([many, one])
-        >>> fed.clients, fed.train.sizes.tolist()
-        (2, [3, 1])
-        """
-        return cls(*from_arrays(clients, test, val))
-
-    @classmethod
-    def from_frame(cls, frame: pd.DataFrame, **options: Any) -> Federation:
-        """Build a federation from a pandas table with one row per sample.
-
-        ``client`` and ``label`` name columns; ``group``, ``team``, ``drop``, ``split`` and others
-        are optional: see ``evenhand.data.tables.frame.from_frame``. ``evenhand.read_table`` reads a
-        file.
-
-        >>> import pandas as pd
-        >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
-        >>> ages = pd.DataFrame({"site": sites, "age": ages, "ill": ["no", "yes", "no", "yes"]})
-        >>> Federation.from_frame(ages, client="site", label="ill", split={"test": 0.5})
-        <Federation: 2 clients, 2 training samples>
-        """
-        from evenhand.data.tables.frame import from_frame
-
-        return cls(*from_frame(frame, **options))
-
-    @classmethod
-    def from_torch(
-        cls,
-        dataset: torch.utils.data.Dataset[Any] | MapStyle,
-        client_ids: Iterable[Any],
-        split: str | Mapping[str, Any] | None = None,
-        seed: int = 0,
-        **options: Any,
-    ) -> Federation:
-        """Build a federation from a map-style torch dataset and the client of each item.
-
-        ``options`` are those of ``evenhand.data.torch_data.from_torch``: groups, teams, test items.
-        """
-        from evenhand.data.torch_data import from_torch
-
-        return cls(*from_torch(dataset, client_ids, split, seed, **options))
-
-    @classmethod
-    def from_leaf(
-        cls,
-        path: str | Path,
-        kind: str = "auto",
-        partition: str | Mapping[str, Any] | Partition | None = None,
-        split: str | Mapping[str, Any] | None = None,
-        seed: int = 0,
-        clients: int | None = None,
-        **options: Any,
-    ) -> Federation:
-        """Build a federation from a folder or file in LEAF's JSON format; every user is a client.
-
-        ``partition``, ``split``, ``seed`` and ``clients`` are those of ``evenhand.deal``; by
-        default, the split is LEAF's own (train/, test/). ``options`` are those of
-        ``evenhand.data.leaf.read_leaf``.
-        """
-        from evenhand.data.dealing import assign
-        from evenhand.data.leaf import read_leaf
-
-        pool = read_leaf(path, kind, **options)
-        return cls(*assign(pool, partition, split, seed, clients).contents(pool))
 
 
 def _first(part: Part | None, clients: int) -> Part | None:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from evenhand.data.samples import View
+from evenhand.data.nested import Nested
+from evenhand.data.views import View
 
 # prefix of the hexadecimal digits; fingerprints of earlier versions (hashes of sums) have none
 KIND = "sha256:"
@@ -32,7 +33,7 @@ class Fingerprint:
         """Add texts, numbers, None, or lists and tuples of them."""
         self._hash.update(f"{json.dumps([name, value])}\n".encode())
 
-    def array(self, name: str, values: Tensor | View | None) -> None:
+    def array(self, name: str, values: Tensor | View | Nested | None) -> None:
         """Add an array: type, shape, and all bytes.
 
         A view has the same fingerprint as a copy of the rows it shows. Its scale and shift are
@@ -40,6 +41,11 @@ class Fingerprint:
         """
         if values is None:
             self.plain(name, None)
+            return
+        if isinstance(values, Nested):
+            self.plain(name, values.form)
+            for inner, array in values.arrays().items():
+                self.array(f"{name}.{inner}", array)
             return
         source = values.source if isinstance(values, View) else values
         self.plain(name, [str(source.dtype), list(values.shape)])

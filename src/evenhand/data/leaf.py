@@ -14,9 +14,9 @@ from torch import Tensor
 
 from evenhand.data.leaf_samples import ENCODERS, User, image_view, joined, kind_of, labels_of
 from evenhand.data.pool import Pool
-from evenhand.data.samples import View
 from evenhand.data.storage.file import File, read
 from evenhand.data.text import LETTER_NAMES, glove
+from evenhand.data.views import View
 from evenhand.errors import DataError, brief, require, require_choice, require_whole
 
 # folders that LEAF's scripts write before the split, the last step first

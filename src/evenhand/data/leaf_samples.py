@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.data.samples import View
 from evenhand.data.text import letter_codes
+from evenhand.data.views import View
 from evenhand.errors import DataError
 
 # LEAF writes 0 and 1; the original data and older scripts have 0 and 4

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evenhand.data.samples import View
+from evenhand.data.samples import Features
 
 TRAIN, VAL, TEST = 0, 1, 2  # codes of the parts
 
@@ -85,7 +85,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Features:
-    x: Tensor | View  # (N, ...)
+    x: Features  # (N, ...)
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,6 @@ class Pool(Rows, _Features):  # in this order, so that x is the first field
         index = rows.nonzero().flatten() if rows.dtype == torch.bool else rows
         return replace(super().select(index), x=self.pick(index))
 
-    def pick(self, rows: Tensor) -> Tensor | View:
+    def pick(self, rows: Tensor) -> Features:
         """Return the features of some samples; a view if the features are a view."""
-        return self.x.pick(rows) if isinstance(self.x, View) else self.x[rows]
+        return self.x[rows] if isinstance(self.x, Tensor) else self.x.pick(rows)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.fingerprints import Fingerprint
+from evenhand.data.nested import Nested
 from evenhand.data.samples import PARTS, Samples
 from evenhand.errors import require_choice
 
@@ -67,11 +68,14 @@ class Form(NamedTuple):
     x_dtype: torch.dtype
     y_shape: tuple[int, ...]
     y_dtype: torch.dtype
+    inputs: str = ""  # of samples with several inputs, see Nested.form
 
     def zeros(self, count: int) -> Samples:
         """Return ``count`` samples that are all zero."""
         return Samples(
-            torch.zeros(count, *self.x_shape, dtype=self.x_dtype),
+            Nested.zeros(self.inputs, count)
+            if self.inputs
+            else torch.zeros(count, *self.x_shape, dtype=self.x_dtype),
             torch.zeros(count, *self.y_shape, dtype=self.y_dtype),
             torch.zeros(count, dtype=torch.int64),
         )
@@ -225,6 +229,8 @@ class Population:
         found = self._fingerprint_of_clients()
         form = self.form
         found.plain("x", [str(form.x_dtype), list(form.x_shape)])
+        if form.inputs:
+            found.plain("inputs", form.inputs)
         found.plain("y", [str(form.y_dtype), list(form.y_shape)])
         for part in PARTS:
             if self.has(part):

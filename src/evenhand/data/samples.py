@@ -7,127 +7,43 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from evenhand.data.nested import Nested
+from evenhand.data.views import View, rows_of
 from evenhand.errors import require_kind
 
 PARTS = ("train", "val", "test")
-# up to this many bytes, features are scaled once instead of in every batch
-SCALED_AT_ONCE = 128 * 2**20
 
 
-@dataclass(frozen=True)
-class View:
-    """Samples that are rows of a larger array, gathered and scaled when they are used.
-
-    Every split and partition then shares one array, image bytes stay bytes, and windows of a text
-    overlap in memory.
-
-    Attributes:
-        source: (M, ...); rows may overlap in memory.
-        rows: (N,) int64, the row of ``source`` of each sample; None means all rows in order.
-        scale: features are source * scale + shift; scalar or of a sample's shape. None leaves the
-            values as they are (tokens).
-        shift: see ``scale``.
-    """
-
-    source: Tensor
-    rows: Tensor | None = None
-    scale: Tensor | None = None
-    shift: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if (self.scale is None) != (self.shift is None):
-            raise ValueError("give a View both scale and shift, or neither")
-
-    def __len__(self) -> int:
-        return len(self.source if self.rows is None else self.rows)
-
-    @property
-    def shape(self) -> torch.Size:
-        """Shape of the samples as one array."""
-        return torch.Size((len(self), *self.source.shape[1:]))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Type of the features after scaling."""
-        return self.source.dtype if self.scale is None else self.scale.dtype
-
-    def is_floating_point(self) -> bool:
-        """Whether the features are floating-point numbers."""
-        return self.dtype.is_floating_point
-
-    def element_size(self) -> int:
-        """Bytes per number after scaling."""
-        return self.dtype.itemsize
-
-    def __getitem__(self, key: slice | Tensor) -> Tensor:
-        """Return the samples themselves, as a new array."""
-        rows = torch.arange(len(self))[key] if self.rows is None else self.rows[key]
-        return self._scaled(self.source[rows.to(self.source.device)])
-
-    def pick(self, rows: Tensor) -> View:
-        """Return a view of some of the samples, in the order of ``rows``."""
-        return View(
-            self.source, rows if self.rows is None else self.rows[rows], self.scale, self.shift
-        )
-
-    def gather(self, index: Tensor) -> Tensor:
-        """Return samples ``index``, in a way that can be batched over clients."""
-        return self._scaled(
-            _rows(
-                self.source,
-                index if self.rows is None else _rows(self.rows[:, None], index).squeeze(-1),
-            )
-        )
-
-    def _scaled(self, values: Tensor) -> Tensor:
-        return (
-            values
-            if self.scale is None or self.shift is None
-            else values.to(self.scale.dtype) * self.scale + self.shift
-        )
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> View:
-        """Return the view on ``device``, with features as ``dtype``; overlapping rows keep
-        overlapping.
-
-        A small view is scaled here instead of in every batch, with the same result.
-        """
-        span = 1 + sum(
-            (length - 1) * stride
-            for length, stride in zip(self.source.shape, self.source.stride(), strict=True)
-        )
-        flat = torch.as_strided(self.source, (span if self.source.numel() else 0,), (1,)).to(device)
-        source = torch.as_strided(flat, self.source.shape, self.source.stride())
-        rows = None if self.rows is None else self.rows.to(device)
-        scale, shift = (
-            None if value is None else value.to(device, dtype) for value in (self.scale, self.shift)
-        )
-        view = View(source.to(dtype) if source.is_floating_point() else source, rows, scale, shift)
-        room = view.shape.numel() * view.element_size()
-        return View(view[:]) if scale is not None and room <= SCALED_AT_ONCE else view
+Features = Tensor | View | Nested
 
 
 class Samples(NamedTuple):
     """Flat arrays that batches are gathered from."""
 
-    x: Tensor | View  # (N, ...)
+    x: Features  # (N, ...)
     y: Tensor  # (N, ...)
     group: Tensor  # (N,) int64 codes; zeros if the data have no groups
 
     def to(self, dtype: torch.dtype, device: torch.device) -> Samples:
         """Move to ``device``, floating-point arrays as ``dtype``; no copy if nothing changes."""
         x, y = self.x, self.y
+        keeps = isinstance(x, Tensor) and not x.is_floating_point()
         return Samples(
-            x.to(device, dtype if isinstance(x, View) or x.is_floating_point() else x.dtype),
+            x.to(device, x.dtype if keeps else dtype),
             y.to(device, dtype if y.is_floating_point() else y.dtype),
             self.group.to(device),
         )
+
+    def first(self, count: int) -> Samples:
+        """Return the first samples, as arrays of their own."""
+        x = self.x.first(count) if isinstance(self.x, Nested) else self.x[:count]
+        return Samples(x, self.y[:count], self.group[:count])
 
 
 class Batch:
@@ -153,31 +69,22 @@ class Batch:
         return self._whole
 
     @cached_property
-    def x(self) -> Tensor:
-        """(B, ...) features."""
+    def x(self) -> Any:
+        """(B, ...) features; a dict or tuple of such tensors if samples have several inputs."""
         values = self._samples.x
-        return (
-            values.gather(self._index) if isinstance(values, View) else _rows(values, self._index)
-        )
+        if isinstance(values, Tensor):
+            return rows_of(values, self._index)
+        return values.gather(self._index)
 
     @cached_property
     def y(self) -> Tensor:
         """(B, ...) labels."""
-        return _rows(self._samples.y, self._index)
+        return rows_of(self._samples.y, self._index)
 
     @cached_property
     def group(self) -> Tensor:
         """(B,) int64 codes of the samples' groups."""
-        return _rows(self._samples.group, self._index)
-
-
-def _rows(values: Tensor, index: Tensor) -> Tensor:
-    # embedding instead of values[index]: under vmap it stays one gather of whole rows, five to ten
-    # times faster on a CPU
-    gathered = F.embedding(index, values.reshape(len(values), -1)).reshape(
-        *index.shape, *values.shape[1:]
-    )
-    return gathered if gathered.is_floating_point() else gathered.long()
+        return rows_of(self._samples.group, self._index)
 
 
 @dataclass(frozen=True)
@@ -191,14 +98,14 @@ class Part:
         group: (N,) int64 codes of the samples' groups.
     """
 
-    x: Tensor | View
+    x: Features
     y: Tensor
     offsets: Tensor
     group: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "offsets"):
-            if name != "x" or not isinstance(self.x, View):
+            if name != "x" or not isinstance(self.x, View | Nested):
                 require_kind(
                     f"{name} of a Part", getattr(self, name), Tensor, "torch.from_numpy(array)"
                 )
@@ -250,18 +157,21 @@ class Part:
         """Return the samples that a mask (N,) selects; their features are a view, not a copy."""
         rows = chosen.nonzero().flatten()
         sizes = torch.bincount(self.owners[rows], minlength=len(self.sizes))
-        x = self.x.pick(rows) if isinstance(self.x, View) else View(self.x, rows)
+        x = View(self.x, rows) if isinstance(self.x, Tensor) else self.x.pick(rows)
         group = None if self.group is None else self.group[rows]
         return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
 
-    def client(self, index: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return views of one client's x, y and group."""
+    def client(self, index: int) -> tuple[Any, Tensor, Tensor | None]:
+        """Return one client's x, y and group, without a copy where possible."""
         rows = slice(int(self.offsets[index]), int(self.offsets[index + 1]))
         return self.x[rows], self.y[rows], None if self.group is None else self.group[rows]
 
 
-def first_not_finite(array: Tensor | View) -> int | None:
+def first_not_finite(array: Features) -> int | None:
     """Return the first sample with a value that is not finite, or None."""
+    if isinstance(array, Nested):
+        bad_rows = [first_not_finite(values) for values in array.arrays().values()]
+        return min((row for row in bad_rows if row is not None), default=None)
     source = array.source if isinstance(array, View) else array
     if not source.is_floating_point() or bool(torch.isfinite(source).all()):
         return None

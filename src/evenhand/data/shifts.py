@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from evenhand.data.federation import Federation
-from evenhand.data.samples import PARTS, View
+from evenhand.data.samples import PARTS
+from evenhand.data.views import View
 from evenhand.errors import require, require_number, require_whole
 
 PerClient = float | Sequence[float] | Tensor  # one number for all clients, or one for each

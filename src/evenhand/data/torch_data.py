@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from evenhand.data.contents import Contents
 from evenhand.data.dealing import assign
+from evenhand.data.nested import joined, shapes
 from evenhand.data.pool import Pool
-from evenhand.data.samples import View
+from evenhand.data.samples import first_not_finite
 from evenhand.data.torch_items import Items, MapStyle, items_of, label_column
 
 
@@ -30,12 +30,15 @@ def from_torch(
     test_client_ids: Iterable[Any] | None = None,
     test_groups: Iterable[Any] | None = None,
     label_names: Sequence[str] = (),
+    label: str | None = None,
+    group: str | None = None,
 ) -> Contents:
     """Build the contents of ``evenhand.Federation.from_torch`` from a torch dataset.
 
-    Every item is read once, in order, so random augmentation is frozen. Items are (x, y) or (x, y,
-    group). x is a tensor, an array, a number or a PIL image, which becomes (channels, height,
-    width) in [0, 1], stored as bytes; y is a number or a tensor. A ``TensorDataset``, or a
+    Every item is read once, in order, so random augmentation is frozen. Items are (x, y), (x, y,
+    group), or dicts with a label. x is a tensor, an array, a number or a PIL image, which becomes
+    (channels, height, width) in [0, 1], stored as bytes; or a dict or list of these, for a module
+    with several inputs. y is a number or a tensor. A ``TensorDataset``, or a
     ``Subset`` of one, is used directly, without a loop.
 
     Args:
@@ -50,6 +53,9 @@ def from_torch(
         test_client_ids: the client of each test item.
         test_groups: the group of each test item.
         label_names: of classes 0, 1, ...
+        label: the key of the label, if items are dicts; by default "label", "labels", "y" or
+            "target". The other entries are inputs of the module.
+        group: the key of the group, if items are dicts.
 
     >>> data = torch.utils.data.TensorDataset(torch.randn(6, 2), torch.tensor([0, 1, 1, 0, 1, 0]))
     >>> sites = ["north", "north", "south", "south", "south", "north"]
@@ -61,13 +67,13 @@ def from_torch(
         raise ValueError("pass test and test_client_ids together, or neither")
     if test is None and test_groups is not None:
         raise ValueError("test_groups are for the items of test; pass test and test_client_ids too")
-    parts = [items_of("dataset", dataset, groups, "groups")]
+    parts = [items_of("dataset", dataset, groups, "groups", label, group)]
     owners = [label_column("client_ids", client_ids, len(parts[0].y))]
     if test is not None and test_client_ids is not None:
-        parts.append(items_of("test", test, test_groups, "test_groups"))
+        parts.append(items_of("test", test, test_groups, "test_groups", label, group))
         owners.append(label_column("test_client_ids", test_client_ids, len(parts[1].y)))
         _check_alike(*parts)
-    client, names = _coded("client_ids", owners[0])
+    client, names = coded("client_ids", owners[0])
     codes = [client]
     if len(owners) > 1:
         number = {name: code for code, name in enumerate(names)}
@@ -78,27 +84,27 @@ def from_torch(
                     " test items out"
                 )
         codes.append(np.array([number[owner] for owner in owners[1]], dtype=np.int64))
-    group, team = None, None
+    coded_group, team = None, None
     group_names: tuple[Any, ...] = ()
     team_names: tuple[Any, ...] = ()
     if parts[0].group is not None:
-        coded, group_names = _coded(
+        codes_of_groups, group_names = coded(
             "groups", [label for part in parts for label in part.group or ()]
         )
-        group = torch.from_numpy(coded)
+        coded_group = torch.from_numpy(codes_of_groups)
     if teams is not None:
         for name in names:
             if name not in teams:
                 raise ValueError(
                     f"teams has no entry for client {name!r}; give every client a team"
                 )
-        coded, team_names = _coded("teams", [teams[name] for name in names])
-        team = torch.from_numpy(coded)
+        codes_of_teams, team_names = coded("teams", [teams[name] for name in names])
+        team = torch.from_numpy(codes_of_teams)
     pool = Pool(
-        x=_together([part.x for part in parts]),
+        x=joined([part.x for part in parts]),
         y=torch.cat([part.y for part in parts]),
         label_names=tuple(label_names),
-        group=group,
+        group=coded_group,
         group_names=tuple(str(name) for name in group_names),
         client=torch.from_numpy(np.concatenate(codes)),
         client_names=tuple(str(name) for name in names),
@@ -117,15 +123,14 @@ def from_torch(
 
 def _require_finite(what: str, items: Items) -> None:
     for field, values in (("x", items.x), ("y", items.y)):
-        array = values.source if isinstance(values, View) else values
-        if array.is_floating_point() and not bool(torch.isfinite(array).all()):
-            item = int((~torch.isfinite(array.reshape(len(array), -1))).any(1).nonzero()[0])
+        item = first_not_finite(values)
+        if item is not None:
             raise ValueError(
                 f"{what}: {field} of item {item} is not finite; fill it or leave the item out"
             )
 
 
-def _coded(name: str, labels: list[Any]) -> tuple[NDArray[np.int64], tuple[Any, ...]]:
+def coded(name: str, labels: list[Any]) -> tuple[NDArray[np.int64], tuple[Any, ...]]:
     """Return codes of labels, and the distinct labels: numbers by value, then texts by alphabet."""
     for row, label in enumerate(labels):
         if not isinstance(label, int | float | str) or label != label:
@@ -141,27 +146,13 @@ def _coded(name: str, labels: list[Any]) -> tuple[NDArray[np.int64], tuple[Any, 
 
 def _check_alike(training: Items, test: Items) -> None:
     for what, ours, theirs in (("x", training.x, test.x), ("y", training.y, test.y)):
-        if (
-            ours.shape[1:] != theirs.shape[1:]
-            or ours.is_floating_point() != theirs.is_floating_point()
-        ):
-            shapes = (
-                f"{list(theirs.shape[1:])} ({theirs.dtype}), but of training items"
-                f" {list(ours.shape[1:])} ({ours.dtype})"
+        if shapes(ours) != shapes(theirs) or ours.is_floating_point() != theirs.is_floating_point():
+            kinds = (
+                f"{shapes(theirs)} ({theirs.dtype}), but of training items"
+                f" {shapes(ours)} ({ours.dtype})"
             )
-            raise ValueError(f"{what} of test items is {shapes}; make them the same")
+            raise ValueError(f"{what} of test items is {kinds}; make them the same")
     if (training.group is None) != (test.group is None):
         raise ValueError(
             "training and test items must both have groups, or neither; pass groups and test_groups"
         )
-
-
-def _together(parts: Sequence[Tensor | View]) -> Tensor | View:
-    if len(parts) == 1:
-        return parts[0]
-    views = [part for part in parts if isinstance(part, View)]
-    if len(views) == len(parts):  # all are images, complete and with the same scale
-        return View(
-            torch.cat([view.source for view in views]), None, views[0].scale, views[0].shift
-        )
-    return torch.cat([part[:] if isinstance(part, View) else part for part in parts])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -11,8 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import Subset, TensorDataset
 
-from evenhand.data.samples import View
+from evenhand.data.nested import Nested, inputs_of, is_nested
+from evenhand.data.samples import Features
+from evenhand.data.views import View
 from evenhand.errors import first_line
+
+LABELS = ("label", "labels", "y", "target")  # of items that are dicts, in this order
 
 
 class MapStyle(Protocol):
@@ -28,13 +32,20 @@ class MapStyle(Protocol):
 class Items:
     """All items of a dataset, as arrays."""
 
-    x: Tensor | View
+    x: Features
     y: Tensor
     group: list[Any] | None
 
 
-def items_of(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name: str) -> Items:
-    """Read all items of a dataset."""
+def items_of(
+    name: str,
+    dataset: Any,
+    groups: Iterable[Any] | None,
+    groups_name: str,
+    label: str | None = None,
+    group: str | None = None,
+) -> Items:
+    """Read all items of a dataset; ``label`` and ``group`` are keys of items that are dicts."""
     if not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")):
         raise TypeError(
             f"{name} must be a map-style dataset, with len() and items by number; got"
@@ -43,7 +54,11 @@ def items_of(name: str, dataset: Any, groups: Iterable[Any] | None, groups_name:
     if len(dataset) == 0:
         raise ValueError(f"{name} has no items")
     columns = _tensors(dataset)
-    items = _from_tensors(name, columns) if columns is not None else _one_by_one(name, dataset)
+    items = (
+        _from_tensors(name, columns)
+        if columns is not None
+        else _one_by_one(name, dataset, label, group)
+    )
     if groups is not None and items.group is not None:
         raise ValueError(f"{name} has a group in each item; remove {groups_name}")
     return (
@@ -76,12 +91,11 @@ def _from_tensors(name: str, columns: tuple[Tensor, ...]) -> Items:
     )
 
 
-def _one_by_one(name: str, dataset: MapStyle) -> Items:
+def _one_by_one(name: str, dataset: MapStyle, label: str | None, group: str | None) -> Items:
     count = len(dataset)
-    x: Tensor | None = None
-    labels: list[Tensor] = []
-    group: list[Any] = []
-    width = pictures = 0
+    features, labels = Column(f"{name}: x", count), Column(f"{name}: y", count)
+    groups: list[Any] = []
+    width = 0
     for number in range(count):
         try:
             item = dataset[number]
@@ -89,48 +103,100 @@ def _one_by_one(name: str, dataset: MapStyle) -> Items:
             raise ValueError(
                 f"{name}: item {number} cannot be read: {first_line(error)}"
             ) from error
+        if isinstance(item, Mapping):
+            item = _from_mapping(f"{name}: item {number}", item, label, group)
         if not isinstance(item, tuple | list) or len(item) not in (2, 3):
             shown = f"{len(item)} values" if isinstance(item, tuple | list) else type(item).__name__
             raise ValueError(f"{name}: item {number} must be (x, y) or (x, y, group), got {shown}")
-        features, picture = _picture(item[0])
-        features = _tensor(f"{name}: x of item {number}", features)
-        label = _tensor(f"{name}: y of item {number}", item[1])
-        if x is None:
-            x = torch.empty((count, *features.shape), dtype=features.dtype)
-            width, pictures = len(item), picture
-            labels.append(label)
-        elif len(item) != width or picture != pictures:
+        if number and len(item) != width:
+            raise ValueError(f"{name}: {_differs(number)}")
+        width = len(item)
+        features.add(number, item[0])
+        labels.add(number, item[1])
+        groups.extend(item[2:])
+    y = labels.array()
+    assert isinstance(y, Tensor)
+    return Items(features.array(), _labels(y), groups or None)
+
+
+def _from_mapping(
+    what: str, item: Mapping[Any, Any], label: str | None, group: str | None
+) -> tuple[Any, ...]:
+    """Return an item that is a dict as (x, y) or (x, y, group)."""
+    found = next((key for key in LABELS if key in item), None) if label is None else label
+    if found is None or found not in item:
+        problem = "there is no label" if found is None else f"there is no {found!r}"
+        raise ValueError(f"{what} has {', '.join(map(str, item))}; {problem}; pass label=")
+    if group is not None and group not in item:
+        raise ValueError(f"{what} has no {group!r}, the group")
+    rest = {key: value for key, value in item.items() if key not in (found, group)}
+    if not rest:
+        raise ValueError(f"{what} has nothing but its label")
+    x = rest["x"] if rest.keys() == {"x"} else rest
+    return (x, item[found]) if group is None else (x, item[found], item[group])
+
+
+class Column:
+    """The values of one field of all items: an array, or several inputs."""
+
+    def __init__(self, name: str, count: int) -> None:
+        self.name, self.count = name, count
+        self.values: Tensor | None = None
+        self.inputs: dict[str, Column] = {}
+        self.picture = self.named = False
+
+    def add(self, number: int, value: Any) -> None:
+        """Add the value of one item."""
+        what = f"{self.name} of item {number}"
+        if is_nested(value):
+            inputs = inputs_of(value)
+            if not number:
+                self.named = isinstance(value, Mapping)
+                self.inputs = {key: Column(f"{self.name}[{key}]", self.count) for key in inputs}
+            if not inputs or inputs.keys() != self.inputs.keys():
+                raise ValueError(
+                    f"{what} has the inputs {', '.join(inputs) or 'none'}, but item 0 has"
+                    f" {', '.join(self.inputs) or 'one array'}; give all items the same"
+                )
+            for key, entry in inputs.items():
+                self.inputs[key].add(number, entry)
+            return
+        if self.inputs:
+            raise ValueError(f"{self.name}: {_differs(number)}")
+        plain, picture = _picture(value)
+        array = _tensor(what, plain)
+        if self.values is None:
+            self.values = torch.empty((self.count, *array.shape), dtype=array.dtype)
+            self.picture = picture
+        elif picture != self.picture:
+            raise ValueError(f"{self.name}: {_differs(number)}")
+        elif array.shape != self.values.shape[1:]:
             raise ValueError(
-                f"{name}: item {number} differs in kind from item 0; give all items a group or"
-                " none, and one type of x"
+                f"{what} has shape {list(array.shape)}, but item 0 has"
+                f" {list(self.values.shape[1:])}; make them the same"
             )
-        elif features.shape != x.shape[1:] or label.shape != labels[0].shape:
-            what, got, first = (
-                ("x", features, x[0]) if features.shape != x.shape[1:] else ("y", label, labels[0])
-            )
+        elif array.is_floating_point() != self.values.is_floating_point():
             raise ValueError(
-                f"{name}: {what} of item {number} has shape {list(got.shape)}, but item 0 has"
-                f" {list(first.shape)}; make them the same"
+                f"{self.name} of item {number} and item 0 mix integers and floating-point numbers;"
+                " use one type"
             )
-        elif (
-            features.is_floating_point() != x.is_floating_point()
-            or label.is_floating_point() != labels[0].is_floating_point()
-        ):
-            raise ValueError(
-                f"{name}: item {number} and item 0 mix integers and floating-point numbers; use one"
-                " type"
-            )
-        else:
-            labels.append(label)
-        x[number] = features
-        group.extend(item[2:])
-    assert x is not None
-    source = (
-        View(x, None, torch.tensor(1 / 255), torch.tensor(0.0))
-        if pictures and x.dtype == torch.uint8
-        else x
+        self.values[number] = array
+
+    def array(self) -> Features:
+        """Return the values of all items."""
+        if self.inputs:
+            return Nested({key: one.array() for key, one in self.inputs.items()}, self.named)
+        assert self.values is not None
+        if self.picture and self.values.dtype == torch.uint8:
+            return View(self.values, None, torch.tensor(1 / 255), torch.tensor(0.0))
+        return self.values
+
+
+def _differs(number: int) -> str:
+    return (
+        f"item {number} differs in kind from item 0; give all items a group or none, and one type"
+        " of x"
     )
-    return Items(source, _labels(torch.stack(labels)), group or None)
 
 
 def _picture(value: Any) -> tuple[Any, bool]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.pool import Pool
-from evenhand.data.samples import View
+from evenhand.data.views import View
 from evenhand.errors import DataError, require, require_choice
 
 # for data without clients of their own

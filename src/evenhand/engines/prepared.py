@@ -123,7 +123,7 @@ class Prepared:
             # if it fails, training will report it with the client
             model.loss(params, Batch(samples, index, ones))
         parameters = sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(params))
-        sample = samples.x[:1].numel() * samples.x.element_size()
+        sample = samples.x.shape[1:].numel() * samples.x.element_size()
         # start, end, gradient, step, velocity and reply of each variable; twice the saved values
         # for backpropagation itself
         return 8 * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width

@@ -51,9 +51,7 @@ class Vmap(Engine):
 
     def attach(self, model: Model, population: Population, seed: int) -> Exchange:
         in_blocks = model.device.type == "cpu" and model.has((nn.modules.conv._ConvNd,))
-        return Simulator(
-            model, with_samples(population), seed, SideBySide(self, model.device, in_blocks)
-        )
+        return Simulator(model, with_samples(population), seed, SideBySide(self, model, in_blocks))
 
 
 class SideBySide(Batching):
@@ -61,9 +59,12 @@ class SideBySide(Batching):
 
     hint = '; if the module cannot be stacked over clients, use engine="loop"'
 
-    def __init__(self, settings: Vmap, device: torch.device, in_blocks: bool = False) -> None:
+    def __init__(self, settings: Vmap, model: Model, in_blocks: bool = False) -> None:
+        device = model.device
         super().__init__(workers=torch.get_num_threads() if device.type == "cpu" else 1)
-        self.settings, self.device = settings, device
+        self.settings, self.model, self.device = settings, model, device
+        # on a GPU, one product of all clients with a frozen layer is much faster than one of each
+        self._factors = model.factors() if device.type == "cpu" else {}
         # convolutions on a CPU are fastest with few clients at once, whose data fit into its
         # cache
         self._in_blocks = in_blocks
@@ -108,14 +109,20 @@ class SideBySide(Batching):
         return -(-clients // pieces)
 
     def map(self, function: ClientFunction) -> ChunkFunction:
-        side_by_side = vmap(function, randomness="different")
+        def with_factors(shared: Tree, inputs: Tree, factors: Tree) -> Tree:
+            with self.model.using(factors):
+                return function(shared, inputs)
+
+        side_by_side = vmap(with_factors, randomness="different")
 
         def stacked(shared: Tree, inputs: Tree) -> Tree:
-            # every client gets its own view of shared values: one matrix product over all of them
-            # would round differently for different numbers of clients
+            # every client gets its own view of shared values and of frozen layers: one matrix
+            # product over all of them would round differently for different numbers of clients
             clients = len(tree.leaves(inputs)[0])
             return side_by_side(
-                tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared), inputs
+                tree.map(lambda leaf: leaf.expand(clients, *leaf.shape[1:]), shared),
+                inputs,
+                tree.map(lambda leaf: leaf.expand(clients, *leaf.shape), self._factors),
             )
 
         return stacked

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm
+from evenhand.calls import OutputFunction
 from evenhand.data.federation import Federation
 from evenhand.engines.client import SingleClient
 from evenhand.engines.work import Train
@@ -63,6 +64,7 @@ def client_app(
     limit: int = records.LIMIT,
     share: str = "method",
     columns: Columns | None = None,
+    output: OutputFunction | None = None,
 ) -> ClientApp:
     """Build the client side: it trains and evaluates on the node's own data, which never leave it.
 
@@ -80,6 +82,7 @@ def client_app(
             node's owner.
         columns: as on the server, for a codebook of all nodes; ``model`` is then a function of the
             codebook, and ``load_data`` returns the node's table or its path.
+        output: as on the server, if what the module returns is not the loss's output.
 
     The file named as "policy" in the node config limits what the server may ask; see
     :class:`evenhand.flower.policy.Policy`.
@@ -93,7 +96,7 @@ def client_app(
     if algorithm is not None:
         require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_whole("limit", limit, 1)
-    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns)
+    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns, output)
     app = ClientApp()
 
     log_as_json("node")
@@ -129,6 +132,7 @@ class _NodeApp:
     limit: int
     share: str
     columns: Columns | None = None
+    output: OutputFunction | None = None
 
     def tell(self, content: RecordDict, context: Context) -> RecordDict:
         """Sums of the node's columns, for a codebook."""
@@ -192,7 +196,7 @@ class _NodeApp:
         for asked in (work, evaluation):
             if asked is not None:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))
-        model = Model(module, self.loss or records.text(about, "loss"))
+        model = Model(module, self.loss or records.text(about, "loss"), self.output)
         model.check(data)
         folder = _folder(context)
         for asked in (work, evaluation):

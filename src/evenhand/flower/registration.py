@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from evenhand.data.federation import Federation
+from evenhand.data.nested import Nested
 from evenhand.data.population import Form
 from evenhand.data.samples import PARTS
 from evenhand.flower.sharing import SHARES
@@ -70,6 +71,7 @@ class Registration:
             "y_type": str(self.form.y_dtype).removeprefix("torch."),
             "x_shape": list(self.form.x_shape),
             "y_shape": list(self.form.y_shape),
+            "inputs": self.form.inputs,
         }
 
 
@@ -96,12 +98,13 @@ def read_report(reply: Reply, about: Mapping[str, Any]) -> Registration:
         form = Form(
             *(_shape(about["x_shape"]), DTYPES[about["x_type"]]),
             *(_shape(about["y_shape"]), DTYPES[about["y_type"]]),
+            _inputs(about.get("inputs", "")),
         )
         groups, labels = (_names(about[field]) for field in ("groups", "labels"))
         if about["share"] not in SHARES:
             raise ValueError("unknown kind of sharing")
         name, team = _name(about["name"]), _name(about["team"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise ValueError(
             "node sent a data report that cannot be read; install the same version everywhere"
         ) from error
@@ -142,6 +145,20 @@ def _shape(lengths: Any) -> tuple[int, ...]:
     ):
         raise ValueError("not a shape")
     return shape
+
+
+def _inputs(form: Any) -> str:
+    """The form of samples with several inputs, as the node would write it; "" for one input."""
+    if form == "":
+        return ""
+    if not isinstance(form, str) or len(form) > 10_000:
+        raise ValueError("not the form of samples")
+    made = Nested.zeros(form, 0)
+    for array in made.arrays().values():
+        _shape(array.shape[1:])
+    if made.form != form or not {a.dtype for a in made.arrays().values()} <= set(DTYPES.values()):
+        raise ValueError("not the form of samples")
+    return form
 
 
 def _countable(counts: Any, cells: tuple[int, ...]) -> bool:

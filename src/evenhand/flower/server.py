@@ -234,11 +234,15 @@ class _Run:
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
-        self.algorithm.init(Model(self.module, self.settings.loss).init(), census)
+        self.algorithm.init(
+            Model(self.module, self.settings.loss, self.settings.output).init(), census
+        )
 
     def _suits(self, client: Registration) -> None:
         """Raise a ValueError if the model cannot take a client's samples."""
-        Model(self.module, self.settings.loss).check(Roster.of([client]).population)
+        Model(self.module, self.settings.loss, self.settings.output).check(
+            Roster.of([client]).population
+        )
 
     def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
         flowers_log.info(

@@ -256,7 +256,11 @@ def _write_method(result: Outcome, folder: Path) -> None:
     if result.personal is not None:
         files.write_tensors(
             folder / PERSONAL,
-            {str(client): dict(params) for client, params in enumerate(result.personal)},
+            {
+                # constants, which all clients share, are in the other file
+                str(client): {k: v for k, v in own.items() if v is not result.params.get(k)}
+                for client, own in enumerate(result.personal)
+            },
         )
     if result.certificate is not None:
         value, gap = float(result.certificate.value), float(result.certificate.gap)

@@ -59,7 +59,8 @@ class Judge:
     ) -> Result:
         """Return the result of a run that ends with ``state`` after so many rounds."""
         population, certificate = self.population, self.certificate(state, rounds)
-        params, personal = self.model.state_dict(self.algorithm.result(state)), self.personal(state)
+        params = self.model.state_dict(self.algorithm.result(state))
+        personal = self.personal(state, params)
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
         validated = self.tally(state, rounds, "val") if population.has("val") else None
@@ -233,7 +234,9 @@ class Judge:
             )
         return self._losses[1]
 
-    def personal(self, state: State) -> list[dict[str, Tensor]] | None:
+    def personal(
+        self, state: State, constants: dict[str, Tensor]
+    ) -> list[dict[str, Tensor]] | None:
         """Return each client's own model, if the method has such models."""
         if not self.algorithm.personal or not self.exchange.here:
             return None
@@ -241,7 +244,9 @@ class Judge:
         first = self.algorithm.memory(self.model.init())
         memories = self.exchange.memories
         return [
-            self.model.state_dict(self.algorithm.deployed(shared, memories.get(client, first)))
+            self.model.state_dict(
+                self.algorithm.deployed(shared, memories.get(client, first)), constants
+            )
             for client in range(self.population.clients)
         ]
 

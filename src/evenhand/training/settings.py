@@ -10,6 +10,7 @@ from typing import Any, TypedDict, TypeVar
 import torch
 
 from evenhand.algorithm import Algorithm
+from evenhand.calls import OutputFunction
 from evenhand.cohort import Cohort, Full
 from evenhand.engines import Engine
 from evenhand.engines.auto import ENGINES
@@ -40,6 +41,7 @@ class Options(TypedDict, total=False):
     track_weights: bool
     precision: str
     evaluate: str
+    output: OutputFunction | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,9 @@ class Settings:
             cohort evaluates the model it starts from, which saves messages in a real federation;
             ``scores_after`` in the history then says after how many rounds. The final scores are
             always those of the last model.
+        output: a function from what the module returns to the output that the loss gets, such as
+            ``lambda o: o["out"]``. By default that is the tensor itself, a tuple's first entry, or
+            ``logits``.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -84,6 +89,7 @@ class Settings:
     track_weights: bool = False
     precision: str = "fp32"
     evaluate: str = "after training"
+    output: OutputFunction | None = None
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default

@@ -40,7 +40,7 @@ def prepare(
     if simulated:  # other engines need no samples here
         require_kind("federation", population, Federation, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
-    model = Model(module, settings.loss).with_precision(settings.precision)
+    model = Model(module, settings.loss, settings.output).with_precision(settings.precision)
     if settings.device is not None:
         model = model.to(_device(settings.device))
     model.check(population)

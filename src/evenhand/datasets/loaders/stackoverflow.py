@@ -21,11 +21,11 @@ from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.partitions import natural
 from evenhand.data.pool import TEST, TRAIN, VAL, Partition, Pool
-from evenhand.data.samples import View
 from evenhand.data.splits import part_sizes, shares_in_order
 from evenhand.data.storage.file import File
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
+from evenhand.data.views import View
 from evenhand.errors import DataError, first_line, require, require_choice, require_whole
 
 HOME = "https://storage.googleapis.com/tff-datasets-public"

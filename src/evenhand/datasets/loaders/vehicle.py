@@ -17,7 +17,7 @@ from evenhand.data.deal import deal
 from evenhand.data.federation import Federation
 from evenhand.data.leaf import read_leaf
 from evenhand.data.pool import Partition, Pool
-from evenhand.data.samples import Part, View
+from evenhand.data.samples import Part
 from evenhand.data.storage.file import File, find, folder_of
 from evenhand.data.storage.file import read as read_file
 from evenhand.data.storage.locate import locate
@@ -144,4 +144,5 @@ def standardised(federation: Federation) -> Federation:
 
 
 def _values(part: Part) -> Tensor:
-    return (part.x[:] if isinstance(part.x, View) else part.x).double()
+    values: Tensor = part.x[:]
+    return values.double()

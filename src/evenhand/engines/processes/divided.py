@@ -44,9 +44,9 @@ def split(exchange: Exchange, model: Model, population: Population) -> Exchange:
             )
         return exchange
     content = hashlib.sha256(population.fingerprint().encode())
-    for name, value in model.state_dict(model.init()).items():
+    for name, value in model.whole().items():
         content.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        content.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        content.update(value.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     meet("the start")
     if len(set(gather_objects(content.hexdigest()))) > 1:
         raise ProcessError(

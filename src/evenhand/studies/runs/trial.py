@@ -117,7 +117,8 @@ class Trial(Deciding):
         if not held.has(PERSONAL):
             return None
         found = tree.unflatten(read_tensors(held.path(PERSONAL))[0])
-        return [found[str(client)] for client in range(len(found))]
+        shared = self.params if found["0"].keys() != self.params.keys() else {}
+        return [{**shared, **found[str(client)]} for client in range(len(found))]
 
     def save_thresholds(self) -> Path:
         """Write the thresholds that the trial uses next to its model, and return their file.

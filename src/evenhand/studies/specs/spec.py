@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
-SETTINGS = {field.name for field in dataclasses.fields(Settings)} - {"local", "cohort", "device"}
+# what a spec says in its own way, or cannot say: functions belong to Python
+NOT_PLAIN = {"local", "cohort", "device", "output"}
+SETTINGS = {field.name for field in dataclasses.fields(Settings)} - NOT_PLAIN
 # gains and losses are measured against these; local-only training is never the chosen method
 REFERENCES = ("fedavg", "localonly")
 NODES = "nodes"  # the name of data that stay with the nodes of a real federation
