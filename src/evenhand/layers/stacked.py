@@ -1,4 +1,5 @@
-"""Convolutions and max-pooling of a module in their fastest form, for one client or a stack.
+"""Convolutions, max-pooling and attention of a module in their fastest form, for one client or a
+stack.
 
 A module calls torch's functions as usual, and :class:`FastLayers` intercepts these calls. Under
 ``torch.vmap`` a convolution uses one of the forms in :mod:`evenhand.layers.forms`, chosen by timing
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from evenhand.layers.attention import attention
 from evenhand.layers.convolution import Geometry, Sides
 from evenhand.layers.convolution_rules import Convolution
 from evenhand.layers.pooling import MaxPool
@@ -73,7 +75,7 @@ def _sums_nothing(module: nn.Module) -> bool:
 
 
 class FastLayers(TorchFunctionMode):
-    """Replaces convolutions and pooling by their fastest form.
+    """Replaces convolutions, pooling and stacked attention by their fastest form.
 
     Args:
         any_order: whether stacked images may have any memory order, such as channels last or
@@ -92,6 +94,8 @@ class FastLayers(TorchFunctionMode):
             return self._convolve(function, *args, **kwargs)
         if function in _POOLING:
             return self._pool(function, *args, **kwargs)
+        if function is torch.nn.functional.scaled_dot_product_attention and transforms_active():
+            return attention(*args, **kwargs)
         return function(*args, **kwargs)
 
     def _convolve(
