@@ -10,6 +10,7 @@ Rows (several, or "cpu" or "cuda" for those that have bars there):
     logistic   a round of logistic regression, beside a plain loop, pfl and Flower's simulation
     cnn        a local step of a small and a larger CNN, 10 clients, beside a plain loop and pfl
     sweep      20 values x 5 seeds trained together, beside one run
+    adapters   a round of LoRA on frozen transformers, 10 and 50 clients, beside a plain loop
     methods    a round of every method, beside FedAvg on the same engine
 
 python -m benchmarks.population has the row about a million clients, python -m
@@ -36,6 +37,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.machine import describe
+from benchmarks.speed.adapters import adapters
 from benchmarks.speed.cifar import cifar
 from benchmarks.speed.figures import HEADER, Figure, Options, line, machine_limits
 from benchmarks.speed.logistic import logistic
@@ -51,6 +53,7 @@ ROWS: dict[str, Callable[[Options], Iterator[Figure]]] = {
     "cnn": cnn,
     "sweep": sweep,
     "methods": methods,
+    "adapters": adapters,
 }
 SETS = {
     "cuda": ("cifar", "femnist", "charlstm", "sweep", "methods"),

@@ -34,6 +34,11 @@ def of_round(
     size = sum(p.numel() for p in module.parameters() if p.requires_grad) * 4
     bytes_moved = clients * size * (3 * steps + 2)
     operations = clients * steps * operations_of_step(module, x)
+    return least(bytes_moved, operations, device, precision)
+
+
+def least(bytes_moved: float, operations: float, device: torch.device, precision: str) -> float:
+    """Seconds that so many bytes and operations need."""
     return max(bytes_moved / _bandwidth(device), operations / _throughput(device, precision))
 
 
