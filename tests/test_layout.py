@@ -31,6 +31,7 @@ ORDER = (
     "layers",
     "model",
     "messages",
+    "schedules",
     "local",
     "cohort",
     "growth",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         engines,
         metrics,
         models,
+        schedules,
         simplex,
         testing,
         theory,
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from evenhand.data.tables.files import read_table
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
-    from evenhand.local import LocalSGD
+    from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.metrics.thresholds import Thresholds
     from evenhand.model import Model
@@ -133,7 +134,7 @@ _HOME = {
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
-    "local": ["LocalSGD"],
+    "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
     "messages": ["Replies", "Reply", "Task"],
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
@@ -159,6 +160,7 @@ _SUBMODULES = {
             "engines",
             "metrics",
             "models",
+            "schedules",
             "simplex",
             "testing",
             "theory",
@@ -218,8 +220,11 @@ __all__ = [
     "FineTuned",
     "Full",
     "GroupConstraint",
+    "LocalAdam",
+    "LocalAdamW",
     "LocalOnly",
     "LocalSGD",
+    "LocalSolver",
     "LocalWork",
     "Loop",
     "LossGuard",
@@ -273,6 +278,7 @@ __all__ = [
     "read_table",
     "report",
     "reproduce",
+    "schedules",
     "shifts",
     "simplex",
     "sweep",

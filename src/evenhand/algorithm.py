@@ -23,7 +23,7 @@ from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.growth import grown
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import (
     Asked,
     Entries,
@@ -198,7 +198,7 @@ class Weighting(ABC):  # noqa: B024 (a method may need either function)
         return draw
 
 
-def _unchanged(local: LocalSGD, round: int) -> LocalSGD:
+def _unchanged(local: LocalSolver, round: int) -> LocalSolver:
     return local
 
 
@@ -216,7 +216,7 @@ class LocalWork:
 
     snapshot: bool = False
     whole_data: bool = False
-    solver: Callable[[LocalSGD, int], LocalSGD] = _unchanged
+    solver: Callable[[LocalSolver, int], LocalSolver] = _unchanged
     last: Algorithm | None = None
 
 

@@ -146,7 +146,7 @@ def run_table(
             "name": type(module).__name__,
             "parameters": sum(leaf.numel() for leaf in module.parameters()),
         },
-        "local": plain_fields(settings.local),
+        "local": described_solver(settings.local),
         "cohort": {
             "name": type(settings.cohort).__name__.lower(),
             **plain_fields(settings.cohort),

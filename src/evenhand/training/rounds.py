@@ -15,7 +15,7 @@ from evenhand.algorithm import normalised
 from evenhand.cohort import Draw, Full, Uniform
 from evenhand.data.population import Census, Population
 from evenhand.engines.work import Ask, Train, Work
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Survey
 from evenhand.metrics.scores import Row
 from evenhand.training.bounds import called, of_history, unmet
@@ -51,7 +51,7 @@ class Rounds:
         self.every, self.after = every, after
         self.notes = Notes(server.histories, population.name)
         self._asks: dict[tuple[str, str], Ask] = {}
-        self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
+        self._work: dict[LocalSolver, Train] = {}  # engines prepare a kind of work once
         self._foreseen: tuple[int, list[Cohorts]] | None = None
         self._waiting: int | None = None  # a round not reported yet
         self._saved = time.monotonic()
