@@ -14,14 +14,16 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import Field, asdict, dataclass, fields
+from typing import Any, ClassVar
 
 from evenhand.errors import brief, require, require_known, require_number, require_whole
 
 
 class Schedule(ABC):
-    """Base class of the named schedules."""
+    """Base class of the named schedules, which are frozen dataclasses."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @abstractmethod
     def factor(self, place: int, total: int | None = None) -> float:
@@ -153,12 +155,9 @@ def schedule_table(name: str, schedule: Schedule) -> dict[str, Any]:
             f"{name}={schedule!r} is a function, which a spec or message cannot hold; use"
             f" eh.schedules.{', '.join(kind.__name__ for kind in SCHEDULES.values())}"
         )
-    values: dict[str, Any] = asdict(schedule)  # type: ignore[call-overload]
-    defaults = {
-        key: field.default
-        for key, field in type(schedule).__dataclass_fields__.items()  # type: ignore[attr-defined]
-    }
-    return {"name": known, **{k: v for k, v in values.items() if v != defaults[k]}}
+    defaults = {field.name: field.default for field in fields(schedule)}
+    own = {key: value for key, value in asdict(schedule).items() if value != defaults[key]}
+    return {"name": known, **own}
 
 
 def built_schedule(name: str, table: object) -> Schedule:
@@ -172,7 +171,7 @@ def built_schedule(name: str, table: object) -> Schedule:
     kind = SCHEDULES[table["name"]]
     settings = {key: value for key, value in table.items() if key != "name"}
     for key in settings:
-        require_known(f"keyword of {name}:", key, kind.__dataclass_fields__)  # type: ignore[attr-defined]
+        require_known(f"keyword of {name}:", key, kind.__dataclass_fields__)
     try:
         return kind(**settings)
     except TypeError as error:  # a setting is missing

@@ -115,7 +115,9 @@ def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Sett
             "name": type(module).__name__,
             "parameters": sum(leaf.numel() for leaf in module.parameters()),
         },
-        local=Spec().local if settings.local == Settings.local else described_solver(settings.local),
+        local=Spec().local
+        if settings.local == Settings.local
+        else described_solver(settings.local),
         cohort={"name": type(settings.cohort).__name__.lower(), **_given(settings.cohort)},
         **{name: getattr(settings, name) for name in PLAIN},
     )

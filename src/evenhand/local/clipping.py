@@ -24,9 +24,7 @@ def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
     for more in squares[1:]:  # in the order of the layers
         total = total + more
     factor = (most / (total.sqrt() + SMALL)).clamp(max=1.0)
-    return [
-        grad * factor.to(grad.dtype).reshape((-1,) + (1,) * (grad.ndim - 1)) for grad in grads
-    ]
+    return [grad * factor.to(grad.dtype).reshape((-1,) + (1,) * (grad.ndim - 1)) for grad in grads]
 
 
 def sums_of_squares(stacked: Tensor) -> Tensor:

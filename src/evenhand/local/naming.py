@@ -10,12 +10,11 @@ from evenhand.errors import require_known
 from evenhand.local.adam import LocalAdam, LocalAdamW
 from evenhand.local.sgd import LocalSGD
 from evenhand.local.solver import LATER, LocalSolver
-from evenhand.schedules import Schedule, built_schedule, schedule_table
+from evenhand.schedules import Schedule, as_schedule, built_schedule, schedule_table
 
 SOLVERS: dict[str, type[LocalSolver]] = {"sgd": LocalSGD, "adam": LocalAdam, "adamw": LocalAdamW}
 DEFAULT = "sgd"  # a table without a name means this solver
 SCHEDULED = ("schedule", "step_schedule")
-NO_TABLE = "a spec or message cannot hold"
 
 
 def solver_name(local: LocalSolver) -> str:
@@ -23,7 +22,7 @@ def solver_name(local: LocalSolver) -> str:
     name = next((name for name, kind in SOLVERS.items() if kind is type(local)), None)
     if name is None:
         known = ", ".join(kind.__name__ for kind in SOLVERS.values())
-        raise ValueError(f"{NO_TABLE} a {type(local).__name__}; use {known}")
+        raise ValueError(f"a spec or message cannot hold a {type(local).__name__}; use {known}")
     return name
 
 
@@ -35,7 +34,7 @@ def solver_table(local: LocalSolver) -> dict[str, Any]:
     """
     name = solver_name(local)
     table: dict[str, Any] = {} if name == DEFAULT else {"solver": name}
-    for field in dataclasses.fields(local):  # type: ignore[arg-type]
+    for field in dataclasses.fields(local):
         value = getattr(local, field.name)
         if field.name in LATER and value == field.default:
             continue  # so that earlier versions can read the table
@@ -45,10 +44,16 @@ def solver_table(local: LocalSolver) -> dict[str, Any]:
     return table
 
 
+def given_table(local: LocalSolver) -> dict[str, Any]:
+    """Return the settings of a solver as they are, with its name, for changes in this process."""
+    fields = dataclasses.fields(local)
+    return {"solver": solver_name(local), **{f.name: getattr(local, f.name) for f in fields}}
+
+
 def described_solver(local: LocalSolver) -> dict[str, Any]:
     """Return the table of a solver as far as a spec can hold it: a function only by its name."""
     table: dict[str, Any] = {}
-    for field in dataclasses.fields(local):  # type: ignore[arg-type]
+    for field in dataclasses.fields(local):
         value = getattr(local, field.name)
         if isinstance(value, Schedule):
             try:
@@ -59,6 +64,18 @@ def described_solver(local: LocalSolver) -> dict[str, Any]:
             table[field.name] = list(value) if isinstance(value, tuple) else value
     kind = next((name for name, known in SOLVERS.items() if known is type(local)), None)
     return table if kind == DEFAULT else {"solver": kind or type(local).__name__, **table}
+
+
+def plain_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return changes to a solver's table with schedules as tables; a function is refused."""
+    found = dict(changes)
+    for key in SCHEDULED:
+        value = found.get(key)
+        if value is not None and not isinstance(value, Mapping):
+            schedule = as_schedule(key, value)
+            assert schedule is not None
+            found[key] = schedule_table(key, schedule)
+    return found
 
 
 def solver_of(table: Mapping[str, Any]) -> tuple[type[LocalSolver], dict[str, Any]]:
@@ -88,6 +105,6 @@ def merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, An
     now = changes.get("solver", then)
     kept = dict(table)
     if now != then and now in SOLVERS:
-        known = {field.name for field in dataclasses.fields(SOLVERS[now])}  # type: ignore[arg-type]
+        known = {field.name for field in dataclasses.fields(SOLVERS[now])}
         kept = {key: value for key, value in table.items() if key in known}
     return {**kept, **changes}

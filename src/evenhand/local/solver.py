@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -43,8 +44,10 @@ class LocalSolver(ABC):
     weight_decay: float
     decay: float
     clip: float | None
-    schedule: Schedule | None
-    step_schedule: Schedule | None
+    schedule: Schedule | Callable[[int], float] | None
+    step_schedule: Schedule | Callable[[int], float] | None
+
+    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[Any]]]  # every solver is a dataclass
 
     def __post_init__(self) -> None:
         require_number("lr", self.lr, "(0, inf)")
@@ -63,27 +66,36 @@ class LocalSolver(ABC):
             require_number("clip", self.clip, "(0, inf)", "None does not clip")
         for name in ("schedule", "step_schedule"):
             object.__setattr__(self, name, as_schedule(name, getattr(self, name)))
-        if self.schedule is not None:
-            self.schedule.factor(0)  # refuses one without a length
+        if (over := self._over_rounds) is not None:
+            over.factor(0)  # refuses one without a length
 
     # ---- step sizes
 
+    @property
+    def _over_rounds(self) -> Schedule | None:
+        return as_schedule("schedule", self.schedule)
+
+    @property
+    def _over_steps(self) -> Schedule | None:
+        return as_schedule("step_schedule", self.step_schedule)
+
     def rate(self, round: int) -> float:
         """Return the step size of a round; the first round is 0."""
-        rate = self.lr * self.decay**round
-        return rate if self.schedule is None else rate * self.schedule.factor(round)
+        rate, over = self.lr * self.decay**round, self._over_rounds
+        return rate if over is None else rate * over.factor(round)
 
     def require_rates(self, rounds: int, why: str = "") -> None:
         """Raise a ValueError if the schedule stops training before the end of a run.
 
         ``why`` says what the last of these rounds is for.
         """
-        if self.schedule is None:
+        over = self._over_rounds
+        if over is None:
             return
-        still = next((r for r in range(rounds) if not self.schedule.factor(r) > 0), None)
+        still = next((r for r in range(rounds) if not over.factor(r) > 0), None)
         if still is not None:
             raise ValueError(
-                f"schedule={self.schedule!r} is 0 in round {still + 1}{why}, where nothing would"
+                f"schedule={over!r} is 0 in round {still + 1}{why}, where nothing would"
                 " be trained; make it longer, or give it a floor above 0"
             )
 
@@ -100,10 +112,11 @@ class LocalSolver(ABC):
         """Return (S, K) the factor of each client's step size at each of its steps."""
         most = int(steps.max())
         found = torch.ones(most, len(steps), dtype=torch.float64)
-        if self.step_schedule is None:
+        over = self._over_steps
+        if over is None:
             return found
         for total in set(steps.tolist()):
-            factors = [self.step_schedule.factor(step, total) for step in range(total)]
+            factors = [over.factor(step, total) for step in range(total)]
             found[:total, steps == total] = torch.tensor(factors, dtype=torch.float64)[:, None]
         return found
 
@@ -205,7 +218,7 @@ class LocalSolver(ABC):
     def __repr__(self) -> str:
         shown = [
             f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            for field in dataclasses.fields(self)
             if field.name not in LATER or getattr(self, field.name) != field.default
         ]
         return f"{type(self).__qualname__}({', '.join(shown)})"

@@ -43,6 +43,7 @@ from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError, first_line
+from evenhand.local import described_solver
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY

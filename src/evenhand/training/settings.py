@@ -50,8 +50,8 @@ class Settings:
         loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function
             ``(output, target) -> (B,)`` that returns one loss per sample.
         rounds: number of communication rounds.
-        local: the local solver, ``LocalSGD``, ``LocalAdam`` or ``LocalAdamW``; by default SGD with lr
-            0.1, one epoch, batches of 32.
+        local: the local solver: ``LocalSGD``, ``LocalAdam`` or ``LocalAdamW``; by default SGD with
+            lr 0.1, one epoch, batches of 32.
         cohort: how the clients of a round are chosen; by default all of them.
         seed: of cohorts, batch orders and dropout.
         engine: "auto", "loop" (one client at a time), "vmap" (clients side by side), or an engine

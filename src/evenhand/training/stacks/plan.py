@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import nn
@@ -86,8 +86,7 @@ class Stack(NamedTuple):
 def kind_of(algorithm: Algorithm, local: LocalSolver) -> Kind:
     """Return what runs must have in common to be stacked, besides data and architecture."""
     # each run has its own step size in a round
-    alike: Any = dataclasses.replace(cast("Any", local), lr=1.0, decay=1.0, schedule=None)
-    return form_of(algorithm), alike
+    return form_of(algorithm), dataclasses.replace(local, lr=1.0, decay=1.0, schedule=None)
 
 
 class Plan:
