@@ -212,12 +212,16 @@ class LocalWork:
         solver: returns the local solver of a round, given the run's solver and the round.
         last: a method whose local training every client does once after the last round; the client
             keeps only the memory.
+        assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
+        assumes_scale: the same for steps that must grow in proportion to the gradient.
     """
 
     snapshot: bool = False
     whole_data: bool = False
     solver: Callable[[LocalSolver, int], LocalSolver] = _unchanged
     last: Algorithm | None = None
+    assumes_sgd: str = ""
+    assumes_scale: str = ""
 
 
 class Certificate(NamedTuple):

@@ -138,9 +138,9 @@ class LocalAdam(LocalSolver):
         return super().copies + (4 if self.amsgrad else 3)
 
     @property
-    def beyond_sgd(self) -> tuple[str, ...]:
-        """What makes a step more than the step size times the gradient, in words."""
-        return (f"the adaptive steps of {type(self).__name__}", *super().beyond_sgd)
+    def rescaling(self) -> tuple[str, ...]:
+        """What keeps steps from growing in proportion to the gradient, in words."""
+        return (f"the adaptive steps of {type(self).__name__}", *super().rescaling)
 
 
 @dataclass(frozen=True, repr=False)

@@ -198,14 +198,15 @@ class LocalSolver(ABC):
         return float(steps)
 
     @property
+    def rescaling(self) -> tuple[str, ...]:
+        """What keeps steps from growing in proportion to the gradient, in words."""
+        return () if self.clip is None else ("gradient clipping",)
+
+    @property
     def beyond_sgd(self) -> tuple[str, ...]:
         """What makes a step more than the step size times the gradient, in words."""
-        found = []
-        if self.clip is not None:
-            found.append("gradient clipping")
-        if self.step_schedule is not None:
-            found.append("a schedule over local steps")
-        return tuple(found)
+        scheduled = self.step_schedule is not None
+        return (*self.rescaling, *(("a schedule over local steps",) if scheduled else ()))
 
     def identity(self, rounds: int) -> object:
         """Return what must be the same to resume a run; a function is known by its values."""

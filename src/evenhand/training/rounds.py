@@ -22,6 +22,7 @@ from evenhand.training.bounds import called, of_history, unmet
 from evenhand.training.history import Columns, Notes, Rows, add_to_last
 from evenhand.training.server import Answers, Cohorts, Server
 from evenhand.training.settings import Settings
+from evenhand.training.suiting import unsuited
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,8 @@ class Rounds:
     def run(self) -> None:
         """Train until the last round, and the method's last local training, are done."""
         server, rounds = self.server, self.settings.rounds
+        if server.done < rounds and (text := unsuited(server.algorithm, server.local)):
+            log.warning("%s %s", called(server.algorithm, server.runs > 1), text)
         for t in range(server.done, rounds):
             scores = self.round(t)
             if self.settings.is_evaluated(t):
