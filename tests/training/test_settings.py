@@ -80,7 +80,7 @@ def test_the_identity_is_the_one_of_earlier_checkpoints() -> None:
     [
         ({"loss": "huber"}, "unknown loss 'huber'"),
         ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
-        ({"local": 0.1}, "local must be a LocalSGD object"),
+        ({"local": 0.1}, "local must be a LocalSolver object"),
         ({"cohort": 10}, "cohort must be a Cohort object"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ({"engine": "fast"}, "unknown engine 'fast'"),
