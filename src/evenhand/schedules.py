@@ -152,8 +152,8 @@ def schedule_table(name: str, schedule: Schedule) -> dict[str, Any]:
     known = next((key for key, kind in SCHEDULES.items() if kind is type(schedule)), None)
     if known is None:
         raise ValueError(
-            f"{name}={schedule!r} is a function, which a spec or message cannot hold; use"
-            f" eh.schedules.{', '.join(kind.__name__ for kind in SCHEDULES.values())}"
+            f"{name}={schedule!r} is a function, which a spec or message cannot hold; use one of"
+            " eh.schedules, such as Cosine(100)"
         )
     defaults = {field.name: field.default for field in fields(schedule)}
     own = {key: value for key, value in asdict(schedule).items() if value != defaults[key]}
@@ -162,6 +162,8 @@ def schedule_table(name: str, schedule: Schedule) -> dict[str, Any]:
 
 def built_schedule(name: str, table: object) -> Schedule:
     """Return the schedule of a spec's table, such as { name = "cosine", length = 100 }."""
+    if callable(table):
+        schedule_table(name, Custom(table))  # says what to use instead
     if not isinstance(table, Mapping) or "name" not in table:
         raise ValueError(
             f'{name} must be a table such as {{ name = "cosine", length = 100 }}, got'

@@ -15,8 +15,9 @@ from torch.optim.lr_scheduler import LambdaLR
 import evenhand as eh
 from evenhand import tree
 from evenhand.engines.replay import Replayed
+from evenhand.engines.threads import one_thread
 from evenhand.local import STATISTICS, LocalSolver
-from evenhand.local.clipping import clipped
+from evenhand.local.clipping import clipped, sums_of_squares
 
 SIZES = (37, 5, 16, 9)
 EPOCHS, BATCH = 2, 8
@@ -147,6 +148,18 @@ def test_clipping_is_that_of_torch_for_each_client_by_itself(most: float) -> Non
         nn.utils.clip_grad_norm_(parameters, most)
         for parameter, grad in zip(parameters, found, strict=True):
             torch.testing.assert_close(grad[client], parameter.grad, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("size", [3, 129, 4097, 40_001])
+def test_a_norm_has_the_same_bits_whatever_is_stacked_with_it(size: int) -> None:
+    generator = torch.Generator().manual_seed(size)
+    stacked = torch.randn(7, size, generator=generator)
+    with one_thread():
+        together = sums_of_squares(stacked)
+        turned = sums_of_squares(stacked.t().contiguous().t())
+        alone = torch.cat([sums_of_squares(stacked[row : row + 1]) for row in range(7)])
+    assert torch.equal(together, alone)
+    assert torch.equal(together, turned)
 
 
 def test_a_long_gradient_is_clipped_without_overflow() -> None:

@@ -30,15 +30,7 @@ def clipped(grads: Sequence[Tensor], most: float) -> list[Tensor]:
 def sums_of_squares(stacked: Tensor) -> Tensor:
     """Return (K,) the sum of squares of each row, in float64, which no float32 overflows.
 
-    On a CPU, halves are added until one column is left. A row then has the same bits whatever is
-    stacked with it; ``sum`` chooses its order of additions by the shape of the whole.
+    Rows lie one after another in memory, so that each is summed as if it were alone.
     """
-    rows = stacked.reshape(len(stacked), -1).double()
-    rows = rows * rows
-    if rows.is_cuda or not rows.shape[1]:
-        return rows.sum(1)
-    while (width := rows.shape[1]) > 1:
-        half = width // 2
-        left = rows[:, :half] + rows[:, half : 2 * half]
-        rows = torch.cat([left, rows[:, 2 * half :]], 1) if width % 2 else left
-    return rows[:, 0]
+    rows = stacked.reshape(len(stacked), -1).double().contiguous()
+    return (rows * rows).sum(1)
