@@ -33,6 +33,7 @@ ORDER = (
     "unfit",
     "model",
     "messages",
+    "schedules",
     "local",
     "cohort",
     "growth",

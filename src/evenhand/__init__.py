@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         engines,
         metrics,
         models,
+        schedules,
         simplex,
         testing,
         theory,
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
     from evenhand.data.views import View
     from evenhand.engines import Engine, Loop, Vmap
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
-    from evenhand.local import LocalSGD
+    from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.metrics.thresholds import Thresholds
     from evenhand.model import Model
@@ -137,7 +138,7 @@ _HOME = {
     "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
-    "local": ["LocalSGD"],
+    "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
     "messages": ["Replies", "Reply", "Task"],
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
@@ -163,6 +164,7 @@ _SUBMODULES = {
             "engines",
             "metrics",
             "models",
+            "schedules",
             "simplex",
             "testing",
             "theory",
@@ -222,8 +224,11 @@ __all__ = [
     "FineTuned",
     "Full",
     "GroupConstraint",
+    "LocalAdam",
+    "LocalAdamW",
     "LocalOnly",
     "LocalSGD",
+    "LocalSolver",
     "LocalWork",
     "Loop",
     "LossGuard",
@@ -278,6 +283,7 @@ __all__ = [
     "read_table",
     "report",
     "reproduce",
+    "schedules",
     "shifts",
     "simplex",
     "sweep",

@@ -23,7 +23,7 @@ from evenhand.cohort import Draw
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.growth import grown
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import (
     Asked,
     Entries,
@@ -198,7 +198,7 @@ class Weighting(ABC):  # noqa: B024 (a method may need either function)
         return draw
 
 
-def _unchanged(local: LocalSGD, round: int) -> LocalSGD:
+def _unchanged(local: LocalSolver, round: int) -> LocalSolver:
     return local
 
 
@@ -212,12 +212,16 @@ class LocalWork:
         solver: returns the local solver of a round, given the run's solver and the round.
         last: a method whose local training every client does once after the last round; the client
             keeps only the memory.
+        assumes_sgd: why steps must be lr times the gradient ("it ..."); other runs log a warning.
+        assumes_scale: the same for steps that must grow in proportion to the gradient.
     """
 
     snapshot: bool = False
     whole_data: bool = False
-    solver: Callable[[LocalSGD, int], LocalSGD] = _unchanged
+    solver: Callable[[LocalSolver, int], LocalSolver] = _unchanged
     last: Algorithm | None = None
+    assumes_sgd: str = ""
+    assumes_scale: str = ""
 
 
 class Certificate(NamedTuple):

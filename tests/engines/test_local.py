@@ -50,7 +50,7 @@ def test_an_epoch_visits_every_sample_exactly_once(
 ) -> None:
     local = eh.LocalSGD(lr=0.1, epochs=epochs, batch_size=batch)
     width = max(sizes) + extra
-    schedule = local.schedule(
+    schedule = local.batches(
         torch.arange(len(sizes)), torch.tensor(sizes), width, round=3, seed=seed
     )
     for client, size in enumerate(sizes):
@@ -102,7 +102,7 @@ def test_first_positions_are_uniform() -> None:
 
 
 def test_a_number_of_steps_is_the_same_for_all_and_goes_on_into_further_epochs() -> None:
-    schedule = eh.LocalSGD(lr=0.1, steps=7, batch_size=4).schedule(
+    schedule = eh.LocalSGD(lr=0.1, steps=7, batch_size=4).batches(
         torch.arange(2), torch.tensor([5, 40]), 40, round=0, seed=0
     )
     assert schedule.steps.tolist() == [7, 7]

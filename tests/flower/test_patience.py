@@ -189,7 +189,7 @@ def test_rounds_are_told_in_the_servers_log(
         ({"patience": 0}, ValueError, "patience must be"),
         ({"limit": "1GB"}, ValueError, "limit must be a whole number >= 1"),
         ({"cohort": 3}, TypeError, "cohort must be a Cohort"),
-        ({"local": 0.1}, TypeError, "local must be a LocalSGD"),
+        ({"local": 0.1}, TypeError, "local must be a LocalSolver"),
         ({"finished": "x"}, TypeError, "finished must be a function"),
         ({"out": None}, TypeError, "out must be the path of a directory"),
         ({"model": None}, TypeError, "model must be a torch module"),

@@ -398,21 +398,21 @@ def test_a_method_over_groups_learns_what_the_simulator_does_without_small_group
 def test_secret_batches_visit_every_sample_once_an_epoch_and_are_never_small() -> None:
     sizes = torch.tensor([33])
     local = SecretOrder.of(eh.LocalSGD(lr=1.0, epochs=2, batch_size=16), key=7, least=8)
-    schedule = local.schedule(torch.tensor([0]), sizes, 33, 0, 0)
+    schedule = local.batches(torch.tensor([0]), sizes, 33, 0, 0)
     assert schedule.steps.tolist() == [4]
     assert schedule.valid.sum(-1).tolist() == [[16, 17, 16, 17]]  # one was left over
     for epoch in (0, 2):
         two = slice(epoch, epoch + 2)
         visited = schedule.positions[0, two][schedule.valid[0, two]]
         assert sorted(visited.tolist()) == list(range(33))
-    again = local.schedule(torch.tensor([5]), sizes, 33, 3, 9)  # nothing of the server's matters
+    again = local.batches(torch.tensor([5]), sizes, 33, 3, 9)  # nothing of the server's matters
     assert torch.equal(again.positions, schedule.positions)
-    other = SecretOrder.of(local, key=8, least=8).schedule(torch.tensor([0]), sizes, 33, 0, 0)
+    other = SecretOrder.of(local, key=8, least=8).batches(torch.tensor([0]), sizes, 33, 0, 0)
     assert not torch.equal(other.positions, schedule.positions)
     rest = SecretOrder.of(eh.LocalSGD(lr=1.0, batch_size=12), key=7, least=8)
-    assert rest.schedule(torch.tensor([0]), sizes, 33, 0, 0).valid.sum(-1).tolist() == [[12, 12, 9]]
+    assert rest.batches(torch.tensor([0]), sizes, 33, 0, 0).valid.sum(-1).tolist() == [[12, 12, 9]]
     steps = SecretOrder.of(eh.LocalSGD(lr=1.0, steps=3, batch_size=20), key=7, least=8)
-    assert steps.schedule(torch.tensor([0]), sizes, 33, 0, 0).valid.sum(-1).tolist() == [
+    assert steps.batches(torch.tensor([0]), sizes, 33, 0, 0).valid.sum(-1).tolist() == [
         [20, 13, 20]
     ]
 

@@ -29,9 +29,11 @@ OTHER: dict[str, Any] = {
     "track_weights": True,
     "precision": "bf16",
     "evaluate": "with training",
+    "output": lambda returned: returned,
 }
-# other values of these give another run; the loss is part of what a checkpoint says of the model
-IDENTITY = set(OTHER) - {"loss", "engine", "device", "checkpoint_every"}
+# other values of these give another run; loss and output are part of what a checkpoint says of the
+# model
+IDENTITY = set(OTHER) - {"loss", "output", "engine", "device", "checkpoint_every"}
 
 
 def test_keywords_are_the_fields() -> None:
@@ -80,7 +82,7 @@ def test_the_identity_is_the_one_of_earlier_checkpoints() -> None:
     [
         ({"loss": "huber"}, "unknown loss 'huber'"),
         ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
-        ({"local": 0.1}, "local must be a LocalSGD object"),
+        ({"local": 0.1}, "local must be a LocalSolver object"),
         ({"cohort": 10}, "cohort must be a Cohort object"),
         ({"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ({"engine": "fast"}, "unknown engine 'fast'"),

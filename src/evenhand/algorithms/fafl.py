@@ -58,6 +58,9 @@ class FAFL(Algorithm, Reporting):
     alpha_i: the client's objective becomes a_i (f - eta) + (1/alpha_i - a_i) phi_mu(f - eta) + eta,
     and the loop stays the same (proof: docs/explanation/hcvar.md).
 
+    With Adam or clipping, a model's step no longer grows with s, so clients above the threshold
+    count less than they should, and a run logs a warning. Eta always takes plain steps.
+
     The papers leave mu, the step size of eta and its start open, and return the mean of the models:
     Averaged(FAFL()).
 
@@ -185,7 +188,8 @@ class FAFL(Algorithm, Reporting):
         return FirstThreshold(str(self.eta0)) if first else None
 
     def local_work(self) -> LocalWork:
-        work = LocalWork(whole_data=self.sigma == "local")
+        why = "weighs a client by scaling the gradient of its loss"
+        work = LocalWork(whole_data=self.sigma == "local", assumes_scale=why)
         return replace(work, solver=one_step_first) if self.short_first_round else work
 
     def visible(self, census: Census) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from evenhand import tree
 from evenhand.algorithm import (
     Algorithm,
     Info,
+    LocalWork,
     Memory,
     Reporting,
     State,
@@ -62,9 +63,10 @@ class FCFL(Algorithm, Reporting):
     counts such clients. The paper has two groups; with more, the largest difference is our choice.
 
     With one full-batch step, an update is lr times g_i, as in the paper; with more local steps it
-    takes the gradient's place. k_i is always one gradient over all data at the received model. All
-    participants count the same, whatever their data. The server sees every participant's update,
-    loss, gap, and its gradient.
+    takes the gradient's place. With Adam, momentum, clipping or a schedule over local steps, its
+    length is not that of lr times a gradient, and a run logs a warning. k_i is always one gradient
+    over all data at the received model. All participants count the same, whatever their data. The
+    server sees every participant's update, loss, gap, and its gradient.
 
     Args:
         notion: "demographic_parity" or "equal_opportunity".
@@ -159,6 +161,9 @@ class FCFL(Algorithm, Reporting):
         return torch.where(falls, (self.decay * delta).clamp(min=self.floor), delta)
 
     # ---- one client
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(assumes_sgd="compares updates with lr times the gradient of gaps")
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory

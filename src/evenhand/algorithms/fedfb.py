@@ -7,7 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Info, Question, Reporting, State, Weighting, normalised
+from evenhand.algorithm import (
+    Algorithm,
+    Info,
+    LocalWork,
+    Question,
+    Reporting,
+    State,
+    Weighting,
+    normalised,
+)
 from evenhand.algorithms.cells import (
     STATISTICS,
     by_cell,
@@ -55,6 +64,9 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
     and v_0 minus the sum of these. Which one comes first should not matter, so the mean over all
     choices of the first is used: for two groups it is the same step. A cell that is absent from a
     cohort counts with its last known error, and shares are means over past cohorts.
+
+    Group weights act through the size of gradients. Adam's steps do not depend on it and clipping
+    bounds it, so a run with either logs a warning.
 
     Args:
         notion: what to make equal.
@@ -119,6 +131,11 @@ class FedFB(Algorithm, Question, Weighting, Reporting):
             return model.loss(variables["model"], batch)
         losses = model.losses(variables["model"], batch)
         return mean(losses * by_cell(task.shared["cell_weight"], batch).to(losses.dtype), batch)
+
+    def local_work(self) -> LocalWork:
+        if self._by_client:  # the server weighs clients
+            return LocalWork()
+        return LocalWork(assumes_scale="weighs groups by scaling the gradient of their losses")
 
     def entries(self, asked: Asked) -> Entries:
         if self._by_client:

@@ -8,7 +8,17 @@ import torch
 from torch import Tensor
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Info, Memory, Question, Reporting, State, as_rows, descend
+from evenhand.algorithm import (
+    Algorithm,
+    Info,
+    LocalWork,
+    Memory,
+    Question,
+    Reporting,
+    State,
+    as_rows,
+    descend,
+)
 from evenhand.algorithms.directions import (
     angle,
     at_length,
@@ -49,7 +59,9 @@ class FedMDFG(Algorithm, Reporting):
     starts at 1.
 
     With one full-batch step, an update is lr times the gradient, as in the paper; with more local
-    steps it takes the gradient's place. The method has no objective. All clients count the same,
+    steps it takes the gradient's place. With Adam, momentum, clipping or a schedule over local
+    steps, the slopes in the line search are off, and a run logs a warning. The method has no
+    objective. All clients count the same,
     whatever their data. The server sees every participant's update and losses.
 
     Args:
@@ -92,6 +104,11 @@ class FedMDFG(Algorithm, Reporting):
         }
         # only the round's task knows lr, which turns updates into gradients
         return Reply({"lr": torch.as_tensor(task.shared["lr"])}, each), memory
+
+    def local_work(self) -> LocalWork:
+        if not self.s:  # no line search
+            return LocalWork()
+        return LocalWork(assumes_sgd="takes update / lr for the gradient in its line search")
 
     def entries(self, asked: Asked) -> Entries:
         lr = torch.as_tensor(asked.task.shared["lr"])

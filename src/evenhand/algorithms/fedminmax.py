@@ -11,6 +11,7 @@ from evenhand import tree
 from evenhand.algorithm import (
     Algorithm,
     Info,
+    LocalWork,
     Memory,
     State,
     step,
@@ -48,6 +49,9 @@ class FedMinMax(Algorithm):
     The paper returns the mean of the models, Averaged(FedMinMax()). With a sampled cohort, an
     absent group counts with its last known risk (before it was first seen, with the mean of the
     others'); otherwise its weight would fall for being rare.
+
+    Group weights act through the size of gradients. Adam's steps do not depend on it and clipping
+    bounds it, so a run with either logs a warning.
 
     Args:
         lr_mu: ascent step; 0 keeps the groups' shares, which is FedAvg.
@@ -89,6 +93,9 @@ class FedMinMax(Algorithm):
             model.losses(variables["model"], batch) * task.shared["group_weight"][batch.group],
             batch,
         )
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(assumes_scale="weighs groups by scaling the gradient of their losses")
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory

@@ -12,6 +12,7 @@ from evenhand.algorithm import (
     Algorithm,
     Certificate,
     Info,
+    LocalWork,
     Memory,
     Question,
     Reporting,
@@ -37,7 +38,9 @@ class GIFAIR(Algorithm, Reporting):
     L_a is the plain mean of f_i over the clients of team a; without teams, every client is its own.
     This equals sum_i w_i (1 + b_i) f_i with b_i = c rho_a / (w_i |A_a|) and rho_a = (teams with
     lower loss) - (teams with higher loss), where ties count 0. A client multiplies its step size by
-    1 + b_i and reports the loss of its local model, as in the paper.
+    1 + b_i and reports the loss of its local model, as in the paper. With Adam, whose steps do not
+    grow with the gradient, b_i weighs steps of one length; a run with anything but plain SGD logs a
+    warning.
 
     The paper does not say what to do about clients that have not reported yet. Here they are
     skipped in their team's mean, and a team without any report neither gains nor loses rank. Absent
@@ -99,6 +102,11 @@ class GIFAIR(Algorithm, Reporting):
     def rates(self, task: Task) -> dict[str, Tensor]:
         # scale the step, not the loss: the same holds with momentum and weight decay
         return {"model": task.shared["lr"] * task.own["scale"]}
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(
+            assumes_sgd="weighs a client by scaling its step size, which scales its gradient"
+        )
 
     def reply(
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory

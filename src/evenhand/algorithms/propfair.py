@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from evenhand.algorithm import Algorithm, Certificate, Reporting, State
+from evenhand.algorithm import Algorithm, Certificate, LocalWork, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
@@ -28,6 +28,9 @@ class PropFair(Algorithm, Reporting):
     logarithm is taken of the batch's loss, as in the paper, so the local objective lies above the
     stated one (Jensen) unless batches are full. The paper gives no value for epsilon; 0.2 is that
     of the authors' code. The server only needs sums, the same messages as FedAvg's.
+
+    The slope 1 / (M - l) weighs clients through the size of their gradients. Adam's steps do not
+    depend on it and clipping bounds it, so a run with either logs a warning.
 
     Args:
         M: the utility baseline, above the losses that matter; small values are fairer, large ones
@@ -50,6 +53,9 @@ class PropFair(Algorithm, Reporting):
         )
         require_number("epsilon", self.epsilon, "(0, inf)", "0.2 is usual")
         require_choice("continuation", self.continuation, ("paper", "linear", "huber"))
+
+    def local_work(self) -> LocalWork:
+        return LocalWork(assumes_scale="weighs a client by scaling the gradient of its loss")
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         loss = model.loss(variables["model"], batch)

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.func import grad
 
 from evenhand import tree
-from evenhand.algorithm import Algorithm, Certificate, Memory, Reporting, State
+from evenhand.algorithm import Algorithm, Certificate, LocalWork, Memory, Reporting, State
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice, require_number
@@ -29,6 +29,9 @@ class QFFL(Algorithm, Reporting):
     model), a client sends F^q g and h = q F^(q-1) |g|^2 + L F^q; the server moves by the ratio of
     the sums. The server only needs sums. q-FedSGD (Algorithm 1) uses the gradient of f_i at the
     received model for g, without local training.
+
+    g is a gradient only if local steps are plain SGD's. Momentum, Adam, clipping and schedules over
+    local steps change its length, and h with it; a run that uses them logs a warning.
 
     The published code draws clients in proportion to their data and adds no further weight. Here
     every term has the cohort's coefficient a_i, which is the same for that scheme and minimises the
@@ -75,6 +78,11 @@ class QFFL(Algorithm, Reporting):
         return Reply(
             total={"delta": tree.scale(g, a * loss_at_start**self.q), "weight": a * h}
         ), memory
+
+    def local_work(self) -> LocalWork:
+        if self.solver == "fedsgd":  # no local steps
+            return LocalWork()
+        return LocalWork(assumes_sgd="takes (received model - local model) / lr for the gradient")
 
     def entries(self, asked: Asked) -> Entries:
         lipschitz = 1 / asked.task.shared["lr"] if self.lipschitz is None else self.lipschitz

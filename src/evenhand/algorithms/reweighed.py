@@ -59,6 +59,9 @@ class Reweighed(Wrapper):
     common share; the others have it, and the weights sum to less than n. Wherever the inner method
     uses a client's loss, it is f_i. Rates of predictions, as in FairFed, are not weighted.
 
+    Global weights act through the size of gradients. Adam's steps do not depend on it and clipping
+    bounds it, so a run with either logs a warning.
+
     The paper has one data set; whether clients count their own samples or everyone's is our choice
     to offer.
 
@@ -144,7 +147,9 @@ class Reweighed(Wrapper):
 
     def local_work(self) -> LocalWork:
         work = self.inner.local_work()
-        return replace(work, whole_data=True) if self.scope == "local" else work
+        if self.scope == "local":
+            return replace(work, whole_data=True)
+        return replace(work, assumes_scale="weighs groups by scaling the gradient of their losses")
 
     def objective(self, model: Model, variables: Tree, batch: Batch, task: Task) -> Tensor:
         whole = batch.whole if self.scope == "local" else batch

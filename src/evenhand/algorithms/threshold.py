@@ -13,7 +13,7 @@ from torch import Tensor
 from evenhand.algorithm import Memory, Question, State, mean_step
 from evenhand.data.population import Census
 from evenhand.data.samples import Batch
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task
 from evenhand.model import Model
 from evenhand.theory.hcvar import HCVaR
@@ -53,7 +53,7 @@ def risk_of(state: State, mu: float, ids: Tensor | None = None) -> HCVaR:
     return HCVaR(alpha, mu, floor)
 
 
-def one_step_first(local: LocalSGD, round: int) -> LocalSGD:
+def one_step_first(local: LocalSolver, round: int) -> LocalSolver:
     """Use one local step in the first round."""
     return dataclasses.replace(local, epochs=None, steps=1) if round == 0 else local
 

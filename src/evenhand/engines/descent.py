@@ -39,9 +39,8 @@ def descend(
         shared = batching.fixed(shared, "shared in order")
         own = batching.fixed(own, "own in order")
     variables = batching.copy(begin["variables"], "variables")
-    needs_no_velocity = device.type == "cuda" and not (work.local and work.local.momentum)
-    velocity = {} if needs_no_velocity else tree.zeros_like(variables)
-    inputs = batching.fixed({"velocity": velocity, "rates": begin["rates"], **whole}, "inputs")
+    state = {} if work.local is None else work.local.state(variables)
+    inputs = batching.fixed({"state": state, "rates": begin["rates"], **whole}, "inputs")
     inputs |= {"own": own, "variables": variables}
     snapshot = Snapshot(variables, shared["moment"], visits.steps) if work.snapshot else None
     part = {"shared": shared, "inputs": inputs}  # of the clients in the stack, at first all of them

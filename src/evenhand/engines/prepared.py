@@ -51,10 +51,11 @@ class Prepared:
             if local is not None:
                 local.update(
                     inputs["variables"],
-                    inputs["velocity"],
+                    inputs["state"],
                     gradient(shared, inputs),
                     inputs["rates"],
                     inputs.get("active"),
+                    inputs["batch"].get("numbers"),
                 )
             return {}
 
@@ -124,9 +125,10 @@ class Prepared:
             model.loss(params, Batch(samples, index, ones))
         parameters = sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(params))
         sample = samples.x.shape[1:].numel() * samples.x.element_size()
-        # start, end, gradient, step, velocity and reply of each variable; twice the saved values
-        # for backpropagation itself
-        return 8 * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
+        # start, end, gradient, reply and what a step of the solver needs of each variable; twice
+        # the saved values for backpropagation itself
+        copies = 7 + (1 if local is None else local.copies)
+        return copies * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
 
 
 class _Noticed:

@@ -12,7 +12,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.data.samples import Part
 from evenhand.engines.widths import stacked_clients
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.tree import Tree
 
 
@@ -39,8 +39,8 @@ class Members(NamedTuple):
 class Steps(NamedTuple):
     """Local steps that the same clients, the first ones of a chunk, take one after another."""
 
-    # for each step "index" (s, B), the samples, and "weight" (s, B), 1 for a sample and 0 for
-    # padding
+    # for each step "index" (s, B), the samples, "weight" (s, B), 1 for a sample and 0 for padding,
+    # and "numbers" (s, columns) if the solver's steps differ
     batches: list[Tree]
     stacked: int  # s
     # clients still at work; finished ones stay in the stack, so that stacks have few sizes
@@ -59,17 +59,17 @@ class Visits:
 
     def __init__(
         self,
-        local: LocalSGD,
+        local: LocalSolver,
         members: Members,
         part: Part,
         round: int,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
-        schedule = local.schedule(
+        batches = local.batches(
             members.numbers, members.sizes, int(members.widths.max()), round, members.seed
         )
-        self.steps, positions, valid = schedule.steps, schedule.positions, schedule.valid
+        self.steps, positions, valid = batches.steps, batches.positions, batches.valid
         offsets = part.offsets[members.ids]
         self.order: Tensor | None = None  # from the chunk's order
         self.back: Tensor | None = None  # to it
@@ -85,6 +85,8 @@ class Visits:
         self._batches = [
             {"index": samples, "weight": real} for samples, real in zip(*both, strict=True)
         ]
+        numbers = local.numbers(self.steps)
+        self._numbers = None if numbers is None else tree.there(numbers.to(dtype), device)
 
     def in_turn(self, one_by_one: bool = False) -> Iterator[Steps]:
         """All steps; with ``one_by_one``, each by itself."""
@@ -96,6 +98,11 @@ class Visits:
             stacked = min(len(ends), stacked_clients(taking_part))
             last = len(self._batches) - 1  # whole batches are the same at every step
             rows = [self._batches[min(step, last)] for step in range(done, until)]
+            if self._numbers is not None:
+                rows = [
+                    {**batch, "numbers": self._numbers[step]}
+                    for step, batch in enumerate(rows, done)
+                ]
             if stacked != len(ends):
                 rows = [
                     tree.map(lambda leaf, stacked=stacked: leaf[:stacked], batch) for batch in rows

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from evenhand.algorithm import Algorithm, Memory
 from evenhand.data.samples import Batch
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums
 from evenhand.metrics.tallies import MOST_CELLS, judge, tally
@@ -26,7 +26,7 @@ class Work(Protocol):
         """Which part of the data it reads."""
 
     @property
-    def local(self) -> LocalSGD | None:
+    def local(self) -> LocalSolver | None:
         """How it descends; None for work without local steps."""
 
     @property
@@ -78,7 +78,7 @@ class Train:
     """A round of a method's local work on the training data."""
 
     algorithm: Algorithm
-    local: LocalSGD
+    local: LocalSolver
     part: str = "train"
     pooled: ClassVar[bool] = False
     groups: ClassVar[int] = 0

@@ -16,7 +16,7 @@ from torch import Tensor
 from evenhand import tree
 from evenhand.data.population import Population
 from evenhand.engines.work import Ask, Train, Work
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.losses import LOSSES
 from evenhand.messages import Asked, Entries, Entry, Reply, Task
 from evenhand.tree import Tree
@@ -42,12 +42,10 @@ def entries_of(work: Work, task: Task, place: int, population: Population, clien
     return {} if question is None else question.answer_entries(asked)
 
 
-def steps_of(local: LocalSGD, samples: int) -> float:
+def steps_of(local: LocalSolver, samples: int) -> float:
     """Local steps of a client with this many samples, each counted with the effect of momentum."""
     each = 1 if local.batch_size is None else max(1, math.ceil(samples / local.batch_size))
-    steps, m = local.steps or each * (local.epochs or 1), local.momentum
-    # sum over k = 1 ... steps of 1 + m + ... + m^(k-1)
-    return (steps - m * (1 - m**steps) / (1 - m)) / (1 - m)
+    return local.reach(local.steps or each * (local.epochs or 1))
 
 
 def check_claims(reply: Reply, entries: Entries, who: str, loss: str) -> list[str]:

@@ -21,7 +21,7 @@ from evenhand.data.population import Population
 from evenhand.data.samples import PARTS
 from evenhand.errors import RunError, SpecError
 from evenhand.flower.weighing import WeighedPopulation
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSGD, described_solver
 from evenhand.studies.runs import directories
 from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
@@ -115,7 +115,9 @@ def run_spec(path: Path, algorithm: Algorithm, module: nn.Module, settings: Sett
             "name": type(module).__name__,
             "parameters": sum(leaf.numel() for leaf in module.parameters()),
         },
-        local=Spec().local if settings.local == Settings.local else _given(settings.local),
+        local=Spec().local
+        if settings.local == Settings.local
+        else described_solver(settings.local),
         cohort={"name": type(settings.cohort).__name__.lower(), **_given(settings.cohort)},
         **{name: getattr(settings, name) for name in PLAIN},
     )

@@ -29,7 +29,7 @@ from evenhand.errors import (
     require_whole,
 )
 from evenhand.flower.sharing import SHARES
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 
 ORDERS = ("node", "server")  # who decides the order of samples
 # keys of a node config that evenhand knows; an app may read others
@@ -186,7 +186,7 @@ class Policy:
                 f"{work.name} asks for the {work.part} data",
             )
 
-    def _permits_steps(self, local: LocalSGD, samples: int) -> None:
+    def _permits_steps(self, local: LocalSolver, samples: int) -> None:
         self.permits_samples(samples)
         batch = samples if local.batch_size is None else local.batch_size
         if batch < self.min_batch:

@@ -13,8 +13,9 @@ import os
 import secrets
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,32 +23,53 @@ from flwr.app import RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand.local import LocalSGD, Schedule
+from evenhand.local import Batches, LocalSolver
+from evenhand.tree import Tree
 
 FILE = "order-key"
+# settings that a solver has whatever it is, which the engine reads
+COMMON = (
+    *("lr", "epochs", "steps", "batch_size", "weight_decay", "decay"),
+    *("clip", "schedule", "step_schedule"),
+)
 
 
-@dataclass(frozen=True)
-class SecretOrder(LocalSGD):
-    """Local SGD over batches drawn with ``key``. No batch has fewer than ``least`` samples: a small
-    last batch is merged into the one before it."""
+@dataclass(frozen=True, repr=False)
+class SecretOrder(LocalSolver):
+    """A local solver over batches drawn with ``key``. No batch has fewer than ``least`` samples: a
+    small last batch is merged into the one before it."""
 
-    key: int = 0
-    least: int = 1
+    solver: LocalSolver
+    key: int
+    least: int
+
+    def __post_init__(self) -> None:
+        for name in COMMON:
+            object.__setattr__(self, name, getattr(self.solver, name))
 
     @classmethod
-    def of(cls, local: LocalSGD, key: int, least: int) -> SecretOrder:
+    def of(cls, local: LocalSolver, key: int, least: int) -> SecretOrder:
         """The same solver with the node's own batches."""
-        settings = {field.name: getattr(local, field.name) for field in fields(LocalSGD)}
-        return cls(**settings, key=key, least=least)
+        return cls(local.solver if isinstance(local, SecretOrder) else local, key, least)
 
-    def schedule(
+    def state(self, variables: Tree) -> Tree:
+        """What the solver accumulates."""
+        return self.solver.state(variables)
+
+    def numbers(self, steps: Tensor) -> Tensor | None:
+        """What the solver's steps differ in."""
+        return self.solver.numbers(steps)
+
+    def _step(self, *arguments: Any) -> None:
+        self.solver._step(*arguments)
+
+    def batches(
         self, ids: Tensor, sizes: Tensor, width: int, round: int, seed: int | Tensor
-    ) -> Schedule:
+    ) -> Batches:
         """The order in which the client visits its samples."""
         samples = int(sizes[0])
         if self.batch_size is None or self.batch_size >= samples:
-            return super().schedule(ids, sizes, width, round, seed)
+            return self.solver.batches(ids, sizes, width, round, seed)
         rest = samples % self.batch_size
         starts = np.arange(0, samples - (rest if rest < self.least else 0), self.batch_size)
         ends = np.append(starts[1:], samples)
@@ -60,7 +82,7 @@ class SecretOrder(LocalSGD):
                 order = _shuffled(samples, f"{self.key} {step}")
             chosen = order[starts[batch] : ends[batch]]
             positions[0, step, : len(chosen)], valid[0, step, : len(chosen)] = chosen, True
-        return Schedule(
+        return Batches(
             torch.from_numpy(positions), torch.from_numpy(valid), torch.full_like(sizes, steps)
         )
 

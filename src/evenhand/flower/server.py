@@ -34,6 +34,7 @@ from evenhand.flower.proportion import BOUND
 from evenhand.flower.registration import Registration
 from evenhand.flower.roster import Roster
 from evenhand.flower.watch import Watch
+from evenhand.local import solver_table
 from evenhand.locks import hold
 from evenhand.model import Model
 from evenhand.training.fit import train
@@ -159,6 +160,7 @@ def _checked(settings: Settings, by_client: bool) -> Settings:
             "loss must be the name of a loss, since a function cannot be sent to nodes; give the"
             " function to client_app(loss=...) on every node"
         )
+    solver_table(settings.local)  # raises if it cannot be sent to nodes
     if settings.track_weights and not by_client:
         raise ValueError(
             "track_weights needs by_client=True: weights come from the losses of single clients"

@@ -6,7 +6,6 @@ and those that its owner gave to :func:`evenhand.flower.client_app`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +15,7 @@ from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver, built_solver, solver_table
 from evenhand.studies.specs.method import build_algorithm
 
 OWN = "node's own"  # stands for a method that is not evenhand's
@@ -27,7 +26,7 @@ SAME = "install the same version of evenhand everywhere"
 def describe_work(work: Work, method: Algorithm) -> str:
     """``work`` of a run of ``method`` as text."""
     if isinstance(work, Train):
-        found: dict[str, Any] = {"kind": work.name, "local": dataclasses.asdict(work.local)}
+        found: dict[str, Any] = {"kind": work.name, "local": solver_table(work.local)}
     elif isinstance(work, Evaluate):
         found = {
             "kind": work.name,
@@ -100,10 +99,10 @@ def _parsed(text: str) -> dict[str, Any]:
     return found
 
 
-def _local(settings: Any) -> LocalSGD:
+def _local(settings: Any) -> LocalSolver:
     try:
-        return LocalSGD(**settings)
-    except (TypeError, ValueError, OverflowError) as error:
+        return built_solver(settings)
+    except (AttributeError, TypeError, ValueError, OverflowError) as error:
         raise SpecError(f"the server sent invalid settings for the local solver; {SAME}") from error
 
 

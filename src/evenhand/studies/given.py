@@ -14,6 +14,7 @@ from evenhand.algorithm import Algorithm
 from evenhand.algorithms.naming import Table, described
 from evenhand.data.federation import Federation
 from evenhand.errors import require_kind
+from evenhand.local.naming import plain_changes
 from evenhand.studies.runs.comparing import GivenBySeed
 from evenhand.studies.runs.executing import Given
 from evenhand.studies.specs.parsing import parse_method, parse_table
@@ -157,7 +158,7 @@ def with_methods(spec: Spec, methods: Methods) -> Spec:
             entry = described(method)
             objects.append(method)
         if local:
-            entry["local"] = {**entry.get("local", {}), **local}
+            entry["local"] = {**entry.get("local", {}), **plain_changes(local)}
         entries.append(entry if label is None else {**entry, "label": label})
     spec = spec.with_methods(entries)
     pairs = zip(spec.methods, objects, strict=True)

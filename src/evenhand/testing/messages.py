@@ -8,7 +8,7 @@ from evenhand import tree
 from evenhand.algorithm import MOMENTS
 from evenhand.cohort import Draw
 from evenhand.engines import Vmap
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Task
 from evenhand.testing.compare import CLOSE, expect, expect_alike, finite, form, skip
 from evenhand.testing.subject import WHOLE, Subject, rearranged
@@ -123,9 +123,9 @@ def reweighing_follows_the_ids(subject: Subject) -> None:
 
 
 def the_solver_is_a_local_solver(subject: Subject) -> None:
-    """The solver of the local work returns a LocalSGD for every round."""
+    """The solver of the local work returns a LocalSolver for every round."""
     solvers = [hook_of(subject.algorithm, "solver")(WHOLE, round) for round in range(3)]
-    expect(all(isinstance(local, LocalSGD) for local in solvers), f"solver gives {solvers}")
+    expect(all(isinstance(local, LocalSolver) for local in solvers), f"solver gives {solvers}")
 
 
 def every_client_replies_in_the_same_form(subject: Subject) -> None:

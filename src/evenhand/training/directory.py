@@ -43,6 +43,7 @@ from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError, first_line
+from evenhand.local import described_solver
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
@@ -146,7 +147,7 @@ def run_table(
             "name": type(module).__name__,
             "parameters": sum(leaf.numel() for leaf in module.parameters()),
         },
-        "local": plain_fields(settings.local),
+        "local": described_solver(settings.local),
         "cohort": {
             "name": type(settings.cohort).__name__.lower(),
             **plain_fields(settings.cohort),

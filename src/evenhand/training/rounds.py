@@ -15,13 +15,14 @@ from evenhand.algorithm import normalised
 from evenhand.cohort import Draw, Full, Uniform
 from evenhand.data.population import Census, Population
 from evenhand.engines.work import Ask, Train, Work
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Survey
 from evenhand.metrics.scores import Row
 from evenhand.training.bounds import called, of_history, unmet
 from evenhand.training.history import Columns, Notes, Rows, add_to_last
 from evenhand.training.server import Answers, Cohorts, Server
 from evenhand.training.settings import Settings
+from evenhand.training.suiting import unsuited
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Rounds:
         self.every, self.after = every, after
         self.notes = Notes(server.histories, population.name)
         self._asks: dict[tuple[str, str], Ask] = {}
-        self._work: dict[LocalSGD, Train] = {}  # engines prepare a kind of work once
+        self._work: dict[LocalSolver, Train] = {}  # engines prepare a kind of work once
         self._foreseen: tuple[int, list[Cohorts]] | None = None
         self._waiting: int | None = None  # a round not reported yet
         self._saved = time.monotonic()
@@ -59,6 +60,8 @@ class Rounds:
     def run(self) -> None:
         """Train until the last round, and the method's last local training, are done."""
         server, rounds = self.server, self.settings.rounds
+        if server.done < rounds and (text := unsuited(server.algorithm, server.local)):
+            log.warning("%s %s", called(server.algorithm, server.runs > 1), text)
         for t in range(server.done, rounds):
             scores = self.round(t)
             if self.settings.is_evaluated(t):

@@ -20,7 +20,7 @@ from evenhand.cohort import Draw
 from evenhand.engines import Exchange
 from evenhand.engines.base import exchange_with
 from evenhand.engines.work import Train, Work
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Replies, Survey, Task
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Checkpoints, Start
@@ -65,7 +65,7 @@ class Server(ABC):
     algorithm: Algorithm  # in a stack, with the hyper-parameters of the first run
     client: Algorithm  # the method as clients see it
     client_at_last: Algorithm | None  # the same for local training after the last round
-    local: LocalSGD
+    local: LocalSolver
     runs: int
     done: int  # rounds done
     histories: list[list[Row]]
@@ -122,7 +122,7 @@ class Server(ABC):
         """Return the step size of each run."""
 
     @abstractmethod
-    def solver(self, round: int) -> LocalSGD:
+    def solver(self, round: int) -> LocalSolver:
         """Return the local solver of a round."""
 
     @abstractmethod
@@ -246,7 +246,7 @@ class SingleServer(Server):
     def rates(self, round: int) -> float:
         return self.local.rate(round)
 
-    def solver(self, round: int) -> LocalSGD:
+    def solver(self, round: int) -> LocalSolver:
         return self.algorithm.local_work().solver(self.local, round)
 
     def sent(self, task: Task, rows: Rows, draw: Draw, round: int) -> Task:

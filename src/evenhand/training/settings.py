@@ -15,7 +15,7 @@ from evenhand.cohort import Cohort, Full
 from evenhand.engines import Engine
 from evenhand.engines.auto import ENGINES
 from evenhand.errors import require_choice, require_kind, require_whole, unknown
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSGD, LocalSolver
 from evenhand.losses import LossFunction, resolve
 from evenhand.model import PRECISIONS
 
@@ -30,7 +30,7 @@ class Options(TypedDict, total=False):
 
     loss: str | LossFunction
     rounds: int
-    local: LocalSGD | None
+    local: LocalSolver | None
     cohort: Cohort | None
     seed: int
     engine: str | Engine
@@ -52,7 +52,8 @@ class Settings:
         loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function
             ``(output, target) -> (B,)`` that returns one loss per sample.
         rounds: number of communication rounds.
-        local: the local solver; by default SGD with lr 0.1, one epoch, batches of 32.
+        local: the local solver: ``LocalSGD``, ``LocalAdam`` or ``LocalAdamW``; by default SGD with
+            lr 0.1, one epoch, batches of 32.
         cohort: how the clients of a round are chosen; by default all of them.
         seed: of cohorts, batch orders and dropout.
         engine: "auto", "loop" (one client at a time), "vmap" (clients side by side), or an engine
@@ -78,7 +79,7 @@ class Settings:
 
     loss: str | LossFunction = "cross_entropy"
     rounds: int = 100
-    local: LocalSGD = LocalSGD(lr=0.1, epochs=1, batch_size=32)
+    local: LocalSolver = LocalSGD(lr=0.1, epochs=1, batch_size=32)
     cohort: Cohort = Full()
     seed: int = 0
     engine: str | Engine = "auto"
@@ -97,7 +98,8 @@ class Settings:
                 object.__setattr__(self, name, getattr(Settings, name))
         resolve(self.loss)
         require_whole("rounds", self.rounds, 1)
-        require_kind("local", self.local, LocalSGD, "LocalSGD(lr=0.1)")
+        require_kind("local", self.local, LocalSolver, "LocalSGD(lr=0.1)")
+        self.local.require_rates(self.rounds)
         require_kind("cohort", self.cohort, Cohort, "Uniform(10)")
         require_whole("seed", self.seed, 0)
         if not isinstance(self.engine, Engine) and self.engine not in ENGINES:
@@ -132,7 +134,7 @@ class Settings:
         return (
             algorithm,
             self.rounds,
-            self.local,
+            self.local.identity(self.rounds),
             self.cohort,
             self.seed,
             self.weights,

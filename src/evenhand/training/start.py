@@ -45,6 +45,9 @@ def prepare(
         model = model.to(_device(settings.device))
     model.check(population)
     algorithm.check(model)
+    if algorithm.local_work().last is not None:
+        why = ", in which all clients train once more after the last one"
+        settings.local.require_rates(settings.rounds + 1, why)
     census = population.census(settings.weights)
     settings.cohort.check(census)
     return Prepared(model, census, algorithm.init(model.init(), census))

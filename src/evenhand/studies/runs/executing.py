@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from evenhand.engines.auto import ENGINES
 from evenhand.errors import SpecError
 from evenhand.model import Model
 from evenhand.studies.runs.directories import claim_run, is_finished
+from evenhand.studies.specs.building import changed_local
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
@@ -104,7 +104,7 @@ def settings_of(spec: Spec, method: Method, given: Mapping[str, Any]) -> Setting
     """How a method of a spec is trained; ``given`` fields override the spec's."""
     chosen = {**spec.settings(without=given), **given}
     local = (
-        dataclasses.replace(chosen.pop("local"), **method.local)
+        changed_local(chosen.pop("local"), method.local)
         if "local" in chosen
         else spec.build_local(method)
     )

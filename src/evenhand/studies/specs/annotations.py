@@ -83,8 +83,15 @@ def _limited(kind: Schema, limits: Schema) -> Schema:
 
 def limits(kind: type[Any]) -> dict[str, Schema]:
     """What the fields of a dataclass may be, from calls of require_number and the like."""
-    if "__post_init__" not in vars(kind):
-        return {}
+    found: dict[str, Schema] = {}
+    for base in reversed(kind.__mro__):
+        if "__post_init__" in vars(base):
+            found |= _limits(base)
+    return found
+
+
+def _limits(kind: type[Any]) -> dict[str, Schema]:
+    """What the checks of one class say."""
     source = textwrap.dedent(inspect.getsource(vars(kind)["__post_init__"]))
     found: dict[str, Schema] = {}
     for node in ast.walk(ast.parse(source)):

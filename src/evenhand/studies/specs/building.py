@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from evenhand.cohort import Cohort
     from evenhand.data.federation import Federation
-    from evenhand.local import LocalSGD
+    from evenhand.local import LocalSolver
 
 
 MEANINGS = {"k": "clients per round"}  # of required keywords whose names do not say it
@@ -110,13 +110,25 @@ def build_model(
     return module
 
 
-def build_local(table: Mapping[str, Any]) -> LocalSGD:
-    """The local solver of a [local] table; "auto" values take the solver's defaults."""
-    from evenhand.local import LocalSGD
+def build_local(table: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> LocalSolver:
+    """The local solver of a [local] table, with a method's own changes; "auto" values take the
+    solver's defaults."""
+    from evenhand.local.naming import merged, solver_of
 
-    settings = {key: value for key, value in table.items() if value != "auto"}
-    local: LocalSGD = built("local solver", LocalSGD, settings)
+    whole = merged(table, changes or {})
+    try:
+        kind, settings = solver_of({k: value for k, value in whole.items() if value != "auto"})
+    except ValueError as error:
+        raise SpecError(f"local solver: {error}") from error
+    local: LocalSolver = built("local solver", kind, settings)
     return local
+
+
+def changed_local(local: LocalSolver, changes: Mapping[str, Any]) -> LocalSolver:
+    """A local solver from Python with a method's own changes."""
+    from evenhand.local.naming import given_table
+
+    return build_local(given_table(local), changes) if changes else local
 
 
 def build_cohort(table: Mapping[str, Any]) -> Cohort:

@@ -20,9 +20,10 @@ from evenhand.data.shifts import shifted
 from evenhand.data.splits import KEYS as SPLIT_KEYS
 from evenhand.datasets import DATASETS, FORMATS, loader
 from evenhand.engines.auto import ENGINES
-from evenhand.local import LocalSGD
+from evenhand.local import SOLVERS
 from evenhand.losses import LOSSES
 from evenhand.models import MODELS
+from evenhand.schedules import SCHEDULES
 from evenhand.studies.specs.annotations import Schema, interval, limits, summary, told, typed
 from evenhand.studies.specs.keys import KINDS
 from evenhand.studies.specs.method import OUTPUTS, WITH_OUTPUT
@@ -47,7 +48,7 @@ ABOUT = {
     "validation": "Share of each client's training samples to validate with.",
     "data": "The data set, table or LEAF directory; the other keys are its arguments.",
     "model": 'The network; the other keys are its arguments. "auto" suits the data.',
-    "local": "The local solver: the arguments of LocalSGD.",
+    "local": "The local solver: the arguments of LocalSGD, LocalAdam or LocalAdamW.",
     "cohort": "The clients of a round.",
     "select": "For evenhand sweep: how one of the methods is chosen.",
     "tune": "For evenhand compare --tune: how each method's hyper-parameters are chosen.",
@@ -79,6 +80,7 @@ def spec_schema() -> Schema:
         "$defs": {
             "method": _method(),
             "local": _local(),
+            "schedule": _schedule(),
             "partition": _partition(),
             "split": _split(),
         },
@@ -136,11 +138,31 @@ def _method() -> Schema:
 
 
 def _local() -> Schema:
-    """The local solver; nothing is required, since a method's own table adds to [local]."""
-    table = _of_class(LocalSGD, {})
-    sizes = table["properties"]["batch_size"]
-    table["properties"]["batch_size"] = {"anyOf": [sizes, {"const": "auto"}]}
-    return table
+    """The local solver; nothing is required, since a method's own table adds to [local]. The parser
+    checks which settings belong to which solver."""
+    properties: Schema = {}
+    for kind in reversed(SOLVERS.values()):
+        properties |= _of_class(kind, {})["properties"]
+    # these differ between solvers
+    properties["weight_decay"].pop("default")
+    properties["weight_decay"]["description"] = "Strength of weight decay."
+    schedule = {"$ref": "#/$defs/schedule"}
+    for name in ("schedule", "step_schedule"):
+        properties[name] = {"description": properties[name]["description"], **schedule}
+    sizes = properties["batch_size"]
+    properties["batch_size"] = {"anyOf": [sizes, {"const": "auto"}]}
+    which = {"enum": list(SOLVERS), "description": "The solver.", "default": "sgd"}
+    about = (
+        "Local training: stochastic gradient descent, Adam, or Adam with decoupled weight decay."
+    )
+    return {**_table({"solver": which, **properties}), "description": about}
+
+
+def _schedule() -> Schema:
+    needed = {"step": ("every",), "warmup": ("length",)}
+    return _by_name(
+        {name: _of_class(made, {}, needed.get(name, ())) for name, made in SCHEDULES.items()}
+    )
 
 
 def _data(name: str) -> Schema:

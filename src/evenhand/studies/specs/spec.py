@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from evenhand.data.federation import Federation
-    from evenhand.local import LocalSGD
+    from evenhand.local import LocalSolver
 
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
@@ -290,9 +290,9 @@ class Spec:
         """The module, its initial parameters drawn with the run's seed."""
         return building.build_model(self.model, federation, self.seed, self.data)
 
-    def build_local(self, method: Method) -> LocalSGD:
+    def build_local(self, method: Method) -> LocalSolver:
         """The local solver of one method."""
-        return building.build_local({**self.local, **method.local})
+        return building.build_local(self.local, method.local)
 
     def settings(self, without: Collection[str] = ()) -> Table:
         """The fields of :class:`evenhand.Settings` that all methods share, except the local solver

@@ -20,7 +20,7 @@ from evenhand.data.population import Census
 from evenhand.engines import choose
 from evenhand.engines.memory import SHARE, free_memory
 from evenhand.errors import require_kind
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start
 from evenhand.training.directory import Origin
@@ -28,6 +28,8 @@ from evenhand.training.settings import Settings
 from evenhand.training.stacks.hyperparameters import form_of, numbers_of
 from evenhand.training.stacks.trial import same_function, unstackable
 from evenhand.training.start import Prepared, open_store, prepare, require_out
+
+Kind = tuple[str, LocalSolver]  # a method without its numbers, and a solver without its step sizes
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class Run:
 
     algorithm: Algorithm
     seed: int = 0
-    local: LocalSGD | None = None
+    local: LocalSolver | None = None
     module: nn.Module | None = None
     out: str | Path | None = None
 
@@ -69,7 +71,7 @@ class Entry(NamedTuple):
     store: Checkpoints | None
 
     @property
-    def kind(self) -> tuple[str, str]:
+    def kind(self) -> Kind:
         """What the run must have in common with others to be stacked."""
         return kind_of(self.run.algorithm, self.settings.local)
 
@@ -81,9 +83,10 @@ class Stack(NamedTuple):
     varying: list[str]  # hyper-parameters that become tensors
 
 
-def kind_of(algorithm: Algorithm, local: LocalSGD) -> tuple[str, str]:
+def kind_of(algorithm: Algorithm, local: LocalSolver) -> Kind:
     """Return what runs must have in common to be stacked, besides data and architecture."""
-    return form_of(algorithm), repr(dataclasses.replace(local, lr=1.0, decay=1.0))
+    # each run has its own step size in a round
+    return form_of(algorithm), dataclasses.replace(local, lr=1.0, decay=1.0, schedule=None)
 
 
 class Plan:
@@ -115,7 +118,7 @@ class Plan:
         self.runs, self.beside, self.resume = runs, beside, resume
         # each known module with its model and the number of its architecture
         self._models: list[tuple[nn.Module, Model, int]] = []
-        self._kinds: list[tuple[tuple[str, str], dict[str, float]]] = []
+        self._kinds: list[tuple[Kind, dict[str, float]]] = []
 
     @cached_property
     def census(self) -> Census:
@@ -186,7 +189,7 @@ class Plan:
         self._models.append((module, model, len(self._models)))
         return model, len(self._models) - 1
 
-    def _differing(self, kind: tuple[str, str]) -> list[str]:
+    def _differing(self, kind: Kind) -> list[str]:
         """Return the numbers in which the runs of a kind differ."""
         if not self._kinds:
             self._kinds = [

@@ -14,7 +14,7 @@ from evenhand.cohort import Draw
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census
 from evenhand.engines.work import Train, Work
-from evenhand.local import LocalSGD
+from evenhand.local import LocalSolver
 from evenhand.messages import Replies, Survey, Task
 from evenhand.torch_private import tree_map
 from evenhand.training.checkpoints import Start
@@ -229,7 +229,7 @@ class StackServer(Server):
     def rates(self, round: int) -> list[float]:
         return [entry.settings.local.rate(round) for entry in self.entries]
 
-    def solver(self, round: int) -> LocalSGD:
+    def solver(self, round: int) -> LocalSolver:
         method = with_numbers(self.algorithm, self.states.varying)
         return method.local_work().solver(self.local, round)
 
