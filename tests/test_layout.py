@@ -31,6 +31,7 @@ ORDER = (
     "layers",
     "calls",
     "unfit",
+    "probing",
     "model",
     "messages",
     "schedules",

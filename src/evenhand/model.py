@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from evenhand import losses, tree
-from evenhand.calls import Call, OutputFunction, UnreadableOutput
-from evenhand.data.nested import Nested, shapes
+from evenhand import losses
+from evenhand.calls import Call, OutputFunction
 from evenhand.data.population import Population
-from evenhand.data.samples import Batch, Samples
-from evenhand.errors import first_line, require_choice
+from evenhand.data.samples import Batch
+from evenhand.errors import require_choice
 from evenhand.layers.stacked import fast_layers
+from evenhand.probing import check_fit
 from evenhand.tree import Tree
 from evenhand.unfit import refuse_unfit
 
@@ -228,96 +228,11 @@ class Model:
         }
 
     def check(self, population: Population) -> None:
-        """Raise before training if the module, the loss and the data do not fit together."""
-        for given in population.examples():
-            samples = given.to(self.dtype, torch.device("cpu"))
-            if (
-                isinstance(samples.x, Tensor)
-                and samples.x.dtype != given.x.dtype
-                and not bool(torch.isfinite(samples.x).all())
-            ):
-                raise ValueError(
-                    f"some features are too large for the module's {self.dtype}; scale them, or use"
-                    " module.double()"
-                )
-            few = samples.first(2).to(self.dtype, self.device)
-            probe = Batch(few, *self._first(len(few.y)))
-            with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-                self._probe(few, given)
-                before = self._random_state()
-                self.training().output(self.init(), probe.x)
-                self.stochastic |= not torch.equal(before, self._random_state())
+        """Raise before training if the module, the loss and the data do not fit together.
 
-    def _first(self, count: int) -> tuple[Tensor, Tensor]:
-        index = torch.arange(min(2, count), device=self.device)
-        return index, torch.ones(len(index), device=self.device, dtype=self.dtype)
-
-    def _random_state(self) -> Tensor:
-        return (
-            torch.cuda.get_rng_state(self.device)
-            if self.device.type == "cuda"
-            else torch.get_rng_state()
-        )
-
-    def _probe(self, samples: Samples, given: Samples) -> None:
-        batch = Batch(samples, *self._first(len(samples.y)))
-        rows = len(batch.weight)
-        try:
-            output = self.output(tree.map(Tensor.requires_grad_, self.init()), batch.x)
-        except UnreadableOutput as error:
-            raise ValueError(str(error)) from error
-        except Exception as error:
-            hint = (
-                ""
-                if given.x.is_floating_point()
-                else "; x has integers, so convert it to float unless they are tokens"
-            )
-            kind = f" ({given.x.dtype})" if not isinstance(given.x, Nested) else ""
-            problem = f"the module does not accept samples of shape {shapes(given.x)}{kind}"
-            raise ValueError(f"{problem}: {first_line(error)}{hint}") from error
-        if not isinstance(output, Tensor) or output.shape[:1] != (rows,):
-            got = list(output.shape) if isinstance(output, Tensor) else type(output).__name__
-            raise ValueError(
-                f"the module must return a tensor with one row per sample, got {got} for {rows}"
-                " samples"
-            )
-        losses.check(self.loss_function, output, given.y)
-        try:
-            values = self.loss_function(output, batch.y)
-        except Exception as error:
-            form = f"outputs {list(output.shape)} and labels {list(batch.y.shape)}"
-            raise ValueError(f"the loss fails on {form}: {first_line(error)}") from error
-        if not isinstance(values, Tensor) or values.shape != (rows,):
-            got = list(values.shape) if isinstance(values, Tensor) else type(values).__name__
-            raise ValueError(
-                f"the loss must return one value per sample, shape [{rows}], got {got} for outputs"
-                f" {list(output.shape)}; do not reduce over samples"
-            )
-        one = Batch(samples, *self._first(1))
-        alone = self.loss_function(self.output(self.init(), one.x), one.y)
-        if not torch.allclose(
-            alone[0], values[0], rtol=1e-3, atol=1e-6, equal_nan=True
-        ):  # a client whose data are not finite is skipped later
-            form = f"output {list(output.shape)}, target {list(batch.y.shape)}"
-            raise ValueError(
-                "a sample's loss depends on the other samples in its batch; check that module and"
-                f" loss treat samples independently ({form})"
-            )
-        named = self.loss_function in losses.CLASSIFYING
-        scores = (
-            output.ndim == 2
-            and output.shape[1] > 1
-            and batch.y.ndim == 1
-            and not batch.y.is_floating_point()
-        )
-        self.classifies = named or (scores and self.loss_function is not losses.mse)
-        outputs = 2 if losses.single_output(output) else output.shape[1]
-        self.classes = outputs if self.classifies else 0
-        if not values.requires_grad:
-            raise ValueError(
-                "the loss does not depend on the module's parameters, so nothing would be trained;"
-                " remove .detach()"
-            )
+        Sets ``classifies``, ``classes`` and ``stochastic``.
+        """
+        check_fit(self, population)
 
 
 def mean(values: Tensor, batch: Batch) -> Tensor:

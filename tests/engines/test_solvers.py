@@ -91,7 +91,6 @@ def by_torch(
     return module.state_dict()
 
 
-
 def models(local: LocalSolver, engine: str, dtype: torch.dtype, rounds: int = 1) -> list[Any]:
     """Each client's model after its local steps."""
     result = eh.fit(
@@ -206,9 +205,7 @@ def test_a_client_moves_alike_alone_and_in_a_stack(pair: str, dtype: torch.dtype
     together = moved([0, 1, 2, 3, 4])
     for row in range(len(steps)):
         alone = moved([row])
-        for (path, value), (_, wanted) in zip(
-            tree.items(together), tree.items(alone), strict=True
-        ):
+        for (path, value), (_, wanted) in zip(tree.items(together), tree.items(alone), strict=True):
             assert torch.equal(value[row], wanted[0]), (row, path)
 
 
@@ -344,8 +341,9 @@ def test_memory_for_adams_state_is_counted() -> None:
     from evenhand.engines.work import Train
     from evenhand.model import Model
 
-    model, samples = Model(network(), "cross_entropy"), federation().train.samples(
-        torch.float64, torch.device("cpu")
+    model, samples = (
+        Model(network(), "cross_entropy"),
+        federation().train.samples(torch.float64, torch.device("cpu")),
     )
 
     def needed(local: LocalSolver) -> int:

@@ -85,9 +85,7 @@ def test_a_function_cannot_be_sent(name: str, tmp_path: Path) -> None:
 
 def federated(tmp_path: Path, local: LocalSolver, order: str = "server") -> eh.Result:
     federation, module = ragged((2, 12, 7)), network()
-    app = client_app(
-        module, lambda config: one_client(federation, int(config["partition-id"]))
-    )
+    app = client_app(module, lambda config: one_client(federation, int(config["partition-id"])))
     policy = Path(trusting(tmp_path))
     policy.write_text(policy.read_text().replace('"server"', f'"{order}"'))
     configs: list[dict[str, Any]] = [

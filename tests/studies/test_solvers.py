@@ -154,9 +154,7 @@ def test_a_comparison_from_python_mixes_solvers(tmp_path: Path) -> None:
     for label, solver in wanted.items():
         alone = eh.fit(network(), ragged(), eh.FedAvg(), local=solver, seed=0, **settings)
         trial = found.study.trial(label, seed=0)
-        found_losses, wanted_losses = (
-            list(one.score_columns["loss"]) for one in (trial, alone)
-        )
+        found_losses, wanted_losses = (list(one.score_columns["loss"]) for one in (trial, alone))
         assert found_losses == pytest.approx(wanted_losses, rel=1e-9, nan_ok=True)
     kept = Spec.load(tmp_path / "c" / "seed-0" / "spec.toml")
     assert kept.local["solver"] == "adam"

@@ -43,7 +43,7 @@ class Trained(Protocol):
     @property
     def decision(self) -> Thresholds | None: ...
     @property
-    def module(self) -> nn.Module | None: ...
+    def network(self) -> nn.Module | None: ...
 
 
 class Deciding:
@@ -111,6 +111,27 @@ class Deciding:
     def _with(self, thresholds: Thresholds | None) -> Any:
         return replace(cast(Any, self), decision=thresholds)
 
+    def module(
+        self: Trained, client: str | int | None = None, *, module: nn.Module | None = None
+    ) -> nn.Module:
+        """The trained network, ready to use: a copy on the CPU, in evaluation mode.
+
+        Args:
+            client: name or number of the client whose own model is meant, for methods that give
+                each client one; None for the shared model.
+            module: the network, for a result that was read from a directory.
+        """
+        network = _network(self, module)
+        if client is None:
+            return filled(network, self.params)
+        if self.personal is None:
+            raise ValueError(
+                "all clients share one model; leave out client, or use a method with personal"
+                " models"
+            )
+        code = int(codes_of("client", [client], _names(self, "client"), 1)[0])
+        return filled(network, self.personal[code])
+
     def predict(
         self: Trained,
         x: Any,
@@ -131,9 +152,7 @@ class Deciding:
             seed: of the random numbers of randomised thresholds; None draws new ones.
         """
         require("correct" in self.tally, "predict is for classifiers; this run is a regression")
-        network = module if module is not None else self.module
-        if network is None:
-            raise ValueError("give module=, the network that was trained")
+        network = _network(self, module)
         inputs = torch.as_tensor(x)
         whole = [(self.params, torch.arange(len(inputs)))]
         if self.personal is not None:
@@ -158,6 +177,22 @@ class Deciding:
             len(score),
         )
         return self.decision.predict(score, of, seed)
+
+
+def _network(given: Trained, module: nn.Module | None) -> nn.Module:
+    """The network to put trained parameters into: the one given, or the one that was trained."""
+    network = module if module is not None else given.network
+    if network is None:
+        raise ValueError("give module=, the network that was trained")
+    return network
+
+
+def filled(network: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
+    """A copy of the network with trained parameters, on the CPU and in evaluation mode."""
+    twin = copy.deepcopy(network).cpu().eval()
+    # a model of peft is known by its adapters; its base model is in the network
+    twin.load_state_dict(dict(params), strict=not hasattr(network, "peft_config"))
+    return twin
 
 
 def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
@@ -200,13 +235,12 @@ def _outputs(
     network: nn.Module, owned: Sequence[tuple[Mapping[str, Tensor], Tensor]], x: Tensor
 ) -> Tensor:
     """(N, ...) outputs for samples of which each model owns some, on the CPU."""
-    twin = copy.deepcopy(network).cpu().eval()
-    dtype = next(twin.parameters()).dtype
+    dtype = next(network.parameters()).dtype
     inputs = x.detach().cpu().to(dtype) if x.is_floating_point() else x.cpu()
     parts, rows = [], []
     with torch.no_grad():
         for params, places in owned:
-            twin.load_state_dict(dict(params))
+            twin = filled(network, params)
             for some in torch.split(places, BLOCK):
                 parts.append(twin(inputs[some]))
                 rows.append(some)

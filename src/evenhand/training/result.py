@@ -35,8 +35,8 @@ class Result(Outcome):
     origin: Origin | None = field(default=None, repr=False, compare=False)
 
     @property
-    def module(self) -> nn.Module | None:
-        """The network that was trained, as it was before training."""
+    def network(self) -> nn.Module | None:
+        """The network as it was before training."""
         return None if self.origin is None else self.origin.module
 
     def save(self, directory: str | Path) -> Path:

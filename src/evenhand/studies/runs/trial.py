@@ -82,7 +82,7 @@ class Trial(Deciding):
         return replace(self, run=None, chosen=thresholds)
 
     @property
-    def module(self) -> nn.Module | None:
+    def network(self) -> nn.Module | None:
         """None: a directory holds parameters, not the network's code."""
         return None
 
