@@ -42,7 +42,8 @@ class Call:
         self._as_one: dict[object, bool] = {}  # by the names or number of a sample's inputs
         # they choose shortcuts by the values of a mask, which stacked clients do not share
         self._branches = any(
-            type(m).__module__.startswith("transformers.") for m in module.modules()
+            isinstance(m, nn.TransformerEncoder) or type(m).__module__.startswith("transformers.")
+            for m in module.modules()
         )
 
     def arguments(self, x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -86,7 +87,7 @@ class Call:
 
     @contextmanager
     def stackable(self) -> Iterator[None]:
-        """Ask modules of transformers for operations that do not depend on values."""
+        """Ask transformers for operations that do not depend on values."""
         with as_if_compiled() if self._branches else nullcontext():
             yield
 

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
+import evenhand as eh
 from evenhand.layers.attention import attention
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -69,3 +71,36 @@ def test_dropout_keeps_the_expected_value() -> None:
     plain = attention(query[0], key[0], value[0])
     assert ((mean - plain).abs() < 5 * spread + 1e-12).all()
     assert not torch.equal(many[0], many[1])
+
+
+class Encoder(nn.Module):
+    """torch's own transformer, which hides padding (zeros) and the future from every position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        future = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
+        seen = self.encoder(x, mask=future, src_key_padding_mask=(x == 0).all(-1), is_causal=True)
+        return self.head(seen.mean(1))
+
+
+def test_torchs_transformer_layers_stack_and_engines_agree(recwarn: Any) -> None:
+    torch.manual_seed(0)
+    module = Encoder().double()
+    clients = []
+    for count in (5, 9):
+        x = torch.randn(count, 6, 8, dtype=torch.float64)
+        x[::2, 4:] = 0
+        clients.append({"x": x, "y": torch.arange(count) % 3})
+    fed = eh.Federation.from_arrays(clients)
+    local = eh.LocalSGD(lr=0.1, epochs=1, batch_size=4)
+    loop, stacked = (
+        eh.fit(module, fed, eh.AFL(), rounds=2, local=local, engine=engine)
+        for engine in ("loop", "vmap")
+    )
+    for key, value in loop.params.items():
+        torch.testing.assert_close(stacked.params[key], value, rtol=0, atol=1e-12)
+    assert not [str(w.message) for w in recwarn if "batching rule" in str(w.message)]

@@ -96,6 +96,12 @@ class FastLayers(TorchFunctionMode):
             return self._pool(function, *args, **kwargs)
         if function is torch.nn.functional.scaled_dot_product_attention and transforms_active():
             return attention(*args, **kwargs)
+        if function is torch.nn.functional.multi_head_attention_forward and transforms_active():
+            # with weights, nn.MultiheadAttention does not call the fused kernel, which cannot be
+            # intercepted inside of this function
+            wanted = kwargs.get("need_weights", True)
+            attended, weights = function(*args, **{**kwargs, "need_weights": True})
+            return attended, weights if wanted else None
         return function(*args, **kwargs)
 
     def _convolve(
