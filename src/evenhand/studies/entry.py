@@ -66,9 +66,9 @@ def compare(
     (('plain', 'fair', 'localonly'), (0, 1, 2))
 
     Args:
-        model: a torch module, whose parameters every seed starts from; a function that returns one,
-            called with each seed; or the name of a model ("mlp", "auto"). Without a federation: a
-            spec, or the path of its TOML file.
+        model: a torch module, whose parameters every seed starts from; a function without arguments
+            that returns one, called with torch's seed set; or the name of a model ("mlp", "auto").
+            Without a federation: a spec, or the path of its TOML file.
         federation: the data; or a function of the seed that partitions them; with folds, a function
             of the split, such as ``lambda split: Federation.from_frame(table, split=split, ...)``.
         methods: algorithms, or their names as on the command line ("qffl:q=2"), in a list or by
