@@ -2,8 +2,8 @@
 
 BERT-tiny (2 layers of 128, 64 tokens) and ViT-small (12 layers of 384; 224 pixels, on a CPU 64), 10
 and 50 clients, two local steps with batches of 8. The weights are random: speed does not depend on
-them. The plain loop copies the adapters alone, as a careful user does, and takes the clients one
-after another.
+them. The plain loop copies the adapters alone, as a careful user does, takes the clients one after
+another and multiplies matrices in the same precision.
 """
 
 from __future__ import annotations
@@ -53,15 +53,20 @@ class Logits(nn.Module):
 class PlainLoop:
     """Loads the shared adapters into the network, trains them, and adds up the results."""
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self.module = module.to(device).train()
+    def __init__(self, module: nn.Module, device: torch.device, tf32: bool = False) -> None:
+        self.module, self.tf32 = module.to(device).train(), tf32
         self.adapters = [p for p in self.module.parameters() if p.requires_grad]
         self.shared = [p.detach().clone() for p in self.adapters]
         self.device = device
 
     def round(self, clients: list[list[tuple[dict[str, Tensor], Tensor]]]) -> float:
         """Seconds of a round; ``clients`` has every client's batches."""
-        return seconds(lambda: self._round(clients), self.device)
+        matmul = torch.backends.cuda.matmul
+        before, matmul.allow_tf32 = matmul.allow_tf32, self.tf32
+        try:
+            return seconds(lambda: self._round(clients), self.device)
+        finally:
+            matmul.allow_tf32 = before
 
     def _round(self, clients: list[list[tuple[dict[str, Tensor], Tensor]]]) -> None:
         total = [torch.zeros_like(p) for p in self.shared]
@@ -102,13 +107,13 @@ def _measured(case: Case, clients: int, least: float | None, options: Options) -
         ]
         for client in range(clients)
     ]  # fmt: skip
-    loop = PlainLoop(copy.deepcopy(case.module), options.device)
     few = {name: values[:BATCH] for name, values in case.x.items()}
     operations = floors.operations_of_step(Logits(copy.deepcopy(case.module)), few)
     size = 4 * sum(p.numel() for p in case.module.parameters() if p.requires_grad)
     local: Any = eh.LocalSGD(lr=LR, steps=STEPS, batch_size=BATCH)
-    for precision in ("fp32",):
-        turn = peers.Turns(lambda: [loop.round(of_peer)], options.device)
+    for precision in [p for p in options.precisions if p != "bf16"]:
+        loop = PlainLoop(copy.deepcopy(case.module), options.device, precision == "tf32")
+        turn = peers.Turns(lambda loop=loop: [loop.round(of_peer)], options.device)
         ours = run_rounds(
             case.module,
             fed,
