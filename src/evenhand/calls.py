@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from evenhand.errors import first_line
 from evenhand.torch_private import as_if_compiled
 
 OutputFunction = Callable[[Any], Tensor]  # from what a module returns to its output
@@ -74,7 +75,7 @@ class Call:
         ``logits``."""
         found: Any
         if self.output is not None:
-            found = self.output(returned)
+            found = self._taken(returned, self.output)
         elif isinstance(returned, Mapping):
             found = returned.get("logits")
         elif isinstance(returned, tuple | list) and returned:
@@ -84,6 +85,18 @@ class Call:
         if not isinstance(found, Tensor):
             raise UnreadableOutput(f"{_shown(returned, self.output)}; {_hint(returned)}")
         return found
+
+    def _taken(self, returned: Any, output: OutputFunction) -> Any:
+        try:
+            return output(returned)
+        except Exception as error:
+            got = type(returned).__name__
+            if isinstance(returned, Mapping):
+                got += f" with {', '.join(map(str, returned))}"
+            raise UnreadableOutput(
+                f"output= fails with {type(error).__name__}: {first_line(error)}; the module"
+                f" returned a {got}"
+            ) from error
 
     @contextmanager
     def stackable(self) -> Iterator[None]:

@@ -75,6 +75,11 @@ def test_output_takes_what_it_is_told() -> None:
         (lambda z: None, {}, "must return a tensor, got a NoneType; pass output="),
         (lambda z: z, {"output": lambda o: None}, "output= must return a tensor, got NoneType"),
         (lambda z: z, {"output": "logits"}, "output must be a function"),
+        (
+            lambda z: {"out": z},
+            {"output": lambda o: o["logit"]},
+            "output= fails with KeyError: 'logit'; the module returned a dict with out",
+        ),
         (lambda z: z, {"output": lambda o: o[:1]}, "one row per sample"),
     ],
 )
