@@ -234,6 +234,7 @@ def test_the_keywords_of_a_server_and_their_defaults_are_shown() -> None:
         "local": eh.LocalSGD(lr=0.1, epochs=1, batch_size=32),
         "cohort": eh.Full(),
         "seed": 0,
+        "output": None,
         "weights": "data",
         "eval_every": None,
         "evaluate": "after training",

@@ -126,7 +126,7 @@ def test_without_groups_teams_and_tests_there_are_none() -> None:
     assert (known.has("train"), known.has("test"), known.has("val")) == (True, False, False)
     assert known.judged_part == "train"
     assert known.census().group_counts is None
-    assert known.form == ((2, 2), torch.uint8, (1,), torch.float32)
+    assert known.form == ((2, 2), torch.uint8, (1,), torch.float32, "")
     assert known.sizes("train").tolist() == [3]
 
 
@@ -146,6 +146,7 @@ def test_nothing_is_told_but_counts_names_and_shapes() -> None:
         "y_type",
         "x_shape",
         "y_shape",
+        "inputs",
         "share",
     }
 

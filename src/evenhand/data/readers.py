@@ -54,6 +54,7 @@ class Readers:
             val: validation data in the same form, for choosing hyper-parameters.
 
         >>> import numpy as np
+        >>> from evenhand import Federation
         >>> many, one = {"x": np.zeros((3, 2)), "y": [0, 1, 1]}, {"x": np.ones((1, 2)), "y": [0]}
         >>> fed = Federation.from_arrays([many, one])
         >>> fed.clients, fed.train.sizes.tolist()
@@ -70,6 +71,7 @@ class Readers:
         file.
 
         >>> import pandas as pd
+        >>> from evenhand import Federation
         >>> sites, ages = ["A", "A", "B", "B"], [30, 50, 40, 60]
         >>> ages = pd.DataFrame({"site": sites, "age": ages, "ill": ["no", "yes", "no", "yes"]})
         >>> Federation.from_frame(ages, client="site", label="ill", split={"test": 0.5})
