@@ -137,6 +137,7 @@ def run_table(
         "engine": _named(settings.engine),
         "device": str(device),
         "precision": settings.precision,
+        "normalisation": settings.normalisation,
         "weights": settings.weights,
         "eval_every": settings.eval_every,
         "checkpoint_every": settings.checkpoint_every,
