@@ -18,7 +18,7 @@ from evenhand.data.population import Population
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice
 from evenhand.layers.stacked import fast_layers
-from evenhand.norms import AFFINE, STATISTICS, Norms, NormTable, made_local, norm_layers, real_rows
+from evenhand.norms import AFFINE, STATISTICS, Norms, NormTable, made_pure, norm_layers, real_rows
 from evenhand.probing import check_fit
 from evenhand.tree import Tree
 from evenhand.unfit import refuse_unfit
@@ -55,7 +55,8 @@ class Model:
         self.summed = self.loss_function in losses.SUMMED
         self._module = copy.deepcopy(module).eval()
         self.normalisation = normalisation
-        local = made_local(self._module) if normalisation == "local" else {}
+        pure = made_pure(self._module)
+        local = pure if normalisation == "local" else {}
         # they stay in evaluation mode
         self._frozen = [name for name in norm_layers(module) if name not in local]
         self._threads = threading.local()

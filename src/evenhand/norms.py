@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
 
 from evenhand.tree import Tree
 
@@ -26,37 +25,45 @@ def norm_layers(module: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-class LocalBatchNorm(_BatchNorm):
-    """BatchNorm without side effects, for batches with padding.
+class PureBatchNorm(_BatchNorm):
+    """BatchNorm whose result for one client does not depend on the clients stacked with it.
 
     In training mode it normalises by the mean and variance over the real rows of a batch, and
-    replaces its running statistics as torch does. Rows with one value per channel have no variance:
-    such a batch is normalised by the running statistics, which stay as they are.
+    replaces its running statistics as torch does. A batch with one value per channel has no
+    variance: it is normalised by the running statistics, which stay as they are.
     """
 
     rows: Tensor | None = None  # (B,) weights of the batch's rows; None if all are real
     name = ""
 
     def forward(self, input: Tensor) -> Tensor:
-        mean, var = self.running_mean, self.running_var
-        assert mean is not None and var is not None
-        if not self.training:
-            return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        known = {name: getattr(self, name) for name in STATISTICS}
+        mean, var = known["running_mean"], known["running_var"]
+        shape = (1, -1, *[1] * (input.ndim - 2))
         x = input.to(mean.dtype)  # of bf16, sums keep full precision
-        shape = (1, -1, *[1] * (x.ndim - 2))
-        over = (0, *range(2, x.ndim))
-        real = self._real(x)
-        count = real.to(x.dtype).sum() * x[0, 0].numel()
-        enough = count > 1
-        center = torch.where(real, x, 0.0).sum(over) / count.clamp(min=1)
-        spread = torch.where(real, x - center.reshape(shape), 0.0).square().sum(over)
-        self._move(center.detach(), spread.detach() / (count - 1).clamp(min=1), enough)
-        center = torch.where(enough, center, mean.detach())
-        spread = torch.where(enough, spread / count.clamp(min=1), var.detach())
-        found = (x - center.reshape(shape)) * (spread + self.eps).rsqrt().reshape(shape)
+        if self.training:
+            real = self._real(x)
+            x = torch.where(real, x, 0.0)  # padding may be infinite
+            mean, var = self._of_batch(x, real, shape, known)
+        found = (x - mean.reshape(shape)) * (var + self.eps).rsqrt().reshape(shape)
         if self.affine:
             found = found * self.weight.reshape(shape) + self.bias.reshape(shape)
         return found.to(input.dtype)
+
+    def _of_batch(
+        self, x: Tensor, real: Tensor, shape: tuple[int, ...], known: Tree
+    ) -> tuple[Tensor, Tensor]:
+        """Return what to normalise a batch by, and move the running statistics."""
+        over = (0, *range(2, x.ndim))
+        count = real.to(x.dtype).sum() * x[0, 0].numel()
+        enough = count > 1
+        mean = x.sum(over) / count.clamp(min=1)
+        squares = torch.where(real, x - mean.reshape(shape), 0.0).square().sum(over)
+        self._move(known, mean.detach(), squares.detach() / (count - 1).clamp(min=1), enough)
+        return (
+            torch.where(enough, mean, known["running_mean"].detach()),
+            torch.where(enough, squares / count.clamp(min=1), known["running_var"].detach()),
+        )
 
     def _real(self, x: Tensor) -> Tensor:
         """Return which rows are no padding, in a shape that broadcasts over ``x``."""
@@ -68,35 +75,37 @@ class LocalBatchNorm(_BatchNorm):
             )
         return (rows > 0).reshape(-1, *[1] * (x.ndim - 1))
 
-    def _move(self, mean: Tensor, var: Tensor, enough: Tensor) -> None:
-        """Move the running statistics towards those of a batch."""
-        seen = self.num_batches_tracked
-        assert self.running_mean is not None and self.running_var is not None and seen is not None
-        seen = seen + enough.to(seen.dtype)
+    def _move(self, known: Tree, mean: Tensor, var: Tensor, enough: Tensor) -> None:
+        """Move the running statistics towards those of a batch, if it has any."""
+        seen = known["num_batches_tracked"] + enough.to(known["num_batches_tracked"].dtype)
         share = 1 / seen.clamp(min=1).to(mean.dtype) if self.momentum is None else self.momentum
-        for name, old, new in (
-            ("running_mean", self.running_mean, mean),
-            ("running_var", self.running_var, var),
-        ):
-            setattr(self, name, torch.where(enough, (1 - share) * old + share * new, old))
+        for name, new in (("running_mean", mean), ("running_var", var)):
+            moved = (1 - share) * known[name] + share * new
+            setattr(self, name, torch.where(enough, moved, known[name]))
         self.num_batches_tracked = seen
 
 
-def made_local(module: nn.Module) -> dict[str, LocalBatchNorm]:
-    """Make every BatchNorm layer of the module local, in place; return them by name."""
+def has_usual_forward(layer: nn.Module) -> bool:
+    """Whether a BatchNorm layer only normalises, as torch's own layers do."""
+    return type(layer).forward in (_BatchNorm.forward, SyncBatchNorm.forward)
+
+
+def made_pure(module: nn.Module) -> dict[str, nn.Module]:
+    """Make BatchNorm layers pure, in place; return them by name."""
     found = {
-        name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, _BatchNorm) and has_usual_forward(layer)
     }
     for name, layer in found.items():
-        layer.__class__ = LocalBatchNorm
-        layer.name = name or "itself"  # type: ignore[assignment]
-    return found  # type: ignore[return-value]
+        layer.__class__, layer.name = PureBatchNorm, name or "itself"  # type: ignore[assignment]
+    return found
 
 
 @contextmanager
 def real_rows(module: nn.Module, weight: Tensor | None) -> Iterator[None]:
-    """Tell the module's local layers which rows are padding: those of weight 0."""
-    layers = [layer for layer in module.modules() if isinstance(layer, LocalBatchNorm)]
+    """Tell the module's pure layers which rows are padding: those of weight 0."""
+    layers = [layer for layer in module.modules() if isinstance(layer, PureBatchNorm)]
     for layer in layers:
         layer.rows = weight
     try:

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import SyncBatchNorm, _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from evenhand.norms import norm_layers
+from evenhand.norms import has_usual_forward, norm_layers
 
 INSTEAD = "replace it with eh.models.without_batchnorm(module)"
 
@@ -25,7 +25,12 @@ def refuse_unfit(module: Any, normalisation: str | None = None) -> None:
             else type(module).__name__
         )
         raise TypeError(f"module must be a torch.nn.Module, got {got}")
-    for name, layer in norm_layers(module).items():
+    layers = norm_layers(module)
+    if normalisation == "local" and not any(isinstance(it, _BatchNorm) for it in layers.values()):
+        raise ValueError(
+            'normalisation="local" is for BatchNorm, but the module has no such layer; leave it out'
+        )
+    for name, layer in layers.items():
         _refuse_norm(f"layer {name or 'itself'!r} ({type(layer).__name__})", layer, normalisation)
     if any(
         isinstance(parameter, nn.parameter.UninitializedParameter)
@@ -62,8 +67,7 @@ def _refuse_norm(layer: str, part: nn.Module, normalisation: str | None) -> None
             f" batch even in evaluation; {INSTEAD}"
         )
     if normalisation == "local" and batches:
-        known = type(part).forward in (_BatchNorm.forward, SyncBatchNorm.forward)
-        if not known:
+        if not has_usual_forward(part):
             raise ValueError(
                 f'{layer} has a forward of its own, which normalisation="local" cannot replace; use'
                 f' normalisation="frozen", or {INSTEAD}'

@@ -196,6 +196,11 @@ def unwrapped(algorithm: Algorithm) -> Algorithm:
     return algorithm.inner if isinstance(algorithm, LocalNorms) else algorithm
 
 
+def is_of_shared_model(algorithm: Algorithm) -> bool:
+    """Whether the method stands for the use of the shared model; see ``of_shared_model``."""
+    return isinstance(algorithm, LocalNorms) and algorithm.shared_only
+
+
 def of_shared_model(algorithm: Algorithm) -> Algorithm:
     """Return a method whose clients use the shared model, for its evaluation."""
     if isinstance(algorithm, LocalNorms):

@@ -239,8 +239,7 @@ def spec_options(
         click.option(
             "--normalisation",
             type=click.Choice(["frozen", "local"]),
-            help="Of BatchNorm layers: frozen keeps their statistics, local (FedBN) keeps the layers"
-            " on each client.",
+            help="Of BatchNorm: frozen keeps its statistics, local (FedBN) keeps it on clients.",
         ),
         click.option(
             "--out",
