@@ -15,16 +15,19 @@ from evenhand.errors import SpecError
 from evenhand.files import read_tensors
 from evenhand.flower import client_app, server_app
 from evenhand.flower.wire import read_normalisation
-from tests.support.batchnorm import FED, mlp, norm_keys
+from tests.support.batchnorm import FED, SIZES, arrays, mlp, norm_keys
 from tests.support.flower_grid import InProcessGrid
-from tests.support.flower_nodes import one_client, trusting
+from tests.support.flower_nodes import trusting
 
 OPTIONS: dict[str, Any] = {"local": eh.LocalSGD(0.05, batch_size=5, momentum=0.5), "seed": 3}
 
 
 def federated(method: eh.Algorithm, out: Path, **options: Any) -> tuple[eh.Result, InProcessGrid]:
     module = mlp(torch.float32)
-    held = [one_client(FED, client) for client in range(FED.clients)]
+    held = [
+        eh.Federation.from_arrays([own], test=[judged])
+        for own, judged in zip(arrays(SIZES), arrays((4, 4, 4), 1), strict=True)
+    ]
     app = client_app(module, lambda config: held[int(config["partition-id"])])
     configs: list[dict[str, Any]] = [
         {
