@@ -48,7 +48,8 @@ class PureBatchNorm(_BatchNorm):
         found = (x - mean.reshape(shape)) * (var + self.eps).rsqrt().reshape(shape)
         if self.affine:
             found = found * self.weight.reshape(shape) + self.bias.reshape(shape)
-        return found.to(input.dtype)
+        result: Tensor = found.to(input.dtype)
+        return result
 
     def _of_batch(
         self, x: Tensor, real: Tensor, shape: tuple[int, ...], known: Tree
@@ -92,7 +93,7 @@ def has_usual_forward(layer: nn.Module) -> bool:
 
 def made_pure(module: nn.Module) -> dict[str, nn.Module]:
     """Make BatchNorm layers pure, in place; return them by name."""
-    found = {
+    found: dict[str, nn.Module] = {
         name: layer
         for name, layer in module.named_modules()
         if isinstance(layer, _BatchNorm) and has_usual_forward(layer)

@@ -66,8 +66,8 @@ class LocalNorms(Wrapper):
         with model.normalising(table, batch.weight):
             value = self.inner.objective(model, seen, batch, task)
         for name, statistics in variables[STATISTICS].items():
-            after = table.of(seen[name]).after
-            for key in after or {}:
+            after = table.of(seen[name]).after or {}
+            for key in after:
                 # its gradient is the difference, so a step of size 1 leads to the new value
                 value = value + (statistics[key] * (statistics[key] - after[key]).detach()).sum()
         return value
@@ -120,7 +120,7 @@ class LocalNorms(Wrapper):
         if not statistics:
             return {}
         name = "model" if "model" in statistics else next(iter(statistics))
-        return {key: variables[name][key] for key in self.model.affine} | statistics[name]
+        return {**{key: variables[name][key] for key in self.model.affine}, **statistics[name]}
 
     def _apart(self, variables: Tree, table: NormTable) -> Tree:
         """Return the variables as the method sees them; the table gets their normalisation."""

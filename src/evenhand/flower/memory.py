@@ -120,7 +120,9 @@ class NodeMemory:
             return found  # a method's work after the last round may leave something else
         if not first:
             return found
-        self._check_fits(flat, tree.flatten(first), counted)
+        # some work needs only a part, such as the client's normalisation
+        part = {name: kept for name, kept in found.items() if name in first}
+        self._check_fits(tree.flatten(part), tree.flatten(first), counted)
         return _with_empty_branches(found, first)
 
     def remember(self, round: int, counted: int, memory: Tree) -> None:
@@ -197,8 +199,7 @@ class NodeMemory:
             f"the memory of client {self._client} after round {counted} of run {self._run} does"
             " not fit the model"
         )
-        # the shared model is evaluated with a part of a client's memory, its normalisation
-        if not first.keys() <= flat.keys():
+        if flat.keys() != first.keys():
             raise RunError(f"{who}: it has other entries; start a new run")
         for key, leaf in first.items():
             if (flat[key].shape, flat[key].dtype) != (leaf.shape, leaf.dtype):
