@@ -19,6 +19,7 @@ from evenhand.engines.simulator import Simulator
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
 from evenhand.norms import PureBatchNorm
+from evenhand.tree import Tree
 from tests.support.batchnorm import (
     FED,
     ONE,
@@ -312,26 +313,50 @@ def test_nothing_of_batchnorm_is_sent(
     assert not seen & (norm_keys(module) | {OWN, "statistics"})
 
 
-def test_qffl_measures_only_what_it_sends() -> None:
+def met(method: eh.Algorithm) -> tuple[LocalNorms, Model, Task, Tree, Batch, nn.Module]:
+    """A method's client with a normalisation of its own, its data, and its model as torch has
+    it."""
     module = mlp()
     model = Model(module, normalisation="local")
-    method = LocalNorms(eh.QFFL(q=1.0), model)
+    wrapped = LocalNorms(method, model)
+    memory = wrapped.memory(model.init())
+    memory[OWN] = tree.map(lambda leaf: 1.5 * leaf + 0.25, memory[OWN])
+    module.load_state_dict(module.state_dict() | memory[OWN])
     x, y = (torch.as_tensor(arrays(ONE)[0][name]) for name in "xy")
-    data = Batch(
-        Samples(x, y, torch.zeros(len(y), dtype=torch.int64)),
-        torch.arange(len(y)),
-        torch.ones(len(y)).double(),
-    )
+    samples = Samples(x, y, torch.zeros(len(y), dtype=torch.int64))
+    data = Batch(samples, torch.arange(len(y)), torch.ones(len(y), dtype=torch.float64))
     lr = torch.tensor(0.1, dtype=torch.float64)
     task = Task({"model": model.init(), "lr": lr}, {"weight": lr / lr, "share": lr / lr})
-    memory = method.memory(model.init())
+    return wrapped, model, task, memory, data, module.eval()
+
+
+def test_qffl_measures_only_what_it_sends() -> None:
+    method, model, task, memory, data, module = met(eh.QFFL(q=1.0))
     start = method.start(task, memory)
     end = tree.map(lambda leaf: leaf + 0.01, start)
-    reply, _ = method.reply(model, start, end, data, task, memory)
-    loss = nn.functional.cross_entropy(module.eval()(x), y).item() + 1e-10
+    reply, kept = method.reply(model, start, end, data, task, memory)
+    loss = nn.functional.cross_entropy(module(data.x), data.y).item() + 1e-10
     moved = sum(leaf.numel() for leaf in model.init().values()) * (0.01 / 0.1) ** 2
-    assert model.size == sum(leaf.numel() for leaf in model.init().values()) + 12
     assert float(reply.total["weight"]) == pytest.approx(moved + 10 * loss, rel=1e-9)
+    for key, value in memory[OWN].items():
+        assert torch.equal(kept[OWN][key], value + 0.01)
+
+
+def test_questions_are_answered_with_the_clients_own_normalisation() -> None:
+    method, model, task, memory, data, module = met(eh.AFL(order="before"))
+    question = method.question()
+    assert question is not None
+    loss = nn.functional.cross_entropy(module(data.x), data.y).item()
+    assert question.answer(model, data, task, memory).each["loss"].item() == pytest.approx(loss)
+
+
+def test_a_client_whose_statistics_overflow_keeps_its_own() -> None:
+    method, model, task, memory, data, _ = met(eh.FedAvg())
+    start = method.start(task, memory)
+    end = tree.map(torch.clone, start)
+    end["statistics"]["model"]["2.running_var"][0] = torch.inf
+    _, kept = method.reply(model, start, end, data, task, memory)
+    assert all(torch.equal(kept[OWN][key], value) for key, value in memory[OWN].items())
 
 
 # ---- results

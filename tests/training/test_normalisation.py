@@ -113,7 +113,7 @@ def net(layer: nn.Module) -> nn.Sequential:
         (net(OwnForward(4)), "local", r"\(OwnForward\) has a forward of its own.*\"frozen\""),
         (net(nn.BatchNorm1d(4)), "shared", r'normalisation.*frozen.*local.*shared'),
         (nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64)), "local", "leaves nothing to share"),
-        (nn.Linear(4, 3), "local", "no BatchNorm layer"),
+        (nn.Linear(4, 3), "local", "has no such layer"),
     ],
 )  # fmt: skip
 def test_other_layers_are_refused_in_one_line(
