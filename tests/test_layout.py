@@ -30,6 +30,7 @@ ORDER = (
     "losses",
     "layers",
     "calls",
+    "norms",
     "unfit",
     "probing",
     "model",

@@ -18,6 +18,7 @@ from evenhand.data.population import Population
 from evenhand.data.samples import Batch
 from evenhand.errors import require_choice
 from evenhand.layers.stacked import fast_layers
+from evenhand.norms import AFFINE, STATISTICS, Norms, NormTable, made_pure, norm_layers, real_rows
 from evenhand.probing import check_fit
 from evenhand.tree import Tree
 from evenhand.unfit import refuse_unfit
@@ -29,13 +30,15 @@ class Model:
     """A torch module and a loss, as pure functions of the parameters.
 
     Parameters that require gradients are trained and sent; frozen parameters and buffers are
-    constants. The module is copied, never changed. Layers with running statistics are refused.
+    constants. The module is copied, never changed.
 
     Args:
         module: the network. Samples that are dicts are passed by name, tuples by position.
         loss: a name from ``evenhand.losses.LOSSES``, or a function ``(output, target) -> (B,)``.
         output: a function from what the module returns to the output that the loss gets. By default
             that is the tensor itself, a tuple's first entry, or ``logits``.
+        normalisation: "frozen" keeps running statistics as they are, "local" takes BatchNorm out of
+            the parameters; None accepts layers in evaluation mode only, whose statistics are kept.
     """
 
     def __init__(
@@ -43,19 +46,35 @@ class Model:
         module: nn.Module,
         loss: str | losses.LossFunction = "cross_entropy",
         output: OutputFunction | None = None,
+        normalisation: str | None = None,
     ) -> None:
-        refuse_unfit(module)
+        refuse_unfit(module, normalisation)
         self.loss_function = losses.resolve(loss)
         self.call = Call(module, output)
         # whether a client's loss is the sum over its samples, not the mean
         self.summed = self.loss_function in losses.SUMMED
         self._module = copy.deepcopy(module).eval()
+        self.normalisation = normalisation
+        pure = made_pure(self._module)
+        local = pure if normalisation == "local" else {}
+        # they stay in evaluation mode
+        self._frozen = [name for name in norm_layers(module) if name not in local]
         self._threads = threading.local()
         self._stacked = threading.local()  # constants of the clients of a stack, see using()
         self.adapts = hasattr(module, "peft_config")  # whether it adapts a base model, as peft does
-        self._names = [
-            name for name, parameter in module.named_parameters() if parameter.requires_grad
-        ]
+        trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        # what a client's normalisation consists of: trained parameters, and running statistics
+        self.affine, self.statistics = (
+            [key for name in local for part in parts if (key := f"{name}.{part}".lstrip(".")) in of]
+            for parts, of in ((AFFINE, trained), (STATISTICS, self._module.state_dict()))
+        )
+        # trained parameters that are sent and averaged
+        self.shared = [name for name in trained if name not in self.affine]
+        if not self.shared:
+            raise ValueError(
+                'normalisation="local" leaves nothing to share: all trained parameters belong to'
+                " BatchNorm layers"
+            )
         first = next(parameter for parameter in module.parameters() if parameter.requires_grad)
         self.dtype, self.device = first.dtype, first.device
         # whether outputs are class scores, so that accuracy is defined; set by check()
@@ -134,12 +153,16 @@ class Model:
         mode."""
         twin = copy.copy(self)
         twin._module, twin._threads = copy.deepcopy(self._module).train(), threading.local()
+        for name in self._frozen:
+            twin._module.get_submodule(name).eval()
         return twin
 
     def with_parameters_of(self, module: nn.Module) -> Model | None:
         """Return the same model with another module's parameters; None if layers or constants
         differ."""
-        twin = Model(module, self.loss_function, self.call.output).to(self.device)
+        twin = Model(module, self.loss_function, self.call.output, self.normalisation).to(
+            self.device
+        )
         layers = [str(model._module) for model in (self, twin)]
         forms = [
             {name: (leaf.shape, leaf.dtype) for name, leaf in model.init().items()}
@@ -149,7 +172,7 @@ class Model:
             {
                 key: value
                 for key, value in model._module.state_dict().items()
-                if key not in model._names
+                if key not in model.shared
             }
             for model in (self, twin)
         ]
@@ -167,9 +190,33 @@ class Model:
         return twin
 
     def init(self) -> Tree:
-        """Return the module's own parameters, where training starts."""
+        """Return the module's own parameters, where training starts; without local ones."""
         parameters = dict(self._module.named_parameters())
-        return {name: parameters[name].detach().clone() for name in self._names}
+        return {name: parameters[name].detach().clone() for name in self.shared}
+
+    def norms(self) -> Tree:
+        """Return the module's own normalisation, if it is local; counts are numbers like others."""
+        known = self._module.state_dict()
+        return {
+            name: known[name].detach().to(self.dtype, copy=True)
+            for name in (*self.affine, *self.statistics)
+        }
+
+    @contextmanager
+    def normalising(self, table: NormTable | None, weight: Tensor | None) -> Iterator[None]:
+        """Compute with local normalisation, in this thread; ``weight`` (B,) is 0 for padding."""
+        before = self._normalising
+        self._threads.normalising = table, weight
+        try:
+            yield
+        finally:
+            self._threads.normalising = before
+
+    @property
+    def _normalising(self) -> tuple[NormTable | None, Tensor | None]:
+        found: tuple[NormTable | None, Tensor | None]
+        found = getattr(self._threads, "normalising", (None, None))
+        return found
 
     def output(self, params: Tree, x: Any) -> Tensor:
         """Return the module's output for ``x`` with parameters ``params``.
@@ -181,7 +228,19 @@ class Model:
         if not hasattr(self._threads, "module"):
             self._threads.module = copy.deepcopy(self._module)
         module, (args, kwargs) = self._threads.module, self.call.arguments(x)
-        params = {**getattr(self._stacked, "constants", {}), **params}
+        constants = getattr(self._stacked, "constants", {})
+        if self.normalisation != "local":
+            return self._call(module, {**constants, **params}, args, kwargs)
+        table, weight = self._normalising
+        norms = Norms(self.norms()) if table is None else table.of(params)
+        values = {**constants, **norms.values, **params}
+        with real_rows(module, weight):
+            result = self._call(module, values, args, kwargs)
+        if module.training and norms.after is None:
+            norms.after = {name: values[name] for name in self.statistics}
+        return result
+
+    def _call(self, module: nn.Module, params: Tree, args: Any, kwargs: Any) -> Tensor:
         with fast_layers(module, self.device), self.call.stackable():
             if self.precision != "bf16" or self.device.type != "cuda":
                 return self.call.read(functional_call(module, params, args, kwargs))
@@ -191,7 +250,8 @@ class Model:
 
     def losses(self, params: Tree, batch: Batch) -> Tensor:
         """Return (B,) one loss per sample, including padding."""
-        return self.loss_function(self.output(params, batch.x), batch.y)
+        with self.normalising(self._normalising[0], batch.weight):
+            return self.loss_function(self.output(params, batch.x), batch.y)
 
     def loss(self, params: Tree, batch: Batch) -> Tensor:
         """Return the mean loss over real samples (their sum if ``summed``); 0 if there are none."""
@@ -223,7 +283,7 @@ class Model:
         return {
             key: constants[key]
             if constants is not None and names[key] not in params
-            else params.get(names[key], value).detach().cpu().clone()
+            else params.get(names[key], value).detach().to("cpu", value.dtype, copy=True)
             for key, value in state.items()
         }
 

@@ -29,6 +29,7 @@ class Model(Protocol):
 
     def init(self) -> Tree: ...
     def output(self, params: Tree, x: Any) -> Tensor: ...
+    def losses(self, params: Tree, batch: Batch) -> Tensor: ...
     def training(self) -> Model: ...
 
 
@@ -50,7 +51,7 @@ def check_fit(model: Model, population: Population) -> None:
         with torch.random.fork_rng(devices=[model.device] if model.device.type == "cuda" else []):
             _probe(model, few, given)
             before = _random_state(model)
-            model.training().output(model.init(), probe.x)
+            model.training().losses(model.init(), probe)
             model.stochastic |= not torch.equal(before, _random_state(model))
 
 

@@ -30,6 +30,7 @@ OTHER: dict[str, Any] = {
     "precision": "bf16",
     "evaluate": "with training",
     "output": lambda returned: returned,
+    "normalisation": "frozen",
 }
 # other values of these give another run; loss and output are part of what a checkpoint says of the
 # model

@@ -237,6 +237,11 @@ def spec_options(
             help="Of matrix products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
         ),
         click.option(
+            "--normalisation",
+            type=click.Choice(["frozen", "local"]),
+            help="Of BatchNorm: frozen keeps its statistics, local (FedBN) keeps it on clients.",
+        ),
+        click.option(
             "--out",
             type=click.Path(file_okay=False, path_type=Path),
             help="The run directory.  [default: runs/NAME]",
@@ -264,6 +269,7 @@ def planned(
     engine: str | None,
     device: str | None,
     precision: str | None,
+    normalisation: str | None,
     **source: Any,
 ) -> Spec:
     """The spec for these options."""
@@ -300,6 +306,7 @@ def planned(
         "engine": engine,
         "device": device,
         "precision": precision,
+        "normalisation": normalisation,
     }
     given |= {
         "model": parse_table(model) if model else None,

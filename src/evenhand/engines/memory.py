@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from itertools import repeat
 
@@ -29,10 +30,13 @@ class Memories:
         self.clients, self.device = clients, device
         self._table: Tree = {}
         self._rows: dict[int, int] = {}
+        self._earlier: Memories | None = None  # before the last round of a method, in another form
 
     def recall(self, clients: list[int], first: Tree) -> Tree:
         """Stacked memories of ``clients``; ``first`` for those that have not worked yet."""
         rows = list(map(self._rows.get, clients, repeat(-1)))
+        if max(rows) < 0 and self._earlier is not None:
+            return self._earlier.recall(clients, first)
         if max(rows) < 0:
             return tree.map(
                 lambda leaf: leaf.to(self.device).expand(len(clients), *leaf.shape), first
@@ -57,6 +61,7 @@ class Memories:
             return
         # the last round of a method may leave another kind of memory
         if not self._table or self._table.keys() != stacked.keys():
+            self._earlier = copy.copy(self) if self._table else None
             self._table, self._rows = self._empty(stacked), {}
         keepers = clients if len(kept) == len(clients) else [clients[row] for row in kept]
         unknown = [client for client in keepers if client not in self._rows]
@@ -95,7 +100,7 @@ class Memories:
 
     def load(self, memories: dict[int, Tree]) -> None:
         """Replace all memories by these, in the form of :meth:`one_by_one`."""
-        self._table, self._rows = {}, {}
+        self._table, self._rows, self._earlier = {}, {}, None
         clients = sorted(memories)
         if clients:
             self.remember(

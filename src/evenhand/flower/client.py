@@ -40,7 +40,7 @@ from evenhand.flower.registration import report_data
 from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.watchdog import Stopped, watched
-from evenhand.flower.wire import read_work
+from evenhand.flower.wire import read_normalisation, read_work, with_own_norms
 from evenhand.losses import LossFunction
 from evenhand.messages import Reply
 from evenhand.model import Model
@@ -196,7 +196,8 @@ class _NodeApp:
         for asked in (work, evaluation):
             if asked is not None:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))
-        model = Model(module, self.loss or records.text(about, "loss"), self.output)
+        norms = read_normalisation(about.get("normalisation"))
+        model = Model(module, self.loss or records.text(about, "loss"), self.output, norms)
         model.check(data)
         folder = _folder(context)
         for asked in (work, evaluation):
@@ -209,6 +210,8 @@ class _NodeApp:
         memory = NodeMemory(
             folder, records.text(about, "run"), client, session=session, keep_runs=keep
         )
+        work = with_own_norms(work, model)
+        evaluation = None if evaluation is None else with_own_norms(evaluation, model)
         node = SingleClient(model, data, seed, client)
         share = self._share(context, policy)
         remembered = memory.recall(work.first_memory(model.init()), counted)

@@ -32,7 +32,10 @@ from evenhand.training.result import Result
 from evenhand.training.settings import Settings
 
 # settings that a spec takes unchanged
-PLAIN = ("rounds", "seed", "loss", "weights", "eval_every", "track_weights", "evaluate")
+PLAIN = (
+    *("rounds", "seed", "loss", "weights", "eval_every", "track_weights", "evaluate"),
+    "normalisation",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +95,15 @@ class Directory:
         packages = (*PACKAGES, "flwr")
         spec, text = self.spec, self.spec.to_toml()
         about = saved.about_run(
-            text, population, methods, self.module, spec.weights, spec.seed, "cpu", packages
+            text,
+            population,
+            methods,
+            self.module,
+            spec.weights,
+            spec.seed,
+            "cpu",
+            packages,
+            normalisation=spec.normalisation,
         )
         about["federation"] = {
             "by_client": by_client,

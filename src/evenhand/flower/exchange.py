@@ -221,6 +221,8 @@ class GridExchange:
             "groups": list(self.population.group_names),
             "loss": self.engine.loss,
         }
+        if self.model.normalisation is not None:
+            about["normalisation"] = self.model.normalisation
         for request in requests[1:]:
             if client in request.entries:
                 about["look"] = request.text

@@ -120,7 +120,9 @@ class NodeMemory:
             return found  # a method's work after the last round may leave something else
         if not first:
             return found
-        self._check_fits(flat, tree.flatten(first), counted)
+        # some work needs only a part, such as the client's normalisation
+        part = {name: kept for name, kept in found.items() if name in first}
+        self._check_fits(tree.flatten(part), tree.flatten(first), counted)
         return _with_empty_branches(found, first)
 
     def remember(self, round: int, counted: int, memory: Tree) -> None:

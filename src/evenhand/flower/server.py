@@ -236,15 +236,15 @@ class _Run:
     def _accepts(self, roster: Roster) -> None:
         """Raise a ValueError if the method cannot have these clients."""
         census = roster.population.census(self.settings.weights)
-        self.algorithm.init(
-            Model(self.module, self.settings.loss, self.settings.output).init(), census
-        )
+        self.algorithm.init(self._model().init(), census)
 
     def _suits(self, client: Registration) -> None:
         """Raise a ValueError if the model cannot take a client's samples."""
-        Model(self.module, self.settings.loss, self.settings.output).check(
-            Roster.of([client]).population
-        )
+        self._model().check(Roster.of([client]).population)
+
+    def _model(self) -> Model:
+        chosen = self.settings
+        return Model(self.module, chosen.loss, chosen.output, chosen.normalisation)
 
     def _log_round(self, done: int, row: Mapping[str, Any]) -> None:
         flowers_log.info(

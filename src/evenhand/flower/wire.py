@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from evenhand.algorithm import MOMENTS, Algorithm
+from evenhand.algorithms.local_norms import LocalNorms, is_of_shared_model, unwrapped
 from evenhand.algorithms.naming import algorithm_table
 from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSolver, built_solver, solver_table
+from evenhand.model import Model
+from evenhand.norms import NORMALISATIONS
 from evenhand.studies.specs.method import build_algorithm
 
 OWN = "node's own"  # stands for a method that is not evenhand's
@@ -46,8 +50,9 @@ def describe_work(work: Work, method: Algorithm) -> str:
 def _method(algorithm: Algorithm, method: Algorithm) -> dict[str, Any]:
     """The method whose functions the work uses: the run's own, the one after its last round, or
     none."""
-    if type(algorithm) is Algorithm:
+    if type(algorithm) is Algorithm or is_of_shared_model(algorithm):
         return {"plain": True}
+    algorithm = unwrapped(algorithm)
     last = algorithm != method and algorithm == method.local_work().last
     try:
         table: Any = algorithm_table(method if last else algorithm)
@@ -87,6 +92,20 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             raise SpecError(f"the server asks at an unknown moment of the round; {SAME}")
         return Ask(algorithm, part, moment)
     raise SpecError(f"the server asks for an unknown kind of work; {SAME}")
+
+
+def read_normalisation(asked: object) -> str | None:
+    """Read the run's ``Settings.normalisation``; an older server does not send one."""
+    if asked is None or asked in NORMALISATIONS:
+        return asked  # type: ignore[return-value]
+    raise SpecError(f"the server asks for an unknown normalisation; {SAME}")
+
+
+def with_own_norms(work: Work, model: Model) -> Work:
+    """The same work with local normalisation, if the model has it."""
+    if model.normalisation != "local" or not isinstance(work, Train | Evaluate | Ask):
+        return work
+    return replace(work, algorithm=LocalNorms(work.algorithm, model))
 
 
 def _parsed(text: str) -> dict[str, Any]:

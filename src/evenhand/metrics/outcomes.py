@@ -32,7 +32,8 @@ def sample_outcomes(
             ``result.params``.
         personal: each client's own model to use instead, as in ``result.personal``.
     """
-    names, samples = list(model.init()), part.samples(model.dtype, model.device)
+    names = (*model.shared, *model.affine, *model.statistics)
+    samples = part.samples(model.dtype, model.device)
     owned = [(params, torch.arange(len(part.x)))]
     if personal is not None:
         owned = list(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from evenhand.algorithm import Algorithm
+from evenhand.algorithms.local_norms import unwrapped
 from evenhand.algorithms.prices import NEAR
 
 BOUND = "group_bound"
@@ -25,6 +26,7 @@ def called(method: Algorithm, several: bool = False) -> str:
     >>> called(FedProx(inner=GroupConstraint(bound=0.1)))
     'FedProx(inner=GroupConstraint(bound=0.1))'
     """
+    method = unwrapped(method)
     name = type(method).__name__
     if several or not is_dataclass(method):
         return name

@@ -39,6 +39,7 @@ from torch import nn
 
 from evenhand import files
 from evenhand.algorithm import Algorithm, visible
+from evenhand.algorithms.local_norms import OWN
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
@@ -109,6 +110,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         settings.weights,
         settings.seed,
         table["device"],
+        normalisation=settings.normalisation,
     )
     if not isinstance(settings.loss, str):
         about["classifies"] = "correct" in result.tally
@@ -137,6 +139,7 @@ def run_table(
         "engine": _named(settings.engine),
         "device": str(device),
         "precision": settings.precision,
+        "normalisation": settings.normalisation,
         "weights": settings.weights,
         "eval_every": settings.eval_every,
         "checkpoint_every": settings.checkpoint_every,
@@ -187,12 +190,14 @@ def about_run(
     seed: int,
     device: str,
     packages: Sequence[str] = PACKAGES,
+    normalisation: str | None = None,
 ) -> dict[str, Any]:
     """Return what a run records about itself: data, machine, versions, and what the server sees.
 
     The latter is listed by the method's label: what the server sees client by client, and what
     stays with the clients. ``spec`` is the text of the spec.
     """
+    own = [OWN] if normalisation == "local" else []
     census, params = population.census(weights), dict(module.named_parameters())
     encoding = population.encoding if isinstance(population, Federation) else None
     return {
@@ -208,7 +213,7 @@ def about_run(
         "server": {
             label: {
                 "sees": list(visible(method, census)),
-                "stays": list(method.memory(params)) or ["model"] * method.personal,
+                "stays": [*(list(method.memory(params)) or ["model"] * method.personal), *own],
             }
             for label, method in methods.items()
         },

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Reporting, State
+from evenhand.algorithms.local_norms import of_shared_model, unwrapped
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
 from evenhand.engines import Exchange
@@ -48,7 +49,7 @@ class Judge:
             algorithm, population.groups, self.part, by_client=exchange.by_client, by_label=True
         )
         # created once, because engines prepare each kind of work once
-        self._training_work = Evaluate(Algorithm(), population.groups, "train")
+        self._training_work = Evaluate(of_shared_model(algorithm), population.groups, "train")
         # the last training losses, and the state they belong to
         self._losses: tuple[State, Tensor] | None = None
         # full tallies of the last model, and its state
@@ -65,7 +66,7 @@ class Judge:
         over_clients = None if self.exchange.by_client else _split_off(tally)
         validated = self.tally(state, rounds, "val") if population.has("val") else None
         return Result(
-            algorithm=self.algorithm,
+            algorithm=unwrapped(self.algorithm),
             params=params,
             personal=personal,
             state=tree.to(state, "cpu"),
@@ -160,13 +161,14 @@ class Judge:
         it."""
         shared = self.algorithm.result(state)
         if (
-            not self.algorithm.personal
+            not unwrapped(self.algorithm).personal
             or not self.exchange.by_client
             or all(map(torch.equal, tree.leaves(shared), tree.leaves(self.model.init())))
         ):
             return {}
         clients = self.population.clients
-        work = Evaluate(Algorithm(), self.population.groups, self.part, full=True, clients=clients)
+        plain, groups = of_shared_model(self.algorithm), self.population.groups
+        work = Evaluate(plain, groups, self.part, full=True, clients=clients)
         columns = score_columns(dense(self._judged(work, state, round), clients), self.population)
         return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
 

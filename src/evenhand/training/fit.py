@@ -128,7 +128,7 @@ def train(
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
     require_out(out, resume, settings)
     prepared = prepare(module, federation, algorithm, settings)
-    model, census, state = prepared
+    model, census, state, trained = prepared
     engine = choose(settings.engine, model, federation)
     if isinstance(settings.engine, str):
         # perhaps chosen by measuring: all processes use what the first has chosen
@@ -140,8 +140,8 @@ def train(
         store, start = open_store(out, prepared, federation, algorithm, settings, resume)
         store.guard = guard or store.guard
         begun(model, engine)
-    judge = Judge(algorithm, model, federation, census, exchange)
-    server = SingleServer(algorithm, settings, exchange, judge, start, store)
+    judge = Judge(trained, model, federation, census, exchange)
+    server = SingleServer(trained, settings, exchange, judge, start, store)
 
     def after(done: int) -> None:
         rounds.notes.settle(done)

@@ -18,6 +18,7 @@ from evenhand.errors import require_choice, require_kind, require_whole, unknown
 from evenhand.local import LocalSGD, LocalSolver
 from evenhand.losses import LossFunction, resolve
 from evenhand.model import PRECISIONS
+from evenhand.norms import NORMALISATIONS
 
 WEIGHTS = ("data", "uniform")
 EVALUATE = ("after training", "with training")
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     precision: str
     evaluate: str
     output: OutputFunction | None
+    normalisation: str | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,10 @@ class Settings:
         output: a function from what the module returns to the output that the loss gets, such as
             ``lambda o: o["out"]``. By default that is the tensor itself, a tuple's first entry, or
             ``logits``.
+        normalisation: what happens to BatchNorm layers. "frozen" keeps their running statistics as
+            they are. "local" keeps their parameters and statistics on each client, which never
+            sends them (FedBN). None refuses layers in training mode, and keeps the statistics of
+            those in evaluation mode.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -91,6 +97,7 @@ class Settings:
     precision: str = "fp32"
     evaluate: str = "after training"
     output: OutputFunction | None = None
+    normalisation: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default
@@ -111,6 +118,8 @@ class Settings:
         require_whole("checkpoint_every", self.checkpoint_every, 1, optional=True)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("evaluate", self.evaluate, EVALUATE)
+        if self.normalisation is not None:
+            require_choice("normalisation", self.normalisation, NORMALISATIONS)
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:
@@ -142,6 +151,8 @@ class Settings:
             self.track_weights,
             self.precision,
             self.evaluate,
+            # earlier checkpoints do not say None
+            *(() if self.normalisation is None else (("normalisation", self.normalisation),)),
         )
 
 

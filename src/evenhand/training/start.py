@@ -13,6 +13,7 @@ from torch import nn
 
 from evenhand import tree
 from evenhand.algorithm import Algorithm, State
+from evenhand.algorithms.local_norms import LocalNorms
 from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
@@ -30,6 +31,7 @@ class Prepared(NamedTuple):
     model: Model
     census: Census
     state: State
+    algorithm: Algorithm  # the method as clients run it
 
 
 def prepare(
@@ -40,7 +42,8 @@ def prepare(
     if simulated:  # other engines need no samples here
         require_kind("federation", population, Federation, "Federation.from_arrays(...)")
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
-    model = Model(module, settings.loss, settings.output).with_precision(settings.precision)
+    model = Model(module, settings.loss, settings.output, settings.normalisation)
+    model = model.with_precision(settings.precision)
     if settings.device is not None:
         model = model.to(_device(settings.device))
     model.check(population)
@@ -50,7 +53,9 @@ def prepare(
         settings.local.require_rates(settings.rounds + 1, why)
     census = population.census(settings.weights)
     settings.cohort.check(census)
-    return Prepared(model, census, algorithm.init(model.init(), census))
+    if settings.normalisation == "local":
+        algorithm = LocalNorms(algorithm, model)
+    return Prepared(model, census, algorithm.init(model.init(), census), algorithm)
 
 
 def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:
@@ -75,7 +80,7 @@ def open_store(
     ``data`` is the population's fingerprint, if it is known. A finished run may be resumed with
     more rounds, because no round depends on how many follow.
     """
-    model, _, first = prepared
+    model, first = prepared.model, prepared.state
     data = data or population.fingerprint()
     identity = identify(model, population, algorithm, settings, data)
     store = Checkpoints(Path(out), identity, population.extent)

@@ -85,6 +85,7 @@ class Ready(NamedTuple):
             spec.weights,
             spec.seed,
             str(self.settings(first).device or next(self.module.parameters()).device),
+            normalisation=self.settings(first).normalisation,
         )
         model = self.model(first)
         about["engine"] = type(self.engine(model)).__name__.lower()

@@ -60,6 +60,7 @@ class Spec:
     engine: str = "auto"
     device: str = "auto"
     precision: str = "fp32"  # of products: "fp32", "tf32" or "bf16"
+    normalisation: str | None = None  # of BatchNorm: "frozen" or "local", see evenhand.Settings
     weights: str = "data"
     eval_every: int | None = None
     checkpoint_every: int | None = None

@@ -163,7 +163,7 @@ class Plan:
         state = run.algorithm.init(tree.to(model.init(), "cpu"), self.census)
         store, start = None, Start(state, {}, [], {})
         if run.out is not None:
-            prepared = Prepared(model, self.census, state)
+            prepared = Prepared(model, self.census, state, run.algorithm)
             store, start = open_store(
                 run.out, prepared, self.federation, run.algorithm, settings, self.resume, self._data
             )
