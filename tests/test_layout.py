@@ -44,6 +44,7 @@ ORDER = (
     "metrics",
     "engines",
     "training",
+    "sklearn",
     "studies",
     "testing",
     "page",
