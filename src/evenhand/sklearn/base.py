@@ -122,10 +122,10 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         return STANDARD[name] if value is None else value
 
     def __getstate__(self) -> dict[str, Any]:
-        # a pickled model is for predicting: it does not contain the training data
+        # a pickled model is for predicting: it holds no samples, and nothing about single ones
         state = dict(super().__getstate__())
         if "result_" in state:
-            state["result_"] = dataclasses.replace(state["result_"], origin=None)
+            state["result_"] = dataclasses.replace(state["result_"], origin=None, outcomes={})
         return state
 
     # ---- training
@@ -166,7 +166,9 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         target, outputs = self._target(y, order, offsets)
         require_standardise(self.standardise)
         if self.standardise:
-            self.feature_mean_, self.feature_std_ = Scale.of(X[order], offsets)
+            known = getattr(self, "feature_names_in_", range(X.shape[1]))
+            names = [f"feature {name}" for name in known]
+            self.feature_mean_, self.feature_std_ = Scale.of(X[order], offsets, names)
         else:
             self.feature_mean_, self.feature_std_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
         seed = self._seed()

@@ -74,9 +74,8 @@ class FairClassifier(ClassifierMixin, FairEstimator):  # type: ignore[misc]
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(
-                f"y has one class only, {self.classes_[0]!r}; a classifier needs two or more"
-            )
+            only = self.classes_.tolist()[0]
+            raise ValueError(f"y has one class only, {only!r}; a classifier needs two or more")
         return codes, len(self.classes_)
 
     def decision_function(self, X: Any, client: Any = None) -> Floats:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import narwhals.stable.v2 as nw
@@ -26,14 +26,14 @@ class Scale(NamedTuple):
     std: Floats  # 1 where all values are equal
 
     @classmethod
-    def of(cls, values: Floats, offsets: Ints) -> Scale:
+    def of(cls, values: Floats, offsets: Ints, names: Sequence[str]) -> Scale:
         """Compute them from two rounds of sums over clients; rows are sorted by client."""
         found = [statistics(column, offsets) for column in values.T]
         mean = np.array([one.mean for one in found])
         std = np.array([one.std for one in found])
         if not np.isfinite(std).all():
-            column = int(np.flatnonzero(~np.isfinite(std))[0])
-            raise ValueError(f"column {column} has numbers too large to add up; use another unit")
+            name = names[int(np.flatnonzero(~np.isfinite(std))[0])]
+            raise ValueError(f"{name} has numbers too large to add up; use another unit")
         # values that are all equal have a mean that differs from them by rounding
         rounding = len(values) * np.finfo(np.float64).eps * np.abs(mean)
         return cls(mean, np.where(std <= rounding, 1.0, std))

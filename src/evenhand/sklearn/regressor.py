@@ -31,7 +31,7 @@ class FairRegressor(RegressorMixin, FairEstimator):  # type: ignore[misc]
         values = np.asarray(y, np.float64)
         self.target_mean_, self.target_std_ = 0.0, 1.0
         if self.standardise:
-            scale = Scale.of(values[order, None], offsets)
+            scale = Scale.of(values[order, None], offsets, ["y"])
             self.target_mean_, self.target_std_ = float(scale.mean[0]), float(scale.std[0])
         return (values - self.target_mean_) / self.target_std_, 1
 
