@@ -36,3 +36,9 @@ def test_scikit_learn_accepts_the_defaults_and_skips_nothing() -> None:
         [sys.executable, "-c", ALL], env=environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == []
+
+
+def test_scikit_learn_is_imported_with_the_estimators_only() -> None:
+    code = "import sys, evenhand as eh; eh.fit; print('sklearn' in sys.modules, bool(eh.sklearn))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]

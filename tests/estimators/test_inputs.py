@@ -134,11 +134,16 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], str]] = {
         {"client": "sites"},
         "unknown column of X for client: 'sites'; did you mean 'site'?",
     ),
-    "text": (TABLE, {"client": "site"}, "column 'sex' holds text, such as"),
+    "text": (TABLE, {"client": "site"}, "column 'sex' holds text or categories, such as"),
     "text in polars": (
         pl.DataFrame(TABLE.to_dict("list")),
         {"client": "site"},
-        "column 'sex' holds text, such as",
+        "column 'sex' holds text or categories, such as",
+    ),
+    "text in an array": (
+        DATA.site[:, None],
+        {},
+        "X holds text, such as 'south'; encode it first",
     ),
     "dates": (
         pd.DataFrame({"when": pd.date_range("2020", periods=180)}),

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from evenhand.algorithm import Algorithm
@@ -30,12 +30,13 @@ from evenhand.sklearn.inputs import (
     Ints,
     Labels,
     Scale,
+    clients_of,
     coded,
     codes_of,
     frame_of,
     labels_of,
-    require_numbers,
     table_like,
+    validated,
     without,
 )
 from evenhand.sklearn.networks import Builder, network_of, outputs_of
@@ -60,6 +61,8 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
     __metadata_request__predict: ClassVar = {"client": True}
     __metadata_request__score: ClassVar = {"client": True}
 
+    _loss: ClassVar[str]  # unless the user chooses one
+    _numeric: ClassVar[bool]  # whether labels are numbers
     result_: Result
 
     def __init__(
@@ -134,11 +137,6 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
     def _target(self, y: NDArray[Any], order: Ints, offsets: Ints) -> tuple[NDArray[Any], int]:
         """Return what the network learns for each sample, and its number of outputs."""
 
-    @property
-    @abstractmethod
-    def _settings(self) -> dict[str, Any]:
-        """The loss, and whether labels are numbers, for ``_fit``."""
-
     def fit(self, X: Any, y: Any, client: Any = None, group: Any = None) -> Self:
         """Train on the samples of all clients.
 
@@ -154,9 +152,7 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         taken = {name: value if isinstance(value, str) else None for name, value in labels.items()}
         owners, groups = (labels_of(name, X, value) for name, value in labels.items())
         X = without(X, taken.values())
-        require_numbers(X)
-        numeric = self._settings["numeric"]
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=numeric)
+        X, y = validated(self, X, y=y, y_numeric=self._numeric)
         if owners is None:
             owners = np.full(len(X), EVERYONE)
         self.client_column_, self.group_column_ = taken["client"], taken["group"]
@@ -164,29 +160,18 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         order = np.argsort(codes, kind="stable")
         offsets = np.searchsorted(codes[order], np.arange(len(self.clients_) + 1))
         target, outputs = self._target(y, order, offsets)
-        require_standardise(self.standardise)
-        if self.standardise:
-            known = getattr(self, "feature_names_in_", range(X.shape[1]))
-            names = [f"feature {name}" for name in known]
-            self.feature_mean_, self.feature_std_ = Scale.of(X[order], offsets, names)
-        else:
-            self.feature_mean_, self.feature_std_ = np.zeros(X.shape[1]), np.ones(X.shape[1])
+        self._measure(X[order], offsets)
         seed = self._seed()
+        require_number("validation", self.validation, "[0, 1)", "a share of each client's samples")
         network = network_of(self.module, X.shape[1], outputs, seed)
         algorithm = self._chosen("algorithm")
         require_kind("algorithm", algorithm, Algorithm, "AFL()")
-        federation = self._federation(self._scaled(X), target, groups, order, offsets, seed)
-        settings = Settings(
-            loss=self._settings["loss"] if self.loss is None else self.loss,
-            rounds=self.rounds,
-            local=self._chosen("local"),
-            cohort=self._chosen("cohort"),
-            seed=seed,
-            engine=self.engine,
-            weights=self.weights,
-            device=self.device,
-        )
-        self.result_ = fit(network, federation, algorithm, settings=settings)
+        clients = clients_of(self.clients_, order, offsets, self._scaled(X), target, groups)
+        federation = dataclasses.replace(
+            Federation.from_arrays(clients),
+            label_names=tuple(map(str, getattr(self, "classes_", ()))),
+        ).with_validation(self.validation, seed)
+        self.result_ = fit(network, federation, algorithm, settings=self._settings(seed))
         self.module_ = self.result_.module()
         before = network.state_dict()
         self._shares = self.result_.personal is None or any(
@@ -203,27 +188,28 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
             return int(given)
         return int(check_random_state(given).randint(2**31 - 1))
 
-    def _federation(
-        self,
-        X: Floats,
-        target: NDArray[Any],
-        groups: Labels | None,
-        order: Ints,
-        offsets: Ints,
-        seed: int,
-    ) -> Federation:
-        require_number("validation", self.validation, "[0, 1)", "a share of each client's samples")
-        clients = []
-        for code, name in enumerate(self.clients_.tolist()):
-            rows = order[offsets[code] : offsets[code + 1]]
-            one = {"name": name, "x": X[rows], "y": target[rows]}
-            if groups is not None:
-                one["group"] = groups[rows].tolist()
-            clients.append(one)
-        federation = Federation.from_arrays(clients)
-        named = tuple(map(str, getattr(self, "classes_", ())))
-        whole = dataclasses.replace(federation, label_names=named)
-        return whole.with_validation(self.validation, seed)
+    def _settings(self, seed: int) -> Settings:
+        return Settings(
+            loss=self._loss if self.loss is None else self.loss,
+            rounds=self.rounds,
+            local=self._chosen("local"),
+            cohort=self._chosen("cohort"),
+            seed=seed,
+            engine=self.engine,
+            weights=self.weights,
+            device=self.device,
+        )
+
+    def _measure(self, X: Floats, offsets: Ints) -> None:
+        """Set the means and standard deviations that features are scaled by."""
+        given, columns = self.standardise, X.shape[1]
+        require(isinstance(given, bool), "standardise must be True or False, got {!r}", given)
+        self.feature_mean_, self.feature_std_ = np.zeros(columns), np.ones(columns)
+        if given:
+            names = [
+                f"feature {name}" for name in getattr(self, "feature_names_in_", range(columns))
+            ]
+            self.feature_mean_, self.feature_std_ = Scale.of(X, offsets, names)
 
     def _scaled(self, X: Floats) -> Floats:
         return np.asarray((X - self.feature_mean_) / self.feature_std_)
@@ -232,13 +218,12 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _outputs(self, X: Any, client: Any) -> Floats:
         """(N, outputs) of the model that serves each sample."""
-        check_is_fitted(self)
+        check_is_fitted(self, "result_")
         owners = self._owners(X, client)
         features = getattr(self, "feature_names_in_", ())
         taken = (self.client_column_, self.group_column_, client)
         X = without(X, [name for name in taken if isinstance(name, str) and name not in features])
-        require_numbers(X)
-        X = validate_data(self, X, reset=False, dtype=np.float64)
+        X = validated(self, X, reset=False)
         personal = self.result_.personal
         if personal is None or owners is None:
             require(
@@ -282,7 +267,7 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         It is a table of the library that ``X`` is from, of pandas for an array. ``client`` may be
         left out if ``X`` has the column of clients that ``fit`` was told.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "result_")
         owners = self._owners(X, client)
         return self._scores_by("client", X, y, owners, client)
 
@@ -291,7 +276,7 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
 
         ``client`` is for methods that give each client a model of its own.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "result_")
         frame = frame_of(X)
         if group is None and frame is not None and self.group_column_ in frame.columns:
             group = self.group_column_
@@ -308,8 +293,3 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
         rows = [self._measures(truth[one], predicted[one]) for one in chosen]
         counts = {what: names.tolist(), "samples": [int(one.sum()) for one in chosen]}
         return table_like(X, counts | {name: [row[name] for row in rows] for name in rows[0]})
-
-
-def require_standardise(value: object) -> None:
-    """Raise unless ``standardise`` is true or false."""
-    require(isinstance(value, bool), "standardise must be True or False, got {!r}", value)

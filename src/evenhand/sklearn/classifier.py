@@ -66,9 +66,8 @@ class FairClassifier(ClassifierMixin, FairEstimator):  # type: ignore[misc]
     __metadata_request__predict_proba: ClassVar = {"client": True}
     __metadata_request__decision_function: ClassVar = {"client": True}
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"loss": "cross_entropy", "numeric": False}
+    _loss = "cross_entropy"
+    _numeric = False
 
     def _target(self, y: NDArray[Any], order: Ints, offsets: Ints) -> tuple[NDArray[Any], int]:
         check_classification_targets(y)

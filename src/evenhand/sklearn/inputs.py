@@ -9,6 +9,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
 
 from evenhand.data.tables.columns import statistics
 from evenhand.errors import brief, require, unknown
@@ -17,6 +18,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Labels = NDArray[Any]  # (N,) one label per sample
 TEXTS = (nw.String, nw.Categorical, nw.Enum)
+ENCODE = "encode it first, for example with a OneHotEncoder in a Pipeline"
+NO_NUMBER = "could not convert string to float: "  # NumPy's message
 
 
 class Scale(NamedTuple):
@@ -98,6 +101,23 @@ def codes_of(labels: Labels, names: Labels) -> Ints:
     return np.asarray(pd.Index(names).get_indexer(pd.Index(labels)), np.int64)
 
 
+def clients_of(
+    names: Labels, order: Ints, offsets: Ints, X: Floats, y: NDArray[Any], groups: Labels | None
+) -> list[dict[str, Any]]:
+    """Return the arrays of each client, for ``Federation.from_arrays``.
+
+    The rows of client k are ``order[offsets[k] : offsets[k + 1]]``.
+    """
+    found = []
+    for code, name in enumerate(names.tolist()):
+        rows = order[offsets[code] : offsets[code + 1]]
+        one = {"name": name, "x": X[rows], "y": y[rows]}
+        if groups is not None:
+            one["group"] = groups[rows].tolist()
+        found.append(one)
+    return found
+
+
 def without(X: Any, columns: Iterable[str | None]) -> Any:
     """Return ``X`` without some columns, as far as it is a table that has them."""
     frame = frame_of(X)
@@ -115,12 +135,22 @@ def require_numbers(X: Any) -> None:
         if kind in TEXTS:
             values = frame.get_column(name).drop_nulls().head(1).to_list()
             such = f", such as {brief(values[0])}" if values else ""
-            raise ValueError(
-                f"column {name!r} holds text{such}; encode it first, for example with a"
-                " OneHotEncoder in a Pipeline"
-            )
+            raise ValueError(f"column {name!r} holds text or categories{such}; {ENCODE}")
         if kind.is_temporal():
             raise ValueError(f"column {name!r} holds {kind}, not numbers; convert it first")
+
+
+def validated(estimator: Any, X: Any, **options: Any) -> Any:
+    """Check and convert data as scikit-learn does, as float64; text is refused in our words."""
+    require_numbers(X)
+    try:
+        return validate_data(estimator, X, dtype=np.float64, **options)
+    except ValueError as error:
+        text = str(error).removeprefix(NO_NUMBER)
+        if text == str(error):
+            raise
+        value = text.removeprefix("np.str_(").removesuffix(")")
+        raise ValueError(f"X holds text, such as {value}; {ENCODE}") from error
 
 
 def table_like(X: Any, columns: Mapping[str, Any]) -> Any:

@@ -23,9 +23,8 @@ class FairRegressor(RegressorMixin, FairEstimator):  # type: ignore[misc]
     those of the scaled target; predictions have the target's own unit.
     """
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {"loss": "mse", "numeric": True}
+    _loss = "mse"
+    _numeric = True
 
     def _target(self, y: NDArray[Any], order: Ints, offsets: Ints) -> tuple[NDArray[Any], int]:
         values = np.asarray(y, np.float64)
