@@ -211,6 +211,14 @@ def test_a_regression_needs_one_output() -> None:
         model.fit(DATA.X, DATA.X[:, 0]).predict(DATA.X)
 
 
+@pytest.mark.parametrize("kind", [str, object])
+def test_a_regression_needs_numbers(kind: Any) -> None:
+    with pytest.raises(
+        ValueError, match=r"^y holds text, such as 'well'; a regression needs numbers$"
+    ):
+        eh.sklearn.FairRegressor(rounds=1).fit(DATA.X, DATA.y.astype(kind))
+
+
 def test_scores_of_a_regression_by_client_are_in_the_targets_unit() -> None:
     y = 1000 + 10 * DATA.X[:, 0]
     model = eh.sklearn.FairRegressor(rounds=2).fit(DATA.X, y, client=DATA.site)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import sklearn
+from joblib.externals.loky import get_reusable_executor
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, LeaveOneGroupOut, cross_val_score, cross_validate
@@ -103,6 +104,7 @@ def test_a_grid_search_runs_in_several_processes() -> None:
         .tolist()
         for jobs in (1, 2)
     ]
+    get_reusable_executor().shutdown()
     assert found[0] == found[1]
     assert len(set(found[0])) > 1
 

@@ -143,6 +143,9 @@ def require_numbers(X: Any) -> None:
 def validated(estimator: Any, X: Any, **options: Any) -> Any:
     """Check and convert data as scikit-learn does, as float64; text is refused in our words."""
     require_numbers(X)
+    if options.get("y_numeric") and (y := np.asarray(options["y"])).dtype.kind in "OU":
+        texts = [str(value) for value in y.ravel() if isinstance(value, str)]
+        require(not texts, "y holds text, such as {!r}; a regression needs numbers", *texts[:1])
     try:
         return validate_data(estimator, X, dtype=np.float64, **options)
     except ValueError as error:
