@@ -45,6 +45,7 @@ ORDER = (
     "metrics",
     "engines",
     "training",
+    "sklearn",
     "studies",
     "testing",
     "page",

@@ -26,7 +26,7 @@ LOADING = {"script", "img", "link", "iframe", "source", "video", "audio", "objec
 # modules whose names are public: those reached from evenhand, and Flower
 MODULES = (
     *("algorithms", "datasets", "engines", "metrics", "models", "simplex", "testing", "theory"),
-    *("data.partitions", "page.figures", "flower"),
+    *("data.partitions", "page.figures", "flower", "sklearn"),
 )
 
 

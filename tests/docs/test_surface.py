@@ -15,7 +15,7 @@ from tools.site import commands, told
 
 MODULES = (
     *("algorithms", "datasets", "engines", "metrics", "models", "simplex", "testing", "theory"),
-    *("data.partitions", "page.figures", "flower", "tree", "data.shifts", "data.plots"),
+    *("data.partitions", "page.figures", "flower", "sklearn", "tree", "data.shifts", "data.plots"),
     *(f"metrics.{name}" for name in ("across", "calibration", "group_rates", "ledger", "parity")),
     *(f"metrics.{name}" for name in ("rates", "spread", "teams", "trials", "uncertainty")),
 )

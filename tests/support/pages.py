@@ -25,6 +25,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import sklearn
+
 from tests.support.transcripts import matches, refreshed
 
 DIRECTIVES = {
@@ -235,7 +237,7 @@ def _inside(directory: Path, module: types.ModuleType) -> Iterator[None]:
     sys.path.insert(0, str(directory))
     sys.modules["page"] = module
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), sklearn.config_context():
             warnings.simplefilter("default")
             yield
     finally:
