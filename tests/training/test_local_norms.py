@@ -19,6 +19,7 @@ from evenhand.engines.simulator import Simulator
 from evenhand.messages import Replies, Task
 from evenhand.model import Model
 from evenhand.norms import PureBatchNorm
+from evenhand.studies.specs.spec import Spec
 from evenhand.tree import Tree
 from tests.support.batchnorm import (
     FED,
@@ -440,3 +441,28 @@ def test_local_normalisation_helps_where_features_differ_by_scale() -> None:
     local = eh.fit(module, data, eh.FedAvg(), rounds=20, **LOCAL)
     group = eh.fit(eh.models.without_batchnorm(module), data, eh.FedAvg(), rounds=20)
     assert local.summary["mean"] > group.summary["mean"] + 0.05
+
+
+# ---- studies
+
+
+def test_a_spec_has_the_setting() -> None:
+    plain = Spec(rounds=2)
+    assert "normalisation" not in plain.to_toml()
+    spec = Spec.from_table({"normalisation": "local", "rounds": 2}, "it")
+    assert Spec.from_toml(spec.to_toml(), "it") == spec
+    assert spec.settings(without=("cohort", "device"))["normalisation"] == "local"
+    assert "normalisation" in plain.settings(without=("cohort", "device"))
+
+
+def test_a_comparison_takes_the_setting_and_keeps_the_clients_models(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"rounds": 2, "local": eh.LocalSGD(0.05), **LOCAL}
+    methods = [eh.FedAvg(), eh.Ditto()]
+    eh.compare(mlp(torch.float32), FED, methods, seeds=1, references=(), out=tmp_path, **options)
+    study = eh.load(tmp_path)
+    alone = eh.fit(mlp(torch.float32), FED, eh.FedAvg(), seed=0, **options)
+    read = study.trial(seed=0)
+    for one, other in zip(read.personal or [], alone.personal or [], strict=True):
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    with pytest.raises(ValueError, match="no such layer"):
+        eh.compare(nn.Sequential(nn.Flatten(), nn.Linear(64, 3)), FED, methods, seeds=1, **options)

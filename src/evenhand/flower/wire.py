@@ -97,7 +97,7 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
 def read_normalisation(asked: object) -> str | None:
     """Read the run's ``Settings.normalisation``; an older server does not send one."""
     if asked is None or asked in NORMALISATIONS:
-        return asked  # type: ignore[return-value]
+        return asked
     raise SpecError(f"the server asks for an unknown normalisation; {SAME}")
 
 
