@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
+    from evenhand.metrics.metric import Metric
     from evenhand.metrics.thresholds import Thresholds
     from evenhand.model import Model
     from evenhand.page import figures
@@ -140,6 +141,7 @@ _HOME = {
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
     "messages": ["Replies", "Reply", "Task"],
+    "metrics.metric": ["Metric"],
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
     "page.audit": ["audit_page"],
@@ -233,6 +235,7 @@ __all__ = [
     "Loop",
     "LossGuard",
     "MFairFL",
+    "Metric",
     "Model",
     "Nested",
     "Part",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from evenhand.engines.auto import ENGINES
 from evenhand.errors import require_choice, require_kind, require_whole, unknown
 from evenhand.local import LocalSGD, LocalSolver
 from evenhand.losses import LossFunction, resolve
+from evenhand.metrics.metric import Metric, MetricFunction, named_metrics
 from evenhand.model import PRECISIONS
 
 WEIGHTS = ("data", "uniform")
@@ -42,6 +43,7 @@ class Options(TypedDict, total=False):
     precision: str
     evaluate: str
     output: OutputFunction | None
+    metrics: Mapping[str, Metric | MetricFunction] | None
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Settings:
         output: a function from what the module returns to the output that the loss gets, such as
             ``lambda o: o["out"]``. By default that is the tensor itself, a tuple's first entry, or
             ``logits``.
+        metrics: what else to evaluate, by name: functions ``(output, y) -> (B,)`` of which the mean
+            is reported, or ``evenhand.Metric`` objects.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -91,6 +95,7 @@ class Settings:
     precision: str = "fp32"
     evaluate: str = "after training"
     output: OutputFunction | None = None
+    metrics: Mapping[str, Metric | MetricFunction] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default
@@ -111,6 +116,7 @@ class Settings:
         require_whole("checkpoint_every", self.checkpoint_every, 1, optional=True)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("evaluate", self.evaluate, EVALUATE)
+        object.__setattr__(self, "metrics", named_metrics(self.metrics))
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
 # what a spec says in its own way, or cannot say: functions belong to Python
-NOT_PLAIN = {"local", "cohort", "device", "output"}
+NOT_PLAIN = {"local", "cohort", "device", "output", "metrics"}
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - NOT_PLAIN
 # gains and losses are measured against these; local-only training is never the chosen method
 REFERENCES = ("fedavg", "localonly")
