@@ -1,4 +1,4 @@
-"""Results per sample: value and loss and, for a classifier, prediction and score."""
+"""Results per sample: value, loss and metrics and, for a classifier, prediction and score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.tallies import BLOCK, correct, predictions, scores
+from evenhand.metrics.measuring import kept, metric_keys
+from evenhand.metrics.tallies import BLOCK, MOST_CELLS, correct, predictions, scores
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -25,7 +26,9 @@ def sample_outcomes(
 
     "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
     "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one.
+    probability of class 1, with more the confidence in the predicted one. A metric, such as
+    "higher:top5", has the numerators and denominators of samples, unless they are very many numbers
+    (see :func:`evenhand.metrics.measuring.kept`).
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -50,8 +53,14 @@ def sample_outcomes(
                     model, model.output(chosen, batch.x), batch.y
                 ).items():
                     found.setdefault(name, []).append(values.cpu())
-    kept = {name: torch.cat(parts).numpy() for name, parts in found.items()}
-    return kept or {"value": np.zeros(0)}
+    joined = {name: torch.cat(parts) for name, parts in found.items()}
+    keys = {key for key, _ in metric_keys(joined).values()}
+    stored = {
+        name: kept(values) if name in keys else values.numpy()
+        for name, values in joined.items()
+        if name not in keys or values.numel() <= MOST_CELLS
+    }
+    return stored or {"value": np.zeros(0)}
 
 
 def sample_values(
@@ -63,10 +72,11 @@ def sample_values(
 
 def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
+    measured = {metric.key: metric(output, y) for metric in model.metrics}
     if not model.classifies:
-        return {"value": loss}
+        return {"value": loss, **measured}
     found = {"value": correct(output, y).double(), "loss": loss}
     if y.ndim == 1 and output.ndim <= 2:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())
-    return found
+    return found | measured

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require
-from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
+from evenhand.metrics.across import OF_SHARES, accuracy_intervals, mean_intervals, merit_intervals
 from evenhand.metrics.influence import effective_counts
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
@@ -81,22 +81,25 @@ def trials(
     level: float = 0.95,
     seed: int = 0,
     whole: bool = True,
+    shares: bool = True,
 ) -> Trials:
     """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
     See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
-    share, see :mod:`evenhand.metrics.influence`.
+    share, see :mod:`evenhand.metrics.influence`. ``shares``: False for means of any numbers.
     """
-    one = [
-        merit_intervals(
-            np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed
-        )
-        if whole
-        else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
-        for v in values.T
-    ]
+
+    def intervals(v: Floats) -> dict[str, Interval]:
+        settings = (over, draws, level, seed)
+        if not (shares or squared):
+            return mean_intervals(v, client, clients, *settings)
+        if whole:
+            return merit_intervals(v, client, clients, squared, *settings)
+        return accuracy_intervals(*effective_counts(v, client, clients), *settings)
+
+    one = [intervals(np.asarray(v, np.float64)) for v in values.T]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
-    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared)
+    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared, shares)
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}
@@ -119,10 +122,12 @@ def trials(
     )
 
 
-def _reach(values: Floats, squared: bool) -> Floats:
+def _reach(values: Floats, squared: bool, shares: bool) -> Floats:
     """(R,) by how much the value of a sample in thought is another: right or wrong, or as squared
-    errors are."""
+    errors or other values are."""
     rows = values.shape[1]
+    if not (shares or squared) and len(values):
+        return np.asarray(values.std(0))
     return np.sqrt((values**2).mean(0)) if squared and len(values) else np.ones(rows)
 
 
