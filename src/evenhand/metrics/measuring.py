@@ -167,7 +167,9 @@ def kept(table: Tensor) -> NDArray[Any]:
     return np.ascontiguousarray(found)
 
 
-def restored(stored: NDArray[Any]) -> Floats:
-    """Return (N, 2, L) from what was stored."""
-    found = np.asarray(stored, np.float64)
-    return np.stack([found, np.ones_like(found)], 1)[..., None] if found.ndim == 1 else found
+def are_shares(stored: NDArray[Any]) -> bool:
+    """Whether a metric of such samples is a share: every numerator is between 0 and its
+    denominator."""
+    if stored.ndim == 1:
+        return bool(((stored >= 0) & (stored <= 1)).all())
+    return bool(((stored[:, 0] >= 0) & (stored[:, 0] <= stored[:, 1])).all())
