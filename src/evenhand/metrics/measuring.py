@@ -168,8 +168,8 @@ def kept(table: Tensor) -> NDArray[Any]:
 
 
 def are_shares(stored: NDArray[Any]) -> bool:
-    """Whether a metric of such samples is a share: every numerator is between 0 and its
-    denominator."""
+    """Whether a metric of such samples is a share: values are 0 or 1, or every numerator is between
+    0 and its denominator."""
     if stored.ndim == 1:
-        return bool(((stored >= 0) & (stored <= 1)).all())
+        return bool(np.isin(stored, (0, 1)).all())
     return bool(((stored[:, 0] >= 0) & (stored[:, 0] <= stored[:, 1])).all())

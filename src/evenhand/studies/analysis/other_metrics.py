@@ -5,10 +5,10 @@ lower is better, and the merits of clients have the metrics, intervals, differen
 accuracies have. Both methods of a difference saw the same samples, so it is paired.
 
 What a sample contributes to a ratio comes from the delta method, see
-:func:`evenhand.metrics.influence.ratio`. If every numerator is between 0 and its denominator, the
-metric is a share, with the intervals of one. All others have means with nearly normal errors, see
-:class:`evenhand.metrics.client_values.Means`: if a few values are much larger than the rest, their
-intervals are too narrow for small clients.
+:func:`evenhand.metrics.influence.ratio`. If values are 0 or 1, or every numerator is between 0 and
+its denominator, the metric is a share, with the intervals of one. All others have means with nearly
+normal errors, see :class:`evenhand.metrics.client_values.Means`: if a few values are much larger
+than the rest, their intervals are too narrow for small clients.
 """
 
 from __future__ import annotations
