@@ -245,4 +245,5 @@ def test_a_regression_shows_nothing_that_does_not_apply(tmp_path: Path) -> None:
         shown = " ".join(re.sub(r"<[^>]+>", " ", body).split())
         assert not re.search(r"\bnan\b", shown, flags=re.I)
         assert "accuracy" not in shown
+        assert "predictions by label" not in shown
         assert "Other metrics" not in shown
