@@ -108,7 +108,8 @@ def trials(
             return mean_intervals(v, client, clients, *settings)
         if whole:
             return merit_intervals(v, client, clients, squared, *settings)
-        return accuracy_intervals(*effective_counts(v, client, clients), *settings)
+        right, samples = effective_counts(v, client, clients)
+        return accuracy_intervals(right, samples, *settings)
 
     one = [intervals(np.asarray(v, np.float64)) for v in values.T]
     counts = np.bincount(client, minlength=clients).astype(np.float64)

@@ -92,7 +92,7 @@ class MetricView:
         found = []
         for label in self.labels:
             for statistic in filter(self.known, headings(self.study)):
-                row = {"metric": self.name, "better": self.better, "method": label}
+                row: Row = {"metric": self.name, "better": self.better, "method": label}
                 row |= {"statistic": statistic, **self.value(label, statistic)._asdict()}
                 if (one := self.difference(label, statistic)) is not None:
                     row |= dict(zip(("gain", "gain_low", "gain_high"), one.interval, strict=True))

@@ -76,8 +76,8 @@ def across_clients(study: Study, label: str, seed: int, part: str = "test") -> d
     found = dict(trial.over_clients or {})
     known = {"pooled": float(study.merits(label, seed, "everyone", part)[0])}
     if study.measure.key:  # of a metric, sums tell the mean alone
-        mean = np.asarray(found.get(study.measure.column, np.nan))
-        found, known["mean"] = {}, float(study.measure.merit(mean))
+        of_metric = np.asarray(found.get(study.measure.column, np.nan))
+        found, known["mean"] = {}, float(study.measure.merit(of_metric))
     if "mean" in found and part == "test":
         mean, std = found["mean"], found["std"]
         known |= {name: found[name] for name in ("mean", "worst10", "best10", "std")} | {

@@ -216,7 +216,7 @@ def _drawn_anew(
     whole = measure.squared or measure.of_shares
     if measure.bounded and not measure.percent:
         whole = bool(np.isin(values[counted] + less, (0, 1)).all())
-    found = trials(
+    drawn = trials(
         values[counted] + less,
         client[counted],
         len(study.names("client")),
@@ -228,7 +228,7 @@ def _drawn_anew(
         whole=whole,
         shares=measure.bounded,
     )
-    return found.moved(-less) if less else found
+    return drawn.moved(-less) if less else drawn
 
 
 def _refuse_unsampled(study: Study, over: str, keys: Sequence[tuple[str, int]]) -> None:
