@@ -43,13 +43,15 @@ def two_clients() -> Federation:
     return eh.Federation.from_arrays([first, second])
 
 
-def test_means_and_ratios_by_hand() -> None:
+@pytest.mark.parametrize("engine", ["loop", "vmap"])
+@pytest.mark.parametrize("method", [eh.FedAvg(), eh.Ditto()], ids=["shared", "personal"])
+def test_means_and_ratios_by_hand(method: eh.Algorithm, engine: str) -> None:
     def share(output: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         first = (output.argmax(1) == 0).float()  # of the samples taken for 0, those that are 0
         return first * (y == 0), first
 
     metrics = {"wrong": eh.Metric(lambda o, y: o.argmax(1) != y, better="lower"), "share": share}
-    result = eh.fit(Shown(), two_clients(), eh.FedAvg(), rounds=1, metrics=metrics)
+    result = eh.fit(Shown(), two_clients(), method, rounds=1, metrics=metrics, engine=engine)
     rows = result.scores.set_index("name")
     # client 0: two of three right, both taken for 0 are 0; client 1: one of two, none of one
     assert rows["wrong"].to_dict() == pytest.approx(
@@ -112,6 +114,19 @@ def test_engines_and_stacks_agree(method: eh.Algorithm) -> None:
             assert mine == pytest.approx(its, rel=1e-5, abs=1e-6)
         assert list(loop.history.columns) == list(other.history.columns)
         assert loop.history["f1"].tolist() == pytest.approx(other.history["f1"].tolist(), rel=1e-5)
+
+
+def test_functions_that_are_not_made_of_torch_are_never_replayed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("evenhand.engines.replay.CALLS_BEFORE_TRACING", 1)
+    often = {**ROUNDS, "rounds": 5}
+    histories = [
+        eh.fit(network(), ragged(), eh.Ditto(), engine=engine, **often).history["cost"]
+        for engine in ("loop", "vmap")
+    ]
+    assert histories[0].nunique() > 1
+    assert histories[0].tolist() == pytest.approx(histories[1].tolist(), rel=1e-5)
 
 
 def test_sums_of_clients_are_those_of_their_union() -> None:
