@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.measuring import kept, metric_keys
+from evenhand.metrics.measuring import Measured, kept, metric_keys
 from evenhand.metrics.tallies import BLOCK, MOST_CELLS, correct, predictions, scores
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -27,8 +28,8 @@ def sample_outcomes(
     "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
     "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
     probability of class 1, with more the confidence in the predicted one. A metric, such as
-    "higher:top5", has the numerators and denominators of samples, unless they are very many numbers
-    (see :func:`evenhand.metrics.measuring.kept`).
+    "higher:top5", has what samples add to it: (N,) values, or numerators and denominators
+    (N, 2, L), unless these are more than ``MOST_CELLS`` numbers.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -36,6 +37,7 @@ def sample_outcomes(
         personal: each client's own model to use instead, as in ``result.personal``.
     """
     names, samples = list(model.init()), part.samples(model.dtype, model.device)
+    metrics = [one for one in model.metrics if 2 * len(part.x) * one.entries <= MOST_CELLS]
     owned = [(params, torch.arange(len(part.x)))]
     if personal is not None:
         owned = list(
@@ -50,15 +52,13 @@ def sample_outcomes(
                     samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
                 )
                 for name, values in _outcomes(
-                    model, model.output(chosen, batch.x), batch.y
+                    model, model.output(chosen, batch.x), batch.y, metrics
                 ).items():
                     found.setdefault(name, []).append(values.cpu())
     joined = {name: torch.cat(parts) for name, parts in found.items()}
     keys = {key for key, _ in metric_keys(joined).values()}
     stored = {
-        name: kept(values) if name in keys else values.numpy()
-        for name, values in joined.items()
-        if name not in keys or values.numel() <= MOST_CELLS
+        name: kept(values) if name in keys else values.numpy() for name, values in joined.items()
     }
     return stored or {"value": np.zeros(0)}
 
@@ -70,9 +70,13 @@ def sample_values(
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 
-def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _outcomes(
+    model: Model, output: Tensor, y: Tensor, metrics: Sequence[Measured]
+) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
-    measured = {metric.key: metric(output, y) for metric in model.metrics}
+    measured = {
+        one.key: one(output, y)[:, 0, 0] if one.plain else one(output, y) for one in metrics
+    }
     if not model.classifies:
         return {"value": loss, **measured}
     found = {"value": correct(output, y).double(), "loss": loss}
