@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
     from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
+    from evenhand.metrics.metric import Metric
     from evenhand.metrics.thresholds import Thresholds
     from evenhand.model import Model
     from evenhand.page import figures
@@ -141,6 +142,7 @@ _HOME = {
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
     "messages": ["Replies", "Reply", "Task"],
+    "metrics.metric": ["Metric"],
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
     "page.audit": ["audit_page"],
@@ -235,6 +237,7 @@ __all__ = [
     "Loop",
     "LossGuard",
     "MFairFL",
+    "Metric",
     "Model",
     "Nested",
     "Part",

@@ -83,6 +83,8 @@ class Model:
         # whether training draws random numbers (dropout); set by check()
         self.stochastic = False
         self.precision = "fp32"  # of matrix products; see with_precision
+        # what else is evaluated, see evenhand.metrics.measuring
+        self.metrics: tuple[Any, ...] = ()
 
     @property
     def size(self) -> int:

@@ -31,10 +31,11 @@ OTHER: dict[str, Any] = {
     "evaluate": "with training",
     "output": lambda returned: returned,
     "normalisation": "frozen",
+    "metrics": {"cost": eh.Metric(lambda output, y: y, better="lower")},
 }
 # other values of these give another run; loss and output are part of what a checkpoint says of the
-# model
-IDENTITY = set(OTHER) - {"loss", "output", "engine", "device", "checkpoint_every"}
+# model, and metrics change nothing that is trained
+IDENTITY = set(OTHER) - {"loss", "output", "metrics", "engine", "device", "checkpoint_every"}
 
 
 def test_keywords_are_the_fields() -> None:

@@ -7,7 +7,7 @@ and those that its owner gave to :func:`evenhand.flower.client_app`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSolver, built_solver, solver_table
+from evenhand.metrics.measuring import Measured
 from evenhand.model import Model
 from evenhand.norms import NORMALISATIONS
 from evenhand.studies.specs.method import build_algorithm
@@ -39,6 +40,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
             "clients": work.clients,
             "by_client": work.by_client,
             "by_label": work.by_label,
+            "metrics": [metric.key for metric in work.metrics],
         }
     elif isinstance(work, Ask):
         found = {"kind": work.name, "moment": work.moment}
@@ -106,6 +108,26 @@ def with_own_norms(work: Work, model: Model) -> Work:
     if model.normalisation != "local" or not isinstance(work, Train | Evaluate | Ask):
         return work
     return replace(work, algorithm=LocalNorms(work.algorithm, model))
+
+
+def with_metrics(work: Work, text: str, own: Callable[[], Sequence[Measured]]) -> Work:
+    """Return the work of a text with the metrics it asks for, which the node must have.
+
+    ``own`` returns those that the node has.
+    """
+    if not isinstance(work, Evaluate):
+        return work
+    keys = _parsed(text).get("metrics", [])  # an older server does not ask for any
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise SpecError(f"metrics must be a list of texts; {SAME}")
+    known = {metric.key: metric for metric in own()} if keys else {}
+    lacking = [key.partition(":")[2] for key in keys if key not in known]
+    if lacking:
+        raise SpecError(
+            f"the run evaluates metrics that this node does not have: {', '.join(lacking)}; give"
+            " them to client_app(metrics=...) on every node, with the same better"
+        )
+    return replace(work, metrics=tuple(known[key] for key in keys))
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Results per sample: value and loss and, for a classifier, prediction and score."""
+"""Results per sample: value, loss and metrics and, for a classifier, prediction and score."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.tallies import BLOCK, correct, predictions, scores
+from evenhand.metrics.measuring import Measured, kept, metric_keys
+from evenhand.metrics.tallies import BLOCK, MOST_CELLS, correct, predictions, scores
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -25,7 +27,9 @@ def sample_outcomes(
 
     "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
     "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one.
+    probability of class 1, with more the confidence in the predicted one. A metric, such as
+    "higher:top5", has what samples add to it: (N,) values, or numerators and denominators
+    (N, 2, L), unless these are more than ``MOST_CELLS`` numbers.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -34,6 +38,7 @@ def sample_outcomes(
     """
     names = (*model.shared, *model.affine, *model.statistics)
     samples = part.samples(model.dtype, model.device)
+    metrics = [one for one in model.metrics if 2 * len(part.x) * one.entries <= MOST_CELLS]
     owned = [(params, torch.arange(len(part.x)))]
     if personal is not None:
         owned = list(
@@ -48,11 +53,15 @@ def sample_outcomes(
                     samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
                 )
                 for name, values in _outcomes(
-                    model, model.output(chosen, batch.x), batch.y
+                    model, model.output(chosen, batch.x), batch.y, metrics
                 ).items():
                     found.setdefault(name, []).append(values.cpu())
-    kept = {name: torch.cat(parts).numpy() for name, parts in found.items()}
-    return kept or {"value": np.zeros(0)}
+    joined = {name: torch.cat(parts) for name, parts in found.items()}
+    keys = {key for key, _ in metric_keys(joined).values()}
+    stored = {
+        name: kept(values) if name in keys else values.numpy() for name, values in joined.items()
+    }
+    return stored or {"value": np.zeros(0)}
 
 
 def sample_values(
@@ -62,12 +71,17 @@ def sample_values(
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 
-def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _outcomes(
+    model: Model, output: Tensor, y: Tensor, metrics: Sequence[Measured]
+) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
+    measured = {
+        one.key: one(output, y)[:, 0, 0] if one.plain else one(output, y) for one in metrics
+    }
     if not model.classifies:
-        return {"value": loss}
+        return {"value": loss, **measured}
     found = {"value": correct(output, y).double(), "loss": loss}
     if y.ndim == 1 and output.ndim <= 2:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())
-    return found
+    return found | measured

@@ -10,7 +10,8 @@ A plain tally has a number for each of count, correct (where the model classifie
     scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
     score      (2, BINS) their summed scores
 
-and absolute, the summed absolute error, if the loss is the mean squared error. A table with more
+and absolute, the summed absolute error, if the loss is the mean squared error. A metric, such as
+"higher:top5", has the sums (2, L) of its numerators and denominators. A table with more
 than MOST_CELLS cells over all clients and groups is summed over clients, so it is known by group
 but not by client. A table that has more cells by itself (10,000 words to predict) is omitted.
 """
@@ -18,6 +19,7 @@ but not by client. A table that has more cells by itself (10,000 words to predic
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ from evenhand.data.samples import Batch
 from evenhand.losses import single_output
 from evenhand.messages import Replies
 from evenhand.metrics.calibration import BINS, EDGES
+from evenhand.metrics.measuring import Measured
 from evenhand.model import Model
 from evenhand.tree import Tree
 
@@ -47,14 +50,19 @@ Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by nam
 
 
 class Addend(NamedTuple):
-    """What each sample of a batch adds to a number, or to one cell of a table of this shape."""
+    """What each sample of a batch adds to a number, to one cell of a table of this shape, or to all
+    of its cells."""
 
-    value: Tensor  # (B,) float64
+    value: Tensor  # (B,) float64; (B, *shape) for all cells
     place: Tensor | None = None  # (B,) int64 into the flattened table
     shape: tuple[int, ...] = ()
 
     def add_to(self, sums: Tensor, cell: Tensor) -> None:
         """Add to stacked tables (..., *shape) on the CPU, each sample to that of its ``cell``."""
+        if self.place is None and self.shape:
+            values = self.value.cpu().reshape(len(cell), self.size)
+            sums.view(-1, self.size).index_add_(0, cell, values)
+            return
         index = cell if self.place is None else cell * self.size + self.place.cpu()
         sums.view(-1).index_add_(0, index, self.value.cpu())
 
@@ -64,9 +72,15 @@ class Addend(NamedTuple):
 
 
 def judge(
-    model: Model, params: Tree, batch: Batch, full: bool = False, by_label: bool = False
+    model: Model,
+    params: Tree,
+    batch: Batch,
+    full: bool = False,
+    by_label: bool = False,
+    metrics: Sequence[Measured] = (),
 ) -> dict[str, Addend]:
-    """What each sample adds to a tally, plain (with ``by_label`` or without) or full."""
+    """What each sample adds to a tally, plain (with ``by_label`` or without) or full, and to
+    metrics."""
     output, y = model.output(params, batch.x), batch.y
     found = {"count": Addend(torch.ones_like(batch.weight).double())}
     if model.classifies:
@@ -81,11 +95,19 @@ def judge(
     if full and model.loss_function is losses.mse:
         error = (output.reshape(y.shape) - y).abs().double()
         found["absolute"] = Addend(error.flatten(1).mean(1) if error.ndim > 1 else error)
+    for metric in metrics:
+        found[metric.key] = Addend(metric(output, y), None, (2, metric.entries))
     return found
 
 
 def tally(
-    model: Model, params: Tree, data: Batch, groups: int, full: bool = False, by_label: bool = False
+    model: Model,
+    params: Tree,
+    data: Batch,
+    groups: int,
+    full: bool = False,
+    by_label: bool = False,
+    metrics: Sequence[Measured] = (),
 ) -> Tree:
     """One client's tally by group, in float64: (max(groups, 1), ...) for each name."""
     cells = max(groups, 1)
@@ -94,6 +116,9 @@ def tally(
     member = (data.group[:, None] == torch.arange(cells, device=data.group.device)) & real[:, None]
 
     def summed(addend: Addend) -> Tensor:
+        if addend.place is None and addend.shape:
+            here = member.reshape(*member.shape, *[1] * len(addend.shape))
+            return torch.where(here, addend.value[:, None], 0.0).sum(0)
         if addend.place is None:
             return torch.where(member, addend.value[:, None], 0.0).sum(0)
         table = torch.zeros(cells * addend.size, dtype=torch.float64, device=real.device)
@@ -103,7 +128,7 @@ def tally(
         )
         return table.reshape(cells, *addend.shape)
 
-    found = judge(model, params, data, full, by_label)
+    found = judge(model, params, data, full, by_label, metrics)
     return {name: summed(addend) for name, addend in found.items()}
 
 

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require
-from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
+from evenhand.metrics.across import OF_SHARES, accuracy_intervals, mean_intervals, merit_intervals
 from evenhand.metrics.influence import effective_counts
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
@@ -32,6 +32,8 @@ from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# numbers that move with all merits
+PLACES = ("mean", "pooled", "worst10", "best10", "min", "max")
 ENOUGH = 400  # draws, for correlations
 
 
@@ -42,6 +44,17 @@ class Trials:
     intervals: Sequence[Mapping[str, Interval]]  # of each trial
     correlation: Mapping[str, Floats]  # (R, R) by number
     level: float
+
+    def moved(self, by: float) -> Trials:
+        """The same with every merit larger by a number; numbers of spread stay."""
+        intervals = [
+            {
+                name: Interval(*(end + by for end in found)) if name in PLACES else found
+                for name, found in trial.items()
+            }
+            for trial in self.intervals
+        ]
+        return replace(self, intervals=intervals)
 
     def combined(self, name: str, weight: Sequence[float]) -> tuple[Interval, float]:
         """The sum over trials with weights (R,), and the p-value for a sum of 0.
@@ -81,22 +94,26 @@ def trials(
     level: float = 0.95,
     seed: int = 0,
     whole: bool = True,
+    shares: bool = True,
 ) -> Trials:
     """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
     See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
-    share, see :mod:`evenhand.metrics.influence`.
+    share, see :mod:`evenhand.metrics.influence`. ``shares``: False for means of any numbers.
     """
-    one = [
-        merit_intervals(
-            np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed
-        )
-        if whole
-        else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
-        for v in values.T
-    ]
+
+    def intervals(v: Floats) -> dict[str, Interval]:
+        settings = (over, draws, level, seed)
+        if not (shares or squared):
+            return mean_intervals(v, client, clients, *settings)
+        if whole:
+            return merit_intervals(v, client, clients, squared, *settings)
+        right, samples = effective_counts(v, client, clients)
+        return accuracy_intervals(right, samples, *settings)
+
+    one = [intervals(np.asarray(v, np.float64)) for v in values.T]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
-    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared)
+    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared, shares)
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}
@@ -119,10 +136,12 @@ def trials(
     )
 
 
-def _reach(values: Floats, squared: bool) -> Floats:
+def _reach(values: Floats, squared: bool, shares: bool) -> Floats:
     """(R,) by how much the value of a sample in thought is another: right or wrong, or as squared
-    errors are."""
+    errors or other values are."""
     rows = values.shape[1]
+    if not (shares or squared) and len(values):
+        return np.asarray(values.std(0))
     return np.sqrt((values**2).mean(0)) if squared and len(values) else np.ones(rows)
 
 

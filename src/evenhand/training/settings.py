@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypedDict, TypeVar
 
 import torch
@@ -17,6 +17,7 @@ from evenhand.engines.auto import ENGINES
 from evenhand.errors import require_choice, require_kind, require_whole, unknown
 from evenhand.local import LocalSGD, LocalSolver
 from evenhand.losses import LossFunction, resolve
+from evenhand.metrics.metric import Metric, MetricFunction, named_metrics
 from evenhand.model import PRECISIONS
 from evenhand.norms import NORMALISATIONS
 
@@ -44,6 +45,7 @@ class Options(TypedDict, total=False):
     evaluate: str
     output: OutputFunction | None
     normalisation: str | None
+    metrics: Mapping[str, Metric | MetricFunction] | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,8 @@ class Settings:
             they are. "local" keeps their parameters and statistics on each client, which never
             sends them (FedBN). None refuses layers in training mode, and keeps the statistics of
             those in evaluation mode.
+        metrics: what else to evaluate, by name: functions ``(output, y) -> (B,)`` of which the mean
+            is reported, or ``evenhand.Metric`` objects.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -98,6 +102,7 @@ class Settings:
     evaluate: str = "after training"
     output: OutputFunction | None = None
     normalisation: str | None = None
+    metrics: Mapping[str, Metric | MetricFunction] | None = field(default=None, hash=False)
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default
@@ -120,6 +125,7 @@ class Settings:
         require_choice("evaluate", self.evaluate, EVALUATE)
         if self.normalisation is not None:
             require_choice("normalisation", self.normalisation, NORMALISATIONS)
+        object.__setattr__(self, "metrics", named_metrics(self.metrics))
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:

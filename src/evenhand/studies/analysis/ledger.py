@@ -129,7 +129,7 @@ def _gain_ends(
     none = np.full(len(gain), np.nan)
     if len(found) < len(seeds):
         return none, none, none
-    bounded = bool(study.measure.percent)
+    bounded = study.measure.bounded
     if study.same_data or len(seeds) == 1:
         cell, gains = found[0][0], np.stack([values for _, values in found], 1)
         member = (cell >= 0) & ~np.isnan(gains).any(1)

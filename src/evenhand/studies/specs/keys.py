@@ -11,7 +11,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
     "normalisation": str,
     **dict.fromkeys(("rounds", "seed", "folds", "eval_every", "checkpoint_every"), int),
-    **dict.fromkeys(("data", "model", "local", "cohort", "select", "tune"), dict),
+    **dict.fromkeys(("data", "model", "local", "cohort", "metrics", "select", "tune"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
     **dict.fromkeys(("resplit", "track_weights"), bool),
     "validation": float,
