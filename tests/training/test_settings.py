@@ -30,10 +30,13 @@ OTHER: dict[str, Any] = {
     "precision": "bf16",
     "evaluate": "with training",
     "output": lambda returned: returned,
+    "keep_predictions": True,
 }
 # other values of these give another run; loss and output are part of what a checkpoint says of the
 # model
-IDENTITY = set(OTHER) - {"loss", "output", "engine", "device", "checkpoint_every"}
+IDENTITY = set(OTHER) - {
+    *("loss", "output", "engine", "device", "checkpoint_every", "keep_predictions")
+}
 
 
 def test_keywords_are_the_fields() -> None:

@@ -241,6 +241,11 @@ def spec_options(
             type=click.Path(file_okay=False, path_type=Path),
             help="The run directory.  [default: runs/NAME]",
         ),
+        click.option(
+            "--keep-predictions",
+            is_flag=True,
+            help="Write predictions.csv for each method: a row per test sample.",
+        ),
         click.option("--no-reference", is_flag=True, help=references),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     )
@@ -264,6 +269,7 @@ def planned(
     engine: str | None,
     device: str | None,
     precision: str | None,
+    keep_predictions: bool,
     **source: Any,
 ) -> Spec:
     """The spec for these options."""
@@ -300,6 +306,7 @@ def planned(
         "engine": engine,
         "device": device,
         "precision": precision,
+        "keep_predictions": keep_predictions or None,
     }
     given |= {
         "model": parse_table(model) if model else None,

@@ -165,6 +165,8 @@ def _checked(settings: Settings, by_client: bool) -> Settings:
         raise ValueError(
             "track_weights needs by_client=True: weights come from the losses of single clients"
         )
+    if settings.keep_predictions:
+        raise ValueError("server_app takes no keep_predictions: the samples stay with the nodes")
     return settings
 
 

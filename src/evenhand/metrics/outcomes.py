@@ -11,6 +11,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part
+from evenhand.losses import single_output
 from evenhand.metrics.tallies import BLOCK, correct, predictions, scores
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -25,7 +26,8 @@ def sample_outcomes(
 
     "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
     "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one.
+    probability of class 1, with more the confidence in the predicted one. A regression of one
+    number adds "prediction", in the scale of the labels it was trained on.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -64,7 +66,8 @@ def sample_values(
 def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
     if not model.classifies:
-        return {"value": loss}
+        number = y.ndim == 1 and single_output(output)
+        return {"value": loss} | ({"prediction": output.reshape(len(y))} if number else {})
     found = {"value": correct(output, y).double(), "loss": loss}
     if y.ndim == 1 and output.ndim <= 2:
         found["prediction"] = predictions(output).int()

@@ -42,6 +42,7 @@ class Options(TypedDict, total=False):
     precision: str
     evaluate: str
     output: OutputFunction | None
+    keep_predictions: bool
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Settings:
         output: a function from what the module returns to the output that the loss gets, such as
             ``lambda o: o["out"]``. By default that is the tensor itself, a tuple's first entry, or
             ``logits``.
+        keep_predictions: whether the run directory gets predictions.csv, a row per test sample
+            with its label and prediction, by name.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -91,6 +94,7 @@ class Settings:
     precision: str = "fp32"
     evaluate: str = "after training"
     output: OutputFunction | None = None
+    keep_predictions: bool = False
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default
@@ -111,6 +115,7 @@ class Settings:
         require_whole("checkpoint_every", self.checkpoint_every, 1, optional=True)
         require_choice("precision", self.precision, PRECISIONS)
         require_choice("evaluate", self.evaluate, EVALUATE)
+        require_kind("keep_predictions", self.keep_predictions, bool, "True")
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:

@@ -16,7 +16,7 @@ from evenhand.algorithm import Algorithm, State
 from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
-from evenhand.errors import require_kind
+from evenhand.errors import require, require_kind
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start, identify, identify_as_before
 from evenhand.training.settings import Settings
@@ -45,12 +45,26 @@ def prepare(
         model = model.to(_device(settings.device))
     model.check(population)
     algorithm.check(model)
+    check_kept(population, settings)
     if algorithm.local_work().last is not None:
         why = ", in which all clients train once more after the last one"
         settings.local.require_rates(settings.rounds + 1, why)
     census = population.census(settings.weights)
     settings.cohort.check(census)
     return Prepared(model, census, algorithm.init(model.init(), census))
+
+
+def check_kept(population: Population, settings: Settings) -> None:
+    """Raise if predictions are to be kept and cannot be."""
+    if not settings.keep_predictions:
+        return
+    require(
+        isinstance(population, Federation),
+        "keep_predictions needs the samples, and in a real federation they stay with the nodes;"
+        " leave it out",
+    )
+    shape = list(population.form.y_shape)
+    require(not shape, "keep_predictions is for one label per sample; here it has shape {}", shape)
 
 
 def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:
