@@ -106,7 +106,7 @@ def test_what_is_new_in_a_file_is_reported(run: str, tmp_path: Path) -> None:
         f"column 'age': 3 of 20 rows have no value; the mean of the training rows, {mean:.4g}, is"
         " used",
         "column 'sex': 1 of 20 rows has no value; every training row has one, so the model treats"
-        " them as unknown",
+        " it as unknown",
         "column 'pay': 3 of 20 rows have a value that no training row has: 'barter' (2), 'gift'"
         " (1); the model treats them as unknown",
     ]

@@ -106,8 +106,12 @@ class Difference(NamedTuple):
         shown += [f"{more} more"] if more else []
         return (
             f"{rows} {_have(self.rows)} a value that no training row has: {', '.join(shown)};"
-            " the model treats them as unknown"
+            f" the model treats {_them(self.rows)} as unknown"
         )
+
+
+def _them(count: int) -> str:
+    return "it" if count == 1 else "them"
 
 
 def _have(count: int) -> str:
@@ -147,7 +151,7 @@ def _differences(column: Column, values: Values) -> list[Difference]:
     )
     found = []
     if lost and "missing" not in column.categories:
-        instead = "every training row has one, so the model treats them as unknown"
+        instead = f"every training row has one, so the model treats {_them(lost)} as unknown"
         found.append(Difference(column.name, "missing", lost, total, instead=instead))
     if count:
         unknown = tuple(count.most_common())
