@@ -29,7 +29,8 @@ ORDER = {
     "": ["index", "tutorials", "how-to", "explanation", "reference", "results", "project"],
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
     "how-to": [
-        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds", "predict"),
+        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
+        "predict",
         *("tables", "data-sets", "partitions", "models", "transformers", "local-solvers"),
         *("gpu", "several-machines"),
         *("federation", "federation-security"),

@@ -162,7 +162,8 @@ def _differences(column: Column, values: Values) -> list[Difference]:
 def names_in(table: pd.DataFrame, what: str, column: object) -> list[str]:
     """(N,) the name in a column, or of a condition on one; "" where a value is missing."""
     levels = levels_of(_plain(table), what, column, new=True)
-    return np.array([*levels.names, ""], dtype=object)[levels.codes].tolist()
+    names = (*levels.names, "")  # the last for code -1
+    return [names[code] for code in levels.codes.tolist()]
 
 
 def group_names_in(table: pd.DataFrame, columns: object, known: Collection[str]) -> list[str]:
@@ -202,4 +203,4 @@ def texts(values: Any, count: int) -> list[str]:
     given = list(values)
     if len(given) != count:
         raise ValueError(f"x has {count} rows, but {len(given)} names were given for them")
-    return ["" if value is None or value != value else text_of(value) for value in given]
+    return ["" if pd.isna(value) else text_of(value) for value in given]

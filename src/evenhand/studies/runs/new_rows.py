@@ -32,6 +32,7 @@ class Rows:
     def of(cls, trial: Trial, x: Any) -> Rows:
         """The samples of a table, an array or a dict of arrays."""
         from evenhand.data.tables.anew import as_pandas, encoded
+        from evenhand.data.tables.missing import without
 
         table, encoding = as_pandas(x), trial.encoding
         spec = None if trial.source is None else trial.source.spec
@@ -44,7 +45,8 @@ class Rows:
                 "this run was not trained on a table; x must be an array or a tensor as its network"
                 " takes it"
             )
-        return cls(encoded(encoding, table), table, spec)
+        features = encoded(encoding, table)
+        return cls(features, without(table, encoding.missing), spec)
 
     def codes(
         self,
