@@ -55,7 +55,7 @@ FIXED = ("engine", "device", "checkpoint_every", "precision")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
 
 
-@takes_settings(*FIXED)
+@takes_settings(*FIXED, "keep_predictions")
 def server_app(
     algorithm: Algorithm,
     model: nn.Module | Callable[..., nn.Module],
