@@ -142,3 +142,47 @@ def test_samples_with_several_labels_have_no_predictions_by_row(tmp_path: Path) 
     with pytest.raises(eh.RunError, match=r"kept no predictions of its test samples: .* several"):
         eh.load(tmp_path / "x").predictions()
     assert "label" not in samples_of(fed)
+
+
+@pytest.mark.parametrize(("outputs", "labels"), [(1, 2), (2, 2), (3, 3)])
+def test_probabilities_of_a_result_are_those_of_torch(outputs: int, labels: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {"x": rng.normal(size=(20, 4)).astype(np.float32), "y": np.arange(20) % labels, "name": n}
+        for n in ("a", "b")
+    ]
+    loss = "brier" if outputs == 1 else "cross_entropy"
+    fed = eh.Federation.from_arrays(rows, rows)
+    result = eh.fit(torch.nn.Linear(4, outputs), fed, eh.Ditto(lam=0.1), rounds=3, loss=loss)
+    x = np.concatenate([rows[1]["x"][:3], rows[0]["x"][:2]])
+    client = ["b", "b", "b", "a", "a"]
+    with torch.no_grad():
+        found = torch.cat(
+            [result.module("b")(torch.from_numpy(x[:3])), result.module("a")(torch.tensor(x[3:]))]
+        )
+        positive = found.sigmoid()
+        expected = torch.cat([1 - positive, positive], 1) if outputs == 1 else found.softmax(1)
+    chances = result.predict_proba(x, client=client)
+    assert chances.shape == (5, labels)
+    assert chances == pytest.approx(expected.numpy(), abs=1e-6)
+    assert chances.argmax(1).tolist() == result.predict(x, client=client).tolist()
+    assert result.predict_proba(x[:0], client=[]).shape == (0, labels)
+
+
+def test_a_result_predicts_numbers_in_the_unit_of_the_table() -> None:
+    fed = eh.Federation.from_frame(TABLE, client="site", label="weight", drop=["stage", "ill"])
+    net = torch.nn.Linear(fed.train.x.shape[1], 1)
+    result = eh.fit(net, fed, eh.FedAvg(), rounds=20, loss="mse")
+    assert fed.test is not None
+    assert fed.test.rows is not None
+    found = result.predict(fed.test.x)
+    truth = TABLE["weight"].iloc[fed.test.rows.numpy()].to_numpy()
+    assert fed.encoding is not None
+    # the losses of the run are squared errors in units of the label's standard deviation
+    mine = ((found - truth) / fed.encoding.label_std) ** 2
+    assert mine == pytest.approx(result.values, rel=1e-4, abs=1e-5)
+    arrays = eh.Federation.from_arrays([{"x": np.eye(3), "y": np.array([0.5, 1.5, 2.5])}])
+    plain = eh.fit(torch.nn.Linear(3, 1), arrays, eh.FedAvg(), rounds=1, loss="mse")
+    with torch.no_grad():
+        expected = plain.module()(torch.eye(3)).flatten().tolist()
+    assert plain.predict(np.eye(3)).tolist() == expected
