@@ -186,3 +186,6 @@ def test_a_result_predicts_numbers_in_the_unit_of_the_table() -> None:
     with torch.no_grad():
         expected = plain.module()(torch.eye(3)).flatten().tolist()
     assert plain.predict(np.eye(3)).tolist() == expected
+    half = torch.nn.Linear(3, 1).to(torch.bfloat16)
+    short = eh.fit(half, arrays, eh.FedAvg(), rounds=1, loss="mse")
+    assert short.predict(np.eye(3)).tolist() == short.outcomes["prediction"].tolist()

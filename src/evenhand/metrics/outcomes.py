@@ -66,8 +66,11 @@ def sample_values(
 def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
     if not model.classifies:
-        number = y.ndim == 1 and single_output(output)
-        return {"value": loss} | ({"prediction": output.reshape(len(y))} if number else {})
+        if y.ndim != 1 or not single_output(output):
+            return {"value": loss}
+        # NumPy has no bfloat16
+        exact = torch.promote_types(output.dtype, torch.float32)
+        return {"value": loss, "prediction": output.reshape(len(y)).to(exact)}
     found = {"value": correct(output, y).double(), "loss": loss}
     if y.ndim == 1 and output.ndim <= 2:
         found["prediction"] = predictions(output).int()

@@ -51,7 +51,8 @@ def numbers(output: Tensor, encoding: Encoding | None) -> Floats:
     """(N,) what a regression predicts, in the unit of a table's label; (N, ...) for several
     numbers."""
     found = output.reshape(len(output)) if single_output(output) else output
-    return found.double().numpy() if encoding is None else own_unit(found.numpy(), encoding)
+    exact = found.double().numpy()
+    return exact if encoding is None else own_unit(exact, encoding)
 
 
 def own_unit(values: NDArray[Any], encoding: Encoding, exact: bool = False) -> Floats:
