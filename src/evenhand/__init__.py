@@ -103,6 +103,7 @@ if TYPE_CHECKING:
     from evenhand.studies.entry import compare, load, sweep
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.runs.study import Study
+    from evenhand.studies.runs.trained import TrainedModel
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
     from evenhand.training.fit import fit
@@ -153,6 +154,7 @@ _HOME = {
     "studies.findings": ["Findings", "analyse"],
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
+    "studies.runs.trained": ["TrainedModel"],
     "studies.runs.verifying": ["verify"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
@@ -261,6 +263,7 @@ __all__ = [
     "Survey",
     "Task",
     "Thresholds",
+    "TrainedModel",
     "Uniform",
     "View",
     "Vmap",

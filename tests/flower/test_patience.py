@@ -179,6 +179,11 @@ def test_rounds_are_told_in_the_servers_log(
         ({"loss": "cross_entropi"}, ValueError, "unknown loss 'cross_entropi'"),
         ({"loss": nn.functional.cross_entropy}, TypeError, "loss must be the name of a loss"),
         ({"track_weights": True}, ValueError, "track_weights needs by_client=True"),
+        (
+            {"keep_predictions": True},
+            ValueError,
+            "server_app takes no keep_predictions: the samples",
+        ),
         ({"engine": "loop"}, TypeError, "server_app takes no engine"),
         ({"device": "cpu"}, TypeError, "server_app takes no device"),
         ({"precision": "bf16"}, TypeError, "server_app takes no precision"),

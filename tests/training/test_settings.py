@@ -32,10 +32,13 @@ OTHER: dict[str, Any] = {
     "output": lambda returned: returned,
     "normalisation": "frozen",
     "metrics": {"cost": eh.Metric(lambda output, y: y, better="lower")},
+    "keep_predictions": True,
 }
 # other values of these give another run; loss and output are part of what a checkpoint says of the
-# model, and metrics change nothing that is trained
-IDENTITY = set(OTHER) - {"loss", "output", "metrics", "engine", "device", "checkpoint_every"}
+# model, and metrics and kept predictions change nothing that is trained
+IDENTITY = set(OTHER) - {
+    *("loss", "output", "metrics", "engine", "device", "checkpoint_every", "keep_predictions")
+}
 
 
 def test_keywords_are_the_fields() -> None:

@@ -254,14 +254,14 @@ def test_a_model_without_scores_is_refused() -> None:
         broken.thresholds()
 
 
-def test_a_regression_is_refused() -> None:
+def test_a_regression_has_no_thresholds() -> None:
     rows = [{"x": np.eye(3), "y": np.array([0.5, 1.5, 2.5]), "group": ["a", "b", "a"]}]
     federation = eh.Federation.from_arrays(rows, test=rows)
     result = eh.fit(module(), federation, eh.FedAvg(), rounds=1, loss="mse")
     with pytest.raises(ValueError, match="thresholds are for classifiers; this run is a regr"):
         result.thresholds()
-    with pytest.raises(ValueError, match="predict is for classifiers"):
-        result.predict(np.eye(3))
+    with pytest.raises(ValueError, match="predict_proba is for classifiers"):
+        result.predict_proba(np.eye(3))
 
 
 def test_three_classes_are_refused_but_predicted() -> None:

@@ -15,6 +15,7 @@ from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
 from evenhand.cli.flower import flower
+from evenhand.cli.predict import predict
 from evenhand.cli.report import report
 from evenhand.cli.reproduce import reproduce
 from evenhand.cli.run import resume, run
@@ -27,6 +28,7 @@ from evenhand.cli.verify import verify
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify", "thresholds"),
+    "Use a trained model": ("predict",),
     "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
@@ -97,6 +99,7 @@ main.add_command(compare)
 main.add_command(benchmark)
 main.add_command(sweep)
 main.add_command(resume)
+main.add_command(predict)
 main.add_command(report)
 main.add_command(reproduce)
 main.add_command(verify)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from evenhand.cli.source import planned, spec_options
+from evenhand.cli.planning import planned, spec_options
 from evenhand.cli.terminal import stopping_cleanly
 from evenhand.cli.view import (
     View,

@@ -260,4 +260,6 @@ def _join(
     nothing = reference["x"].first(0) if isinstance(reference["x"], Nested) else reference["x"][:0]
     x = joined(kept_x) if kept_x else nothing
     y = torch.cat(kept_y) if kept_y else reference["y"][:0]
-    return Part(x=x, y=y, offsets=offsets, group=group if kept_x else None)
+    # rows are counted within a client's own arrays
+    places = torch.cat([torch.arange(size) for size in sizes])
+    return Part(x=x, y=y, offsets=offsets, group=group if kept_x else None, rows=places)

@@ -80,12 +80,18 @@ class Assignment(NamedTuple):
         assert train is not None
         return self._replace(train=train, val=val, test=test)
 
-    def contents(self, pool: Pool) -> Contents:
-        """Return the samples of a pool as they are assigned here."""
-        train, val, test = (
-            share and Part(pool.pick(share.rows), pool.y[share.rows], share.offsets, share.group)
-            for share in (self.train, self.val, self.test)
-        )
+    def contents(self, pool: Pool, numbers: Tensor | None = None) -> Contents:
+        """Return the samples of a pool as they are assigned here.
+
+        ``numbers`` (N,): the row of each sample in its table, if the pool leaves some out.
+        """
+
+        def part(share: Share) -> Part:
+            rows = share.rows if numbers is None else numbers[share.rows]
+            x, y = pool.pick(share.rows), pool.y[share.rows]
+            return Part(x, y, share.offsets, share.group, rows)
+
+        train, val, test = (share and part(share) for share in (self.train, self.val, self.test))
         assert train is not None
         return Contents(
             train=train,

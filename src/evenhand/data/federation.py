@@ -194,7 +194,7 @@ class Federation(Readers, Population):
         """Give all data to one client, for centralised baselines; FedMinMax is then minimax
         training."""
         parts: dict[str, Any] = {
-            name: Part(part.x, part.y, torch.tensor([0, len(part.x)]), part.group)
+            name: replace(part, offsets=torch.tensor([0, len(part.x)]))
             for name, part in self.parts.items()
         }
         return replace(self, **parts, teams=None, team_names=(), names=("everyone",))

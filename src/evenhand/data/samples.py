@@ -96,12 +96,15 @@ class Part:
         y: (N, ...) labels.
         offsets: (n + 1,) int64.
         group: (N,) int64 codes of the samples' groups.
+        rows: (N,) int64, where each sample is in the table or data set it comes from, counted from
+            0; not part of the data: nothing is computed from it, and no node sends it.
     """
 
     x: Features
     y: Tensor
     offsets: Tensor
     group: Tensor | None = None
+    rows: Tensor | None = None
 
     def __post_init__(self) -> None:
         for name in ("x", "y", "offsets"):
@@ -116,8 +119,9 @@ class Part:
             )
         if offsets[0] != 0 or offsets[-1] != count or bool((offsets.diff() < 0).any()):
             raise ValueError(f"offsets must rise from 0 to the number of samples, {count}")
-        if len(self.y) != count or (self.group is not None and self.group.shape != (count,)):
-            raise ValueError(f"x has {count} samples; y and group must have as many")
+        each = [values for values in (self.group, self.rows) if values is not None]
+        if len(self.y) != count or any(values.shape != (count,) for values in each):
+            raise ValueError(f"x has {count} samples; y, group and rows must have as many")
 
     @cached_property
     def sizes(self) -> Tensor:
@@ -151,15 +155,21 @@ class Part:
         offsets = self.offsets[: clients + 1]
         rows = slice(0, int(offsets[-1]))
         x = self.x[rows] if isinstance(self.x, Tensor) else self.x.pick(torch.arange(rows.stop))
-        return Part(x, self.y[rows], offsets, None if self.group is None else self.group[rows])
+        return Part(x, self.y[rows], offsets, *self._beside(rows))
 
     def select(self, chosen: Tensor) -> Part:
         """Return the samples that a mask (N,) selects; their features are a view, not a copy."""
         rows = chosen.nonzero().flatten()
         sizes = torch.bincount(self.owners[rows], minlength=len(self.sizes))
         x = View(self.x, rows) if isinstance(self.x, Tensor) else self.x.pick(rows)
-        group = None if self.group is None else self.group[rows]
-        return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), group)
+        return Part(x, self.y[rows], F.pad(sizes.cumsum(0), (1, 0)), *self._beside(rows))
+
+    def _beside(self, chosen: slice | Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return group and row of some samples."""
+        group, rows = (
+            None if values is None else values[chosen] for values in (self.group, self.rows)
+        )
+        return group, rows
 
     def client(self, index: int) -> tuple[Any, Tensor, Tensor | None]:
         """Return one client's x, y and group, without a copy where possible."""

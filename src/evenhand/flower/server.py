@@ -55,7 +55,7 @@ FIXED = ("engine", "device", "checkpoint_every", "precision")
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO, errno.ENOENT)
 
 
-@takes_settings(*FIXED)
+@takes_settings(*FIXED, "keep_predictions")
 def server_app(
     algorithm: Algorithm,
     model: nn.Module | Callable[..., nn.Module],
@@ -165,6 +165,8 @@ def _checked(settings: Settings, by_client: bool) -> Settings:
         raise ValueError(
             "track_weights needs by_client=True: weights come from the losses of single clients"
         )
+    if settings.keep_predictions:
+        raise ValueError("server_app takes no keep_predictions: the samples stay with the nodes")
     return settings
 
 

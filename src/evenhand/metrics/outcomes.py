@@ -12,6 +12,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Part
+from evenhand.losses import single_output
 from evenhand.metrics.measuring import Measured, kept, metric_keys
 from evenhand.metrics.tallies import BLOCK, MOST_CELLS, correct, predictions, scores
 from evenhand.model import Model
@@ -27,7 +28,8 @@ def sample_outcomes(
 
     "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
     "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one. A metric, such as
+    probability of class 1, with more the confidence in the predicted one. A regression of one
+    number adds "prediction", in the scale of the labels it was trained on. A metric, such as
     "higher:top5", has what samples add to it: (N,) values, or numerators and denominators
     (N, 2, L), unless these are more than ``MOST_CELLS`` numbers.
 
@@ -79,7 +81,11 @@ def _outcomes(
         one.key: one(output, y)[:, 0, 0] if one.plain else one(output, y) for one in metrics
     }
     if not model.classifies:
-        return {"value": loss, **measured}
+        if y.ndim != 1 or not single_output(output):
+            return {"value": loss, **measured}
+        # NumPy has no bfloat16
+        exact = torch.promote_types(output.dtype, torch.float32)
+        return {"value": loss, "prediction": output.reshape(len(y)).to(exact), **measured}
     found = {"value": correct(output, y).double(), "loss": loss}
     if y.ndim == 1 and output.ndim <= 2:
         found["prediction"] = predictions(output).int()

@@ -1,25 +1,37 @@
-"""Decisions of a trained classifier: its predictions, and thresholds found after training."""
+"""Predictions of a trained model, and thresholds found after training."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
+from evenhand.calls import OutputFunction
+from evenhand.data.samples import Features
 from evenhand.errors import require, require_choice, require_kind
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
-from evenhand.metrics.tallies import BLOCK, decided, predictions
+from evenhand.metrics.tallies import decided
 from evenhand.metrics.threshold_search import BY, find_thresholds, notion_of
 from evenhand.metrics.thresholds import Thresholds, codes_of
+from evenhand.training.predicting import (
+    Floats,
+    Ints,
+    as_features,
+    classes,
+    filled,
+    numbers,
+    outputs,
+    probabilities,
+)
 
-Ints = NDArray[np.int64]
+if TYPE_CHECKING:
+    from evenhand.data.tables.encoding import Encoding
+
 T = TypeVar("T")
 
 
@@ -44,10 +56,14 @@ class Trained(Protocol):
     def decision(self) -> Thresholds | None: ...
     @property
     def network(self) -> nn.Module | None: ...
+    @property
+    def output(self) -> OutputFunction | None: ...
+    @property
+    def encoding(self) -> Encoding | None: ...
 
 
 class Deciding:
-    """A trained model that decides, with thresholds or without."""
+    """A trained model that predicts; a classifier decides with thresholds or without."""
 
     def thresholds(
         self: Trained,
@@ -140,43 +156,90 @@ class Deciding:
         client: ArrayLike | None = None,
         module: nn.Module | None = None,
         seed: int | None = None,
-    ) -> Ints:
-        """(N,) the predicted class of each sample, by the result's thresholds if it uses any.
+    ) -> Ints | Floats:
+        """(N,) the predicted class of each sample, by the result's thresholds if it uses any; for a
+        regression the predicted number, in the unit of a table's label.
 
         Args:
-            x: (N, ...) the features.
+            x: (N, ...) the features: an array, or a dict or tuple of arrays for several inputs.
             group: (N,) names or codes of the samples' groups, for thresholds that differ by group.
             client: (N,) names or codes of their clients, for thresholds that differ by client and
                 for methods that give each client a model of its own.
             module: the network, for a result that was read from a directory.
             seed: of the random numbers of randomised thresholds; None draws new ones.
         """
-        require("correct" in self.tally, "predict is for classifiers; this run is a regression")
-        network = _network(self, module)
-        inputs = torch.as_tensor(x)
-        whole = [(self.params, torch.arange(len(inputs)))]
-        if self.personal is not None:
-            if client is None:
-                raise ValueError("each client has its own model: give client=")
-            owner = codes_of("client", client, _names(self, "client"), len(inputs))
-            whole = [
-                (self.personal[code], torch.from_numpy(np.flatnonzero(owner == code)))
-                for code in np.unique(owner).tolist() or [0]
-            ]
-        output = _outputs(network, whole, inputs)
-        if self.decision is None:
-            return predictions(output).numpy()
-        of = group if self.decision.by == "group" else client
-        score = decided(output.double()).numpy()
-        lost = int(np.isnan(score).sum())
-        require(
-            not lost,
-            "the model gives no score (NaN) for {} of {} samples, so thresholds cannot decide;"
-            " check x, or train again with a smaller learning rate",
-            lost,
-            len(score),
-        )
-        return self.decision.predict(score, of, seed)
+        inputs = as_features(x)
+        output = model_outputs(self, inputs, _owner(self, client, len(inputs)), module)
+        if "correct" not in self.tally:
+            return numbers(output, self.encoding)
+        by_group = self.decision is not None and self.decision.by == "group"
+        return decide(output, self.decision, group if by_group else client, seed)
+
+    def predict_proba(
+        self: Trained, x: Any, *, client: ArrayLike | None = None, module: nn.Module | None = None
+    ) -> Floats:
+        """(N, C) the probability of each class, whatever thresholds the result uses.
+
+        See :meth:`predict` for the arguments.
+        """
+        require_classifier("predict_proba", self)
+        inputs = as_features(x)
+        owner = _owner(self, client, len(inputs))
+        return probabilities(model_outputs(self, inputs, owner, module))
+
+
+def require_classifier(what: str, given: Trained) -> None:
+    """Raise for a regression."""
+    require("correct" in given.tally, "{} is for classifiers; this run is a regression", what)
+
+
+def model_outputs(
+    given: Trained,
+    x: Features,
+    owner: Ints | None,
+    module: nn.Module | None,
+    output: OutputFunction | None = None,
+) -> Tensor:
+    """(N, ...) outputs for samples of clients ``owner`` (N,), each by its own model; -1 stands for
+    the shared model, None for the only one."""
+    owned = [(given.params, np.arange(len(x)))]
+    if owner is not None:
+        assert given.personal is not None
+        owned = [
+            (given.params if code < 0 else given.personal[code], np.flatnonzero(owner == code))
+            for code in np.unique(owner).tolist() or [0]
+        ]
+    return outputs(_network(given, module), owned, x, output or given.output)
+
+
+def _owner(given: Trained, client: ArrayLike | None, length: int) -> Ints | None:
+    """(N,) codes of the clients whose own models are meant; None if all share one."""
+    if given.personal is None:
+        return None
+    if client is None:
+        raise ValueError("each client has its own model: give client=")
+    return codes_of("client", client, _names(given, "client"), length)
+
+
+def decide(
+    output: Tensor, decision: Thresholds | None, of: ArrayLike | None, seed: int | None
+) -> Ints:
+    """(N,) the predicted class of each sample, by thresholds if there are any.
+
+    ``of``: names or codes of the samples' groups or clients, for thresholds that differ by them.
+    """
+    if decision is None:
+        return classes(output)
+    score = decided(output.double()).numpy()
+    lost = int(np.isnan(score).sum())
+    require(
+        not lost,
+        "the model gives no score (NaN) for {} of {} samples, so thresholds cannot decide;"
+        " check x, or train again with a smaller learning rate",
+        lost,
+        len(score),
+    )
+    return decision.predict(score, of, seed)
 
 
 def _network(given: Trained, module: nn.Module | None) -> nn.Module:
@@ -185,14 +248,6 @@ def _network(given: Trained, module: nn.Module | None) -> nn.Module:
     if network is None:
         raise ValueError("give module=, the network that was trained")
     return network
-
-
-def filled(network: nn.Module, params: Mapping[str, Tensor]) -> nn.Module:
-    """A copy of the network with trained parameters, on the CPU and in evaluation mode."""
-    twin = copy.deepcopy(network).cpu().eval()
-    # a model of peft is known by its adapters; its base model is in the network
-    twin.load_state_dict(dict(params), strict=not hasattr(network, "peft_config"))
-    return twin
 
 
 def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int64]]:
@@ -229,20 +284,3 @@ def _names(given: Trained, by: str) -> Sequence[str]:
         len(one) < len(names) for one in (*given.scored.values(), given.tally["count"])
     )
     return [] if summed else names
-
-
-def _outputs(
-    network: nn.Module, owned: Sequence[tuple[Mapping[str, Tensor], Tensor]], x: Tensor
-) -> Tensor:
-    """(N, ...) outputs for samples of which each model owns some, on the CPU."""
-    dtype = next(network.parameters()).dtype
-    inputs = x.detach().cpu().to(dtype) if x.is_floating_point() else x.cpu()
-    parts, rows = [], []
-    with torch.no_grad():
-        for params, places in owned:
-            twin = filled(network, params)
-            for some in torch.split(places, BLOCK):
-                parts.append(twin(inputs[some]))
-                rows.append(some)
-    order = torch.cat(rows).argsort()
-    return torch.cat(parts)[order]

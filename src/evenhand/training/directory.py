@@ -7,7 +7,7 @@ its one method into the directory itself.
       spec.toml            the spec
       about.json           versions, seed, machine and data, as they were at the first start
       encoding.json        how a table's columns became numbers, if the data came as a table
-      samples.safetensors  client, group and label of each test sample
+      samples.safetensors  client, group, label and row of each test sample
       manifest.json        SHA-256 and size of these files, and of the tables
       fedavg/
         history.csv        a row per round
@@ -18,6 +18,7 @@ its one method into the directory itself.
         scored.safetensors score histograms to find thresholds on, with two classes
         thresholds.json    the thresholds of the model's predictions, if there are any
         values.safetensors of each test sample: right or wrong, loss, prediction, score
+        predictions.csv    the same as a table, with names, on request
         weights.json       each client's effective weight at the end, for methods that have one
         weights.safetensors    the same at every evaluated round
         model.safetensors  the trained model
@@ -48,6 +49,7 @@ from evenhand.local import described_solver
 from evenhand.metrics.metric import Metric, named_metrics
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
+from evenhand.training.by_row import predictions_of, samples_of
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
@@ -61,6 +63,7 @@ MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
 SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
+PREDICTIONS = "predictions.csv"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
 METHOD_FILES = (
     HISTORY,
@@ -75,6 +78,7 @@ METHOD_FILES = (
     OVER_CLIENTS,
     SCORED,
     THRESHOLDS,
+    PREDICTIONS,
 )
 PYTHON = "python"  # the name of data that came from a Python program
 
@@ -117,7 +121,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, {**about, **begun_at(directory)})
     write_samples(federation, directory)
-    _write_method(result, directory)
+    _write_method(result, directory, federation if settings.keep_predictions else None)
     owner = Owner.of(about, label_of(method["name"]))
     seal(directory, (*RUN_FILES, *METHOD_FILES), owner)
 
@@ -159,6 +163,8 @@ def run_table(
             **plain_fields(settings.cohort),
         },
         "methods": list(methods),
+        # directories of earlier versions say nothing of it
+        "keep_predictions": settings.keep_predictions or None,
     }
     return {key: value for key, value in table.items() if value is not None}
 
@@ -236,36 +242,32 @@ def identity(spec: str) -> str:
 
 
 def write_samples(federation: Population, directory: Path) -> None:
-    """Write client, group and label of each test sample, and how a table was encoded."""
+    """Write client, group, label and row of each test sample, and how a table was encoded."""
     if not isinstance(federation, Federation):  # the nodes have the samples
         return
     if federation.encoding is not None:
         files.write_json(directory / ENCODING, federation.encoding.to_json())
-    part = federation.judged
-    group = torch.zeros_like(part.owners) if part.group is None else part.group
-    kept = {"client": part.owners.int(), "group": group.int()}
-    if part.y.ndim == 1:
-        kept |= {"label": part.y, "guess": _guess(federation.train.y)}
-    files.write_tensors(directory / SAMPLES, kept)
-
-
-def _guess(y: torch.Tensor) -> torch.Tensor:
-    """Return (2,) what a model that knows nothing would predict: the most frequent label, and
-    the mean."""
-    values, counts = torch.unique(y, return_counts=True)
-    return torch.stack([values[counts.argmax()].double(), y.double().mean()])
+    files.write_tensors(directory / SAMPLES, samples_of(federation))
 
 
 @processes.on_first
-def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
-    """Write a finished method; its manifest comes last, because it marks the method as finished."""
-    _write_method(result, folder)
+def write_method(
+    result: Outcome,
+    folder: Path,
+    keep_checkpoint: bool = False,
+    predicted: Population | None = None,
+) -> None:
+    """Write a finished method; its manifest comes last, because it marks the method as finished.
+
+    ``predicted``: the samples, to write the predictions by row as well.
+    """
+    _write_method(result, folder, predicted)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _write_method(result: Outcome, folder: Path) -> None:
+def _write_method(result: Outcome, folder: Path, predicted: Population | None) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)  # not finished while it is being written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
@@ -306,6 +308,8 @@ def _write_method(result: Outcome, folder: Path) -> None:
         if "correct" in result.tally:
             kept["value"] = kept["value"].to(torch.uint8)
         files.write_tensors(folder / VALUES, kept)
+    if isinstance(predicted, Federation):
+        files.write_rows(folder / PREDICTIONS, rows_of(predictions_of(result, predicted)))
     if result.over_clients is not None:
         files.write_json(folder / OVER_CLIENTS, result.over_clients)
     files.write_rows(folder / SCORES, result.score_rows)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from torch import nn
 
+from evenhand.calls import OutputFunction
+from evenhand.data.federation import Federation
 from evenhand.errors import RunError
 from evenhand.training.directory import Origin, write_run
 from evenhand.training.outcome import Outcome
 from evenhand.training.places import alone
+
+if TYPE_CHECKING:
+    from evenhand.data.tables.encoding import Encoding
 
 
 @dataclass(frozen=True)
@@ -38,6 +44,17 @@ class Result(Outcome):
     def network(self) -> nn.Module | None:
         """The network as it was before training."""
         return None if self.origin is None else self.origin.module
+
+    @property
+    def output(self) -> OutputFunction | None:
+        """What takes the output out of what the network returns, if it was given."""
+        return None if self.origin is None else self.origin.settings.output
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """How a table's columns became numbers, if the data came as a table."""
+        data = None if self.origin is None else self.origin.federation
+        return data.encoding if isinstance(data, Federation) else None
 
     def save(self, directory: str | Path) -> Path:
         """Write a run directory that ``evenhand.load`` and ``evenhand.report`` can read.

@@ -46,6 +46,7 @@ class Options(TypedDict, total=False):
     output: OutputFunction | None
     normalisation: str | None
     metrics: Mapping[str, Metric | MetricFunction] | None
+    keep_predictions: bool
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,8 @@ class Settings:
             those in evaluation mode.
         metrics: what else to evaluate, by name: functions ``(output, y) -> (B,)`` of which the mean
             is reported, or ``evenhand.Metric`` objects.
+        keep_predictions: whether the run directory gets predictions.csv, a row per test sample
+            with its label and prediction, by name.
     """
 
     loss: str | LossFunction = "cross_entropy"
@@ -103,6 +106,7 @@ class Settings:
     output: OutputFunction | None = None
     normalisation: str | None = None
     metrics: Mapping[str, Metric | MetricFunction] | None = field(default=None, hash=False)
+    keep_predictions: bool = False
 
     def __post_init__(self) -> None:
         for name in ("local", "cohort"):  # None takes the default
@@ -126,6 +130,7 @@ class Settings:
         if self.normalisation is not None:
             require_choice("normalisation", self.normalisation, NORMALISATIONS)
         object.__setattr__(self, "metrics", named_metrics(self.metrics))
+        require_kind("keep_predictions", self.keep_predictions, bool, "True")
 
     @classmethod
     def of(cls, settings: Settings | None, options: Mapping[str, Any]) -> Settings:

@@ -17,7 +17,7 @@ from evenhand.algorithms.local_norms import LocalNorms
 from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
-from evenhand.errors import require_kind
+from evenhand.errors import require, require_kind
 from evenhand.metrics.metric import named_metrics
 from evenhand.metrics.trying import measured
 from evenhand.model import Model
@@ -51,6 +51,7 @@ def prepare(
     model.check(population)
     model.metrics = measured(model, population, named_metrics(settings.metrics))
     algorithm.check(model)
+    check_kept(population, settings)
     if algorithm.local_work().last is not None:
         why = ", in which all clients train once more after the last one"
         settings.local.require_rates(settings.rounds + 1, why)
@@ -59,6 +60,19 @@ def prepare(
     if settings.normalisation == "local":
         algorithm = LocalNorms(algorithm, model)
     return Prepared(model, census, algorithm.init(model.init(), census), algorithm)
+
+
+def check_kept(population: Population, settings: Settings) -> None:
+    """Raise if predictions are to be kept and cannot be."""
+    if not settings.keep_predictions:
+        return
+    require(
+        isinstance(population, Federation),
+        "keep_predictions needs the samples, and in a real federation they stay with the nodes;"
+        " leave it out",
+    )
+    shape = list(population.form.y_shape)
+    require(not shape, "keep_predictions is for one label per sample; here it has shape {}", shape)
 
 
 def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:

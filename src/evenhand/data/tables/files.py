@@ -45,7 +45,39 @@ def read_table(
     Returns:
         A pandas table, for ``evenhand.Federation.from_frame``.
     """
+    path, texts = Path(path), missing_texts(missing)
+    ending = _checked(path)
+    if ending in PARQUET:
+        if encoding is not None:
+            raise DataError(f"{path} is a Parquet file, which has no encoding; remove the encoding")
+        return without(_read_parquet(path), texts)
+    text, separator, taken = _read_text(path, ending, encoding)
+    table = _parsed(text, str(path), separator=separator, missing=texts)
+    if encoding is None and taken != UTF8:
+        table.attrs["encoding"] = taken
+    return table
+
+
+def read_cells(path: str | Path, *, encoding: str | None = None) -> pd.DataFrame:
+    """Read the same table with the cells of a text file as they are, to write them out again:
+    52 stays 52, even if other cells of its column are empty."""
     path = Path(path)
+    ending = _checked(path)
+    if ending in PARQUET:
+        return _read_parquet(path)
+    text, separator, _ = _read_text(path, ending, encoding)
+    if separator == ";":  # its decimal commas are no numbers in another file
+        return _parsed(text, str(path), separator=separator)
+    settings: dict[str, Any] = {"sep": separator, "index_col": False, "skipinitialspace": True}
+    table: pd.DataFrame = pd.read_csv(
+        io.StringIO(text), dtype=str, keep_default_na=False, **settings
+    )
+    table.columns = _names(table)
+    return table
+
+
+def _checked(path: Path) -> str:
+    """Return the ending of a table's file; raise if it is none, or not there."""
     ending = table_ending(path.name)
     if ending is None:
         raise DataError(
@@ -56,10 +88,11 @@ def read_table(
         raise DataError(
             f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; pass a table's path"
         )
-    if ending in PARQUET:
-        if encoding is not None:
-            raise DataError(f"{path} is a Parquet file, which has no encoding; remove the encoding")
-        return without(_read_parquet(path), missing_texts(missing))
+    return ending
+
+
+def _read_text(path: Path, ending: str, encoding: str | None) -> tuple[str, str, str]:
+    """Return the text of a file, its separator and its encoding."""
     try:
         content = path.read_bytes()
         content = gzip.decompress(content) if ending.endswith(".gz") else content
@@ -67,12 +100,7 @@ def read_table(
         raise DataError(f"{path} cannot be read: {first_line(error)}") from error
     text, taken = decode(content, str(path), encoding)
     text = _with_plain_ends(text)
-    separator = SEPARATORS[ending.removesuffix(".gz")]
-    texts = missing_texts(missing)
-    table = _parsed(text, str(path), separator=_separator(text, separator), missing=texts)
-    if encoding is None and taken != UTF8:
-        table.attrs["encoding"] = taken
-    return table
+    return text, _separator(text, SEPARATORS[ending.removesuffix(".gz")]), taken
 
 
 def parse(
@@ -149,9 +177,14 @@ def _parsed(
     if len(table) and bool(table.iloc[:, -1].isna().any()):
         # pandas pads short rows, which then lack a value in the last column
         _check_lengths(text, source, names, separator)
-    stripped = (str(name).strip() for name in table.columns)
-    table.columns = [name or f"Unnamed: {place}" for place, name in enumerate(stripped)]
+    table.columns = _names(table)
     return without(table, missing)
+
+
+def _names(table: pd.DataFrame) -> list[str]:
+    """Names of columns without spaces around them."""
+    stripped = (str(name).strip() for name in table.columns)
+    return [name or f"Unnamed: {place}" for place, name in enumerate(stripped)]
 
 
 def _keep_zeros(table: pd.DataFrame, texts: pd.DataFrame) -> None:

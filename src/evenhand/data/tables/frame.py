@@ -154,7 +154,7 @@ def from_frame(
     )
     if task == "regression":
         encoding, y = _standardised(encoding, y, assignment)
-    contents = assignment.contents(Pool(matrix, y, label_names))
+    contents = assignment.contents(Pool(matrix, y, label_names), torch.from_numpy(kept))
     return contents._replace(encoding=encoding)
 
 

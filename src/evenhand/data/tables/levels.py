@@ -81,9 +81,9 @@ def condition_in(table: pd.DataFrame, name: object) -> re.Match[str] | None:
     return None if str(name) in table.columns else _CONDITION.fullmatch(str(name))
 
 
-def levels_of(table: pd.DataFrame, what: str, name: object) -> Levels:
+def levels_of(table: pd.DataFrame, what: str, name: object, new: bool = False) -> Levels:
     """Return codes of a column's values in their natural order, or of a condition, false before
-    true."""
+    true. In a ``new`` table, a condition may be about a value that no row has."""
     condition = condition_in(table, name)
     if condition is None:
         column = find_column(table, what, name)
@@ -96,13 +96,13 @@ def levels_of(table: pd.DataFrame, what: str, name: object) -> Levels:
         return Levels(column, renumbered, tuple(ordered), worded)
     column, sign = find_column(table, what, condition[1]), condition[2]
     given = condition[3].strip("'\"")
-    truth, missing = _compare(Values(column, table[column]), sign, given, what)
+    truth, missing = _compare(Values(column, table[column]), sign, given, what, new)
     names = (f"{column} {_OPPOSITE[sign]} {given}", f"{column} {sign} {given}")
     return Levels(column, np.where(missing, -1, truth).astype(np.int64), names, True)
 
 
 def _compare(
-    values: Values, sign: str, given: str, what: str
+    values: Values, sign: str, given: str, what: str, new: bool
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return (N,) whether the condition holds, and whether the value is missing."""
     kind = values.kind()
@@ -122,12 +122,13 @@ def _compare(
             f" {sign}"
         )
     codes, names = values.levels
-    if given not in names:
+    if given not in names and not new:
         raise ValueError(
             f"{what}: no row has {values.name} {given!r}; the values are"
             f" {', '.join(values.in_order(names)[:10])}"
         )
-    return _COMPARE[sign](codes, names.index(given)), codes < 0
+    place = names.index(given) if given in names else len(names)
+    return _COMPARE[sign](codes, place), codes < 0
 
 
 def groups_of(

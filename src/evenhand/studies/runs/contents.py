@@ -6,16 +6,19 @@ import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evenhand.errors import RunError, first_line
+from evenhand.errors import DataError, RunError, first_line
 from evenhand.metrics.scores import Columns
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
-from evenhand.training.directory import THRESHOLDS
+from evenhand.training.directory import ENCODING, THRESHOLDS
 from evenhand.training.manifest import Sealed
+
+if TYPE_CHECKING:
+    from evenhand.data.tables.encoding import Encoding
 
 TEXT = ("by", "name", "team", "left_out")  # columns with text
 KINDS = ("client", "everyone", "group", "team")  # of rows of scores
@@ -89,6 +92,21 @@ def read_thresholds(folder: Path, run: Path) -> Thresholds | None:
     try:
         return Thresholds.from_json(text)
     except RunError as error:
+        raise damaged(path, first_line(error), way_out) from error
+
+
+def read_encoding(directory: Path, way_out: str = RESTORE) -> Encoding | None:
+    """How the table of a run became numbers; None for other data."""
+    from evenhand.data.tables.encoding import Encoding  # it loads pandas
+
+    held = Sealed(directory, way_out)
+    if not held.has(ENCODING):
+        return None
+    path = held.path(ENCODING)
+    saved = read_json(path, way_out)
+    try:
+        return Encoding.from_json(saved)
+    except DataError as error:
         raise damaged(path, first_line(error), way_out) from error
 
 

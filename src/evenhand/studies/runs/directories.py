@@ -35,7 +35,7 @@ from evenhand.studies.runs.sealing import (
     note_changed_spec,
     renew_run,
 )
-from evenhand.studies.runs.trial import Ints, Trial
+from evenhand.studies.runs.trial import Ints, Source, Trial
 from evenhand.studies.specs.measure import Measure, measure_of
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
@@ -244,6 +244,7 @@ class SavedRun:
             self.about.get("judged_on", "test"),
             found(saved.SCORED, read_arrays) or {},
             run=self.begun,
+            source=Source(self.directory, self.spec, self.about, self.way_out),
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:

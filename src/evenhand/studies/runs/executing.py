@@ -15,7 +15,7 @@ from evenhand.engines.auto import ENGINES
 from evenhand.errors import SpecError
 from evenhand.model import Model
 from evenhand.studies.runs.directories import claim_run, is_finished
-from evenhand.studies.specs.building import changed_local
+from evenhand.studies.specs.building import changed_local, sample_form
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training.directory import PYTHON, about_run, write_method
@@ -88,6 +88,7 @@ class Ready(NamedTuple):
             normalisation=self.settings(first).normalisation,
         )
         model = self.model(first)
+        about["model"] = sample_form(self.federation)
         about["engine"] = type(self.engine(model)).__name__.lower()
         if callable(self.given.get("loss")):
             about["classifies"] = model.classifies
@@ -145,16 +146,22 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
         note_place(directory, about)
     for method in left:
         folder = directory / method.label
+        settings = ready.settings(method)
         result = train(
             ready.module,
             ready.federation,
             method.algorithm(),
-            ready.settings(method),
+            settings,
             out=folder,
             resume=True,
             progress=watch(method),
         )
-        write_method(result, folder)
+        write_method(result, folder, predicted=_kept(ready.federation, settings))
+
+
+def _kept(federation: Federation, settings: Settings) -> Federation | None:
+    """The samples whose predictions are to be written, if any are."""
+    return federation if settings.keep_predictions else None
 
 
 def pays(ready: Ready) -> bool:
@@ -199,14 +206,15 @@ def execute_together(
             watched[numbers[0]] = watch(seed, method, together=len(numbers), finished=finished)
         watched[numbers[0]](rounds, {})
 
+    settings = first.settings(first.spec.methods[0])
     for number, result in fit_each(
         first.module,
         first.federation,
         runs,
-        settings=first.settings(first.spec.methods[0]),
+        settings=settings,
         beside=done,
         progress=progress,
         resume=True,
     ):
-        write_method(result, pairs[number][2])
+        write_method(result, pairs[number][2], predicted=_kept(first.federation, settings))
         finished += 1

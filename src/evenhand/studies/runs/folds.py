@@ -77,6 +77,7 @@ def pooled(trials: Sequence[Trial]) -> Trial:
         weights=_mean_weights(trials),
         scored={},  # each fold has a model, and so thresholds, of its own
         run=None,
+        folds=tuple(trials),
     )
 
 

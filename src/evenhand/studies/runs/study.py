@@ -6,19 +6,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from evenhand.errors import RunError, require_known
 from evenhand.studies.runs import merits
+from evenhand.studies.runs.alike import natural, refuse_mixed
 from evenhand.studies.runs.directories import TUNING, SavedRun, run_directories
 from evenhand.studies.runs.divergence import Diverged, find_diverged
 from evenhand.studies.runs.folds import are_folds, pooled, rescaled
+from evenhand.studies.runs.trained import TrainedModel, trained_model
 from evenhand.studies.runs.trial import Floats, Ints, Trial
 from evenhand.studies.specs.measure import Measure, chosen_measure
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from evenhand.calls import OutputFunction
 
 
 @dataclass(frozen=True, repr=False)
@@ -46,7 +54,7 @@ class Study:
         ]
         if not runs:
             raise RunError("no run to analyse; give the directory of one")
-        _refuse_mixed(runs)
+        refuse_mixed(runs)
         same_data = len({run.about["data"] for run in runs}) == 1
         trials: dict[tuple[str, int], Trial] = {}
         origin: dict[tuple[str, int], SavedRun] = {}
@@ -72,7 +80,10 @@ class Study:
         )
         if are_folds(study.specs) and len(study.seeds) > 1:
             return study.with_folds_pooled()
-        return replace(study, same_clients=not same_data and _natural(study))
+        if same_data or study.sums_only:
+            return study
+        scores = (study.trial(seed=seed).score_columns for seed in study.seeds)
+        return replace(study, same_clients=natural(scores, study.specs[0].data))
 
     @cached_property
     def tuned(self) -> bool:
@@ -158,6 +169,37 @@ class Study:
             raise ValueError(f"{key[0]} was not trained with seed {key[1]}; there are {self.seeds}")
         return self.trials[key]
 
+    def model(
+        self,
+        method: str | None = None,
+        seed: int | None = None,
+        *,
+        module: nn.Module | None = None,
+        output: OutputFunction | None = None,
+    ) -> TrainedModel:
+        """A trained model, ready to predict for new samples.
+
+        Args:
+            method: its label; not needed if the run has one method.
+            seed: of the training; by default the first.
+            module: the network, for a run of your own module; ``output`` as in its settings.
+        """
+        return trained_model(self._chosen(method, seed), module, output)
+
+    def predictions(self, method: str | None = None, seed: int | None = None) -> pd.DataFrame:
+        """What a method predicted for each test sample when it was evaluated, without thresholds.
+
+        ``row`` counts the rows of the table or data set from 0. ``probability`` is that of the
+        second of two classes, or of the predicted one of several.
+        """
+        return self._chosen(method, seed).predictions
+
+    def _chosen(self, method: str | None, seed: int | None) -> Trial:
+        """The trial of a method that must be named if there are several."""
+        if method is None and len(self.trained) > 1:
+            raise ValueError(f"say which method: {', '.join(self.trained)}")
+        return self.trial(self.trained[0] if method is None else method, seed)
+
     def with_folds_pooled(self) -> Study:
         """The study with one trial for the folds of each method."""
         seeds = self.seeds
@@ -184,7 +226,7 @@ class Study:
 
     @property
     def first(self) -> Trial:
-        """Any trial: names of clients, groups and teams are those of all of them."""
+        """Any trial: all have the same clients, groups and teams."""
         return self.trials[(*self.labels, *self.trained)[0], self.seeds[0]]
 
     @cached_property
@@ -221,10 +263,7 @@ class Study:
             return tuple(sorted({team for team in self.teams if team}))
         if by == "client" and self.sums_only:
             return ()
-        scores = self.first.score_columns
-        return tuple(
-            name for name, kind in zip(scores["name"], scores["by"], strict=True) if kind == by
-        )
+        return tuple(self.first.names(by))
 
     def sizes(self, by: str = "client", seed: int | None = None, label: str | None = None) -> Ints:
         """Test samples of each client, group or team (for recall, those with its label); by default
@@ -279,38 +318,3 @@ class Study:
         """A column of the test scores of clients or groups: "accuracy", "loss", "auc", "brier",
         ..."""
         return self.trials[label, seed].column(name, by)
-
-
-def _natural(study: Study) -> bool:
-    """Whether clients are the same with every seed: hospitals, for example, not the numbered
-    clients of a partition."""
-    if study.sums_only:
-        return False
-    names = {
-        tuple(
-            name for name, by in zip(columns["name"], columns["by"], strict=True) if by == "client"
-        )
-        for columns in (study.trial(seed=seed).score_columns for seed in study.seeds)
-    }
-    data = study.specs[0].data
-    named = data.get("client") is not None and "partition" not in data
-    numbers = {tuple(map(str, range(len(study.names("client")))))}
-    return len(names) == 1 and (named or names != numbers)
-
-
-def _refuse_mixed(runs: list[SavedRun]) -> None:
-    """Raise if runs cannot be compared."""
-    first = runs[0]
-    by_seed: dict[int, SavedRun] = {}
-    for run in runs:
-        if replace(run.measure, scale=1.0, digits=0) != replace(first.measure, scale=1.0, digits=0):
-            raise RunError(
-                f"{first.directory} and {run.directory} have different measures; analyse them one"
-                " by one"
-            )
-        other = by_seed.setdefault(run.spec.seed, run)
-        if other.about["data"] != run.about["data"]:
-            raise RunError(
-                f"{other.directory} and {run.directory} have different data; analyse them one by"
-                " one"
-            )

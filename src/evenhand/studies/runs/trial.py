@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from evenhand import files, tree
+from evenhand.errors import RunError
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns, summary_of
 from evenhand.metrics.thresholds import Thresholds
-from evenhand.reading import read_tensors
-from evenhand.studies.runs.contents import read_thresholds
+from evenhand.reading import RESTORE, read_tensors
+from evenhand.studies.runs.contents import read_arrays, read_encoding, read_thresholds
 from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.spec import Spec
+from evenhand.training.by_row import by_row
 from evenhand.training.deciding import Deciding
-from evenhand.training.directory import MODEL, PERSONAL, THRESHOLDS
+from evenhand.training.directory import MODEL, PERSONAL, SAMPLES, THRESHOLDS, VALUES
 from evenhand.training.manifest import Sealed, drop, renew
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import Tensor, nn
 
+    from evenhand.calls import OutputFunction
+    from evenhand.data.tables.encoding import Encoding
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+
+class Source(NamedTuple):
+    """The run that a trial was read from."""
+
+    directory: Path  # of one seed
+    spec: Spec
+    about: Mapping[str, Any]
+    way_out: str = RESTORE  # where a file is damaged
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,9 @@ class Trial(Deciding):
     # the run whose thresholds predictions use, if there are any; None if they use `chosen`
     run: Path | None = field(default=None, repr=False)
     chosen: Thresholds | None = None
+    source: Source | None = field(default=None, repr=False)
+    # the trials of a cross-validation that this one combines, a fold each
+    folds: tuple[Trial, ...] = field(default=(), repr=False)
 
     @cached_property
     def decision(self) -> Thresholds | None:
@@ -87,6 +106,45 @@ class Trial(Deciding):
         return None
 
     @property
+    def output(self) -> OutputFunction | None:
+        """None: a directory holds no functions."""
+        return None
+
+    @cached_property
+    def encoding(self) -> Encoding | None:
+        """How a table's columns became numbers, if the data came as a table."""
+        return None if self.source is None else read_encoding(*self._of_run())
+
+    @cached_property
+    def by_row(self) -> Columns:
+        """What was predicted for each test sample, see :mod:`evenhand.training.by_row`."""
+        if self.folds:
+            parts = [fold.by_row for fold in self.folds]
+            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        if self.source is None:
+            raise RunError("this trial was not read from a directory, so it has no predictions")
+        # read again: those of the trial can be in the unit of another run
+        directory, way_out = self._of_run()
+        samples, outcomes = (
+            read_arrays(Sealed(folder).path(name), way_out) if Sealed(folder).has(name) else {}
+            for folder, name in ((directory, SAMPLES), (self.folder, VALUES))
+        )
+        labels = self.source.about.get("labels", ())
+        return by_row(
+            samples, outcomes, self.names("client"), self.names("group"), labels, self.encoding
+        )
+
+    def _of_run(self) -> tuple[Path, str]:
+        """The directory of its run, and what to do about damaged files."""
+        assert self.source is not None
+        return self.source.directory, self.source.way_out
+
+    def names(self, by: str) -> list[str]:
+        """Names of the clients, groups or teams."""
+        rows = zip(self.score_columns["name"], self.score_columns["by"], strict=True)
+        return [name for name, kind in rows if kind == by]
+
+    @property
     def by_client(self) -> bool:
         """Whether there is a row per client."""
         return "client" in self.score_columns["by"]
@@ -97,6 +155,13 @@ class Trial(Deciding):
         import pandas as pd
 
         return pd.DataFrame(self.score_columns)
+
+    @property
+    def predictions(self) -> pd.DataFrame:
+        """One row per test sample."""
+        import pandas as pd
+
+        return pd.DataFrame(self.by_row)
 
     @cached_property
     def history(self) -> pd.DataFrame:
@@ -143,8 +208,11 @@ class Trial(Deciding):
         return there
 
     def read_models(self) -> None:
-        """Read the models now, so that the folder can be deleted."""
-        _ = self.params, self.personal, self.decision
+        """Read the models and predictions now, so that the folder can be deleted."""
+        _ = self.params, self.personal, self.decision, self.encoding
+        for trial in self.folds or (self,):
+            with suppress(RunError):  # it has none
+                _ = trial.by_row
 
     @property
     def summary(self) -> dict[str, float]:

@@ -86,20 +86,28 @@ def build_model(
 ) -> nn.Module:
     """The module of a [model] table for a federation; ``data`` is its [data] table. The seed draws
     the initial parameters."""
+    return build_network(table, sample_form(federation), seed, data)
+
+
+def sample_form(federation: Federation) -> Table:
+    """The shape of a sample, and how many outputs a model for it has."""
+    y = federation.train.y
+    # a number to predict, or labels -1 and 1
+    scores = y.is_floating_point() or int(y.min()) < 0
+    outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
+    return {"shape": list(federation.train.x.shape[1:]), "outputs": outputs}
+
+
+def build_network(
+    table: Mapping[str, Any], form: Mapping[str, Any], seed: int, data: Mapping[str, Any]
+) -> nn.Module:
+    """The same for samples of a form that ``sample_form`` returned, without their values."""
     from evenhand.models import MODELS
 
     name = table.get("name", "")
     check_name("model", name, MODELS)
     factory = MODELS[name]
-    y = federation.train.y
-    # a number to predict, or labels -1 and 1
-    scores = y.is_floating_point() or int(y.min()) < 0
-    outputs = 1 if scores else max(len(federation.label_names), int(y.max()) + 1)
-    known: Table = {
-        "shape": tuple(federation.train.x.shape[1:]),
-        "outputs": outputs,
-        "seed": seed,
-    }
+    known: Table = {"shape": tuple(form["shape"]), "outputs": form["outputs"], "seed": seed}
     # word vectors must match the codes of the data set
     known |= {
         key: data[key]

@@ -13,7 +13,7 @@ KINDS: dict[str, type] = {
     **dict.fromkeys(("rounds", "seed", "folds", "eval_every", "checkpoint_every"), int),
     **dict.fromkeys(("data", "model", "local", "cohort", "metrics", "select", "tune"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
-    **dict.fromkeys(("resplit", "track_weights"), bool),
+    **dict.fromkeys(("resplit", "track_weights", "keep_predictions"), bool),
     "validation": float,
 }
 KIND_NAMES = {

@@ -68,6 +68,9 @@ class Spec:
     validation: float = 0.0
     track_weights: bool = True  # whether to record effective weights at every evaluation
     evaluate: str = "after training"  # or "with training", see evenhand.Settings
+    keep_predictions: bool = (
+        False  # whether each method gets predictions.csv, a row per test sample
+    )
     data: Table = field(default_factory=lambda: {"name": "digits"})
     model: Table = field(default_factory=lambda: {"name": "mlp"})
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
@@ -222,6 +225,7 @@ class Spec:
             "track_weights": True,
             "evaluate": "after training",
             "metrics": {},
+            "keep_predictions": False,
             "select": {},
             "tune": {},
         }
