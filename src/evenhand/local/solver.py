@@ -81,9 +81,11 @@ class LocalSolver(ABC):
 
     def rate(self, round: int) -> float:
         """Return the step size of a round; the first round is 0."""
-        rate, over = self.lr * self.decay**round, self.schedule
-        # as_schedule costs calls, in every run of a stack and in every round
-        return rate if over is None else rate * as_schedule("schedule", over).factor(round)
+        rate = self.lr * self.decay**round
+        if self.schedule is None:  # a stack asks every run in every round
+            return rate
+        over = self._over_rounds
+        return rate if over is None else rate * over.factor(round)
 
     def require_rates(self, rounds: int, why: str = "") -> None:
         """Raise a ValueError if the schedule stops training before the end of a run.

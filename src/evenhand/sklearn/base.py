@@ -39,9 +39,10 @@ from evenhand.sklearn.inputs import (
     validated,
     without,
 )
-from evenhand.sklearn.networks import Builder, network_of, outputs_of
+from evenhand.sklearn.networks import Builder, network_of
 from evenhand.sklearn.parameters import inner_parameters, split, with_parameters
 from evenhand.training.fit import fit
+from evenhand.training.predicting import outputs
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Settings
 
@@ -241,7 +242,9 @@ class FairEstimator(BaseEstimator):  # type: ignore[misc]
                     f"client {brief(strange)} was not in the training data, so it has no model of"
                     f" its own{shared}"
                 )
-        return outputs_of(self.module_, params, codes, self._scaled(X))
+        owned = [(params[code], np.flatnonzero(codes == code)) for code in np.unique(codes)]
+        found = outputs(self.module_, owned, torch.from_numpy(self._scaled(X)))
+        return found.reshape(len(X), -1).double().numpy()
 
     def _owners(self, X: Any, client: Any) -> Labels | None:
         """The client of each sample, if it is given or in its column of ``X``."""

@@ -1,20 +1,14 @@
-"""The network of an estimator, and the outputs of trained ones."""
+"""The network of an estimator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from evenhand.errors import require_choice
-from evenhand.metrics.tallies import BLOCK
 from evenhand.models.factories import MODELS, seeded
-from evenhand.training.deciding import filled
 
-Floats = NDArray[np.float64]
 Builder = Callable[[int, int], nn.Module]
 NAMES = ("linear", "mlp")  # of the models that take a row of a table
 
@@ -40,23 +34,3 @@ def network_of(
     if not isinstance(made, nn.Module):
         raise TypeError(f"module must return a torch.nn.Module, got {type(made).__name__}")
     return made
-
-
-def outputs_of(
-    network: nn.Module, params: Sequence[Mapping[str, Tensor]], owner: NDArray[np.int64], x: Floats
-) -> Floats:
-    """Return (N, outputs) of samples; model ``params[k]`` serves the samples whose owner is k."""
-    dtype = next(network.parameters()).dtype
-    inputs = torch.from_numpy(x).to(dtype)
-    found: Tensor | None = None
-    with torch.no_grad():
-        for code in np.unique(owner).tolist():
-            twin = filled(network, params[code])
-            for rows in torch.split(torch.from_numpy(np.flatnonzero(owner == code)), BLOCK):
-                output = twin(inputs[rows])
-                output = output.reshape(len(rows), -1).double()
-                if found is None:
-                    found = output.new_empty(len(x), output.shape[1])
-                found[rows] = output
-    assert found is not None  # scikit-learn refuses data without samples
-    return found.numpy()
