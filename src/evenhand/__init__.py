@@ -103,11 +103,14 @@ if TYPE_CHECKING:
     from evenhand.studies.runs.study import Study
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
+    from evenhand.training.callbacks import Callback, CallbackError, Moment, RunInfo
+    from evenhand.training.ending import Stopped
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
     from evenhand.training.stacks.fit_many import fit_many
     from evenhand.training.stacks.plan import Run
+    from evenhand.training.stopping import EarlyStopping
 
 # Names are imported on first use, so that `evenhand --help` does not wait for torch. Those that are
 # listed nowhere here are methods.
@@ -151,9 +154,12 @@ _HOME = {
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
     "studies.runs.verifying": ["verify"],
+    "training.callbacks": ["Callback", "CallbackError", "Moment", "RunInfo"],
+    "training.ending": ["Stopped"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
+    "training.stopping": ["EarlyStopping"],
 }
 _SUBMODULES = {
     **{
@@ -193,6 +199,8 @@ __all__ = [
     "Averaged",
     "Batch",
     "Benchmark",
+    "Callback",
+    "CallbackError",
     "Census",
     "Certificate",
     "ClientError",
@@ -202,6 +210,7 @@ __all__ = [
     "Deal",
     "DeltaFL",
     "Ditto",
+    "EarlyStopping",
     "Encoding",
     "Engine",
     "EvenhandError",
@@ -234,6 +243,7 @@ __all__ = [
     "LossGuard",
     "MFairFL",
     "Model",
+    "Moment",
     "Nested",
     "Part",
     "Pool",
@@ -249,9 +259,11 @@ __all__ = [
     "Reweighed",
     "Run",
     "RunError",
+    "RunInfo",
     "Settings",
     "Spec",
     "SpecError",
+    "Stopped",
     "Study",
     "Survey",
     "Task",

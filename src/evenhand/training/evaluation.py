@@ -17,7 +17,7 @@ from evenhand.engines import Exchange
 from evenhand.engines.base import Look
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Evaluate
-from evenhand.errors import RunError
+from evenhand.errors import RunError, require_choice
 from evenhand.messages import Replies, Task
 from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
@@ -28,6 +28,8 @@ from evenhand.model import Model
 from evenhand.training.outcome import Floats
 from evenhand.training.result import Result
 from evenhand.tree import Tree
+
+PARTS = ("train", "val", "test")
 
 
 class Judge:
@@ -49,6 +51,7 @@ class Judge:
         )
         # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(Algorithm(), population.groups, "train")
+        self._parts: dict[str, Evaluate] = {}  # to evaluate on other parts, for callbacks
         # the last training losses, and the state they belong to
         self._losses: tuple[State, Tensor] | None = None
         # full tallies of the last model, and its state
@@ -115,6 +118,17 @@ class Judge:
         if len(replies.ids):
             self._tallied = (state, replies)
         return self.read(replies)
+
+    def numbers_on(self, part: str, state: State, round: int) -> Row:
+        """Return the same numbers on one part of the clients' data."""
+        require_choice("part", part, PARTS)
+        if not self.population.has(part):
+            raise ValueError(f"no client has {part} data to evaluate on")
+        if part == self.part:
+            return self.numbers(state, round)
+        by_client, groups = self.exchange.by_client, self.population.groups
+        work = Evaluate(self.algorithm, groups, part, by_client=by_client, by_label=True)
+        return self.read(self._judged(self._parts.setdefault(part, work), state, round))
 
     def look(self, state: State, ids: Tensor) -> Look | None:
         """Return an evaluation by those of clients ``ids`` that have data for it, to send with

@@ -61,7 +61,7 @@ def check_comparison(
         _refuse_folds(spec)
     seed = spec.seeds[0]
     begun = given(seed)
-    first = check(spec.for_seed(seed), begun)
+    first = check(spec.for_seed(seed), begun, begun=False)
     settled = spec.settled(first.federation).with_reference(*references)
     if settled.select and _without_validation(first):
         settled = dataclasses.replace(settled, validation=settled.validation or VALIDATION)

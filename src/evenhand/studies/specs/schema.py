@@ -31,6 +31,7 @@ from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.spec import FILE_NAME, Spec
 from evenhand.studies.specs.tuning import Tuning
 from evenhand.training.settings import Settings
+from evenhand.training.stopping import EarlyStopping
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 JSON_KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -52,6 +53,7 @@ ABOUT = {
     "cohort": "The clients of a round.",
     "select": "For evenhand sweep: how one of the methods is chosen.",
     "tune": "For evenhand compare --tune: how each method's hyper-parameters are chosen.",
+    "early_stopping": "Stop when a metric on validation data no longer improves.",
     "methods": "The methods to train, with their hyper-parameters.",
 }
 
@@ -112,6 +114,7 @@ def _tables() -> dict[str, Schema]:
         "cohort": _by_name(cohorts),
         "select": _of_class(Selection, {}),
         "tune": _of_class(Tuning, {}),
+        "early_stopping": _of_class(EarlyStopping, {}),
         "methods": {
             "type": "array",
             "items": {"anyOf": [{"$ref": "#/$defs/method"}, _named("auto", _table({}))]},
