@@ -44,6 +44,7 @@ ORDER = (
     "metrics",
     "engines",
     "training",
+    "track",
     "studies",
     "testing",
     "page",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         simplex,
         testing,
         theory,
+        track,
         tree,
     )
     from evenhand.algorithm import Algorithm, Certificate, LocalWork, Question, Reporting, Weighting
@@ -174,6 +175,7 @@ _SUBMODULES = {
             "simplex",
             "testing",
             "theory",
+            "track",
             "tree",
         )
     },
@@ -301,6 +303,7 @@ __all__ = [
     "sweep",
     "testing",
     "theory",
+    "track",
     "tree",
     "verify",
 ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from evenhand.cli.tracking import early_stopping, stop_option
 from evenhand.data.tables.endings import table_ending
 
 if TYPE_CHECKING:
@@ -241,6 +242,7 @@ def spec_options(
             type=click.Path(file_okay=False, path_type=Path),
             help="The run directory.  [default: runs/NAME]",
         ),
+        stop_option,
         click.option("--no-reference", is_flag=True, help=references),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     )
@@ -264,6 +266,7 @@ def planned(
     engine: str | None,
     device: str | None,
     precision: str | None,
+    stop_early: str | None,
     **source: Any,
 ) -> Spec:
     """The spec for these options."""
@@ -300,6 +303,7 @@ def planned(
         "engine": engine,
         "device": device,
         "precision": precision,
+        **(early_stopping(stop_early, plan.validation) if stop_early else {}),
     }
     given |= {
         "model": parse_table(model) if model else None,
