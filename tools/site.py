@@ -31,6 +31,7 @@ ORDER = {
     "how-to": [
         *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
         *("tables", "data-sets", "partitions", "models", "transformers", "local-solvers"),
+        "callbacks",
         *("gpu", "several-machines"),
         *("federation", "federation-security"),
         *("privacy", "deploy", "operate", "from-flower"),

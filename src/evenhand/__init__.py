@@ -89,7 +89,14 @@ if TYPE_CHECKING:
     from evenhand.data.tables.files import read_table
     from evenhand.data.views import View
     from evenhand.engines import Engine, Loop, Vmap
-    from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
+    from evenhand.errors import (
+        CallbackError,
+        ClientError,
+        DataError,
+        EvenhandError,
+        RunError,
+        SpecError,
+    )
     from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.metrics.thresholds import Thresholds
@@ -104,7 +111,7 @@ if TYPE_CHECKING:
     from evenhand.studies.runs.study import Study
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
-    from evenhand.training.callbacks import Callback, CallbackError, Moment, RunInfo
+    from evenhand.training.callbacks import Callback, Moment, RunInfo
     from evenhand.training.ending import Stopped
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
@@ -139,7 +146,14 @@ _HOME = {
     "data.tables.encoding": ["Encoding"],
     "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
-    "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
+    "errors": [
+        "CallbackError",
+        "ClientError",
+        "DataError",
+        "EvenhandError",
+        "RunError",
+        "SpecError",
+    ],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
@@ -155,7 +169,7 @@ _HOME = {
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
     "studies.runs.verifying": ["verify"],
-    "training.callbacks": ["Callback", "CallbackError", "Moment", "RunInfo"],
+    "training.callbacks": ["Callback", "Moment", "RunInfo"],
     "training.ending": ["Stopped"],
     "training.result": ["Result"],
     "training.fit": ["fit"],

@@ -181,6 +181,14 @@ def several_runs() -> Outcome:
     return {"tensors": tree.flatten(found)}
 
 
+def stopped_early() -> Outcome:
+    """A run with callbacks, which returns an earlier model and the memories of its round."""
+    stop = eh.EarlyStopping("worst10", patience=2)
+    federation = ragged().with_validation(0.4)
+    options = {"rounds": 12, "eval_every": 1, "engine": "vmap", "callbacks": [stop]}
+    return train("ditto", federation, **options)
+
+
 CASES: dict[str, Callable[[], Outcome]] = {
     **{
         f"{method}-{engine}": lambda method=method, engine=engine: train(method, engine=engine)  # type: ignore[misc]
@@ -206,6 +214,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     "summed tables": summed_tables,
     "no test data": without_test_data,
     "several runs": several_runs,
+    "stopped early": stopped_early,
 }
 if torch.cuda.is_available():  # which the two processes share where there is one
     CASES |= {

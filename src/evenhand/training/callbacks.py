@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import Any
 
 from torch import Tensor
 
@@ -15,22 +14,13 @@ from evenhand.algorithms.naming import described, label_of
 from evenhand.data.federation import Federation
 from evenhand.data.population import Population
 from evenhand.engines import processes
-from evenhand.errors import EvenhandError, first_line, require_kind
+from evenhand.errors import CallbackError, first_line, require_kind
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.ending import Kept, Stopped
 from evenhand.training.result import Result
 from evenhand.training.server import SingleServer
 from evenhand.training.settings import Settings
-
-
-class CallbackError(EvenhandError):
-    """A callback failed; the cause is chained.
-
-    ``result`` is the result of the rounds done, for a run without a directory.
-    """
-
-    result: Result | None = None
 
 
 @dataclass(frozen=True)
@@ -247,12 +237,3 @@ def own_copies(callbacks: Sequence[Callback]) -> list[Callback]:
                 f" ({first_line(error)}); open files and connections in on_run_start"
             ) from error
     return found
-
-
-def named_numbers(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row of the history, without the round itself."""
-    return {
-        name: float(value)
-        for name, value in row.items()
-        if name != "round" and isinstance(value, Real)
-    }

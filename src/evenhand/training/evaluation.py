@@ -13,6 +13,7 @@ from evenhand import tree
 from evenhand.algorithm import Algorithm, Certificate, Reporting, State
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
+from evenhand.data.samples import PARTS
 from evenhand.engines import Exchange
 from evenhand.engines.base import Look
 from evenhand.engines.threads import one_thread
@@ -28,8 +29,6 @@ from evenhand.model import Model
 from evenhand.training.outcome import Floats
 from evenhand.training.result import Result
 from evenhand.tree import Tree
-
-PARTS = ("train", "val", "test")
 
 
 class Judge:

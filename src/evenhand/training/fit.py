@@ -15,9 +15,10 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.population import Population
 from evenhand.engines import Engine, choose, processes
 from evenhand.engines.auto import ENGINES
+from evenhand.errors import CallbackError
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
-from evenhand.training.callbacks import Callback, CallbackError, Hooks
+from evenhand.training.callbacks import Callback, Hooks
 from evenhand.training.checkpoints import Start
 from evenhand.training.directory import SCORES, Origin
 from evenhand.training.ending import Ending, Stopped
