@@ -45,6 +45,7 @@ ORDER = (
     "metrics",
     "engines",
     "training",
+    "track",
     "sklearn",
     "studies",
     "testing",

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         sklearn,
         testing,
         theory,
+        track,
         tree,
     )
     from evenhand.algorithm import Algorithm, Certificate, LocalWork, Question, Reporting, Weighting
@@ -89,7 +90,14 @@ if TYPE_CHECKING:
     from evenhand.data.tables.files import read_table
     from evenhand.data.views import View
     from evenhand.engines import Engine, Loop, Vmap
-    from evenhand.errors import ClientError, DataError, EvenhandError, RunError, SpecError
+    from evenhand.errors import (
+        CallbackError,
+        ClientError,
+        DataError,
+        EvenhandError,
+        RunError,
+        SpecError,
+    )
     from evenhand.local import LocalAdam, LocalAdamW, LocalSGD, LocalSolver
     from evenhand.messages import Replies, Reply, Survey, Task
     from evenhand.metrics.metric import Metric
@@ -106,11 +114,14 @@ if TYPE_CHECKING:
     from evenhand.studies.runs.trained import TrainedModel
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
+    from evenhand.training.callbacks import Callback, Moment, RunInfo
+    from evenhand.training.ending import Stopped
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
     from evenhand.training.stacks.fit_many import fit_many
     from evenhand.training.stacks.plan import Run
+    from evenhand.training.stopping import EarlyStopping
 
 # Names are imported on first use, so that `evenhand --help` does not wait for torch. Those that are
 # listed nowhere here are methods.
@@ -138,7 +149,14 @@ _HOME = {
     "data.tables.encoding": ["Encoding"],
     "data.tables.files": ["read_table"],
     "engines": ["Engine", "Loop", "Vmap"],
-    "errors": ["ClientError", "DataError", "EvenhandError", "RunError", "SpecError"],
+    "errors": [
+        "CallbackError",
+        "ClientError",
+        "DataError",
+        "EvenhandError",
+        "RunError",
+        "SpecError",
+    ],
     "training.stacks.fit_many": ["fit_many"],
     "training.stacks.plan": ["Run"],
     "local": ["LocalAdam", "LocalAdamW", "LocalSGD", "LocalSolver"],
@@ -156,9 +174,12 @@ _HOME = {
     "studies.runs.study": ["Study"],
     "studies.runs.trained": ["TrainedModel"],
     "studies.runs.verifying": ["verify"],
+    "training.callbacks": ["Callback", "Moment", "RunInfo"],
+    "training.ending": ["Stopped"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
+    "training.stopping": ["EarlyStopping"],
 }
 _SUBMODULES = {
     **{
@@ -174,6 +195,7 @@ _SUBMODULES = {
             "sklearn",
             "testing",
             "theory",
+            "track",
             "tree",
         )
     },
@@ -199,6 +221,8 @@ __all__ = [
     "Averaged",
     "Batch",
     "Benchmark",
+    "Callback",
+    "CallbackError",
     "Census",
     "Certificate",
     "ClientError",
@@ -208,6 +232,7 @@ __all__ = [
     "Deal",
     "DeltaFL",
     "Ditto",
+    "EarlyStopping",
     "Encoding",
     "Engine",
     "EvenhandError",
@@ -241,6 +266,7 @@ __all__ = [
     "MFairFL",
     "Metric",
     "Model",
+    "Moment",
     "Nested",
     "Part",
     "Pool",
@@ -256,9 +282,11 @@ __all__ = [
     "Reweighed",
     "Run",
     "RunError",
+    "RunInfo",
     "Settings",
     "Spec",
     "SpecError",
+    "Stopped",
     "Study",
     "Survey",
     "Task",
@@ -298,6 +326,7 @@ __all__ = [
     "sweep",
     "testing",
     "theory",
+    "track",
     "tree",
     "verify",
 ]

@@ -1,6 +1,7 @@
 """The exceptions a caller may want to catch.
 
     EvenhandError
+    ├── CallbackError    a callback failed; names it, hook and round, and has the result so far
     ├── ClientError      a client's work failed; names client, round and stage
     ├── DataError        a data file is missing, damaged or unsuitable; names file and row
     ├── RunError         a run directory is missing, damaged, or belongs to another run
@@ -38,6 +39,16 @@ NO_MEMORY = (
 
 class EvenhandError(Exception):
     """Base class of this library's errors."""
+
+
+class CallbackError(EvenhandError):
+    """A callback failed; the cause is chained.
+
+    ``result`` is the :class:`evenhand.Result` of the rounds done, for a run without a directory or
+    with all its rounds done.
+    """
+
+    result: Any = None
 
 
 class ClientError(EvenhandError):

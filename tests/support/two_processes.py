@@ -182,6 +182,14 @@ def several_runs() -> Outcome:
     return {"tensors": tree.flatten(found)}
 
 
+def stopped_early() -> Outcome:
+    """A run with callbacks, which returns an earlier model and the memories of its round."""
+    stop = eh.EarlyStopping("worst10", patience=2)
+    federation = ragged().with_validation(0.4)
+    options = {"rounds": 12, "eval_every": 1, "engine": "vmap", "callbacks": [stop]}
+    return train("ditto", federation, **options)
+
+
 CASES: dict[str, Callable[[], Outcome]] = {
     **{
         f"{method}-{engine}": lambda method=method, engine=engine: train(method, engine=engine)  # type: ignore[misc]
@@ -208,6 +216,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     "no test data": without_test_data,
     "own metrics": lambda: train("ditto", metrics=METRICS_OF_A_USER, engine="vmap"),
     "several runs": several_runs,
+    "stopped early": stopped_early,
 }
 if torch.cuda.is_available():  # which the two processes share where there is one
     CASES |= {

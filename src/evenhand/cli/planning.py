@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from evenhand.cli.source import data_table, source_options
+from evenhand.cli.tracking import early_stopping, stop_option
 from evenhand.data.tables.endings import table_ending
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ def spec_options(
             is_flag=True,
             help="Write predictions.csv for each method: a row per test sample.",
         ),
+        stop_option,
         click.option("--no-reference", is_flag=True, help=references),
         click.option("-q", "--quiet", is_flag=True, help="Print only errors."),
     )
@@ -126,6 +128,7 @@ def planned(
     clients: int | None,
     metrics: tuple[str, ...],
     keep_predictions: bool,
+    stop_early: str | None,
     **options: Any,
 ) -> Spec:
     """The spec for these options."""
@@ -162,6 +165,7 @@ def planned(
         "data": {**plan.data, "clients": clients} if clients else None,
         "keep_predictions": keep_predictions or None,
         "metrics": {**plan.metrics, **dict(map(parse_metric, metrics))} if metrics else None,
+        **(early_stopping(stop_early, plan.validation) if stop_early else {}),
     }
     return dataclasses.replace(
         plan, **{key: value for key, value in given.items() if value is not None}

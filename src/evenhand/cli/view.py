@@ -16,6 +16,7 @@ import click
 from evenhand.cli.options import NUMBERS, adding, format_option
 from evenhand.cli.progress import bars
 from evenhand.cli.terminal import SHORT, WITH_INTERVALS, open_page, results_console
+from evenhand.cli.tracking import check_trackers, track_option, trackers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +42,7 @@ _VIEW = (
         default=True,
         help="Do not write report.html.",
     ),
+    track_option,
     click.option(
         "--json", "as_json", is_flag=True, help="Print all results as JSON, and nothing else."
     ),
@@ -92,6 +94,7 @@ class View:
     verbose: bool
     report: bool
     opened: bool
+    tracked: tuple[str, ...] = ()
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -171,6 +174,7 @@ def check_view(plan: Spec, view: View) -> None:
     from evenhand.studies.specs.asked import check_numbers
 
     check_formats(view.formats)
+    check_trackers(view.tracked)
     if view.opened and not view.report:
         raise SpecError("--open shows the report; leave out --no-report")
     check_numbers(plan, over=view.over, option="--over")
@@ -182,6 +186,7 @@ def carry_out_run(ready: Ready, directory: Path, quiet: bool, view: View) -> Non
 
     from evenhand.studies.runs.executing import execute
 
+    ready = ready._replace(callbacks=trackers(view.tracked, directory))
     with _training(ready.spec, ready, quiet, view) as (console, watch):
         execute(ready, directory, partial(watch, ready.spec.seed))
     _conclude(directory, ready.spec, console, view)
@@ -199,6 +204,8 @@ def carry_out(
     from evenhand.studies.runs.tuning import tune
     from evenhand.training.provenance import ElsewhereWarning
 
+    callbacks = trackers(view.tracked, directory)
+    plan, tuning = plan.with_callbacks(callbacks), tuning and tuning.with_callbacks(callbacks)
     if tuning is not None:
         if not (quiet or view.as_json):
             points, methods = len(tuning.spec.methods), len(plan.spec.methods)

@@ -8,6 +8,7 @@ result.
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT
+from evenhand.training.ending import read_ending
 from evenhand.training.provenance import PACKAGES, begun_at
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
@@ -71,8 +73,13 @@ class Directory:
             )
 
     def _rounds_done(self) -> int:
+        """The rounds done; of a run that was stopped, those asked for."""
         path = self.folder / CHECKPOINT
-        return int(files.read_tensors(path)[1].get("rounds", 0)) if path.exists() else 0
+        if not path.exists():
+            return 0
+        about = files.read_tensors(path)[1]
+        stopped, _ = read_ending(about)
+        return int(about.get("rounds", 0)) if stopped is None else stopped.rounds
 
     def begin(self, population: WeighedPopulation, by_client: bool) -> None:
         """Describe the run; the directory of a resumed run stays as it is."""
@@ -170,3 +177,11 @@ def _about_client(population: Population, client: int) -> dict[str, Any]:
         if population.has(part)
     }
     return {"name": population.name(client), "team": team, "samples": samples}
+
+
+def run_name(out: Path) -> str:
+    """The name of the run in ``out``, made once and kept when the run is resumed."""
+    path = out / "run-name"
+    if not path.exists():
+        files.write_atomic(path, secrets.token_hex(8).encode())
+    return path.read_text(encoding="utf-8")

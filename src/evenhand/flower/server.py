@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,12 +16,19 @@ from flwr.serverapp import Grid, ServerApp
 from torch import nn
 
 from evenhand.algorithm import Algorithm, visible
-from evenhand.errors import RunError, first_line, require_kind, require_number, require_whole
-from evenhand.files import cannot_write, write_atomic
+from evenhand.errors import (
+    CallbackError,
+    RunError,
+    first_line,
+    require_kind,
+    require_number,
+    require_whole,
+)
+from evenhand.files import cannot_write
 from evenhand.flower import records
 from evenhand.flower.admission import Admission
 from evenhand.flower.checks import label
-from evenhand.flower.directory import Directory, run_spec
+from evenhand.flower.directory import Directory, run_name, run_spec
 from evenhand.flower.exchange import Remote
 from evenhand.flower.gathering import Gathering
 from evenhand.flower.link import Limits, Link
@@ -37,6 +43,7 @@ from evenhand.flower.watch import Watch
 from evenhand.local import solver_table
 from evenhand.locks import hold
 from evenhand.model import Model
+from evenhand.training.callbacks import Callback, Hooks, require_callbacks
 from evenhand.training.fit import train
 from evenhand.training.result import Result
 from evenhand.training.settings import DEFAULTS, Options, Settings, takes_settings
@@ -73,6 +80,7 @@ def server_app(
     grace: float = Limits.grace,
     finished: Callable[[Result], None] | None = None,
     columns: Columns | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[Options],
 ) -> ServerApp:
     """Build the server side: the rounds of :func:`evenhand.fit`, with Flower's nodes as clients.
@@ -102,6 +110,8 @@ def server_app(
         finished: called with the result.
         columns: make a codebook from all nodes' tables before the first round; ``model`` is then a
             function of the codebook.
+        callbacks: as in :func:`evenhand.fit`, called on the server; ``EarlyStopping`` asks nodes to
+            evaluate on their validation data. When clients join, ``on_run_start`` is called again.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
     seed, weights, eval_every, evaluate, metrics (which client_app gets, too), and track_weights,
@@ -123,6 +133,7 @@ def server_app(
     require_number("quorum", quorum, "(0, 1]", "it is a share of the clients that are asked")
     require_number("grace", grace, "[0, inf)", "it is in seconds")
     require_kind("admission", admission or Admission(), Admission, "Admission(cap=10)")
+    require_callbacks(callbacks)
     limits = Limits(deadline=deadline, message=limit, patience=patience, quorum=quorum, grace=grace)
     app = ServerApp()
 
@@ -137,7 +148,9 @@ def server_app(
 
                 reached, made = with_codebook(grid, limits, clients, place, columns, model)
             module, link = build_module(made, settings.seed), Link(reached, limits)
-            run = _Run(algorithm, module, settings, link, place, by_client, bound, approved)
+            run = _Run(
+                algorithm, module, settings, link, place, by_client, bound, approved, callbacks
+            )
             watch = Watch(place, run.directory.folder, settings.rounds, limits)
             with served(watch, address_in(context.run_config)):
                 result = run.train(clients, watch)
@@ -182,6 +195,7 @@ class _Run:
     by_client: bool
     bound: float | None
     admission: Admission
+    callbacks: Sequence[Callback]
 
     @cached_property
     def directory(self) -> Directory:
@@ -233,6 +247,7 @@ class _Run:
             resume=True,
             progress=after,
             guard=membership.check_newest,
+            hooks=Hooks(self.callbacks),
         )
 
     def _accepts(self, roster: Roster) -> None:
@@ -293,18 +308,10 @@ def in_one_line(out: Path) -> Iterator[None]:
     """Say in one line why a run ended and how to resume it; Flower shows only a traceback."""
     try:
         yield
-    except (OSError, RunError) as error:
+    except (OSError, RunError, CallbackError) as error:
         if isinstance(error, OSError) and error.errno in DISK:
             line = f"{cannot_write(error.filename or out, error)}; then start the run again"
             log.error("%s, it resumes after its last round", line)
             raise RunError(f"{line}, it resumes after its last round") from error
         log.error("%s", first_line(error))
         raise
-
-
-def run_name(out: Path) -> str:
-    """The name of the run in ``out``, made once and kept when the run is resumed."""
-    path = out / "run-name"
-    if not path.exists():
-        write_atomic(path, secrets.token_hex(8).encode())
-    return path.read_text(encoding="utf-8")

@@ -13,9 +13,8 @@ from evenhand.errors import require_choice
 MetricFunction = Callable[[Tensor, Tensor], "Tensor | tuple[Tensor, Tensor]"]
 
 BETTER = ("higher", "lower")
-WORST = (
-    "_worst10"  # what a name in the history ends with for the mean over the worst 10 % of clients
-)
+# what a name in the history ends with for the mean over the worst 10 % of clients
+WORST = "_worst10"
 # columns of scores and history, and kinds of measures; a method may add others to the history
 TAKEN = frozenset(
     (

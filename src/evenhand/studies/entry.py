@@ -24,6 +24,7 @@ from evenhand.studies.specs.asked import check_numbers
 from evenhand.studies.specs.grid import Axis, parse_axis, swept
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import REFERENCES, Spec
+from evenhand.training.callbacks import Callback
 from evenhand.training.fit import Progress
 from evenhand.training.manifest import renew
 from evenhand.training.places import alone, new_place
@@ -54,6 +55,7 @@ def compare(
     positive: str | None = None,
     measure: str | None = None,
     progress: Counter | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[Options],
 ) -> Findings:
     """Train every method with every seed and compare them: metrics with intervals, gains and losses
@@ -89,6 +91,8 @@ def compare(
             to try, such as ``{"local.lr": [0.01, 0.1], "qffl.q": [0.5, 2]}``.
         over, level, least, positive, measure: see :func:`evenhand.analyse`.
         progress: called after every round with the number of rounds done and the total.
+        callbacks: as in :func:`evenhand.fit`; every run gets copies of its own, and no runs are
+            trained together.
 
     The other keywords are the fields of :class:`evenhand.Settings`.
     """
@@ -105,7 +109,8 @@ def compare(
         "positive": positive,
         "measure": measure,
     }
-    return _carry_out(asked._replace(spec=spec), references, out, resume, progress, numbers)
+    asked = asked._replace(spec=spec).with_callbacks(callbacks)
+    return _carry_out(asked, references, out, resume, progress, numbers)
 
 
 @takes_settings("seed")
@@ -129,6 +134,7 @@ def sweep(
     positive: str | None = None,
     measure: str | None = None,
     progress: Counter | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[Options],
 ) -> Findings:
     """Train every point of a grid with every seed, choose one on validation data, and compare it
@@ -163,7 +169,8 @@ def sweep(
         "positive": positive,
         "measure": measure,
     }
-    return _carry_out(asked._replace(spec=spec), (), out, resume, progress, numbers)
+    asked = asked._replace(spec=spec).with_callbacks(callbacks)
+    return _carry_out(asked, (), out, resume, progress, numbers)
 
 
 def load(*runs: str | Path) -> Study:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from evenhand.algorithm import Algorithm
-from evenhand.algorithms.naming import Table, described
+from evenhand.algorithms.naming import Table, described, plain_fields
 from evenhand.data.federation import Federation
 from evenhand.errors import require_kind
 from evenhand.local.naming import plain_changes
@@ -19,8 +19,10 @@ from evenhand.studies.runs.comparing import GivenBySeed
 from evenhand.studies.runs.executing import Given
 from evenhand.studies.specs.parsing import parse_method, parse_table
 from evenhand.studies.specs.spec import Spec, plain_name
+from evenhand.training.callbacks import Callback, require_callbacks
 from evenhand.training.directory import PYTHON, run_table
 from evenhand.training.settings import Settings
+from evenhand.training.stopping import EarlyStopping
 
 # a module, a function that makes one, or the name of a model
 Model = nn.Module | Callable[[], nn.Module] | str
@@ -40,6 +42,16 @@ class Request(NamedTuple):
 
     spec: Spec
     given: GivenBySeed
+
+    def with_callbacks(self, callbacks: Sequence[Callback]) -> Request:
+        """The same with callbacks; early stopping becomes a part of the spec."""
+        require_callbacks(callbacks)
+        stopping = [one for one in callbacks if type(one) is EarlyStopping]
+        others = [one for one in callbacks if one not in stopping[:1]]
+        spec = self.spec
+        if stopping:
+            spec = replace(spec, early_stopping=plain_fields(stopping[0]))
+        return Request(spec, lambda seed: self.given(seed)._replace(callbacks=others))
 
 
 def request(

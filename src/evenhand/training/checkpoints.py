@@ -22,6 +22,7 @@ from evenhand.errors import RunError
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.reading import damaged, read_tensors
+from evenhand.training.ending import Ending, Kept, read_ending
 from evenhand.training.settings import Settings
 from evenhand.tree import Tree
 
@@ -38,6 +39,7 @@ class Start(NamedTuple):
     memories: dict[int, Tree]  # by client
     history: list[Row]
     tracked: dict[int, Tensor]  # the clients' weights after some rounds
+    ending: Ending = Ending()
 
 
 class Then(NamedTuple):
@@ -80,7 +82,7 @@ class Checkpoints:
     def save(self, now: Start) -> None:
         """Replace the checkpoint."""
         self.guard()
-        state, memories, history, tracked = now
+        state, memories, history, tracked, ending = now
         # for people; resuming only reads the checkpoint
         files.write_rows(self.directory / HISTORY, history)
         kept = {
@@ -88,12 +90,17 @@ class Checkpoints:
             "memory": {str(i): memories[i] for i in sorted(memories)},
         }
         kept["weights"] = {str(round): weights for round, weights in tracked.items()}
+        if ending.kept is not None:
+            saved = ending.kept.memories
+            memory = {str(i): saved[i] for i in sorted(saved)}
+            kept |= {"kept": {"state": tree.to(ending.kept.state, "cpu"), "memory": memory}}
         about = {
             "format": FORMAT,
             "rounds": len(history),
             "settings": self.settings,
             "extent": self.extent,
             "history": history,
+            **ending.about(),
         }
         files.write_tensors(self.directory / CHECKPOINT, kept, about)
 
@@ -105,8 +112,11 @@ class Checkpoints:
 
     @processes.on_first
     def rounds_then(self) -> int:
-        """Return the number of rounds done when the checkpoint was written, if it says so."""
-        return int(self._read()[1].get("rounds", 0))
+        """Return the number of rounds done when the checkpoint was written, if it says so; those
+        asked for if the run was stopped."""
+        about = self._read()[1]
+        stopped, _ = read_ending(about)
+        return int(about.get("rounds", 0)) if stopped is None else stopped.rounds
 
     @processes.on_first
     def load(self, *identities: str) -> Start:
@@ -124,7 +134,13 @@ class Checkpoints:
             {int(i): saved for i, saved in kept.get(name, {}).items()}
             for name in ("memory", "weights")
         )
-        return Start(kept["state"], memories, about["history"], tracked)
+        stopped, round = read_ending(about)
+        ending = Ending(stopped)
+        if round is not None:
+            earlier = kept["kept"]
+            saved = {int(i): memory for i, memory in earlier.get("memory", {}).items()}
+            ending = Ending(stopped, Kept(round, earlier["state"], saved))
+        return Start(kept["state"], memories, about["history"], tracked, ending)
 
     def _read(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         path = self.directory / CHECKPOINT

@@ -13,6 +13,7 @@ its one method into the directory itself.
         history.csv        a row per round
         scores.csv         a row per client, group and team
         validation.csv     the same on validation data, if there are any
+        ending.json        why training stopped early, and which round's model this is
         over_clients.json  metrics over clients, if the server only saw sums
         tally.safetensors  counts and sums by client and group, from which scores are computed
         scored.safetensors score histograms to find thresholds on, with two classes
@@ -51,6 +52,7 @@ from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.by_row import predictions_of, samples_of
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.ending import about_ending
 from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
 from evenhand.training.provenance import ABOUT as ABOUT
@@ -62,6 +64,7 @@ SCORES, VALIDATION, OVER_CLIENTS = "scores.csv", "validation.csv", "over_clients
 MODEL, PERSONAL = "model.safetensors", "personal.safetensors"
 TALLY, VALUES = "tally.safetensors", "values.safetensors"
 WEIGHTS, WEIGHT_HISTORY = "weights.json", "weights.safetensors"
+ENDING = "ending.json"
 SCORED, THRESHOLDS = "scored.safetensors", "thresholds.json"
 PREDICTIONS = "predictions.csv"
 RUN_FILES = (SPEC, ABOUT, ENCODING, SAMPLES)
@@ -79,6 +82,7 @@ METHOD_FILES = (
     SCORED,
     THRESHOLDS,
     PREDICTIONS,
+    ENDING,
 )
 PYTHON = "python"  # the name of data that came from a Python program
 
@@ -291,6 +295,10 @@ def _write_method(result: Outcome, folder: Path, predicted: Population | None) -
             "weight": torch.from_numpy(result.weight_history).float(),
         }
         files.write_tensors(folder / WEIGHT_HISTORY, history)
+    if ending := about_ending(result.stopped, result.restored):
+        files.write_json(folder / ENDING, ending)
+    else:  # that of an earlier result does not apply
+        (folder / ENDING).unlink(missing_ok=True)
     if result.validation is not None:
         files.write_rows(folder / VALIDATION, rows_of(result.validation))
     files.write_tensors(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,11 +15,12 @@ from evenhand.algorithm import Algorithm, Certificate, Reporting, State
 from evenhand.algorithms.local_norms import of_shared_model, unwrapped
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
+from evenhand.data.samples import PARTS
 from evenhand.engines import Exchange
 from evenhand.engines.base import Look
 from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Evaluate
-from evenhand.errors import RunError
+from evenhand.errors import RunError, require_choice
 from evenhand.messages import Replies, Task
 from evenhand.metrics import spread
 from evenhand.metrics.client_sums import CLIENT_METRIC, NAMES, from_client_sums
@@ -58,6 +60,7 @@ class Judge:
         )
         # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(of_shared_model(algorithm), population.groups, "train")
+        self._parts: dict[str, Evaluate] = {}  # to evaluate on other parts, for callbacks
         # the last training losses, and the state they belong to
         self._losses: tuple[State, Tensor] | None = None
         # full tallies of the last model, and its state
@@ -125,6 +128,16 @@ class Judge:
         if len(replies.ids):
             self._tallied = (state, replies)
         return self.read(replies)
+
+    def numbers_on(self, part: str, state: State, round: int) -> Row:
+        """Return the same numbers on one part of the clients' data."""
+        require_choice("part", part, PARTS)
+        if not self.population.has(part):
+            raise ValueError(f"no client has {part} data to evaluate on")
+        if part == self.part:
+            return self.numbers(state, round)
+        work = self._parts.setdefault(part, replace(self.work, part=part))
+        return self.read(self._judged(work, state, round))
 
     def look(self, state: State, ids: Tensor) -> Look | None:
         """Return an evaluation by those of clients ``ids`` that have data for it, to send with

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,10 +15,13 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.population import Population
 from evenhand.engines import Engine, choose, processes
 from evenhand.engines.auto import ENGINES
+from evenhand.errors import CallbackError
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
+from evenhand.training.callbacks import Callback, Hooks
 from evenhand.training.checkpoints import Start
 from evenhand.training.directory import SCORES, Origin
+from evenhand.training.ending import Ending, Stopped
 from evenhand.training.evaluation import Judge
 from evenhand.training.places import alone
 from evenhand.training.provenance import begun_engine, note_place, place_of
@@ -42,6 +46,7 @@ def fit(
     out: str | Path | None = None,
     resume: bool = False,
     progress: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[Options],
 ) -> Result:
     """Train ``module`` on ``federation`` with a method, and evaluate the result.
@@ -67,8 +72,11 @@ def fit(
         resume: resume from the checkpoint in ``out``, if there is one. All other arguments must be
             the same, with two exceptions: the federation may have additional clients at the end,
             which join the run (``Algorithm.join``), and a finished run may be given more rounds.
+            A run that a callback stopped is finished.
         progress: called after every round with the number of rounds done and the history row; with
             several processes, by the first.
+        callbacks: ``Callback`` objects, called in this order after every round; such as
+            ``EarlyStopping()`` or ``track.TensorBoard("runs")``.
         **options: fields of ``evenhand.Settings``, such as ``rounds=50`` or ``loss="mse"``; they
             override ``settings``.
 
@@ -77,24 +85,26 @@ def fit(
     """
     settings = Settings.of(settings, options)
     origin = Origin(module, federation, settings)
-    if out is None:
-        return train(
-            module, federation, algorithm, settings, resume=resume, progress=progress
-        ).recorded(origin, None)
-    with alone(out):
-        chosen = begun_engine(Path(out)) if settings.engine == "auto" else None
+    with nullcontext() if out is None else alone(out):
+        chosen = begun_engine(Path(out)) if out and settings.engine == "auto" else None
         if chosen in ENGINES:
             settings = replace(settings, engine=chosen)
-        result = train(
-            module,
-            federation,
-            algorithm,
-            settings,
-            out=out,
-            resume=resume,
-            progress=progress,
-            begun=partial(_note, Path(out)),
-        )
+        try:
+            result = train(
+                module,
+                federation,
+                algorithm,
+                settings,
+                out=out,
+                resume=resume,
+                progress=progress,
+                begun=partial(_note, Path(out or "")),
+                hooks=Hooks(callbacks),
+            )
+        except CallbackError as error:
+            if error.result is not None:
+                error.result = error.result.recorded(origin, out)
+            raise
         return result.recorded(origin, out)
 
 
@@ -117,18 +127,22 @@ def train(
     progress: Progress | None = None,
     begun: Callable[[Model, Engine], None] = lambda model, engine: None,
     guard: Callable[[], None] | None = None,
+    hooks: Hooks | None = None,
 ) -> Result:
     """Do what ``fit`` does without a run directory: ``out`` only gets the checkpoint and the
     history.
 
     ``begun`` is called once ``out`` is known to belong to this run. ``guard`` is called before each
-    checkpoint, and raises if the run now belongs to another process.
+    checkpoint, and raises if the run now belongs to another process. If a callback fails, the
+    rounds done are in the checkpoint; without one, in the error's ``result``.
     """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (rounds done, history row), got {progress!r}")
     require_out(out, resume, settings)
     prepared = prepare(module, federation, algorithm, settings)
-    model, census, state, trained = prepared
+    model, census, state, method = prepared
+    hooks = hooks or Hooks(())
+    hooks.check(model, federation, algorithm, settings)
     engine = choose(settings.engine, model, federation)
     if isinstance(settings.engine, str):
         # perhaps chosen by measuring: all processes use what the first has chosen
@@ -140,8 +154,9 @@ def train(
         store, start = open_store(out, prepared, federation, algorithm, settings, resume)
         store.guard = guard or store.guard
         begun(model, engine)
-    judge = Judge(trained, model, federation, census, exchange)
-    server = SingleServer(trained, settings, exchange, judge, start, store)
+    start = start._replace(ending=_resumed(start, settings, bool(hooks)))
+    judge = Judge(method, model, federation, census, exchange)
+    server = SingleServer(method, settings, exchange, judge, start, store)
 
     def after(done: int) -> None:
         rounds.notes.settle(done)
@@ -149,6 +164,32 @@ def train(
             progress(done, start.history[done - 1])
 
     every = settings.checkpoint_every or max(1, settings.rounds // 10)
-    rounds = Rounds(server, settings, census, every, federation, after)
-    rounds.run()
-    return next(server.results(settings.rounds))[1]
+    rounds = Rounds(server, settings, census, every, federation, after, hooks)
+    hooks.start(start.history)
+    try:
+        trained = rounds.run()
+    except CallbackError as error:
+        if store is not None:
+            text = f"{error}; the rounds done are saved: resume them with resume=True"
+            raise CallbackError(text) from error.__cause__
+        stopped = Stopped(server.done, settings.rounds, str(error))
+        server.ending = server.ending._replace(stopped=stopped)
+        failed = CallbackError(f"{error}; the error's result has the rounds done")
+        failed.result = next(server.results(rounds.finish()))[1]
+        raise failed from error.__cause__
+    result = next(server.results(trained))[1]
+    hooks.end(result)
+    return result
+
+
+def _resumed(start: Start, settings: Settings, watched: bool) -> Ending:
+    """Return what earlier callbacks asked for, as far as it still holds.
+
+    A run that was stopped may be given more rounds. If it then trains without callbacks, it
+    returns its last model.
+    """
+    stopped, kept = start.ending
+    if stopped is not None and settings.rounds <= stopped.rounds:
+        return start.ending
+    goes_on = len(start.history) < settings.rounds
+    return Ending(None, None if goes_on and not watched else kept)

@@ -5,12 +5,15 @@ Until then, values may be tensors on a GPU, and it may be unknown which clients 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from torch import Tensor
 
 from evenhand.metrics.scores import Row
+
+log = logging.getLogger(__name__)
 
 Rows = Tensor | None  # (R',) which runs of a stack; None means all
 Columns = tuple[list[int] | None, Row]  # which runs (None means all), and their values by name
@@ -112,6 +115,17 @@ def add_to_last(histories: list[list[Row]], runs: list[int] | None, columns: Row
     """Add metrics of the trained models to the last rows; see ``Notes.add``."""
     chosen = histories if runs is None else [histories[run] for run in runs]
     _put([history[-1] for history in chosen if history], columns)
+
+
+def warn_of_missing(history: list[Row], here: bool = True) -> None:
+    """Warn about rounds without some clients; ``here`` means that they can only have diverged."""
+    rounds = [row for row in history if row["left_out"]]
+    if rounds:
+        void = sum(row["void"] for row in rounds)
+        why = "because their updates were not finite" if here else "for the reasons logged above"
+        text = "in %d of %d rounds clients were skipped %s; %d rounds are void.%s"
+        hint = " Try a smaller lr." if here else ""
+        log.warning(text, len(rounds), len(history), why, void, hint)
 
 
 def _put(rows: list[Row], columns: Row) -> None:

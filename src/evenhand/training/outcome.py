@@ -17,6 +17,7 @@ from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.training.deciding import Deciding
+from evenhand.training.ending import Stopped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,6 +59,10 @@ class Outcome(Deciding):
     # with two classes, the score histograms (n, A, 2, BINS) that thresholds are found on, by the
     # data they are of: "validation", or "training" without validation data
     scored: dict[str, NDArray[np.int64]] = field(default_factory=dict, repr=False)
+    # why training ended before the last round; None if it did not
+    stopped: Stopped | None = None
+    # the round whose model this is, if it is not the last one
+    restored: int | None = None
     # the thresholds of its predictions; None for 0.5
     decision: Thresholds | None = None
 

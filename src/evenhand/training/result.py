@@ -34,6 +34,8 @@ class Result(Outcome):
             accuracy; without a classifier, of the first metric, or of the loss.
         weights: one row per client with its effective weight at the end, for methods that have one.
         certificate: the objective at the end, effective weights, and the duality gap.
+        stopped: why and after which round a callback ended the run; None if it did not.
+        restored: the round whose model this is, if a callback chose an earlier one.
         decision: the thresholds that predictions use, see ``using``; None for 0.5.
     """
 

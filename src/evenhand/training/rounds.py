@@ -19,8 +19,9 @@ from evenhand.local import LocalSolver
 from evenhand.messages import Survey
 from evenhand.metrics.scores import Row
 from evenhand.training.bounds import called, of_history, unmet
-from evenhand.training.history import Columns, Notes, Rows, add_to_last
-from evenhand.training.server import Answers, Cohorts, Server
+from evenhand.training.callbacks import Hooks
+from evenhand.training.history import Columns, Notes, Rows, add_to_last, warn_of_missing
+from evenhand.training.server import Answers, Cohorts, Server, SingleServer
 from evenhand.training.settings import Settings
 from evenhand.training.suiting import unsuited
 
@@ -41,15 +42,16 @@ class Rounds:
         every: rounds between checkpoints; None for once a minute.
         population: the clients, for their names and the sizes of their splits.
         after: called after each round with the number of rounds done.
+        hooks: the callbacks of a single run.
     """
 
     def __init__(
         self, server: Server, settings: Settings, census: Census, every: int | None,
-        population: Population, after: Callable[[int], None],
+        population: Population, after: Callable[[int], None], hooks: Hooks | None = None,
     ) -> None:  # fmt: skip
         self.server, self.settings, self.census = server, settings, census
         self.population = population
-        self.every, self.after = every, after
+        self.every, self.after, self.hooks = every, after, hooks
         self.notes = Notes(server.histories, population.name)
         self._asks: dict[tuple[str, str], Ask] = {}
         self._work: dict[LocalSolver, Train] = {}  # engines prepare a kind of work once
@@ -57,9 +59,19 @@ class Rounds:
         self._waiting: int | None = None  # a round not reported yet
         self._saved = time.monotonic()
 
-    def run(self) -> None:
-        """Train until the last round, and the method's last local training, are done."""
+    def run(self) -> int:
+        """Train until the last round, and the method's last local training, are done.
+
+        Returns the round whose models the runs return: the last, unless a callback chose another.
+        """
+        self.train()
+        return self.finish()
+
+    def train(self) -> None:
+        """Train until the last round, or until a callback stops the run."""
         server, rounds = self.server, self.settings.rounds
+        if server.ending.stopped is not None:
+            return
         if server.done < rounds and (text := unsuited(server.algorithm, server.local)):
             log.warning("%s %s", called(server.algorithm, server.runs > 1), text)
         for t in range(server.done, rounds):
@@ -69,11 +81,20 @@ class Rounds:
             server.done = t + 1
             # while a GPU is still working, it is unknown who replied; the next round can begin
             # anyway
-            if server.underway and not self.settings.is_evaluated(t) and not self._is_due(t + 1):
+            busy = server.underway and not self.hooks
+            if busy and not self.settings.is_evaluated(t) and not self._is_due(t + 1):
                 self._waiting = t + 1
             else:
                 self._report(t + 1)
-        self.notes.settle(rounds)
+            if server.ending.stopped is not None:
+                log.info("%s %s", called(server.algorithm), server.ending.stopped)
+                return
+
+    def finish(self) -> int:
+        """Do what a method does with the trained models; return the round that they are from."""
+        server = self.server
+        self.notes.settle(server.done)
+        rounds = server.restore()
         self._final(rounds)
         for history in server.histories:
             warn_of_missing(history, server.here)
@@ -84,6 +105,7 @@ class Rounds:
             everyone = Full().draw(self.census, self.settings.seed, rounds)
             work = Train(server.client_at_last, last.local_work().solver(server.local, rounds))
             server.finish(work, everyone, rounds)
+        return rounds
 
     def _final(self, rounds: int) -> None:
         """Ask the question about the trained models, and add the metrics to the last row."""
@@ -208,7 +230,7 @@ class Rounds:
     # ---- after a round
 
     def _evaluate(self, t: int, scores: list[Columns]) -> None:
-        """Note scores, and the clients' weights if they are tracked."""
+        """Note scores and the clients' weights."""
         server = self.server
         if self.settings.evaluate == "with training":
             self.notes.add(None, {"scores_after": t, **NOBODY})
@@ -217,6 +239,11 @@ class Rounds:
             scores = server.evaluated(t, last)
         for rows, numbers in scores:
             self.notes.add(rows, numbers)
+        self._track(t)
+
+    def _track(self, t: int) -> None:
+        """Note the clients' weights if they are tracked."""
+        server = self.server
         if self.settings.track_weights and server.algorithm.reporting() is not None:
             for row, judge, state in server.judges(t):
                 if (certificate := judge.certificate(state, t)) is not None:
@@ -232,11 +259,32 @@ class Rounds:
         return done % self.every == 0 or done == self.settings.rounds
 
     def _report(self, done: int) -> None:
-        if self._is_due(done):
+        ended = self._call_back(done)
+        if self._is_due(done) or ended:
             self.notes.settle(done)
             self.server.save()
             self._saved = time.monotonic()
+        if self.hooks and self.hooks.failure is not None:
+            raise self.hooks.failure
         self.after(done)
+
+    def _call_back(self, done: int) -> bool:
+        """Call the callbacks; whether the run ends here, because one stops it or has failed."""
+        server, hooks = self.server, self.hooks
+        if not hooks:
+            return False
+        assert isinstance(server, SingleServer)
+        self.notes.settle(done)
+        hooks.round_end(done, server)
+        failed, settings = hooks.failure is not None, self.settings
+        if server.ending.stopped is None and not (failed and server.stores == [None]):
+            return failed
+        if not settings.is_evaluated(done - 1):  # as the last round always is
+            if settings.evaluate == "after training":
+                for runs, numbers in server.evaluated(done - 1, False):
+                    add_to_last(server.histories, runs, numbers)
+            self._track(done - 1)
+        return True
 
     def _catch_up(self) -> None:
         """Report the previous round, if that had to wait."""
@@ -269,14 +317,3 @@ def among(cohorts: list[Cohorts], asking: Rows) -> list[Cohorts]:
 def moment(seed: int, round: int) -> float:
     """Return the point of local training, as a share of it, at which methods take a snapshot."""
     return float(np.random.default_rng([seed, round, 1]).random())
-
-
-def warn_of_missing(history: list[Row], here: bool = True) -> None:
-    """Warn about rounds without some clients; ``here`` means that they can only have diverged."""
-    rounds = [row for row in history if row["left_out"]]
-    if rounds:
-        void = sum(row["void"] for row in rounds)
-        why = "because their updates were not finite" if here else "for the reasons logged above"
-        text = "in %d of %d rounds clients were skipped %s; %d rounds are void.%s"
-        hint = " Try a smaller lr." if here else ""
-        log.warning(text, len(rounds), len(history), why, void, hint)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -24,10 +25,12 @@ from evenhand.local import LocalSolver
 from evenhand.messages import Replies, Survey, Task
 from evenhand.metrics.scores import Row
 from evenhand.training.checkpoints import Checkpoints, Start
+from evenhand.training.ending import Ending
 from evenhand.training.evaluation import Judge
 from evenhand.training.history import Columns, Missing, Rows
 from evenhand.training.result import Result
 from evenhand.training.settings import Settings
+from evenhand.training.start import to_server
 from evenhand.tree import Tree
 
 
@@ -72,6 +75,7 @@ class Server(ABC):
     stores: Sequence[Checkpoints | None]
     tracked: list[dict[int, Tensor]]
     here: bool  # whether clients are simulated in this process
+    ending = Ending()  # what callbacks have asked for
     underway = False  # whether it is still unknown which clients replied in this round
 
     @abstractmethod
@@ -155,6 +159,10 @@ class Server(ABC):
     def judges(self, round: int) -> Iterator[tuple[int, Judge, State]]:
         """Yield each run with its evaluation and its state."""
 
+    def restore(self) -> int:
+        """Return to the model that the run is to return, and say after which round it was."""
+        return self.done
+
     @abstractmethod
     def finish(self, work: Train, everyone: Draw, round: int) -> None:
         """Let all clients do the method's last local training, with the trained models."""
@@ -166,7 +174,9 @@ class Server(ABC):
     def results(self, round: int) -> Iterator[tuple[int, Result]]:
         """Yield the result of each run."""
         for row, judge, state in self.judges(round):
-            yield row, judge.result(state, round, self.histories[row], self.tracked[row])
+            result = judge.result(state, round, self.histories[row], self.tracked[row])
+            restored = None if round == self.done else round
+            yield row, replace(result, stopped=self.ending.stopped, restored=restored)
 
 
 class SingleServer(Server):
@@ -187,7 +197,7 @@ class SingleServer(Server):
         self.client_at_last = algorithm.local_work().last
         self.local, self.seed, self.judge = settings.local, settings.seed, judge
         self.link, self.here = exchange, exchange.here
-        self.state, memories, history, tracked = start
+        self.state, memories, history, tracked, self.ending = start
         if memories:
             self.link.memories = memories
         self.done, self.histories, self.tracked = len(history), [history], [tracked]
@@ -284,7 +294,23 @@ class SingleServer(Server):
         store = self.stores[0]
         if store is not None:
             now = (self.state, self.link.memories, self.histories[0], self.tracked[0])
-            store.save(Start(*now))
+            store.save(Start(*now, self.ending))
+
+    def snapshot(self) -> tuple[State, dict[int, Tree]]:
+        """Return copies of the state and the clients' memories, on the CPU."""
+        return tree.to(self.state, "cpu"), self.link.memories
+
+    def restore(self) -> int:
+        kept = self.ending.kept
+        if kept is None or kept.round == self.done:
+            return self.done
+        device = tree.leaves(self.state["model"])[0].device
+        self.state, self.link.memories = to_server(kept.state, device), kept.memories
+        return kept.round
+
+    def scores(self, part: str, round: int) -> Row:
+        """Return metrics over clients of the present models, on one part of their data."""
+        return self.judge.numbers_on(part, self.state, round)
 
 
 def with_round(task: Task, draw: Draw, lr: float | Tensor) -> Task:

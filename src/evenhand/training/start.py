@@ -95,7 +95,7 @@ def open_store(
     """Return the checkpoints of a run, and where it starts: at the last one if it is resumed.
 
     ``data`` is the population's fingerprint, if it is known. A finished run may be resumed with
-    more rounds, because no round depends on how many follow.
+    more rounds, because no round depends on how many follow. A run that was stopped is finished.
     """
     model, first = prepared.model, prepared.state
     data = data or population.fingerprint()
@@ -122,7 +122,11 @@ def open_store(
     before = algorithm.init(tree.to(model.init(), device), earlier.census(settings.weights))
     state = algorithm.join(to_server(start.state, device), before, first)
     tracked = {round: F.pad(weight, (0, len(joining))) for round, weight in start.tracked.items()}
-    return store, start._replace(state=state, tracked=tracked)
+    ending = start.ending
+    if ending.kept is not None:
+        kept = algorithm.join(to_server(ending.kept.state, device), before, first)
+        ending = ending._replace(kept=ending.kept._replace(state=kept))
+    return store, start._replace(state=state, tracked=tracked, ending=ending)
 
 
 def to_server(state: State, device: torch.device) -> State:

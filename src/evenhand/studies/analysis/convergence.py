@@ -49,6 +49,22 @@ def trend(study: Study, label: str) -> Trend | None:
     return Trend(of_loss / size if size else 0.0, of_mean, int(span))
 
 
+def stopped_early(study: Study, label: str) -> str:
+    """When and why a method was stopped before its last round; "" if it was not."""
+    trials = [study.trials[label, seed] for seed in study.seeds]
+    found = [trial.stopped for trial in trials if trial.stopped is not None]
+    if not found:
+        return ""
+    first, last = min(one.round for one in found), max(one.round for one in found)
+    when = f"{first}" if first == last else f"{first} to {last}"
+    often = "" if len(trials) == 1 else f" in {len(found)} of {len(trials)} seeds"
+    why = "" if len({one.reason for one in found}) == 1 else " (in the first of them)"
+    text = f"{label} stopped after {when} of {found[0].rounds} rounds{often}"
+    model = trials[0].restored if len(trials) == 1 else None
+    kept = "" if model is None else f"; its model is the one after round {model}"
+    return f"{text}: {found[0].reason}{why}{kept}."
+
+
 def identical(study: Study, label: str, other: str) -> bool:
     """Whether two methods give the same result for every test sample and seed."""
     pairs = [(study.trials[label, seed], study.trials[other, seed]) for seed in study.seeds]

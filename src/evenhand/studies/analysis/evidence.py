@@ -127,8 +127,15 @@ class Evidence:
 
     @cached_property
     def improving(self) -> list[str]:
-        """Methods that had not converged."""
-        found = {label: trend(self.study, label) for label in self.study.labels}
+        """Methods that had not converged. One that was stopped early is not among them: training
+        ended for another reason than its number of rounds."""
+        study = self.study
+        full = [
+            label
+            for label in study.labels
+            if all(study.trials[label, seed].stopped is None for seed in study.seeds)
+        ]
+        found = {label: trend(study, label) for label in full}
         return [label for label, one in found.items() if one is not None and one.improving]
 
     @cached_property

@@ -10,6 +10,7 @@ import numpy as np
 from evenhand.metrics.spread import tenth
 from evenhand.studies.analysis.about_intervals import what_intervals_are
 from evenhand.studies.analysis.answer import guess_merit, warnings
+from evenhand.studies.analysis.convergence import stopped_early
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.groups import known_gaps, spoken_of
 from evenhand.studies.analysis.ledger import Entry
@@ -38,6 +39,7 @@ def sentences(found: Evidence) -> list[str]:
     study, comparison = found.study, found.comparison
     lines = [*warnings(found), *(line for label in study.labels if (line := _void(study, label)))]
     lines += [line for label in study.labels if (line := _unmet(study, label))]
+    lines += [line for label in study.labels if (line := stopped_early(study, label))]
     if study.reference is not None:
         lines += [_effect(found, label) for label in _worth_a_sentence(found)]
         lines += [line for label in found.others if (line := _leaning(found, label))]

@@ -27,6 +27,7 @@ from evenhand.studies.runs.executing import (
     pays,
 )
 from evenhand.studies.specs.spec import Spec
+from evenhand.training.callbacks import Callback
 from evenhand.training.fit import Progress
 from evenhand.training.places import alone
 
@@ -40,6 +41,13 @@ class Planned(NamedTuple):
     spec: Spec
     first: Ready  # the run of the first seed
     given: GivenBySeed
+
+    def with_callbacks(self, callbacks: Sequence[Callback]) -> Planned:
+        """The same with callbacks for every run."""
+        first = self.first._replace(callbacks=callbacks)
+        return Planned(
+            self.spec, first, lambda seed: self.given(seed)._replace(callbacks=callbacks)
+        )
 
 
 # what a Python program passes for each seed
@@ -61,7 +69,7 @@ def check_comparison(
         _refuse_folds(spec)
     seed = spec.seeds[0]
     begun = given(seed)
-    first = check(spec.for_seed(seed), begun)
+    first = check(spec.for_seed(seed), begun, begun=False)
     settled = spec.settled(first.federation).with_reference(*references)
     if settled.select and _without_validation(first):
         settled = dataclasses.replace(settled, validation=settled.validation or VALIDATION)

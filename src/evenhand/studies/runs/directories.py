@@ -41,6 +41,7 @@ from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.ending import read_ending
 from evenhand.training.manifest import MANIFEST, Owner, Sealed, renew
 from evenhand.training.places import is_free, new_place
 from evenhand.training.provenance import begun_at
@@ -243,6 +244,7 @@ class SavedRun:
             found(saved.OVER_CLIENTS, read_json),
             self.about.get("judged_on", "test"),
             found(saved.SCORED, read_arrays) or {},
+            *read_ending(found(saved.ENDING, read_json) or {}),
             run=self.begun,
             source=Source(self.directory, self.spec, self.about, self.way_out),
         )

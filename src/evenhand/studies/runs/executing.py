@@ -18,6 +18,7 @@ from evenhand.studies.runs.directories import claim_run, is_finished
 from evenhand.studies.specs.building import changed_local, sample_form
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
+from evenhand.training.callbacks import Callback, Hooks, own_copies, require_callbacks
 from evenhand.training.directory import PYTHON, about_run, write_method
 from evenhand.training.fit import Progress, train
 from evenhand.training.provenance import begun_engine, note_place
@@ -47,6 +48,7 @@ class Given(NamedTuple):
     module: nn.Module | None = None
     # fields of Settings as objects that a spec can only name
     settings: Mapping[str, Any] = {}
+    callbacks: Sequence[Callback] = ()  # each run gets copies
 
 
 class Ready(NamedTuple):
@@ -56,10 +58,31 @@ class Ready(NamedTuple):
     federation: Federation
     module: nn.Module
     given: Mapping[str, Any] = {}  # see Given.settings
+    callbacks: Sequence[Callback] = ()
 
     def settings(self, method: Method) -> Settings:
         """How a method is trained."""
         return settings_of(self.spec, method, self.given)
+
+    def hooks(self, method: Method, folder: Path) -> Hooks:
+        """The callbacks of one run; early stopping comes first, so that others see its numbers."""
+        place = f"{folder.parent.name}/{folder.name}"
+        callbacks = [*self.spec.build_callbacks(), *own_copies(self.callbacks)]
+        return Hooks(callbacks, method.label, place)
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether runs have callbacks, and so are not trained together."""
+        return bool(self.callbacks or self.spec.early_stopping)
+
+    def check_callbacks(self) -> Ready:
+        """Raise if a callback cannot work with these runs."""
+        if self.has_callbacks:
+            for method in self.spec.methods:
+                hooks = self.hooks(method, Path(method.label))
+                model, settings = self.model(method), self.settings(method)
+                hooks.check(model, self.federation, method.algorithm(), settings)
+        return self
 
     def model(self, method: Method) -> Model:
         """The model as a method trains it; raises if parts do not fit together."""
@@ -113,10 +136,11 @@ def settings_of(spec: Spec, method: Method, given: Mapping[str, Any]) -> Setting
     return Settings(local=local, **chosen)
 
 
-def check(spec: Spec, given: Given | None = None) -> Ready:
+def check(spec: Spec, given: Given | None = None, begun: bool = True) -> Ready:
     """Build data and model and check every method against them; raises before anything is written
-    or trained."""
-    federation, module, settings = given or Given()
+    or trained. Callbacks are not checked yet unless the spec has ``begun``."""
+    federation, module, settings, callbacks = given or Given()
+    require_callbacks(callbacks)
     if federation is None and spec.data.get("name") in ELSEWHERE:
         raise SpecError(ELSEWHERE[spec.data["name"]])
     if not spec.methods:
@@ -130,10 +154,10 @@ def check(spec: Spec, given: Given | None = None) -> Ready:
     else:
         federation = federation.with_validation(spec.validation, spec.data_seed)
     spec = spec.settled(federation)
-    ready = Ready(spec, federation, module or spec.build_model(federation), settings)
+    ready = Ready(spec, federation, module or spec.build_model(federation), settings, callbacks)
     models = [ready.model(method) for method in spec.methods]
     ready.engine(models[-1])
-    return ready
+    return ready.check_callbacks() if begun else ready
 
 
 def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) -> None:
@@ -155,6 +179,7 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
             out=folder,
             resume=True,
             progress=watch(method),
+            hooks=ready.hooks(method, folder),
         )
         write_method(result, folder, predicted=_kept(ready.federation, settings))
 
@@ -166,7 +191,9 @@ def _kept(federation: Federation, settings: Settings) -> Federation | None:
 
 def pays(ready: Ready) -> bool:
     """Whether training similar runs together is faster than one after another: on a GPU, and on a
-    CPU for small models."""
+    CPU for small models. Runs with callbacks are trained by themselves."""
+    if ready.has_callbacks:
+        return False
     model = ready.model(ready.spec.methods[0])
     stacks = (
         isinstance(ready.engine(model), Vmap) and not model.stochastic and not processes.several()

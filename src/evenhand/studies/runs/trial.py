@@ -24,6 +24,7 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.training.by_row import by_row
 from evenhand.training.deciding import Deciding
 from evenhand.training.directory import MODEL, PERSONAL, SAMPLES, THRESHOLDS, VALUES
+from evenhand.training.ending import Stopped
 from evenhand.training.manifest import Sealed, drop, renew
 
 if TYPE_CHECKING:
@@ -84,6 +85,9 @@ class Trial(Deciding):
     judged_on: str = "test"  # the data of scores and tally: "test", or "training" without test data
     # score histograms (n, A, 2, BINS) to find thresholds on, by the data they are of
     scored: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    # why training ended before the last round, and the round whose model this is if it is earlier
+    stopped: Stopped | None = None
+    restored: int | None = None
     # the run whose thresholds predictions use, if there are any; None if they use `chosen`
     run: Path | None = field(default=None, repr=False)
     chosen: Thresholds | None = None

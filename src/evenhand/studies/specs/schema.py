@@ -31,6 +31,7 @@ from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.spec import FILE_NAME, Spec
 from evenhand.studies.specs.tuning import Tuning
 from evenhand.training.settings import Settings
+from evenhand.training.stopping import EarlyStopping
 
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 JSON_KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
@@ -53,6 +54,7 @@ ABOUT = {
     "metrics": 'What else to evaluate: your own functions by name, such as "mypackage:top5".',
     "select": "For evenhand sweep: how one of the methods is chosen.",
     "tune": "For evenhand compare --tune: how each method's hyper-parameters are chosen.",
+    "early_stopping": "Stop when a metric on validation data no longer improves.",
     "methods": "The methods to train, with their hyper-parameters.",
 }
 
@@ -114,6 +116,7 @@ def _tables() -> dict[str, Schema]:
         "metrics": {"type": "object", "additionalProperties": OWN},
         "select": _of_class(Selection, {}),
         "tune": _of_class(Tuning, {}),
+        "early_stopping": _of_class(EarlyStopping, {}),
         "methods": {
             "type": "array",
             "items": {"anyOf": [{"$ref": "#/$defs/method"}, _named("auto", _table({}))]},

@@ -24,15 +24,16 @@ from evenhand.studies.specs.suited import suitable_methods, suitable_model
 from evenhand.training.directory import RUN_FILES
 from evenhand.training.manifest import MANIFEST
 from evenhand.training.settings import Settings
+from evenhand.training.stopping import EarlyStopping
 
 if TYPE_CHECKING:
     from torch import nn
 
     from evenhand.data.federation import Federation
     from evenhand.local import LocalSolver
+    from evenhand.training.callbacks import Callback
 
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
-# fields of Settings that a spec holds as they are
 # what a spec says in its own way, or cannot say: functions belong to Python
 NOT_PLAIN = {"local", "cohort", "device", "metrics", "output"}
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - NOT_PLAIN
@@ -80,6 +81,8 @@ class Spec:
     select: Table = field(default_factory=dict)  # the arguments of Selection
     # the arguments of Tuning; {} to compare methods with their given settings
     tune: Table = field(default_factory=dict)
+    # the arguments of EarlyStopping; {} to train all rounds
+    early_stopping: Table = field(default_factory=dict)
     methods: tuple[Method, ...] = ()
 
     @classmethod
@@ -228,6 +231,7 @@ class Spec:
             "keep_predictions": False,
             "select": {},
             "tune": {},
+            "early_stopping": {},
         }
         table = {
             key: value
@@ -258,6 +262,7 @@ class Spec:
             )
         if self.select:
             self.build_selection()
+        self.build_callbacks()
         if self.tune and (self.deals_anew or self.select):
             raise SpecError(
                 "tune needs one split for all seeds, so that no test sample is tuned on; leave out"
@@ -293,6 +298,11 @@ class Spec:
         """How a sweep chooses."""
         selection: Selection = built("select", Selection, self.select)
         return selection
+
+    def build_callbacks(self) -> list[Callback]:
+        """The callbacks that the spec asks for."""
+        table = self.early_stopping
+        return [built("early_stopping", EarlyStopping, table)] if table else []
 
     def build_model(self, federation: Federation) -> nn.Module:
         """The module, its initial parameters drawn with the run's seed."""

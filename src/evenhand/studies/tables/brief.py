@@ -12,6 +12,7 @@ from rich.table import Table
 
 from evenhand.metrics.group_rates import Gap
 from evenhand.studies.analysis.comparison import Comparison, columns
+from evenhand.studies.analysis.convergence import stopped_early
 from evenhand.studies.analysis.groups import GroupView
 from evenhand.studies.runs.study import Study
 from evenhand.studies.tables.methods import TO, mark, marks_legend, title
@@ -27,12 +28,14 @@ GAPS = {
 def show_brief(
     console: Console, study: Study, comparison: Comparison, groups: Mapping[str, GroupView]
 ) -> None:
-    """Print a row per method, without intervals, and what the marks in it mean; then the gaps
-    between groups if there is a positive label."""
+    """Print a row per method, without intervals, and what the marks in it mean; which
+    methods were stopped early; then the gaps between groups if there is a positive label."""
     console.print(title(study), style="italic", highlight=False, markup=False)
     console.print(brief_table(study, comparison))
     for line in marks_legend(study, comparison):
         console.print(line, style="dim", highlight=False)
+    for line in filter(None, (stopped_early(study, label) for label in study.labels)):
+        console.print(line, highlight=False, markup=False)
     positive = next((view.positive for view in groups.values()), None)
     if positive is not None and any(view.gaps for view in groups.values()):
         about = f"Largest gaps between groups in the rates of label {positive}, points"

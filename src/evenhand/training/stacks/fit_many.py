@@ -13,6 +13,7 @@ from evenhand.data.federation import Federation
 from evenhand.engines import processes
 from evenhand.errors import ClientError, first_line
 from evenhand.metrics.scores import Row
+from evenhand.training.callbacks import Callback, Hooks, own_copies, require_callbacks
 from evenhand.training.fit import train
 from evenhand.training.places import alone
 from evenhand.training.result import Result
@@ -36,6 +37,7 @@ def fit_many(
     settings: Settings | None = None,
     resume: bool = False,
     progress: Together | None = None,
+    callbacks: Sequence[Callback] = (),
     **options: Unpack[Options],
 ) -> list[Result]:
     """Train several runs on one federation, together if they are alike.
@@ -43,8 +45,8 @@ def fit_many(
     Each result is that of ``evenhand.fit``, up to rounding. Runs are stacked if they have the same
     method with the same hyper-parameters except for plain numbers, local solvers that differ only
     in lr and decay, and modules of the same architecture. On a GPU, or with small models, a hundred
-    stacked runs take only a few times as long as one. On the loop engine, with dropout, and with
-    several processes, runs are trained one after another.
+    stacked runs take only a few times as long as one. On the loop engine, with dropout, with
+    callbacks, and with several processes, runs are trained one after another.
 
     Args:
         module: the network to train, unless a run has its own.
@@ -54,6 +56,7 @@ def fit_many(
         resume: as in ``fit``.
         progress: called at the start and after every round with the numbers of the runs that are
             trained together, and the number of rounds they have done.
+        callbacks: as in ``fit``; each run gets copies of its own.
         **options: fields of ``evenhand.Settings`` except ``seed``, which belongs to a run.
 
     Returns:
@@ -64,7 +67,15 @@ def fit_many(
     settings = Settings.of(settings, options)
     with alone(*(run.out for run in runs if isinstance(run, Run) and run.out is not None)):
         results = dict(
-            fit_each(module, federation, runs, settings, resume=resume, progress=progress)
+            fit_each(
+                module,
+                federation,
+                runs,
+                settings,
+                resume=resume,
+                progress=progress,
+                callbacks=callbacks,
+            )
         )
         return [
             results[number].recorded(run.origin(module, federation, settings), run.out)
@@ -81,6 +92,7 @@ def fit_each(
     beside: Sequence[Run] = (),
     resume: bool = False,
     progress: Together | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Iterator[tuple[int, Result]]:
     """Yield the results of ``fit_many``, each with its number, as they become available.
 
@@ -91,9 +103,14 @@ def fit_each(
     """
     if progress is not None and not callable(progress):
         raise TypeError(f"progress must be a function (runs, rounds done), got {progress!r}")
+    require_callbacks(callbacks)
     plan = Plan(module, federation, runs, beside, settings, resume)
     for stack in plan.stacks():
-        yield from _train(plan, stack, progress or (lambda numbers, done: None))
+        told = progress or (lambda numbers, done: None)
+        if callbacks:
+            yield from _one_after_another(plan, stack.entries, told, callbacks)
+        else:
+            yield from _train(plan, stack, told)
 
 
 def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, Result]]:
@@ -134,7 +151,7 @@ def _train(plan: Plan, stack: Stack, progress: Together) -> Iterator[tuple[int, 
 
 
 def _one_after_another(
-    plan: Plan, entries: Sequence[Entry], progress: Together
+    plan: Plan, entries: Sequence[Entry], progress: Together, callbacks: Sequence[Callback] = ()
 ) -> Iterator[tuple[int, Result]]:
     for entry in entries:
 
@@ -152,5 +169,6 @@ def _one_after_another(
                 out=entry.run.out,
                 resume=entry.store is not None,
                 progress=after,
+                hooks=Hooks(own_copies(callbacks), folder=f"run-{entry.number}"),
             ),
         )
