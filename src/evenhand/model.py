@@ -276,7 +276,8 @@ class Model:
             params: the trained parameters.
             constants: an earlier state_dict to take the constants from, instead of copies.
         """
-        storage = {id(parameter): name for name, parameter in self._module.named_parameters()}
+        own = (*self._module.named_parameters(), *self._module.named_buffers())
+        storage = {id(value): name for name, value in own}
         # tied weights appear under each of their names
         state = self._module.state_dict(keep_vars=True)
         names = {key: storage.get(id(value), key) for key, value in state.items()}

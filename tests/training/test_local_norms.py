@@ -285,6 +285,21 @@ def test_ditto_without_pull_trains_each_model_with_its_own_normalisation() -> No
     assert all(torch.equal(ditto.params[key], shared.params[key]) for key in shared.params)
 
 
+def test_a_layer_that_is_used_twice_has_one_normalisation() -> None:
+    norm = nn.BatchNorm1d(6)
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 6), norm, nn.Linear(6, 6), norm, nn.Linear(6, 3)
+    ).double()
+    result = trained(
+        module, eh.FedAvg(), rounds=1, engine="vmap", local=eh.LocalSGD(0.1, steps=3), **LOCAL
+    )
+    for client, model in enumerate(result.personal or []):
+        alone = trained_alone(module, client, 3, 0.1)
+        for key in [key for key in alone if key[0] in "24"]:
+            torch.testing.assert_close(model[key], alone[key], rtol=0, atol=1e-12)
+
+
 # ---- messages
 
 
