@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from evenhand.papers.reproduction import Reproduction, reproduce
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
+    from evenhand.studies.exporting import export
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.runs.study import Study
     from evenhand.studies.runs.verifying import verify
@@ -147,6 +148,7 @@ _HOME = {
     "papers.reproduction": ["Reproduction", "reproduce"],
     "studies.audits.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
+    "studies.exporting": ["export"],
     "studies.findings": ["Findings", "analyse"],
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
@@ -272,6 +274,7 @@ __all__ = [
     "datasets",
     "deal",
     "engines",
+    "export",
     "figures",
     "fit",
     "fit_many",

@@ -14,6 +14,7 @@ from evenhand.cli.benchmark import benchmark
 from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
+from evenhand.cli.export import export
 from evenhand.cli.flower import flower
 from evenhand.cli.report import report
 from evenhand.cli.reproduce import reproduce
@@ -27,6 +28,7 @@ from evenhand.cli.verify import verify
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify", "thresholds"),
+    "Use a trained model": ("export",),
     "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
@@ -102,6 +104,7 @@ main.add_command(reproduce)
 main.add_command(verify)
 main.add_command(audit)
 main.add_command(thresholds)
+main.add_command(export)
 main.add_command(spec)
 main.add_command(data)
 data.add_command(describe)

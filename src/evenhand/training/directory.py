@@ -22,6 +22,7 @@ its one method into the directory itself.
         weights.safetensors    the same at every evaluated round
         model.safetensors  the trained model
         personal.safetensors   each client's own model, for methods that have them
+        adapter/           the trained adapter in PEFT's own form, for models of PEFT
         manifest.json      SHA-256 and size of these files; written last
         checkpoint.safetensors for resuming
 """
@@ -46,7 +47,9 @@ from evenhand.errors import RunError, first_line
 from evenhand.local import described_solver
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
+from evenhand.training import adapters
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
+from evenhand.training.deciding import filled
 from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
 from evenhand.training.provenance import ABOUT as ABOUT
@@ -73,6 +76,7 @@ METHOD_FILES = (
     OVER_CLIENTS,
     SCORED,
     THRESHOLDS,
+    *adapters.FILES,
 )
 PYTHON = "python"  # the name of data that came from a Python program
 
@@ -114,7 +118,7 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, {**about, **begun_at(directory)})
     write_samples(federation, directory)
-    _write_method(result, directory)
+    _write_method(result, directory, module)
     owner = Owner.of(about, label_of(method["name"]))
     seal(directory, (*RUN_FILES, *METHOD_FILES), owner)
 
@@ -242,15 +246,20 @@ def _guess(y: torch.Tensor) -> torch.Tensor:
 
 
 @processes.on_first
-def write_method(result: Outcome, folder: Path, keep_checkpoint: bool = False) -> None:
-    """Write a finished method; its manifest comes last, because it marks the method as finished."""
-    _write_method(result, folder)
+def write_method(
+    result: Outcome, folder: Path, keep_checkpoint: bool = False, module: nn.Module | None = None
+) -> None:
+    """Write a finished method; its manifest comes last, because it marks the method as finished.
+
+    ``module``: the network, whose adapter is written in PEFT's own form if it has one.
+    """
+    _write_method(result, folder, module)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _write_method(result: Outcome, folder: Path) -> None:
+def _write_method(result: Outcome, folder: Path, module: nn.Module | None) -> None:
     (folder / MANIFEST).unlink(missing_ok=True)  # not finished while it is being written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
@@ -263,6 +272,8 @@ def _write_method(result: Outcome, folder: Path) -> None:
                 for client, own in enumerate(result.personal)
             },
         )
+    if module is not None and adapters.is_adapted(module):
+        adapters.save_adapter(filled(module, result.params), folder / adapters.ADAPTER)
     if result.certificate is not None:
         value, gap = float(result.certificate.value), float(result.certificate.gap)
         files.write_json(

@@ -153,7 +153,7 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
             resume=True,
             progress=watch(method),
         )
-        write_method(result, folder)
+        write_method(result, folder, module=ready.module)
 
 
 def pays(ready: Ready) -> bool:
@@ -207,5 +207,5 @@ def execute_together(
         progress=progress,
         resume=True,
     ):
-        write_method(result, pairs[number][2])
+        write_method(result, pairs[number][2], module=first.module)
         finished += 1
