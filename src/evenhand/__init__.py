@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.audit import audit_page
+    from evenhand.page.card.writing import card
     from evenhand.page.report import report
     from evenhand.papers.reproduction import Reproduction, reproduce
     from evenhand.studies.audits.auditing import audit
@@ -144,6 +145,7 @@ _HOME = {
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
     "page.audit": ["audit_page"],
+    "page.card.writing": ["card"],
     "page.report": ["report"],
     "papers.reproduction": ["Reproduction", "reproduce"],
     "studies.audits.auditing": ["audit"],
@@ -270,6 +272,7 @@ __all__ = [
     "audit_page",
     "benchmark",
     "benchmark_page",
+    "card",
     "compare",
     "datasets",
     "deal",

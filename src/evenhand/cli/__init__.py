@@ -11,6 +11,7 @@ import click
 import evenhand
 from evenhand.cli.audit import audit
 from evenhand.cli.benchmark import benchmark
+from evenhand.cli.card import card
 from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
@@ -28,7 +29,7 @@ from evenhand.cli.verify import verify
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify", "thresholds"),
-    "Use a trained model": ("export",),
+    "Use a trained model": ("export", "card"),
     "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
@@ -105,6 +106,7 @@ main.add_command(verify)
 main.add_command(audit)
 main.add_command(thresholds)
 main.add_command(export)
+main.add_command(card)
 main.add_command(spec)
 main.add_command(data)
 data.add_command(describe)

@@ -23,7 +23,7 @@ def heading(study: Study) -> str:
 
 def learned(study: Study, prefix: str = "") -> str:
     """HTML; empty if runs do not record it."""
-    rows = {label: row for label in study.labels if (row := _row(study, label))}
+    rows = {label: row for label in study.labels if (row := row_of(study, label))}
     if not rows:
         return ""
     federations = _federations(study)
@@ -59,7 +59,8 @@ def learned(study: Study, prefix: str = "") -> str:
     return body + (_census(federations[-1]["clients"]) if federations else "")
 
 
-def _row(study: Study, label: str) -> list[str]:
+def row_of(study: Study, label: str) -> list[str]:
+    """What the server sees of one client with a method; [] if runs do not record it."""
     trial = study.trials[label, study.seeds[0]]
     run = dict(zip(study.directories, study.about, strict=True)).get(trial.folder.parent, {})
     known = run.get("server", {}).get(trial.folder.name)
