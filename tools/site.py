@@ -29,7 +29,7 @@ ORDER = {
     "": ["index", "tutorials", "how-to", "explanation", "reference", "results", "project"],
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
     "how-to": [
-        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
+        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds", "export"),
         *("tables", "data-sets", "partitions", "models", "transformers", "local-solvers"),
         *("gpu", "several-machines"),
         *("federation", "federation-security"),

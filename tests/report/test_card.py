@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 import evenhand as eh
@@ -225,6 +226,21 @@ def test_the_code_of_the_card_runs(
     python = load(exact()).blocks[0]
     assert isinstance(python, Code)
     compile(python.text, "card", "exec")
+
+
+def test_a_run_of_a_python_program_has_a_card(tmp_path: Path) -> None:
+    """Its method's files are in the directory itself."""
+    module, fed = torch.nn.Linear(64, 10), eh.datasets.digits(clients=3, seed=0)
+    eh.fit(module, fed, eh.FedFV(), rounds=1, out=tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    seen = ", ".join(subject.about["server"]["fedfv"]["sees"])
+    assert seen
+    assert rows(privacy(subject))["seen of one client in training"] == [seen]
+    assert rows(data(subject))["data"] == ["samples of a Python program"]
+    text = markdown(subject)
+    assert "A Python program trained its own model" in text
+    assert 'trial = study.trial("fedfv")\nnetwork = trial.module(module=...)' in text
+    assert "evenhand export" not in text
 
 
 def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:

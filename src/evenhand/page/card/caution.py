@@ -19,24 +19,24 @@ def privacy(subject: Subject) -> Section:
     study = subject.study
     row = server.row_of(study, subject.label)
     blocks: list[Block] = [Paragraph(NONE)]
+    if not row:
+        blocks.append(Paragraph("The run does not record what the server saw."))
+        return Section("privacy", server.heading(study), blocks)
     if not subject.real:
         text = (
             "This was a simulation in one process, which held all samples. The table says what a"
             " server would see in a real federation."
         )
         blocks.append(Paragraph(text))
-    if row:
-        headings = (
-            "seen of one client in training",
-            "seen in evaluation",
-            "stored only by the client",
-            "works with secure sums",
-        )
-        rows = [list(pair) for pair in zip(headings, row[1:], strict=True)]
-        caption = f"What the server sees of a single client with {subject.label}."
-        blocks.append(Table(["what", "answer"], rows, caption, words=True))
-    else:
-        blocks.append(Paragraph("The run does not record what the server saw."))
+    headings = (
+        "seen of one client in training",
+        "seen in evaluation",
+        "stored only by the client",
+        "works with secure sums",
+    )
+    rows = [list(pair) for pair in zip(headings, row[1:], strict=True)]
+    caption = f"What the server sees of a single client with {subject.label}."
+    blocks.append(Table(["what", "answer"], rows, caption, words=True))
     return Section("privacy", server.heading(study), blocks)
 
 

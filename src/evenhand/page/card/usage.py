@@ -9,9 +9,9 @@ from evenhand.models import MODELS
 from evenhand.page.card.blocks import Block, Code, Paragraph, Section
 from evenhand.page.card.subject import Subject
 from evenhand.page.reproduce import recipes
+from evenhand.studies.specs.spec import NODES
+from evenhand.training.adapters import ADAPTER
 from evenhand.training.directory import PYTHON
-
-NODES = "nodes"
 
 
 def load(subject: Subject) -> Section:
@@ -43,11 +43,20 @@ def load(subject: Subject) -> Section:
             else "x = ...  # new rows, encoded by encoding.json",
         ]
     else:
-        lines.append("x = ...  # new samples, in the form of those it was trained on")
+        lines.append("x = ...  # new samples, in the form of those that it was trained on")
     lines.append("outputs = network(x)")
     blocks: list[Block] = [Code("\n".join(lines), "python")]
     if client:
         blocks.append(Paragraph("Replace the client's name by the one whose model you want."))
+    adapter = subject.trial.folder / ADAPTER
+    if adapter.is_dir():
+        shared = "the shared adapter" if subject.personal else "the adapter"
+        code = (
+            "from peft import PeftModel\n\n"
+            "base = ...  # the model that was adapted\n"
+            f"network = PeftModel.from_pretrained(base, {_quoted(str(adapter))})"
+        )
+        blocks += [Paragraph(f"Or load {shared} with PEFT:"), Code(code, "python")]
     if named and not subject.study.folds:
         export = ["evenhand", "export", directory, "--method", name]
         export += ["--client", client] if client else []
