@@ -104,7 +104,9 @@ def test_results_are_those_of_the_findings(five: Subject) -> None:
     expected = [100 * number for number in rate]
     assert rows(groups)["south"][column] == "{:.1f} % [{:.1f}, {:.1f}]".format(*expected)
     gap = [100 * number for number in view.gaps["equal opportunity"].interval]
-    assert rows(groups, 1)["true-positive rate"][0] == "{:.1f} [{:.1f}, {:.1f}]".format(*gap)
+    assert rows(groups, 1)["true-positive rate (equal opportunity)"][
+        0
+    ] == "{:.1f} [{:.1f}, {:.1f}]".format(*gap)
     assert set(rows(groups, 2)) == {"city", "land"}
     merits = np.mean([study.merits("qffl", seed) for seed in study.seeds], 0)
     worst = study.names("client")[int(merits.argmin())]
@@ -190,7 +192,7 @@ def test_settings_data_and_server_come_from_the_run(ditto: Subject) -> None:
     assert found["training runs"] == ["2 training runs (seeds 0, 1)"]
     assert f"torch {about['versions']['torch']}" in found["versions"][0]
     count = sum(leaf.numel() for leaf in subject.trial.params.values())
-    assert found["trained numbers"] == [f"{count} for each client"]
+    assert found["trained parameters"] == [f"{count} for each client"]
     assert rows(method(subject))["hyper-parameters"] == ["lam = 0.5"]
     assert "ICML 2021" in rows(method(subject))["described in"][0]
     facts = rows(data(subject))

@@ -12,7 +12,7 @@ from evenhand.page import numbers
 from evenhand.page.card.blocks import Block, Bullets, Paragraph, Section, Table
 from evenhand.page.card.subject import Subject
 from evenhand.page.comparison import TENTHS
-from evenhand.page.panels.groups import GAPS, OF_ALL_LABELS
+from evenhand.page.panels.groups import ABOUT, GAPS, OF_ALL_LABELS
 from evenhand.page.rates import extremes, rates
 from evenhand.studies.analysis.statistics import HEADINGS
 from evenhand.studies.analysis.writing import count_of
@@ -106,7 +106,7 @@ def _groups(subject: Subject, by: str) -> list[Block]:
             if rate == first and math.isnan(interval.low):
                 cells.append(_value(subject, own[name]))
             else:
-                unit = " %" if study.measure.percent else ""
+                unit = " %" if rate in ABOUT else study.measure.percent
                 cells.append(_percent(interval, unit))
         rows.append([name, *cells])
     positive = f", label {findings.positive}" if findings.positive and len(mine) > 1 else ""
@@ -123,7 +123,7 @@ def _groups(subject: Subject, by: str) -> list[Block]:
     }
     listed = [
         [
-            GAPS[kind][0],
+            _gap_name(kind),
             numbers.points(gaps[kind]),
             extremes(findings, found, by, subject.label, kind) or "-",
         ]
@@ -286,3 +286,11 @@ def _level(subject: Subject) -> str:
 
 def _percentile(share: int) -> str:
     return {0: "worst", 50: "median", 100: "best"}.get(share, f"{share} % are worse served")
+
+
+def _gap_name(kind: str) -> str:
+    """The rate that a gap is in, and what the literature calls the gap."""
+    if kind == "equalised odds":
+        return "the larger of these two (equalised odds)"
+    rate = GAPS[kind][0]
+    return rate if rate == kind else f"{rate} ({kind})"

@@ -163,7 +163,7 @@ def settings(subject: Subject) -> Section:
     local = {**spec.local, **subject.trial.method.local}
     rows = [
         ["network", str(spec.model.get("name", ""))],
-        ["trained numbers", _size(subject)],
+        ["trained parameters", _size(subject)],
         ["loss", spec.loss],
         ["rounds", str(spec.rounds)],
         ["local solver", _pairs({"solver": "sgd", **local})],
