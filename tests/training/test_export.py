@@ -238,7 +238,7 @@ def test_bad_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(eh.RunError, match="cannot write"):
         export(module, tmp_path / "file" / "m.pt2", x)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(ImportError, match=r"pip install 'evenhand\[onnx\]'"):
+    with pytest.raises(ImportError, match=r"pip install onnx .*evenhand\[onnx\]"):
         export(module, tmp_path / "m.onnx", x)
     assert export(module, tmp_path / "m.bin", x, format="torch").format == "torch"
 

@@ -40,10 +40,11 @@ def export(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write a trained model to a file that runs without evenhand: ONNX or torch.export.
+    """Write a trained model to a file that runs without evenhand.
 
-    RUN is the directory of a run or comparison that names its data and model. The file is loaded
-    and run; it is kept only if its outputs are those of the model. The number of samples is free.
+    RUN is the directory of a run or comparison that names its data and model. The file is ONNX or a
+    program of torch.export. It is loaded and run, and kept only if its outputs are those of the
+    model. The number of samples is free.
     Labels, features and version are stored in the file.
 
     \b

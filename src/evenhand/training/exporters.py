@@ -16,7 +16,10 @@ import torch
 from torch import Tensor
 
 ABOUT = "evenhand.json"  # the extra file with what a .pt2 file says about itself
-EXTRA = "ONNX files need the extra packages: pip install 'evenhand[onnx]'"
+EXTRA = (
+    "ONNX files need onnx, onnxscript and onnxruntime: pip install onnx onnxscript onnxruntime"
+    " (extra: evenhand[onnx])"
+)
 MISSING = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.:]+)'")
 RAISED = re.compile(
     r"The following call raised this error:\s*File \"[^\"]*\", line \d+, in (.*)\s+(.*)"
