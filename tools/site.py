@@ -31,7 +31,15 @@ ORDER = {
     "how-to": [
         *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
         *("tables", "data-sets", "partitions", "models", "metrics", "transformers"),
-        *("local-solvers", "callbacks", "predict", "scikit-learn", "gpu", "several-machines"),
+        *(
+            "local-solvers",
+            "callbacks",
+            "predict",
+            "export",
+            "scikit-learn",
+            "gpu",
+            "several-machines",
+        ),
         *("federation", "federation-security"),
         *("privacy", "deploy", "operate", "from-flower"),
     ],

@@ -105,10 +105,12 @@ if TYPE_CHECKING:
     from evenhand.model import Model
     from evenhand.page import figures
     from evenhand.page.audit import audit_page
+    from evenhand.page.card.writing import card
     from evenhand.page.report import report
     from evenhand.papers.reproduction import Reproduction, reproduce
     from evenhand.studies.audits.auditing import audit
     from evenhand.studies.entry import compare, load, sweep
+    from evenhand.studies.exporting import export
     from evenhand.studies.findings import Findings, analyse
     from evenhand.studies.runs.study import Study
     from evenhand.studies.runs.trained import TrainedModel
@@ -165,10 +167,12 @@ _HOME = {
     "metrics.thresholds": ["Thresholds"],
     "model": ["Model"],
     "page.audit": ["audit_page"],
+    "page.card.writing": ["card"],
     "page.report": ["report"],
     "papers.reproduction": ["Reproduction", "reproduce"],
     "studies.audits.auditing": ["audit"],
     "studies.entry": ["compare", "load", "sweep"],
+    "studies.exporting": ["export"],
     "studies.findings": ["Findings", "analyse"],
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
@@ -304,10 +308,12 @@ __all__ = [
     "audit_page",
     "benchmark",
     "benchmark_page",
+    "card",
     "compare",
     "datasets",
     "deal",
     "engines",
+    "export",
     "figures",
     "fit",
     "fit_many",

@@ -11,9 +11,11 @@ import click
 import evenhand
 from evenhand.cli.audit import audit
 from evenhand.cli.benchmark import benchmark
+from evenhand.cli.card import card
 from evenhand.cli.compare import compare
 from evenhand.cli.data import data
 from evenhand.cli.describe import describe
+from evenhand.cli.export import export
 from evenhand.cli.flower import flower
 from evenhand.cli.predict import predict
 from evenhand.cli.report import report
@@ -28,7 +30,7 @@ from evenhand.cli.verify import verify
 SECTIONS = {
     "Train and compare": ("run", "compare", "sweep", "resume"),
     "Look at results": ("report", "audit", "verify", "thresholds"),
-    "Use a trained model": ("predict",),
+    "Use a trained model": ("predict", "export", "card"),
     "Data and methods": ("data", "algorithms", "spec"),
     "Real federations": ("flower",),
     "Benchmarks and papers": ("benchmark", "reproduce"),
@@ -105,6 +107,8 @@ main.add_command(reproduce)
 main.add_command(verify)
 main.add_command(audit)
 main.add_command(thresholds)
+main.add_command(export)
+main.add_command(card)
 main.add_command(spec)
 main.add_command(data)
 data.add_command(describe)

@@ -95,7 +95,7 @@ class Directory:
         """Write the results."""
         self._describe(population, by_client)
         renew_run(self.path)
-        saved.write_method(result, self.folder, keep_checkpoint=True)
+        saved.write_method(result, self.folder, keep_checkpoint=True, module=self.module)
 
     def _describe(self, population: WeighedPopulation, by_client: bool) -> None:
         methods = {self.spec.methods[0].label: self.algorithm}

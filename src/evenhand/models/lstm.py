@@ -62,7 +62,7 @@ class LSTM(nn.Module):
         return x.transpose(0, 1)
 
     def _kernel(self, x: Tensor, weights: list[Tensor]) -> Tensor:
-        zero = x.new_zeros(self.layers, len(x), self.units)
+        zero = x.new_zeros(self.layers, x.shape[0], self.units)
         packed = _in_one_piece(weights) if x.is_cuda else weights
         # whether to keep values for backpropagation; there is no dropout to switch on
         kept = torch.is_grad_enabled()

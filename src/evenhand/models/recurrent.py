@@ -78,7 +78,7 @@ class WordLSTM(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         length = x.shape[1]
-        padding = (x == 0).cumprod(1).sum(1, keepdim=True)  # in front
+        padding = ((x != 0).cumsum(1) == 0).sum(1, keepdim=True)  # in front
         # words first, padding after them; the state after the last word is used
         words = x.gather(1, (torch.arange(length, device=x.device) + padding) % length)
         states = self.lstm(self.embedding(words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from evenhand.page.markup import table, text
 from evenhand.studies.runs.folds import unfolded
@@ -13,8 +13,17 @@ from evenhand.studies.specs.spec import Spec
 from evenhand.training.directory import PYTHON
 
 
-def reproduce(study: Study, command: str) -> str:
-    """Commands, specs, versions and machine."""
+class Recipe(NamedTuple):
+    """How to repeat training runs that share a spec."""
+
+    how: str  # a sentence
+    command: str  # "" if there is none
+    file: str  # the name of the spec's file
+    spec: str  # TOML
+
+
+def recipes(study: Study) -> list[Recipe]:
+    """How to repeat the runs of a study, a recipe for each spec."""
     federation = any("federation" in run for run in study.about)
     groups: dict[str, tuple[Spec, list[int]]] = {}
     for spec in study.specs:
@@ -27,7 +36,7 @@ def reproduce(study: Study, command: str) -> str:
             },
         )
         groups.setdefault(known.to_toml(), (spec, []))[1].append(spec.seed)
-    parts = []
+    found = []
     for number, (spec, seeds) in enumerate(groups.values(), start=1):
         several = len(seeds) > 1
         whole = (
@@ -39,22 +48,31 @@ def reproduce(study: Study, command: str) -> str:
         )
         name = "spec.toml" if len(groups) == 1 else f"spec-{number}.toml"
         line = f"evenhand compare {name} --no-reference" if several else f"evenhand run {name}"
-        how = (
-            f"<p>Save the spec below as <code>{name}</code> and"
-            f" run</p><pre><code>{text(line)}</code></pre>"
-        )
+        how = f"Save the spec below as {name} and run"
         if spec.data.get("name") == PYTHON:
-            how = (
-                "<p>A Python program trained its own model on its own data with these settings; run"
-                " it again.</p>"
+            how, line = (
+                "A Python program trained its own model on its own data with these settings; run"
+                " it again.",
+                "",
             )
         if federation:
-            how = (
-                "<p>A Flower app ran with these settings on nodes that keep their data; start it"
-                " again with a new directory.</p>"
+            how, line = (
+                "A Flower app ran with these settings on nodes that keep their data; start it"
+                " again with a new directory.",
+                "",
             )
+        found.append(Recipe(how, line, name, whole.to_toml()))
+    return found
+
+
+def reproduce(study: Study, command: str) -> str:
+    """Commands, specs, versions and machine."""
+    parts = []
+    for how, line, name, spec in recipes(study):
+        told = text(how).replace(name, f"<code>{name}</code>")
+        ran = f"<pre><code>{text(line)}</code></pre>" if line else ""
         parts.append(
-            f"{how}<details><summary>{name}</summary><pre><code>{text(whole.to_toml())}</code></pre></details>"
+            f"<p>{told}</p>{ran}<details><summary>{name}</summary><pre><code>{text(spec)}</code></pre></details>"
         )
     if command:
         parts.append(f"<p>This report was made with</p><pre><code>{text(command)}</code></pre>")

@@ -30,7 +30,7 @@ def heading(study: Study) -> str:
 
 def learned(study: Study, prefix: str = "") -> str:
     """HTML; empty if runs do not record it."""
-    rows = {label: row for label in study.labels if (row := _row(study, label))}
+    rows = {label: row for label in study.labels if (row := row_of(study, label))}
     if not rows:
         return ""
     federations = _federations(study)
@@ -75,10 +75,16 @@ def _classifies(study: Study) -> bool:
     return "correct" in tally or not tally
 
 
-def _row(study: Study, label: str) -> list[str]:
+def row_of(study: Study, label: str) -> list[str]:
+    """What the server sees of one client with a method; [] if runs do not record it."""
     trial = study.trials[label, study.seeds[0]]
-    run = dict(zip(study.directories, study.about, strict=True)).get(trial.folder.parent, {})
-    known = run.get("server", {}).get(trial.folder.name)
+    runs = dict(zip(study.directories, study.about, strict=True))
+    if trial.folder in runs:  # a run of one method has its files in the directory itself
+        run = runs[trial.folder]
+        known = next(iter(run.get("server", {}).values()), None)
+    else:
+        run = runs.get(trial.folder.parent, {})
+        known = run.get("server", {}).get(trial.folder.name)
     if known is None:
         return []
     by_client = "federation" in run and trial.by_client

@@ -24,6 +24,7 @@ its one method into the directory itself.
         weights.safetensors    the same at every evaluated round
         model.safetensors  the trained model
         personal.safetensors   each client's own model, for methods that have them
+        adapter/           the trained adapter in PEFT's own form, for models of PEFT
         manifest.json      SHA-256 and size of these files; written last
         checkpoint.safetensors for resuming
 """
@@ -50,11 +51,13 @@ from evenhand.local import described_solver
 from evenhand.metrics.metric import Metric, named_metrics
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
+from evenhand.training import adapters
 from evenhand.training.by_row import predictions_of, samples_of
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.ending import about_ending
 from evenhand.training.manifest import MANIFEST, Owner, seal
 from evenhand.training.outcome import Outcome
+from evenhand.training.predicting import filled
 from evenhand.training.provenance import ABOUT as ABOUT
 from evenhand.training.provenance import PACKAGES, begun_at, place_of
 from evenhand.training.settings import Settings
@@ -83,6 +86,7 @@ METHOD_FILES = (
     THRESHOLDS,
     PREDICTIONS,
     ENDING,
+    *adapters.FILES,
 )
 PYTHON = "python"  # the name of data that came from a Python program
 
@@ -125,7 +129,8 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, {**about, **begun_at(directory)})
     write_samples(federation, directory)
-    _write_method(result, directory, federation if settings.keep_predictions else None)
+    kept = federation if settings.keep_predictions else None
+    write_files(result, directory, kept, module)
     owner = Owner.of(about, label_of(method["name"]))
     seal(directory, (*RUN_FILES, *METHOD_FILES), owner)
 
@@ -260,18 +265,24 @@ def write_method(
     folder: Path,
     keep_checkpoint: bool = False,
     predicted: Population | None = None,
+    module: nn.Module | None = None,
 ) -> None:
     """Write a finished method; its manifest comes last, because it marks the method as finished.
 
-    ``predicted``: the samples, to write the predictions by row as well.
+    Args:
+        predicted: the samples, to write the predictions by row as well.
+        module: the network, whose adapter is written in PEFT's own form if it has one.
     """
-    _write_method(result, folder, predicted)
+    write_files(result, folder, predicted, module)
     seal(folder, METHOD_FILES, Owner.of(read_json(folder.parent / ABOUT), folder.name))
     if not keep_checkpoint:
         (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
-def _write_method(result: Outcome, folder: Path, predicted: Population | None) -> None:
+def write_files(
+    result: Outcome, folder: Path, predicted: Population | None, module: nn.Module | None
+) -> None:
+    """Write the files of a finished method, except the manifest."""
     (folder / MANIFEST).unlink(missing_ok=True)  # not finished while it is being written
     files.write_rows(folder / HISTORY, result.history_rows)
     files.write_tensors(folder / MODEL, dict(result.params))
@@ -284,6 +295,8 @@ def _write_method(result: Outcome, folder: Path, predicted: Population | None) -
                 for client, own in enumerate(result.personal)
             },
         )
+    if module is not None and adapters.is_adapted(module):
+        adapters.save_adapter(filled(module, result.params), folder / adapters.ADAPTER)
     if result.certificate is not None:
         value, gap = float(result.certificate.value), float(result.certificate.gap)
         files.write_json(

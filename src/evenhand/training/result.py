@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -17,6 +17,9 @@ from evenhand.training.places import alone
 
 if TYPE_CHECKING:
     from evenhand.data.tables.encoding import Encoding
+    from evenhand.training.exporting import Exported
+
+EXAMPLES = 3  # samples to trace a network with
 
 
 @dataclass(frozen=True)
@@ -58,15 +61,61 @@ class Result(Outcome):
         data = None if self.origin is None else self.origin.federation
         return data.encoding if isinstance(data, Federation) else None
 
+    def export(
+        self,
+        path: str | Path,
+        *,
+        format: str | None = None,
+        client: str | int | None = None,
+        example: Any = None,
+    ) -> Exported:
+        """Write the trained network to a file that runs without evenhand, and check the file: it is
+        loaded, and its outputs are compared with the network's.
+
+        Args:
+            path: the file: .pt2 for ``torch.export``, .onnx for ONNX.
+            format: "torch" or "onnx", if the suffix does not say it.
+            client: name or number of the client whose own model is meant, as in :meth:`module`.
+            example: samples as the network takes them: a tensor (N, ...), or a dict or tuple of
+                such tensors. By default some of the run's own. The number of samples stays free in
+                the file, other sizes do not.
+        """
+        from evenhand.training.exporting import described, export
+
+        network, origin = self.module(client), self._known()
+        return export(
+            network,
+            path,
+            origin.federation.probe(EXAMPLES).x if example is None else example,
+            format=format,
+            output=origin.settings.output,
+            about=described(self, repr(self.algorithm), client, origin.federation),
+        )
+
+    def save_adapter(self, directory: str | Path, *, client: str | int | None = None) -> Path:
+        """Write the trained adapter of a PEFT model in PEFT's own form, which
+        ``PeftModel.from_pretrained(base, directory)`` loads.
+
+        Args:
+            client: name or number of the client whose own adapter is meant, as in :meth:`module`.
+        """
+        from evenhand.training.adapters import save_adapter
+
+        return save_adapter(self.module(client), Path(directory))
+
+    def _known(self) -> Origin:
+        if self.origin is None:
+            raise RunError("only a result of fit or fit_many can be saved; this one is neither")
+        return self.origin
+
     def save(self, directory: str | Path) -> Path:
         """Write a run directory that ``evenhand.load`` and ``evenhand.report`` can read.
 
         Not needed after ``fit(..., out=directory)``. A directory with another run is refused.
         """
-        if self.origin is None:
-            raise RunError("only a result of fit or fit_many can be saved; this one is neither")
+        origin = self._known()
         with alone(directory):
-            write_run(self, self.origin, Path(directory))
+            write_run(self, origin, Path(directory))
         return Path(directory)
 
     def recorded(self, origin: Origin, out: str | Path | None) -> Result:

@@ -181,7 +181,8 @@ def execute(ready: Ready, directory: Path, watch: Callable[[Method], Progress]) 
             progress=watch(method),
             hooks=ready.hooks(method, folder),
         )
-        write_method(result, folder, predicted=_kept(ready.federation, settings))
+        kept = _kept(ready.federation, settings)
+        write_method(result, folder, predicted=kept, module=ready.module)
 
 
 def _kept(federation: Federation, settings: Settings) -> Federation | None:
@@ -243,5 +244,6 @@ def execute_together(
         progress=progress,
         resume=True,
     ):
-        write_method(result, pairs[number][2], predicted=_kept(first.federation, settings))
+        kept = _kept(first.federation, settings)
+        write_method(result, pairs[number][2], predicted=kept, module=first.module)
         finished += 1
