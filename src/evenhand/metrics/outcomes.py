@@ -1,4 +1,4 @@
-"""Results per sample: value and loss and, for a classifier, prediction and score."""
+"""Results per sample: value, loss and, for a classifier, prediction and score."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand import tree
+from evenhand import losses, tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.tallies import BLOCK, correct, predictions, scores
+from evenhand.metrics.tallies import BLOCK, regresses, scores
 from evenhand.model import Model
+from evenhand.targets import predictions
 from evenhand.tree import Tree
 
 Outcomes = dict[str, NDArray[Any]]  # (N,) by name
@@ -23,9 +24,11 @@ def sample_outcomes(
 ) -> Outcomes:
     """Results of a model for each sample.
 
-    "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
-    "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one.
+    "value" is 1 or 0 for a correct or wrong class or level, with several labels the share of them
+    that is right, for a regression the squared error, and for a user's own loss without classes
+    that loss. "loss" is the loss, where it is not the value. A classifier adds "prediction" (the
+    number of classes if there is none) and "score": with two classes the probability of class 1,
+    with more the confidence in the predicted one.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -57,16 +60,18 @@ def sample_outcomes(
 def sample_values(
     model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
 ) -> NDArray[np.float64]:
-    """(N,) 1 or 0 for a correct or wrong class; for a regression, the loss."""
+    """(N,) the "value" of each sample, see :func:`sample_outcomes`."""
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 
 def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
-    if not model.classifies:
-        return {"value": loss}
-    found = {"value": correct(output, y).double(), "loss": loss}
-    if y.ndim == 1 and output.ndim <= 2:
+    if model.target.kind == "number":
+        if model.loss_function is losses.mse or not regresses(model):
+            return {"value": loss}
+        return {"value": losses.mse(output, y).double(), "loss": loss}
+    found = {"value": model.target.right(output, y), "loss": loss}
+    if model.classifies:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())
     return found

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from evenhand.data.population import Population
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.tallies import Tally
+from evenhand.metrics.tallies import Tally, accuracy_of
 
 Row = dict[str, Any]
 Columns = dict[str, Any]  # equally long arrays or lists, by name
@@ -22,12 +22,13 @@ Floats = NDArray[np.float64]
 def score_columns(tally: Tally, population: Population) -> Columns:
     """Columns of a table with a row for each client, group and team, from all tallies.
 
-    A plain tally gives accuracy (NaN without a classifier) and loss. A full one adds, for a
-    classifier, balanced accuracy, precision and recall (of class 1; with more classes, their mean
-    over the classes with samples, where a class that is never predicted has precision 0),
-    specificity and auc for two classes, brier and calibration_error (NaN without probabilities);
-    for a regression, rmse and mae. A client without samples has a count of 0 and NaN scores; a team
-    pools the samples of its clients. If only sums over clients are known, one row for everyone
+    A plain tally gives accuracy (the mean share of a sample's labels that are right, if it has
+    several; NaN for a regression) and loss. A full one adds, for a classifier, balanced accuracy,
+    precision and recall (of class 1; with more classes, their mean over the classes with samples,
+    where a class that is never predicted has precision 0), specificity and auc for two classes,
+    brier and calibration_error (NaN without probabilities); for a regression, rmse and mae, and mse
+    where the loss is another error. A client without samples has a count of 0 and NaN scores; a
+    team pools the samples of its clients. If only sums over clients are known, one row for everyone
     replaces the rows of clients and teams.
     """
     by_client = len(tally["count"]) == population.clients
@@ -65,7 +66,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         "team": teams + [""] * sum(sizes[1:]),
         "train_count": _train_counts(population, by_client),
         "count": score(lambda count: count, "count").astype(np.int64),
-        "accuracy": score(_mean, "correct", "count"),
+        "accuracy": score(_mean, accuracy_of(tally), "count"),
         "loss": score(_mean, "loss", "count"),
     }
     if "confusion" in tally:
@@ -83,7 +84,9 @@ def score_columns(tally: Tally, population: Population) -> Columns:
             lambda counts, sums, _: calibration.calibration_error(counts, sums), *needed
         )
     if "absolute" in tally:
-        columns["rmse"] = np.sqrt(columns["loss"])
+        if "squared" in tally:
+            columns["mse"] = score(_mean, "squared", "count")
+        columns["rmse"] = np.sqrt(columns["mse" if "squared" in tally else "loss"])
         columns["mae"] = score(_mean, "absolute", "count")
     return columns
 

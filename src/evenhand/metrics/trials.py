@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from evenhand.errors import require
 from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
-from evenhand.metrics.influence import effective_counts
+from evenhand.metrics.influence import effective_counts, relative_spread
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 
@@ -81,22 +81,26 @@ def trials(
     level: float = 0.95,
     seed: int = 0,
     whole: bool = True,
+    shares: bool = False,
 ) -> Trials:
     """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
     See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
-    share, see :mod:`evenhand.metrics.influence`.
+    share, see :mod:`evenhand.metrics.influence`. ``shares``: whether values are shares themselves.
     """
+    spread = [relative_spread(v, client, clients) if shares else None for v in values.T]
     one = [
         merit_intervals(
-            np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed
+            np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed, d
         )
-        if whole
+        if whole or shares
         else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
-        for v in values.T
+        for v, d in zip(values.T, spread, strict=True)
     ]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
     rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared)
+    if shares:
+        reach = np.sqrt(np.array(spread, np.float64))
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}

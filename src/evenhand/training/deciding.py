@@ -15,9 +15,10 @@ from torch import Tensor, nn
 from evenhand.errors import require, require_choice, require_kind
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
-from evenhand.metrics.tallies import BLOCK, decided, predictions
+from evenhand.metrics.tallies import BLOCK, decided
 from evenhand.metrics.threshold_search import BY, find_thresholds, notion_of
 from evenhand.metrics.thresholds import Thresholds, codes_of
+from evenhand.targets import Target, predictions
 
 Ints = NDArray[np.int64]
 T = TypeVar("T")
@@ -38,6 +39,8 @@ class Trained(Protocol):
     def counts(self) -> Counts | None: ...
     @property
     def scored(self) -> Mapping[str, Any]: ...
+    @property
+    def target(self) -> Target | None: ...
     @property
     def judged_on(self) -> str: ...
     @property
@@ -151,7 +154,7 @@ class Deciding:
             module: the network, for a result that was read from a directory.
             seed: of the random numbers of randomised thresholds; None draws new ones.
         """
-        require("correct" in self.tally, "predict is for classifiers; this run is a regression")
+        _require_classifier(self, "predict is")
         network = _network(self, module)
         inputs = torch.as_tensor(x)
         whole = [(self.params, torch.arange(len(inputs)))]
@@ -179,6 +182,16 @@ class Deciding:
         return self.decision.predict(score, of, seed)
 
 
+def _require_classifier(given: Trained, what: str) -> None:
+    """Raise a ValueError unless one class is predicted for each sample."""
+    # runs of earlier versions do not say what they predict
+    before = "class" if "correct" in given.tally else "number"
+    kind = before if given.target is None else given.target.kind
+    other = {"number": "is a regression", "ordinal": "predicts levels"}
+    does = other.get(kind, "predicts several labels per sample")
+    require(kind == "class", "{} for classifiers; this run {}", what, does)
+
+
 def _network(given: Trained, module: nn.Module | None) -> nn.Module:
     """The network to put trained parameters into: the one given, or the one that was trained."""
     network = module if module is not None else given.network
@@ -199,7 +212,7 @@ def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int6
     """What thresholds are found on, and the score histograms (n, A, 2, BINS) to find and judge
     them."""
     tally = given.tally
-    require("correct" in tally, "thresholds are for classifiers; this run is a regression")
+    _require_classifier(given, "thresholds are")
     classes = tally["confusion"].shape[2] if "confusion" in tally else 0
     require(
         classes == 2,

@@ -23,7 +23,7 @@ from evenhand.metrics.client_sums import NAMES, from_client_sums
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
 from evenhand.metrics.round_gaps import round_gaps
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tallies import Tally, dense
+from evenhand.metrics.tallies import Tally, accuracy_of, dense
 from evenhand.model import Model
 from evenhand.training.outcome import Floats
 from evenhand.training.result import Result
@@ -84,6 +84,7 @@ class Judge:
             weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
             judged_on="test" if self.part == "test" else "training",
             scored=self.scored(state, rounds, tally, validated),
+            target=self.model.target,
         )
 
     def scored(
@@ -128,7 +129,7 @@ class Judge:
             return {"loss": math.nan}
         if not self.work.by_client:
             return {**from_client_sums(replies.total), **_gaps(replies)}
-        numbers = over_clients(replies.each, self.model.classifies)
+        numbers = over_clients(replies.each)
         return {name: float(value) for name, value in numbers.items()} | _gaps(replies)
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
@@ -264,17 +265,18 @@ def _split_off(tally: Tally) -> dict[str, float]:
     return {name: value for name, value in found.items() if name != "loss"}
 
 
-def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Return loss, accuracy over clients and accuracy of the worst group.
+def over_clients(each: Tree) -> dict[str, Floats]:
+    """Return the loss and, where there is one, accuracy over clients and of the worst group.
 
     ``each`` has the clients' plain tallies (..., K, A); the metrics are (...), one per run.
     """
     sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
-    if not classifies:
+    name = accuracy_of(each)
+    if not name:
         return found
-    found |= summaries(sums["correct"] / sums["count"])
-    right, count = (each[key].sum(-2).cpu().numpy() for key in ("correct", "count"))  # (..., A)
+    found |= summaries(sums[name] / sums["count"])
+    right, count = (each[key].sum(-2).cpu().numpy() for key in (name, "count"))  # (..., A)
     if count.shape[-1] > 1:
         served = np.divide(right, count, out=np.ones(count.shape), where=count > 0)
         found["worst_group"] = served.min(-1)

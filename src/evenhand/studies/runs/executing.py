@@ -88,6 +88,7 @@ class Ready(NamedTuple):
         )
         model = self.model(first)
         about["engine"] = type(self.engine(model)).__name__.lower()
+        about["predicts"] = model.target.to_json()
         if callable(self.given.get("loss")):
             about["classifies"] = model.classifies
         return about

@@ -18,6 +18,7 @@ from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import read_tensors
 from evenhand.studies.runs.contents import read_thresholds
 from evenhand.studies.specs.method import Method
+from evenhand.targets import Target
 from evenhand.training.deciding import Deciding
 from evenhand.training.directory import MODEL, PERSONAL, THRESHOLDS
 from evenhand.training.manifest import Sealed, drop, renew
@@ -48,7 +49,8 @@ class Trial(Deciding):
     counts: Counts | None = field(default=None, repr=False)
     # (n, A, ...) the sums behind the scores, see metrics.tallies
     tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
+    # (N,) of each test sample: 1 or 0 for right or wrong, a share of its labels, or its squared
+    # error
     values: Floats | None = field(default=None, repr=False)
     sample_client: Ints | None = field(
         default=None, repr=False
@@ -71,6 +73,7 @@ class Trial(Deciding):
     # the run whose thresholds predictions use, if there are any; None if they use `chosen`
     run: Path | None = field(default=None, repr=False)
     chosen: Thresholds | None = None
+    target: Target | None = None  # what the model predicts; None for runs of earlier versions
 
     @cached_property
     def decision(self) -> Thresholds | None:
