@@ -63,6 +63,8 @@ class Model:
         # whether training draws random numbers (dropout); set by check()
         self.stochastic = False
         self.precision = "fp32"  # of matrix products; see with_precision
+        # what else is evaluated, see evenhand.metrics.measuring
+        self.metrics: tuple[Any, ...] = ()
 
     @property
     def classifies(self) -> bool:

@@ -118,7 +118,7 @@ def test_regression_has_losses_and_no_accuracy() -> None:
         [{"x": np.ones((4, 2)), "y": np.full(4, 0.5)}, {"x": np.zeros((2, 2)), "y": np.zeros(2)}]
     )
     result = eh.fit(torch.nn.Linear(2, 1), fed, eh.FedAvg(), loss="mse", rounds=2)
-    assert all(math.isnan(row["accuracy"]) for row in result.score_rows)
+    assert "accuracy" not in result.score_columns
     assert all(row["loss"] >= 0 for row in result.score_rows)
     assert "mean" not in result.history_rows[-1]
 
@@ -141,9 +141,8 @@ def test_a_single_output_of_a_users_own_loss_is_not_taken_for_a_class() -> None:
         [{"x": np.array([[-1.0], [1.0]] * 4), "y": np.array([0, 1] * 4)}]
     )
     module = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Sigmoid())
-    assert math.isnan(
-        eh.fit(module, fed, eh.FedAvg(), loss=on_probabilities, rounds=1).summary["mean"]
-    )
+    result = eh.fit(module, fed, eh.FedAvg(), loss=on_probabilities, rounds=1)
+    assert "accuracy" not in result.score_columns
 
 
 def test_whole_numbers_are_no_classes_for_a_users_own_loss() -> None:
@@ -153,8 +152,18 @@ def test_whole_numbers_are_no_classes_for_a_users_own_loss() -> None:
     fed = eh.Federation.from_arrays(
         [{"x": np.ones((4, 2)), "y": np.array([20.0, 30.0, 40.0, 90.0])}]
     )
-    assert math.isnan(
-        eh.fit(torch.nn.Linear(2, 1), fed, eh.FedAvg(), loss=absolute, rounds=1).summary["mean"]
+    result = eh.fit(torch.nn.Linear(2, 1), fed, eh.FedAvg(), loss=absolute, rounds=1)
+    assert "accuracy" not in result.score_columns
+
+
+def test_the_summary_of_a_regression_is_that_of_its_losses_and_the_worst_are_the_largest() -> None:
+    fed = eh.Federation.from_arrays(
+        [{"x": np.zeros((1, 1)), "y": np.array([y])} for y in (1.0, 2.0, 3.0)]
+    )
+    module = torch.nn.Linear(1, 1, bias=False)  # always 0, so that losses are 1, 4 and 9
+    summary = eh.fit(module, fed, eh.FedAvg(), loss="mse", rounds=1).summary
+    assert summary == pytest.approx(
+        {"mean": 14 / 3, "worst10": 9, "best10": 1, "worst": 9, "std": np.std([1, 4, 9])}
     )
 
 

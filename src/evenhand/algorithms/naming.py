@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 from evenhand.algorithm import Algorithm
@@ -87,29 +88,34 @@ def label_of(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-def imported(name: str) -> type[Algorithm]:
-    """Import the class of a user's own method, ``mypackage:MyMethod``.
+def imported_module(name: str, what: str) -> ModuleType:
+    """Import the module of a user's own method or metric, ``mypackage:name``.
 
-    The module must be installed, or in the current directory.
+    The module must be installed, or in the current directory. ``what``: "method" or "metric".
     """
-    where, _, kind = name.partition(":")
+    where = name.partition(":")[0]
     if os.getcwd() not in sys.path:
         sys.path.append(
             os.getcwd()
         )  # at the end, so that a file here cannot hide an installed package
     importlib.invalidate_caches()
     try:
-        module = importlib.import_module(where)
+        return importlib.import_module(where)
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and f"{where}.".startswith(f"{error.name}."):
             raise SpecError(
-                f"there is no module {error.name!r} for the method {name!r}; start evenhand in the"
+                f"there is no module {error.name!r} for the {what} {name!r}; start evenhand in the"
                 " directory that contains it, or install it"
             ) from None
         raise SpecError(
-            f"the module of the method {name!r} cannot be imported: {type(error).__name__}:"
+            f"the module of the {what} {name!r} cannot be imported: {type(error).__name__}:"
             f" {first_line(error)}"
         ) from error
+
+
+def imported(name: str) -> type[Algorithm]:
+    """Import the class of a user's own method, ``mypackage:MyMethod``."""
+    module, (where, _, kind) = imported_module(name, "method"), name.partition(":")
     found = getattr(module, kind, None)
     if isinstance(found, type) and issubclass(found, Algorithm):
         return found

@@ -237,6 +237,13 @@ def spec_options(
             help="Of matrix products; tf32 and bf16 are faster on many GPUs.  [default: fp32]",
         ),
         click.option(
+            "--metric",
+            "metrics",
+            multiple=True,
+            metavar="NAME=MODULE:FUNCTION",
+            help="Also evaluate your own metric.",
+        ),
+        click.option(
             "--out",
             type=click.Path(file_okay=False, path_type=Path),
             help="The run directory.  [default: runs/NAME]",
@@ -264,13 +271,14 @@ def planned(
     engine: str | None,
     device: str | None,
     precision: str | None,
+    metrics: tuple[str, ...] = (),
     **source: Any,
 ) -> Spec:
     """The spec for these options."""
     import dataclasses
 
     from evenhand.errors import SpecError
-    from evenhand.studies.specs.parsing import parse_method, parse_table
+    from evenhand.studies.specs.parsing import parse_method, parse_metric, parse_table
     from evenhand.studies.specs.spec import Spec
 
     if spec and table_ending(spec.name):
@@ -304,6 +312,7 @@ def planned(
     given |= {
         "model": parse_table(model) if model else None,
         "data": {**plan.data, "clients": clients} if clients else None,
+        "metrics": {**plan.metrics, **dict(map(parse_metric, metrics))} if metrics else None,
     }
     return dataclasses.replace(
         plan, **{key: value for key, value in given.items() if value is not None}

@@ -130,7 +130,7 @@ class _Judge:
     ) -> None:
         self.work, self._model, self._samples = work, model, samples
         self._form = Reply()
-        self._replayed = replayed(self._stacked)
+        self._replayed = replayed(self._stacked) if work.traceable else self._stacked
         self.times = 0  # that all clients were evaluated
 
     def __call__(self, shared: Tree, index: Tensor) -> Reply:
@@ -146,7 +146,11 @@ class _Judge:
             }
             parts.append(
                 {
-                    name: Addend(v["value"].expand(runs, -1), v.get("place"), addends[name].shape)
+                    name: Addend(
+                        v["value"].expand(runs, *v["value"].shape[1:]),
+                        v.get("place"),
+                        addends[name].shape,
+                    )
                     for name, v in found.items()
                 }
             )
@@ -190,7 +194,8 @@ class _Sums:
 
     def add(self, kind: str, addends: Mapping[str, Addend], cell: Tensor, cells: int) -> None:
         for name, addend in addends.items():
-            if addend.value.is_cuda and addend.place is None and kind == "each":
+            plain = addend.place is None and not addend.shape
+            if addend.value.is_cuda and plain and kind == "each":
                 self._waiting[kind].setdefault(name, []).append(addend.value)
                 continue
             if name not in self._tables[kind]:
@@ -199,7 +204,7 @@ class _Sums:
                 )
             first = torch.arange(self._runs)[:, None] * cells  # (R, 1) of each run
             place = None if addend.place is None else addend.place.flatten()
-            Addend(addend.value.flatten(), place, addend.shape).add_to(
+            Addend(addend.value.flatten(0, 1), place, addend.shape).add_to(
                 self._tables[kind][name], (first + cell).flatten()
             )
 

@@ -74,9 +74,10 @@ class Prepared:
         # the variables where they start, and their step sizes
         self.start = batching.replayed(batching.map(start))
         self.step = batching.replayed(step, often=True)  # one step, in place
-        self.reply = batching.replayed(replies, often=True)  # stacked
-        # the same with sums instead of rows, for clients of one run
-        self.summed_reply = batching.replayed(with_sums, often=True)
+        self.reply, self.summed_reply = replies, with_sums  # stacked; of one run, with sums
+        if work.traceable:
+            self.reply = batching.replayed(replies, often=True)
+            self.summed_reply = batching.replayed(with_sums, often=True)
 
     def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
         """Find out from one client's reply whether replies read the client's data."""

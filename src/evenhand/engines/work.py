@@ -13,6 +13,7 @@ from evenhand.data.samples import Batch
 from evenhand.local import LocalSolver
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums
+from evenhand.metrics.measuring import Measured
 from evenhand.metrics.tallies import MOST_CELLS, judge, tally
 from evenhand.model import Model
 from evenhand.tree import Tree
@@ -55,6 +56,10 @@ class Work(Protocol):
     def whole_data(self) -> bool:
         """Whether the objective needs all of the client's data, in batch.whole."""
 
+    @property
+    def traceable(self) -> bool:
+        """Whether the reply is made of torch's operations alone, so that they can be replayed."""
+
     def first_memory(self, params: Tree) -> Memory:
         """A client's memory before its first round."""
 
@@ -80,6 +85,7 @@ class Train:
     algorithm: Algorithm
     local: LocalSolver
     part: str = "train"
+    traceable: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
     groups: ClassVar[int] = 0
     name: ClassVar[str] = "train"
@@ -138,6 +144,7 @@ class Ask(_Looking):
     algorithm: Algorithm
     part: str = "train"
     moment: str = "before"
+    traceable: ClassVar[bool] = True
     pooled: ClassVar[bool] = False
     groups: ClassVar[int] = 0
     name: ClassVar[str] = "survey"
@@ -170,6 +177,7 @@ class Evaluate(_Looking):
             clients, see :mod:`evenhand.metrics.client_sums`.
         by_label: add to a plain tally what the gaps between groups need; it has an effect only for
             two classes and at least two groups.
+        metrics: what else to evaluate.
     """
 
     algorithm: Algorithm
@@ -179,6 +187,7 @@ class Evaluate(_Looking):
     clients: int = 1
     by_client: bool = True
     by_label: bool = False
+    metrics: tuple[Measured, ...] = ()
     name: ClassVar[str] = "evaluate"
     must_be_finite: ClassVar[bool] = False
 
@@ -189,10 +198,14 @@ class Evaluate(_Looking):
         self, model: Model, start: Tree, end: Tree, data: Batch, task: Task, memory: Memory
     ) -> tuple[Reply, Memory]:
         params = self.algorithm.deployed(task.shared, memory)
-        found = tally(model, params, data, self.groups, self.full, self._labelled)
+        found = tally(model, params, data, self.groups, self.full, self._labelled, self.metrics)
         if not self.by_client:
             return Reply(found | client_sums(found)), memory
         return self._divided(found, {name: sums[0].numel() for name, sums in found.items()}), memory
+
+    @property
+    def traceable(self) -> bool:
+        return not self.metrics  # a user's function may do anything
 
     @property
     def pooled(self) -> bool:
@@ -201,7 +214,7 @@ class Evaluate(_Looking):
 
     def by_sample(self, model: Model, task: Task, batch: Batch) -> Reply:
         params = self.algorithm.deployed(task.shared, {})
-        found = judge(model, params, batch, self.full, self._labelled)
+        found = judge(model, params, batch, self.full, self._labelled, self.metrics)
         return self._divided(found, {name: addend.size for name, addend in found.items()})
 
     @property

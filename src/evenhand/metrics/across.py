@@ -26,7 +26,16 @@ from statistics import NormalDist
 import numpy as np
 
 from evenhand.errors import require, require_choice, require_number, require_whole
-from evenhand.metrics.client_values import LEANING, Accuracies, Clients, Ends, Errors, Floats, Ints
+from evenhand.metrics.client_values import (
+    LEANING,
+    Accuracies,
+    Clients,
+    Ends,
+    Errors,
+    Floats,
+    Ints,
+    Means,
+)
 from evenhand.metrics.posterior import posterior
 from evenhand.metrics.spread import SPREAD, best, tenth, worst
 from evenhand.metrics.uncertainty import OVER, Interval
@@ -128,6 +137,26 @@ def merit_intervals(
     lean = LEANING * float(square @ square) / max(1, len(m))
     relative = (float(spread.sum()) + 2 * lean) / (below + lean) if len(m) else math.nan
     return _intervals(Errors(square, m, relative), over, draws, level, seed)
+
+
+def mean_intervals(
+    values: Floats,
+    client: Ints,
+    clients: int,
+    over: str = "samples",
+    draws: int = 1000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> dict[str, Interval]:
+    """Metrics across clients of the means of real numbers, from the value (N,) and the client (N,)
+    of each sample; larger is better."""
+    samples, total, square = (
+        np.bincount(client, weights=weights, minlength=clients)
+        for weights in (None, values, values**2)
+    )
+    kept = samples > 0
+    sums = (samples[kept].astype(np.int64), total[kept], square[kept])
+    return _intervals(Means.of(*sums), over, draws, level, seed)
 
 
 def _intervals(

@@ -1,4 +1,4 @@
-"""What test samples reveal about clients' true merits: accuracies and squared errors."""
+"""What test samples reveal about clients' true merits: accuracies, squared errors, other means."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.metrics.posterior import Observations, Shares, Squares
+from evenhand.metrics.posterior import Normals, Observations, Shares, Squares
 from evenhand.metrics.spread import pooled
 from evenhand.metrics.uncertainty import score_interval
 
@@ -215,3 +215,82 @@ class Errors:
 
         equal = rng.standard_gamma(self.shape, (1000, len(self.shape))) / self.shape
         return bool((spread(equal) >= spread(self.square)).mean() >= miss)
+
+
+@dataclass(frozen=True)
+class Means:
+    """Means of real numbers, with errors that are nearly normal."""
+
+    merit: Floats  # (n,)
+    samples: Ints
+    deviation: Floats  # (n,) standard deviations of single values
+
+    @classmethod
+    def of(cls, samples: Ints, total: Floats, square: Floats) -> Means:
+        """From sums of values and of their squares.
+
+        A client's variance leans on that within all clients, as if ``LEANING`` samples had it. To
+        the latter, one sample more is added that is as far from its client's mean as all values are
+        from theirs: samples that agree do not prove that all would.
+        """
+        mean = total / samples
+        apart = np.maximum(square - samples * mean**2, 0.0)
+        pooled = float(apart.sum() + _typical(samples, total, square)) / (
+            max(1, int((samples - 1).sum())) + 1
+        )
+        variance = (apart + LEANING * pooled) / (samples - 1 + LEANING)
+        return cls(mean, samples, np.sqrt(variance))
+
+    @property
+    def total(self) -> float:
+        return float(pooled(self.merit, self.samples))
+
+    @property
+    def error(self) -> Floats:
+        return np.asarray(self.deviation / np.sqrt(self.samples))
+
+    @property
+    def possible(self) -> Ends:
+        return -math.inf, math.inf
+
+    @property
+    def observed(self) -> Observations:
+        return Normals(self.merit, self.error)
+
+    def of_truth(self, drawn: Floats) -> Floats:
+        return drawn
+
+    def bounds(self, miss: float) -> tuple[Floats, Floats]:
+        from scipy.special import stdtrit
+
+        half = -stdtrit(self.samples - 1 + LEANING, miss) * self.error
+        return self.merit - half, self.merit + half
+
+    def mean(self, level: float) -> Ends:
+        return self._weighted(np.full(len(self.samples), 1 / len(self.samples)), level)
+
+    def together(self, level: float) -> Ends:
+        return self._weighted(self.samples / self.samples.sum(), level)
+
+    def _weighted(self, weight: Floats, level: float) -> Ends:
+        z = NormalDist().inv_cdf((1 + level) / 2)
+        return self.around(float(weight @ self.merit), weight, 0.0, z)
+
+    def around(self, mean: float, weight: Floats, half: float, z: float) -> Ends:
+        half = max(half, z * math.sqrt(float((weight**2 * self.error**2).sum())))
+        return mean - half, mean + half
+
+    def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
+        """Cochran's statistic."""
+        from scipy.special import chdtrc
+
+        weight = 1 / self.error**2
+        middle = float(weight @ self.merit / weight.sum())
+        return bool(chdtrc(len(weight) - 1, float(weight @ (self.merit - middle) ** 2)) >= miss)
+
+
+def _typical(samples: Ints, total: Floats, square: Floats) -> float:
+    """The variance of all values together; a tiny one if all are equal."""
+    count = float(samples.sum())
+    mean, mean_square = float(total.sum()) / count, float(square.sum()) / count
+    return max(mean_square - mean**2, 1e-12 * mean_square, 1e-300)

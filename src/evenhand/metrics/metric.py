@@ -24,7 +24,7 @@ TAKEN = frozenset(
         *("mae", "error", "shared_accuracy", "shared_loss", "round", "lr", "asked", "answered"),
         *("left_out", "void", "scores_after", "mean", "worst10", "best10", "worst", "std"),
         *("worst_group", "method", "seed", "client", "group", "samples", "statistic", "label"),
-        *("value", "prediction", "score", "guess", "correct", "best", "better"),
+        *("value", "prediction", "score", "guess", "correct", "best", "better", "mse"),
     )
 )
 

@@ -1,4 +1,4 @@
-"""Results per sample: value, loss and, for a classifier, prediction and score."""
+"""Results per sample: value, loss and metrics and, for a classifier, prediction and score."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from evenhand import losses, tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.tallies import BLOCK, regresses, scores
+from evenhand.metrics.measuring import kept, metric_keys
+from evenhand.metrics.tallies import BLOCK, MOST_CELLS, regresses, scores
 from evenhand.model import Model
 from evenhand.targets import predictions
 from evenhand.tree import Tree
@@ -28,7 +29,9 @@ def sample_outcomes(
     that is right, for a regression the squared error, and for a user's own loss without classes
     that loss. "loss" is the loss, where it is not the value. A classifier adds "prediction" (the
     number of classes if there is none) and "score": with two classes the probability of class 1,
-    with more the confidence in the predicted one.
+    with more the confidence in the predicted one. A metric, such as "higher:top5", has the
+    numerators and denominators of samples, unless they are very many numbers (see
+    :func:`evenhand.metrics.measuring.kept`).
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -53,8 +56,14 @@ def sample_outcomes(
                     model, model.output(chosen, batch.x), batch.y
                 ).items():
                     found.setdefault(name, []).append(values.cpu())
-    kept = {name: torch.cat(parts).numpy() for name, parts in found.items()}
-    return kept or {"value": np.zeros(0)}
+    joined = {name: torch.cat(parts) for name, parts in found.items()}
+    keys = {key for key, _ in metric_keys(joined).values()}
+    stored = {
+        name: kept(values) if name in keys else values.numpy()
+        for name, values in joined.items()
+        if name not in keys or values.numel() <= MOST_CELLS
+    }
+    return stored or {"value": np.zeros(0)}
 
 
 def sample_values(
@@ -66,12 +75,13 @@ def sample_values(
 
 def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
+    measured = {metric.key: metric(output, y) for metric in model.metrics}
     if model.target.kind == "number":
         if model.loss_function is losses.mse or not regresses(model):
-            return {"value": loss}
-        return {"value": losses.mse(output, y).double(), "loss": loss}
+            return {"value": loss, **measured}
+        return {"value": losses.mse(output, y).double(), "loss": loss, **measured}
     found = {"value": model.target.right(output, y), "loss": loss}
     if model.classifies:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())
-    return found
+    return found | measured

@@ -163,6 +163,55 @@ class Squares:
         )
 
 
+@dataclass(frozen=True)
+class Normals:
+    """Means (n,) with normal errors (n,) of known size.
+
+    A kind's true means have a normal distribution. Places are means over ``unit``, a size that
+    makes differences between clients comparable to those of shares.
+    """
+
+    mean: Floats
+    known: Floats
+
+    @property
+    def unit(self) -> float:
+        reach = float(np.ptp(self.mean)) + 2 * float(self.known.max())
+        return reach if reach > 0 else 1.0
+
+    @property
+    def place(self) -> Floats:
+        return self.mean / self.unit
+
+    @property
+    def error(self) -> Floats:
+        return self.known / self.unit
+
+    @property
+    def widest(self) -> float:
+        return 0.5
+
+    @property
+    def alike(self) -> Ints:
+        return np.arange(len(self.mean))
+
+    def fit(self, first: Ints, centre: Floats, width: Floats) -> Floats:
+        variance = self.error[first, None] ** 2 + width**2
+        return np.asarray(
+            -((self.place[first, None] - centre) ** 2) / (2 * variance) - np.log(variance) / 2
+        )
+
+    def truth(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
+        share = width**2 / (width**2 + self.error**2)
+        middle = centre + share * (self.place - centre)
+        drawn = middle + np.sqrt(share) * self.error * rng.standard_normal(np.shape(middle))
+        return np.asarray(drawn * self.unit)
+
+    def member(self, centre: Floats, width: Floats, rng: np.random.Generator) -> Floats:
+        drawn = centre + width * rng.standard_normal(np.shape(centre))
+        return np.asarray(drawn * self.unit)
+
+
 class Drawn(NamedTuple):
     """What may be true."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,24 +12,28 @@ from numpy.typing import ArrayLike, NDArray
 from evenhand.data.population import Population
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
+from evenhand.metrics.measuring import metric_keys, ratios
 from evenhand.metrics.tallies import Tally, accuracy_of
 
 Row = dict[str, Any]
 Columns = dict[str, Any]  # equally long arrays or lists, by name
 Floats = NDArray[np.float64]
 
+KEPT = ("count", "train_count", "loss")  # columns that are there even without a value
+
 
 def score_columns(tally: Tally, population: Population) -> Columns:
     """Columns of a table with a row for each client, group and team, from all tallies.
 
-    A plain tally gives accuracy (the mean share of a sample's labels that are right, if it has
-    several; NaN for a regression) and loss. A full one adds, for a classifier, balanced accuracy,
-    precision and recall (of class 1; with more classes, their mean over the classes with samples,
-    where a class that is never predicted has precision 0), specificity and auc for two classes,
-    brier and calibration_error (NaN without probabilities); for a regression, rmse and mae, and mse
-    where the loss is another error. A client without samples has a count of 0 and NaN scores; a
-    team pools the samples of its clients. If only sums over clients are known, one row for everyone
-    replaces the rows of clients and teams.
+    A plain tally gives loss and, unless numbers are predicted, accuracy: with several labels per
+    sample, the mean share of them that is right. A full one adds, for a classifier, balanced
+    accuracy, precision and recall (of class 1; with more classes, their mean over the classes with
+    samples, where a class that is never predicted has precision 0), specificity and auc for two
+    classes, brier and calibration_error where outputs are probabilities; for a regression, rmse and
+    mae, and mse where the loss is another error. Each metric has a column. A column without any
+    value is left out. A client without samples has a count of 0 and NaN scores; a team pools the
+    samples of its clients. If only sums over clients are known, one row for everyone replaces the
+    rows of clients and teams.
     """
     by_client = len(tally["count"]) == population.clients
     levels = {name: _by_level(values, population, by_client) for name, values in tally.items()}
@@ -88,7 +92,14 @@ def score_columns(tally: Tally, population: Population) -> Columns:
             columns["mse"] = score(_mean, "squared", "count")
         columns["rmse"] = np.sqrt(columns["mse" if "squared" in tally else "loss"])
         columns["mae"] = score(_mean, "absolute", "count")
-    return columns
+    for name, (key, _) in metric_keys(tally).items():
+        columns[name] = score(ratios, key)
+    return {name: values for name, values in columns.items() if name in KEPT or _any(values)}
+
+
+def _any(values: Sequence[Any] | Floats) -> bool:
+    """Whether a column says anything."""
+    return not isinstance(values, np.ndarray) or not bool(np.isnan(values).all())
 
 
 def counts_of(tally: Tally, population: Population) -> Counts | None:
@@ -126,6 +137,33 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
     {'mean': 0.75, 'worst10': 0.5, 'best10': 1.0, 'worst': 0.5, 'std': 0.1767766952966369}
     """
     return {name: float(value) for name, value in summaries(values).items()}
+
+
+def summary_of(
+    columns: Columns, tally: Mapping[str, Any], over_clients: Mapping[str, float] | None = None
+) -> dict[str, float]:
+    """:func:`summary` of the clients' accuracy; without one, of the first metric.
+
+    Without metrics, it is that of the loss, whose worst are the largest.
+
+    Args:
+        columns: the scores.
+        tally: the sums behind them.
+        over_clients: metrics over clients, if the server only saw sums.
+    """
+    metrics = metric_keys(tally)
+    classifies = bool(accuracy_of(tally)) or "loss" not in tally
+    name = "accuracy" if classifies else next(iter(metrics), "loss")
+    if over_clients is not None:
+        mean = {} if classifies else {"mean": over_clients.get(name, np.nan)}
+        return {kind: float({**over_clients, **mean}.get(kind, np.nan)) for kind in summary([])}
+    clients = [kind == "client" for kind in columns["by"]]
+    if name not in columns:
+        return summary([])
+    values = np.asarray(columns[name], np.float64)[clients]
+    if name == "loss" or (name in metrics and metrics[name][1] == "lower"):
+        return {kind: v if kind == "std" else 0.0 - v for kind, v in summary(-values).items()}
+    return summary(values)
 
 
 def summaries(values: ArrayLike) -> dict[str, Floats]:

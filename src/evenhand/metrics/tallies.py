@@ -13,15 +13,16 @@ predicted as 1. A full tally adds, for C classes,
     score      (2, BINS) their summed scores
 
 and absolute, the summed absolute error, for a regression, with squared, the summed squared error,
-where the loss is another. A table with more than MOST_CELLS cells over all clients and groups is
-summed over clients, so it is known by group but not by client. A table that has more cells by
-itself (10,000 words to predict) is omitted.
+where the loss is another. A metric, such as "higher:top5", has the sums (2, L) of its numerators
+and denominators. A table with more than MOST_CELLS cells over all clients and groups is summed over
+clients, so it is known by group but not by client. A table that has more cells by itself (10,000
+words to predict) is omitted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ from evenhand.data.samples import Batch
 from evenhand.losses import single_output
 from evenhand.messages import Replies
 from evenhand.metrics.calibration import BINS, EDGES
+from evenhand.metrics.measuring import Measured
 from evenhand.model import Model
 from evenhand.targets import predictions
 from evenhand.tree import Tree
@@ -52,14 +54,19 @@ Tally = dict[str, NDArray[np.int64] | NDArray[np.float64]]  # (n, A, ...) by nam
 
 
 class Addend(NamedTuple):
-    """What each sample of a batch adds to a number, or to one cell of a table of this shape."""
+    """What each sample of a batch adds to a number, to one cell of a table of this shape, or to all
+    of its cells."""
 
-    value: Tensor  # (B,) float64
+    value: Tensor  # (B,) float64; (B, *shape) for all cells
     place: Tensor | None = None  # (B,) int64 into the flattened table
     shape: tuple[int, ...] = ()
 
     def add_to(self, sums: Tensor, cell: Tensor) -> None:
         """Add to stacked tables (..., *shape) on the CPU, each sample to that of its ``cell``."""
+        if self.place is None and self.shape:
+            values = self.value.cpu().reshape(len(cell), self.size)
+            sums.view(-1, self.size).index_add_(0, cell, values)
+            return
         index = cell if self.place is None else cell * self.size + self.place.cpu()
         sums.view(-1).index_add_(0, index, self.value.cpu())
 
@@ -69,9 +76,15 @@ class Addend(NamedTuple):
 
 
 def judge(
-    model: Model, params: Tree, batch: Batch, full: bool = False, by_label: bool = False
+    model: Model,
+    params: Tree,
+    batch: Batch,
+    full: bool = False,
+    by_label: bool = False,
+    metrics: Sequence[Measured] = (),
 ) -> dict[str, Addend]:
-    """What each sample adds to a tally, plain (with ``by_label`` or without) or full."""
+    """What each sample adds to a tally, plain (with ``by_label`` or without) or full, and to
+    metrics."""
     output, y = model.output(params, batch.x), batch.y
     found = {"count": Addend(torch.ones_like(batch.weight).double())}
     if model.target.kind != "number":
@@ -89,11 +102,19 @@ def judge(
         found["absolute"] = Addend(error.flatten(1).mean(1) if error.ndim > 1 else error)
         if model.loss_function is not losses.mse:
             found["squared"] = Addend(losses.mse(output, y).double())
+    for metric in metrics:
+        found[metric.key] = Addend(metric(output, y), None, (2, metric.entries))
     return found
 
 
 def tally(
-    model: Model, params: Tree, data: Batch, groups: int, full: bool = False, by_label: bool = False
+    model: Model,
+    params: Tree,
+    data: Batch,
+    groups: int,
+    full: bool = False,
+    by_label: bool = False,
+    metrics: Sequence[Measured] = (),
 ) -> Tree:
     """One client's tally by group, in float64: (max(groups, 1), ...) for each name."""
     cells = max(groups, 1)
@@ -102,6 +123,9 @@ def tally(
     member = (data.group[:, None] == torch.arange(cells, device=data.group.device)) & real[:, None]
 
     def summed(addend: Addend) -> Tensor:
+        if addend.place is None and addend.shape:
+            here = member.reshape(*member.shape, *[1] * len(addend.shape))
+            return torch.where(here, addend.value[:, None], 0.0).sum(0)
         if addend.place is None:
             return torch.where(member, addend.value[:, None], 0.0).sum(0)
         table = torch.zeros(cells * addend.size, dtype=torch.float64, device=real.device)
@@ -111,7 +135,7 @@ def tally(
         )
         return table.reshape(cells, *addend.shape)
 
-    found = judge(model, params, data, full, by_label)
+    found = judge(model, params, data, full, by_label, metrics)
     return {name: summed(addend) for name, addend in found.items()}
 
 

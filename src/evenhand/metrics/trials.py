@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from evenhand.errors import require
-from evenhand.metrics.across import OF_SHARES, accuracy_intervals, merit_intervals
+from evenhand.metrics.across import OF_SHARES, accuracy_intervals, mean_intervals, merit_intervals
 from evenhand.metrics.influence import effective_counts, relative_spread
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
@@ -81,26 +81,30 @@ def trials(
     level: float = 0.95,
     seed: int = 0,
     whole: bool = True,
-    shares: bool = False,
+    shares: bool = True,
+    fractions: bool = False,
 ) -> Trials:
     """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
     See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
-    share, see :mod:`evenhand.metrics.influence`. ``shares``: whether values are shares themselves.
+    share, see :mod:`evenhand.metrics.influence`. ``shares``: False for means of any numbers.
+    ``fractions``: whether values are shares themselves, such as of a sample's pixels.
     """
-    spread = [relative_spread(v, client, clients) if shares else None for v in values.T]
-    one = [
-        merit_intervals(
-            np.asarray(v, np.float64), client, clients, squared, over, draws, level, seed, d
-        )
-        if whole or shares
-        else accuracy_intervals(*effective_counts(v, client, clients), over, draws, level, seed)
-        for v, d in zip(values.T, spread, strict=True)
-    ]
+    apart = [relative_spread(v, client, clients) if fractions else None for v in values.T]
+
+    def intervals(v: Floats, d: float | None) -> dict[str, Interval]:
+        settings = (over, draws, level, seed)
+        if not (shares or squared):
+            return mean_intervals(v, client, clients, *settings)
+        if whole or fractions:
+            return merit_intervals(v, client, clients, squared, *settings, d)
+        return accuracy_intervals(*effective_counts(v, client, clients), *settings)
+
+    one = [intervals(np.asarray(v, np.float64), d) for v, d in zip(values.T, apart, strict=True)]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
-    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared)
-    if shares:
-        reach = np.sqrt(np.array(spread, np.float64))
+    rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared, shares)
+    if fractions:
+        reach = np.sqrt(np.array(apart, np.float64))
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}
@@ -123,10 +127,12 @@ def trials(
     )
 
 
-def _reach(values: Floats, squared: bool) -> Floats:
+def _reach(values: Floats, squared: bool, shares: bool) -> Floats:
     """(R,) by how much the value of a sample in thought is another: right or wrong, or as squared
-    errors are."""
+    errors or other values are."""
     rows = values.shape[1]
+    if not (shares or squared) and len(values):
+        return np.asarray(values.std(0))
     return np.sqrt((values**2).mean(0)) if squared and len(values) else np.ones(rows)
 
 

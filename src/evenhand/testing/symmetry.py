@@ -99,7 +99,7 @@ def _by_client(result: Result, clients: Any) -> Tree:
     """Return what clients have at the end, in the given order."""
     rows = [row for row in result.score_rows if row["by"] == "client"]
     scores = torch.tensor(
-        [[rows[i]["loss"], rows[i]["accuracy"]] for i in clients], dtype=torch.float64
+        [[rows[i]["loss"], rows[i].get("accuracy", 0.0)] for i in clients], dtype=torch.float64
     )
     certified = None if result.certificate is None else result.certificate.weights[list(clients)]
     return {

@@ -44,6 +44,7 @@ from evenhand.data.population import Population
 from evenhand.engines import processes
 from evenhand.errors import RunError, first_line
 from evenhand.local import described_solver
+from evenhand.metrics.metric import Metric, named_metrics
 from evenhand.metrics.scores import rows_of
 from evenhand.reading import damaged, read_json, read_text
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
@@ -144,6 +145,8 @@ def run_table(
         "checkpoint_every": settings.checkpoint_every,
         "track_weights": settings.track_weights,
         "evaluate": settings.evaluate,
+        "metrics": {name: _own(one) for name, one in named_metrics(settings.metrics).items()}
+        or None,
         "data": {"name": PYTHON},
         "model": {
             "name": type(module).__name__,
@@ -164,6 +167,12 @@ def _named(value: Any) -> str:
     return value if isinstance(value, str) else getattr(value, "__name__", type(value).__name__)
 
 
+def _own(metric: Metric) -> str:
+    """Return how to import a metric's function, as far as its name tells."""
+    function = metric.function
+    return f"{getattr(function, '__module__', PYTHON)}:{_named(function)}"
+
+
 def _table(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(read_text(path))
@@ -172,8 +181,9 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _goes_on(then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether both tables describe one run, which may have been moved or resumed with more
-    rounds."""
+    """Whether both tables describe one run, which may have been moved, or resumed with more rounds
+    or other metrics."""
+    then, now = ({**table, "metrics": {}} for table in (then, now))
     moved = {**then, "name": now["name"]}
     return moved == now or (
         then.get("rounds", 0) < now["rounds"] and {**moved, "rounds": now["rounds"]} == now

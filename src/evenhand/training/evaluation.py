@@ -19,7 +19,10 @@ from evenhand.engines.threads import one_thread
 from evenhand.engines.work import Evaluate
 from evenhand.errors import RunError
 from evenhand.messages import Replies, Task
-from evenhand.metrics.client_sums import NAMES, from_client_sums
+from evenhand.metrics import spread
+from evenhand.metrics.client_sums import CLIENT_METRIC, NAMES, from_client_sums
+from evenhand.metrics.measuring import metric_keys, ratios, warn_of_nan
+from evenhand.metrics.metric import WORST
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
 from evenhand.metrics.round_gaps import round_gaps
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
@@ -45,7 +48,12 @@ class Judge:
         self.census, self.exchange = census, exchange
         self.part = population.judged_part
         self.work = Evaluate(
-            algorithm, population.groups, self.part, by_client=exchange.by_client, by_label=True
+            algorithm,
+            population.groups,
+            self.part,
+            by_client=exchange.by_client,
+            by_label=True,
+            metrics=model.metrics,
         )
         # created once, because engines prepare each kind of work once
         self._training_work = Evaluate(Algorithm(), population.groups, "train")
@@ -64,6 +72,7 @@ class Judge:
         tally = self.tally(state, rounds)
         over_clients = None if self.exchange.by_client else _split_off(tally)
         validated = self.tally(state, rounds, "val") if population.has("val") else None
+        warn_of_nan(tally)
         return Result(
             algorithm=self.algorithm,
             params=params,
@@ -154,6 +163,7 @@ class Judge:
             True,
             self.population.clients,
             self.exchange.by_client,
+            metrics=self.model.metrics,
         )
 
     def shared_columns(self, state: State, round: int) -> Columns:
@@ -169,7 +179,7 @@ class Judge:
         clients = self.population.clients
         work = Evaluate(Algorithm(), self.population.groups, self.part, full=True, clients=clients)
         columns = score_columns(dense(self._judged(work, state, round), clients), self.population)
-        return {f"shared_{name}": columns[name] for name in ("accuracy", "loss")}
+        return {f"shared_{name}": columns[name] for name in ("accuracy", "loss") if name in columns}
 
     def outcomes(self, params: Tree, personal: list[dict[str, Tensor]] | None) -> Outcomes:
         """Return (N,) the outcome of each evaluated sample; empty if the samples are elsewhere."""
@@ -260,23 +270,30 @@ def _gaps(replies: Replies) -> dict[str, float]:
 
 def _split_off(tally: Tally) -> dict[str, float]:
     """Take the sums over clients out of a tally, and return the metrics computed from them."""
-    sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in NAMES if name in tally}
+    names = [name for name in tally if name in NAMES or name.startswith(CLIENT_METRIC)]
+    sums = {name: torch.as_tensor(tally.pop(name)[0]) for name in names}
     found = {"clients": float(sums["clients"]), **from_client_sums(sums)} if sums else {}
     return {name: value for name, value in found.items() if name != "loss"}
 
 
 def over_clients(each: Tree) -> dict[str, Floats]:
-    """Return the loss and, where there is one, accuracy over clients and of the worst group.
+    """Return the loss, each metric's mean over clients and over the worst 10 % of them and, where
+    there is one, accuracy over clients and of the worst group.
 
-    ``each`` has the clients' plain tallies (..., K, A); the metrics are (...), one per run.
+    ``each`` has the clients' tallies (..., K, A); the metrics are (...), one per run.
     """
-    sums = {key: values.sum(-1).cpu().numpy() for key, values in each.items()}
+    plain = ("count", "loss", "correct", "share_correct")
+    sums = {key: each[key].sum(-1).cpu().numpy() for key in plain if key in each}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
-    name = accuracy_of(each)
-    if not name:
+    for name, (key, better) in metric_keys(each).items():
+        values = ratios(each[key].sum(-3).cpu().numpy())  # (..., K)
+        found[name] = spread.mean(values)
+        found[name + WORST] = spread.worst(values) if better == "higher" else spread.best(values)
+    right_of = accuracy_of(each)
+    if not right_of:
         return found
-    found |= summaries(sums[name] / sums["count"])
-    right, count = (each[key].sum(-2).cpu().numpy() for key in (name, "count"))  # (..., A)
+    found |= summaries(sums[right_of] / sums["count"])
+    right, count = (each[key].sum(-2).cpu().numpy() for key in (right_of, "count"))  # (..., A)
     if count.shape[-1] > 1:
         served = np.divide(right, count, out=np.ones(count.shape), where=count > 0)
         found["worst_group"] = served.min(-1)

@@ -13,7 +13,7 @@ from torch import Tensor
 from evenhand.algorithm import Algorithm, Certificate, State
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.outcomes import Outcomes
-from evenhand.metrics.scores import Columns, Row, rows_of, summary
+from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.targets import Target
@@ -98,11 +98,10 @@ class Outcome(Deciding):
     def summary(self) -> dict[str, float]:
         """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy.
 
-        NaN for regression.
+        Without a classifier they are those of the first of the run's metrics, or of the loss if
+        there is none. "worst" is then the largest value if lower values are better.
         """
-        if self.over_clients is not None:
-            return {name: value for name, value in self.over_clients.items() if name != "clients"}
-        return summary(self.score_columns["accuracy"][: self.score_columns["by"].count("client")])
+        return summary_of(self.score_columns, self.tally, self.over_clients)
 
     @cached_property
     def score_rows(self) -> list[Row]:

@@ -25,7 +25,7 @@ class Result(Outcome):
         history: one row per round, as a pandas table.
         scores: one row per client, then per group and team, as a pandas table.
         summary: mean, worst and best 10 %, worst client and standard deviation of the clients'
-            accuracy.
+            accuracy; without a classifier, of the first metric, or of the loss.
         weights: one row per client with its effective weight at the end, for methods that have one.
         certificate: the objective at the end, effective weights, and the duality gap.
         decision: the thresholds that predictions use, see ``using``; None for 0.5.

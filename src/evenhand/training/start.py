@@ -17,6 +17,8 @@ from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
 from evenhand.errors import require_kind
+from evenhand.metrics.metric import named_metrics
+from evenhand.metrics.trying import measured
 from evenhand.model import Model
 from evenhand.training.checkpoints import Checkpoints, Start, identify, identify_as_before
 from evenhand.training.settings import Settings
@@ -44,6 +46,7 @@ def prepare(
     if settings.device is not None:
         model = model.to(_device(settings.device))
     model.check(population)
+    model.metrics = measured(model, population, named_metrics(settings.metrics))
     algorithm.check(model)
     if algorithm.local_work().last is not None:
         why = ", in which all clients train once more after the last one"

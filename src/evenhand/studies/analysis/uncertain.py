@@ -230,7 +230,7 @@ def _drawn_anew(
         level,
         seed,
         whole=measure.squared or measure.of_shares,
-        shares=not measure.whole,
+        fractions=not measure.whole,
     )
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from evenhand import files, tree
 from evenhand.metrics.counts import Counts
-from evenhand.metrics.scores import Columns, summary
+from evenhand.metrics.scores import Columns, summary_of
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import read_tensors
 from evenhand.studies.runs.contents import read_thresholds
@@ -151,11 +151,9 @@ class Trial(Deciding):
 
     @property
     def summary(self) -> dict[str, float]:
-        """Mean, worst and best 10 %, worst client and standard deviation of the clients'
-        accuracy."""
-        if self.over_clients is not None:
-            return {name: value for name, value in self.over_clients.items() if name != "clients"}
-        return summary(self.column("accuracy", "client"))
+        """Mean, worst and best 10 %, worst client and standard deviation of the clients' accuracy;
+        see :attr:`evenhand.Result.summary`."""
+        return summary_of(self.score_columns, self.tally, self.over_clients)
 
     def column(self, name: str, by: str, part: str = "test") -> Floats:
         """A column of the rows of clients, groups or "everyone"."""

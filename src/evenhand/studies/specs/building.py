@@ -9,8 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evenhand.algorithms.naming import Table
+from evenhand.algorithms.naming import Table, imported_module
 from evenhand.errors import DataError, SpecError, unknown
+from evenhand.metrics.metric import Metric, MetricFunction, named_metrics
 from evenhand.studies.specs.keys import KINDS
 
 if TYPE_CHECKING:
@@ -145,6 +146,29 @@ def build_cohort(table: Mapping[str, Any]) -> Cohort:
     given = {key: value for key, value in table.items() if key != "name"}
     cohort: Cohort = built("cohort", kinds[name], given)
     return cohort
+
+
+def build_metrics(table: Mapping[str, Any]) -> dict[str, Metric | MetricFunction]:
+    """The metrics of a [metrics] table, imported from the modules that define them."""
+    found: dict[str, Metric | MetricFunction] = {}
+    for name, where in table.items():
+        example = f'metrics = {{ {name} = "mypackage:{name}" }}'
+        if not isinstance(where, str) or not all(where.partition(":")):
+            raise SpecError(
+                f"metric {name!r} must name a module and a function, such as {example}, got"
+                f" {where!r}"
+            )
+        module, function = imported_module(where, "metric"), where.partition(":")[2]
+        if not hasattr(module, function):
+            known = [known for known, value in vars(module).items() if callable(value)]
+            at = getattr(module, "__file__", module.__name__)
+            raise SpecError(unknown(f"metric of {at}:", function, known))
+        found[name] = getattr(module, function)
+    try:
+        named_metrics(found)
+    except (ValueError, TypeError) as error:
+        raise SpecError(str(error)) from error
+    return found
 
 
 def build_device(name: str) -> str:

@@ -10,7 +10,7 @@ from evenhand.errors import SpecError, unknown
 KINDS: dict[str, type] = {
     **dict.fromkeys(("name", "loss", "engine", "device", "precision", "weights", "evaluate"), str),
     **dict.fromkeys(("rounds", "seed", "folds", "eval_every", "checkpoint_every"), int),
-    **dict.fromkeys(("data", "model", "local", "cohort", "select", "tune"), dict),
+    **dict.fromkeys(("data", "model", "local", "cohort", "metrics", "select", "tune"), dict),
     **dict.fromkeys(("methods", "seeds"), list),
     **dict.fromkeys(("resplit", "track_weights"), bool),
     "validation": float,

@@ -100,3 +100,11 @@ def split_commas(text: str) -> list[str]:
         else:
             current += character
     return [part for part in (*parts, current) if part.strip()]
+
+
+def parse_metric(text: str) -> tuple[str, str]:
+    """Name and place of a metric in ``top5=mypackage:top5``."""
+    name, sign, where = text.partition("=")
+    if not (name and sign and where):
+        raise SpecError(f"--metric takes NAME=MODULE:FUNCTION, got {text!r}")
+    return name, where

@@ -35,7 +35,7 @@ from evenhand.training.settings import Settings
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 JSON_KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 NAME = {"type": "string", "pattern": f"^{FILE_NAME.pattern}$"}
-OWN_METHOD = r"^[^:\s]+:[^:\s]+$"  # mypackage:MyMethod
+OWN = {"type": "string", "pattern": r"^[^:\s]+:[^:\s]+$"}  # mypackage:MyMethod
 # what a spec has beyond the fields of Settings
 ABOUT = {
     "name": "Results go to runs/NAME.",
@@ -50,6 +50,7 @@ ABOUT = {
     "model": 'The network; the other keys are its arguments. "auto" suits the data.',
     "local": "The local solver: the arguments of LocalSGD, LocalAdam or LocalAdamW.",
     "cohort": "The clients of a round.",
+    "metrics": 'What else to evaluate: your own functions by name, such as "mypackage:top5".',
     "select": "For evenhand sweep: how one of the methods is chosen.",
     "tune": "For evenhand compare --tune: how each method's hyper-parameters are chosen.",
     "methods": "The methods to train, with their hyper-parameters.",
@@ -110,6 +111,7 @@ def _tables() -> dict[str, Schema]:
         ),
         "local": {"$ref": "#/$defs/local"},
         "cohort": _by_name(cohorts),
+        "metrics": {"type": "object", "additionalProperties": OWN},
         "select": _of_class(Selection, {}),
         "tune": _of_class(Tuning, {}),
         "methods": {
@@ -131,7 +133,7 @@ def _method() -> Schema:
         if name in WITH_OUTPUT:
             found[name]["properties"]["output"] = {"enum": list(OUTPUTS)}
     own = _table(more, required=("name",))
-    own["properties"]["name"] = {"type": "string", "pattern": OWN_METHOD}
+    own["properties"]["name"] = OWN
     own["additionalProperties"] = True
     own["description"] = "A method of your own: its module and class."
     return {"anyOf": [*_by_name(found)["anyOf"], own]}

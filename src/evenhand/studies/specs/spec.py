@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # fields of Settings that a spec holds as they are
 # what a spec says in its own way, or cannot say: functions belong to Python
-NOT_PLAIN = {"local", "cohort", "device", "output", "metrics"}
+NOT_PLAIN = {"local", "cohort", "device", "metrics", "output"}
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - NOT_PLAIN
 # gains and losses are measured against these; local-only training is never the chosen method
 REFERENCES = ("fedavg", "localonly")
@@ -71,6 +71,8 @@ class Spec:
     model: Table = field(default_factory=lambda: {"name": "mlp"})
     local: Table = field(default_factory=lambda: {"lr": 0.1, "epochs": 1, "batch_size": 32})
     cohort: Table = field(default_factory=lambda: {"name": "full"})
+    # what else to evaluate: "mypackage:function" by name
+    metrics: Table = field(default_factory=dict)
     select: Table = field(default_factory=dict)  # the arguments of Selection
     # the arguments of Tuning; {} to compare methods with their given settings
     tune: Table = field(default_factory=dict)
@@ -218,6 +220,7 @@ class Spec:
             "validation": 0,
             "track_weights": True,
             "evaluate": "after training",
+            "metrics": {},
             "select": {},
             "tune": {},
         }
@@ -301,6 +304,7 @@ class Spec:
             **{name: partial(getattr, self, name) for name in SETTINGS},
             "cohort": partial(building.build_cohort, self.cohort),
             "device": partial(building.build_device, self.device),
+            "metrics": partial(building.build_metrics, self.metrics),
         }
         return {name: made() for name, made in build.items() if name not in without}
 

@@ -112,7 +112,13 @@ class Evaluations:
             method = Algorithm() if plain else self.client
             clients = self.federation.clients if full else 1
             self._works[kind] = Evaluate(
-                method, self.federation.groups, part, full, clients, by_label=not plain and not full
+                method,
+                self.federation.groups,
+                part,
+                full,
+                clients,
+                by_label=not plain and not full,
+                metrics=() if plain else self.model.metrics,
             )
         return self._works[kind]
 
