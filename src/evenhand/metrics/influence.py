@@ -99,7 +99,7 @@ def relative_spread(values: Floats, client: Ints, clients: int) -> float:
     """How much shares of one client's samples vary, relative to right and wrong samples with the
     same mean: the pooled variance within clients over that of m(1 - m), in (0, 1].
 
-    It is 1 for values of 0 and 1, or if nothing is known; two samples with 1 are added.
+    It is 1 for values of 0 and 1, or if nothing is known: half a sample with 1 is added.
     """
     count, total, square = (
         _sums(weights, client, clients) for weights in (np.ones(len(client)), values, values**2)
@@ -113,7 +113,7 @@ def relative_spread(values: Floats, client: Ints, clients: int) -> float:
     known = float(most.mean()) if clients else 0.0
     if known <= 0:
         return 1.0
-    found = (float(within.sum()) + 2 * known) / (float(freedom @ most) + 2 * known)
+    found = (float(within.sum()) + known / 2) / (float(freedom @ most) + known / 2)
     return min(1.0, found)
 
 
