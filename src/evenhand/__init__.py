@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         algorithms,
         datasets,
         engines,
+        losses,
         metrics,
         models,
         schedules,
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     from evenhand.studies.runs.study import Study
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
+    from evenhand.targets import Target
     from evenhand.training.fit import fit
     from evenhand.training.result import Result
     from evenhand.training.settings import Settings
@@ -153,6 +155,7 @@ _HOME = {
     "studies.specs.spec": ["Spec"],
     "studies.runs.study": ["Study"],
     "studies.runs.verifying": ["verify"],
+    "targets": ["Target"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
@@ -164,6 +167,7 @@ _SUBMODULES = {
             "algorithms",
             "datasets",
             "engines",
+            "losses",
             "metrics",
             "models",
             "schedules",
@@ -257,6 +261,7 @@ __all__ = [
     "SpecError",
     "Study",
     "Survey",
+    "Target",
     "Task",
     "Thresholds",
     "Uniform",
@@ -279,6 +284,7 @@ __all__ = [
     "fit",
     "fit_many",
     "load",
+    "losses",
     "metrics",
     "models",
     "partitions",
