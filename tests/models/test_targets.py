@@ -108,6 +108,8 @@ def test_binary_masks_have_the_form_of_the_labels() -> None:
     assert target.probabilities(output).shape == (1, 2, 2, 2)
     assert target.probabilities(output)[0, 0, 0].tolist() == pytest.approx([1 / 4, 3 / 4])
     assert target.right(output, torch.tensor([[[1, 0], [0, 0]]])).tolist() == [3 / 4]
+    ignored = torch.tensor([[[1, -100], [0, 1]]])  # where nothing is predicted
+    assert target.right(output, ignored).tolist() == pytest.approx([1 / 3])
 
 
 def test_levels_are_the_thresholds_that_are_exceeded() -> None:

@@ -221,6 +221,9 @@ def test_methods_are_compared_and_reported_without_nan(
     for entry in findings.entries:
         gain = entry.gain
         assert gain.low <= gain.value <= gain.high, entry
+    values = study.trials[study.labels[0], study.seeds[0]].values
+    assert values is not None
+    assert bool((values % 1 != 0).any()) == (task in (*SHARES, "numbers"))
     if task in SHARES:
         assert "loss" in analyse(study, measure="loss").study.measure.name
         with pytest.raises(ValueError, match="no measure 'auc'; choose one of accuracy, loss"):
