@@ -30,8 +30,8 @@ ORDER = {
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
     "how-to": [
         *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
-        *("tables", "data-sets", "partitions", "models", "transformers", "local-solvers"),
-        *("gpu", "several-machines"),
+        *("tables", "data-sets", "partitions", "models", "metrics", "transformers"),
+        *("local-solvers", "gpu", "several-machines"),
         *("federation", "federation-security"),
         *("privacy", "deploy", "operate", "from-flower"),
     ],

@@ -16,7 +16,7 @@ from evenhand.studies.specs.method import build_algorithm
 from evenhand.studies.specs.parsing import parse_method
 from evenhand.studies.specs.spec import Spec
 from tests.conftest import Call
-from tests.support import own_method
+from tests.support import own_method, own_metrics
 from tests.support.commands import results
 
 SMALL = ("--rounds", "2", "--clients", "4")
@@ -249,3 +249,21 @@ def test_a_file_here_hides_no_installed_package(
 def test_only_what_asks_for_it_imports_a_users_code() -> None:
     with pytest.raises(SpecError, match=r"unknown method .tests\.support\.own_method:PowerLoss."):
         build_algorithm({"name": "tests.support.own_method:PowerLoss"})
+
+
+def test_a_metric_beside_the_command_is_evaluated_and_reported_without_it(tmp_path: Path) -> None:
+    module = tmp_path / "mymetrics.py"
+    module.write_text(Path(own_metrics.__file__).read_text(encoding="utf-8"), encoding="utf-8")
+    metric = ("--metric", "top2=mymetrics:top2", "--metric", "cost=mymetrics:cost")
+    done = evenhand(tmp_path, "run", *SMALL, "-a", "qffl", *metric, "--out", "r")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"cost +lower +fedavg", done.stdout)
+    spec = Spec.load(tmp_path / "r" / "spec.toml")
+    assert spec.metrics == {"top2": "mymetrics:top2", "cost": "mymetrics:cost"}
+    module.unlink()
+    again = evenhand(tmp_path, "report", "r")
+    assert again.returncode == 0, again.stderr
+    assert "Other metrics" in (tmp_path / "r" / "report.html").read_text(encoding="utf-8")
+    wrong = evenhand(tmp_path, "run", *SMALL, "--metric", "top2", "--out", "s")
+    assert wrong.returncode == 1
+    assert "--metric takes NAME=MODULE:FUNCTION, got 'top2'" in wrong.stderr

@@ -26,7 +26,10 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
 
 
 # made of the results of a run, or of those of all seeds
-TABLES = ("comparison", "differences", "ledger", "gaps", "local_gaps", "clients")
+TABLES = (
+    *("comparison", "differences", "ledger", "gaps", "local_gaps", "clients"),
+    *("metrics", "metric_gains"),
+)
 
 
 def results(directory: Path, tables: bool = True) -> dict[str, bytes]:

@@ -30,6 +30,7 @@ from evenhand.engines import processes
 from evenhand.engines.work import Train
 from evenhand.messages import Replies, Reply, Task
 from tests.support.federations import METHODS, network, ragged
+from tests.support.own_metrics import METRICS as METRICS_OF_A_USER
 
 LOCAL = eh.LocalSGD(lr=0.05, epochs=1, batch_size=32, momentum=0.5)
 SETTINGS: dict[str, Any] = {
@@ -205,6 +206,7 @@ CASES: dict[str, Callable[[], Outcome]] = {
     ),
     "summed tables": summed_tables,
     "no test data": without_test_data,
+    "own metrics": lambda: train("ditto", metrics=METRICS_OF_A_USER, engine="vmap"),
     "several runs": several_runs,
 }
 if torch.cuda.is_available():  # which the two processes share where there is one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from evenhand import tree
 from evenhand.data.samples import Batch, Samples
-from evenhand.engines.batching import Batching
+from evenhand.engines.batching import Batching, ChunkFunction
 from evenhand.engines.fold import summed
 from evenhand.engines.randomness import randomness
 from evenhand.engines.work import Work
@@ -74,10 +75,10 @@ class Prepared:
         # the variables where they start, and their step sizes
         self.start = batching.replayed(batching.map(start))
         self.step = batching.replayed(step, often=True)  # one step, in place
-        self.reply, self.summed_reply = replies, with_sums  # stacked; of one run, with sums
-        if work.traceable:
-            self.reply = batching.replayed(replies, often=True)
-            self.summed_reply = batching.replayed(with_sums, often=True)
+        again = partial(batching.replayed, often=True) if work.traceable else _as_it_is
+        self.reply = again(replies)  # stacked
+        # the same with sums instead of rows, for clients of one run
+        self.summed_reply = again(with_sums)
 
     def probe(self, shared: Tree, inputs: Tree, data: Tree) -> None:
         """Find out from one client's reply whether replies read the client's data."""
@@ -130,6 +131,10 @@ class Prepared:
         # the saved values for backpropagation itself
         copies = 7 + (1 if local is None else local.copies)
         return copies * parameters + 2 * saved[0] * batch_width // probe + 2 * sample * width
+
+
+def _as_it_is(function: ChunkFunction) -> ChunkFunction:
+    return function
 
 
 class _Noticed:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,9 +40,11 @@ from evenhand.flower.registration import report_data
 from evenhand.flower.secret_order import SecretOrder, order_key
 from evenhand.flower.sharing import SHARES, NotShared, require_permission
 from evenhand.flower.watchdog import Stopped, watched
-from evenhand.flower.wire import read_work
+from evenhand.flower.wire import read_work, with_metrics
 from evenhand.losses import LossFunction
 from evenhand.messages import Reply
+from evenhand.metrics.metric import Metric, MetricFunction, named_metrics
+from evenhand.metrics.trying import measured
 from evenhand.model import Model
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ def client_app(
     share: str = "method",
     columns: Columns | None = None,
     output: OutputFunction | None = None,
+    metrics: Mapping[str, Metric | MetricFunction] | None = None,
 ) -> ClientApp:
     """Build the client side: it trains and evaluates on the node's own data, which never leave it.
 
@@ -83,6 +86,7 @@ def client_app(
         columns: as on the server, for a codebook of all nodes; ``model`` is then a function of the
             codebook, and ``load_data`` returns the node's table or its path.
         output: as on the server, if what the module returns is not the loss's output.
+        metrics: as on the server; a node evaluates only metrics that it has been given here.
 
     The file named as "policy" in the node config limits what the server may ask; see
     :class:`evenhand.flower.policy.Policy`.
@@ -96,7 +100,8 @@ def client_app(
     if algorithm is not None:
         require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_whole("limit", limit, 1)
-    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns, output)
+    own = named_metrics(metrics)
+    node = _NodeApp(model, load_data, algorithm, loss, limit, share, columns, output, own)
     app = ClientApp()
 
     log_as_json("node")
@@ -133,6 +138,7 @@ class _NodeApp:
     share: str
     columns: Columns | None = None
     output: OutputFunction | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
 
     def tell(self, content: RecordDict, context: Context) -> RecordDict:
         """Sums of the node's columns, for a codebook."""
@@ -198,6 +204,10 @@ class _NodeApp:
                 policy.permits(asked, data, parameters, records.text(about, "loss"))
         model = Model(module, self.loss or records.text(about, "loss"), self.output)
         model.check(data)
+        own = partial(measured, model, data, self.metrics)
+        work = with_metrics(work, records.text(about, "how"), own)
+        if evaluation is not None:
+            evaluation = with_metrics(evaluation, records.text(about, "look"), own)
         folder = _folder(context)
         for asked in (work, evaluation):
             if asked is not None:

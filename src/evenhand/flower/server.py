@@ -104,8 +104,8 @@ def server_app(
             function of the codebook.
 
     The other keywords are those of :func:`evenhand.fit`: rounds, loss (a name), local, cohort,
-    seed, weights, eval_every, evaluate, and track_weights, which needs ``by_client`` and one more
-    message to every client for each evaluated round.
+    seed, weights, eval_every, evaluate, metrics (which client_app gets, too), and track_weights,
+    which needs ``by_client`` and one more message to every client for each evaluated round.
     """
     require_kind("algorithm", algorithm, Algorithm, "FedAvg()")
     require_model(model)

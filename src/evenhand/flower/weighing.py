@@ -13,6 +13,7 @@ from evenhand.data.population import Census, Extent, Population
 from evenhand.data.samples import PARTS
 from evenhand.flower.admission import Admission
 from evenhand.messages import Reply
+from evenhand.metrics.measuring import metric_keys
 from evenhand.metrics.tallies import BY_LABEL, COUNTS
 from evenhand.tree import Tree
 
@@ -108,6 +109,9 @@ def _fewer(tally: Tree, share: float) -> Tree:
         if name in tally:
             had = tally[over].double()
             found[name] = tally[name] * torch.where(had > 0, found[over] / had, 0.0)
+    part = torch.where(tally["count"] > 0, found["count"] / tally["count"].double(), 0.0)
+    for key, _ in metric_keys(tally).values():  # (A, 2, L)
+        found[key] = tally[key] * part[:, None, None]
     assert all(name in fewer for name in COUNTS if name in tally)
     return found
 

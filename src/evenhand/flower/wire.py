@@ -7,7 +7,8 @@ and those that its owner gave to :func:`evenhand.flower.client_app`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from evenhand.algorithm import MOMENTS, Algorithm
@@ -16,6 +17,7 @@ from evenhand.data.samples import PARTS
 from evenhand.engines.work import Ask, Evaluate, Train, Work
 from evenhand.errors import SpecError
 from evenhand.local import LocalSolver, built_solver, solver_table
+from evenhand.metrics.measuring import Measured
 from evenhand.studies.specs.method import build_algorithm
 
 OWN = "node's own"  # stands for a method that is not evenhand's
@@ -35,6 +37,7 @@ def describe_work(work: Work, method: Algorithm) -> str:
             "clients": work.clients,
             "by_client": work.by_client,
             "by_label": work.by_label,
+            "metrics": [metric.key for metric in work.metrics],
         }
     elif isinstance(work, Ask):
         found = {"kind": work.name, "moment": work.moment}
@@ -87,6 +90,26 @@ def read_work(text: str, own: Algorithm | None = None) -> Work:
             raise SpecError(f"the server asks at an unknown moment of the round; {SAME}")
         return Ask(algorithm, part, moment)
     raise SpecError(f"the server asks for an unknown kind of work; {SAME}")
+
+
+def with_metrics(work: Work, text: str, own: Callable[[], Sequence[Measured]]) -> Work:
+    """Return the work of a text with the metrics it asks for, which the node must have.
+
+    ``own`` returns those that the node has.
+    """
+    if not isinstance(work, Evaluate):
+        return work
+    keys = _parsed(text).get("metrics", [])  # an older server does not ask for any
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise SpecError(f"metrics must be a list of texts; {SAME}")
+    known = {metric.key: metric for metric in own()} if keys else {}
+    lacking = [key.partition(":")[2] for key in keys if key not in known]
+    if lacking:
+        raise SpecError(
+            f"the run evaluates metrics that this node does not have: {', '.join(lacking)}; give"
+            " them to client_app(metrics=...) on every node, with the same better"
+        )
+    return replace(work, metrics=tuple(known[key] for key in keys))
 
 
 def _parsed(text: str) -> dict[str, Any]:

@@ -150,13 +150,14 @@ def mean_intervals(
 ) -> dict[str, Interval]:
     """Metrics across clients of the means of real numbers, from the value (N,) and the client (N,)
     of each sample; larger is better."""
-    samples, total, square = (
-        np.bincount(client, weights=weights, minlength=clients)
-        for weights in (None, values, values**2)
+    samples = np.bincount(client, minlength=clients)
+    total, square = (
+        np.bincount(client, weights=weights, minlength=clients).astype(np.float64)
+        for weights in (values, values**2)
     )
     kept = samples > 0
-    sums = (samples[kept].astype(np.int64), total[kept], square[kept])
-    return _intervals(Means.of(*sums), over, draws, level, seed)
+    found = Means.of(samples[kept].astype(np.int64), total[kept], square[kept])
+    return _intervals(found, over, draws, level, seed)
 
 
 def _intervals(

@@ -8,7 +8,7 @@ placements). Two models evaluated on the same samples are compared by the differ
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,6 +77,38 @@ def auc(judged: Judgement, cell: Ints, cells: int) -> Floats:
         area = placed[positive].mean()
         values[rows] = area + (placed - area) * len(rows) / np.where(positive, n1, n0)
     return values
+
+
+def ratio(stored: NDArray[Any], cell: Ints, cells: int) -> Floats:
+    """(N,) values whose mean over a cell is a metric: a sum over another, or the mean of several
+    such ratios. NaN in a cell where all denominators are 0.
+
+    A ratio r = sum a / sum b of m samples has the values r + (a - r b) m / sum b (delta method).
+    ``stored``: what the samples add, see :func:`evenhand.metrics.measuring.kept`.
+    """
+    if stored.ndim == 1:  # a mean of values
+        return np.asarray(stored, np.float64)
+    above, below = (stored[:, row].astype(np.float64) for row in (0, 1))  # (N, L)
+    member = sparse_cells(cell, cells)
+    over, under = member @ above, member @ below  # (cells, L)
+    size = np.bincount(cell, minlength=cells).astype(np.float64)
+    there = under != 0
+    kinds = there.sum(1)
+    rate = np.where(there, over / np.where(there, under, 1.0), 0.0)
+    with np.errstate(invalid="ignore"):
+        mean = rate.sum(1) / np.where(kinds > 0, kinds, np.nan)
+    weight = np.where(there, size[:, None] / np.where(there, under, 1.0), 0.0)
+    weight /= np.maximum(kinds, 1)[:, None]
+    apart = ((above - rate[cell] * below) * weight[cell]).sum(1)
+    return np.asarray(mean[cell] + apart)
+
+
+def sparse_cells(cell: Ints, cells: int) -> Any:
+    """(cells, N) a sparse matrix that sums samples by cell."""
+    from scipy import sparse
+
+    rows = np.arange(len(cell) + 1)
+    return sparse.csr_matrix((np.ones(len(cell)), cell, rows), (len(cell), cells)).T
 
 
 def effective_counts(values: Floats, client: Ints, clients: int) -> tuple[Ints, Ints]:

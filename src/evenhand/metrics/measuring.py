@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from evenhand.errors import first_line
-from evenhand.metrics.metric import BETTER, Metric, MetricFunction
+from evenhand.metrics.metric import BETTER, Metric
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +44,7 @@ class Measured:
     name: str
     metric: Metric
     entries: int  # L: of the labels or classes it is a mean over; else 1
+    plain: bool = False  # whether the function returns values, whose denominators are all 1
     faults: set[str] = field(default_factory=set, compare=False)  # what went wrong, to say it once
 
     @property
@@ -63,7 +64,7 @@ class Measured:
         """Do so with plain tensors; NaN if the function fails, so that no result is lost."""
         rows = len(output)
         try:
-            table = table_of(self.metric.function, self.name, output, y)
+            table = table_of(self.metric.function(output, y), self.name, rows)
             if table.shape[2] != self.entries:
                 raise ValueError(f"it returned {table.shape[2]} entries, not {self.entries}")
         except Exception as error:
@@ -106,9 +107,8 @@ class MetricError(ValueError):
     """What a metric returned cannot be used."""
 
 
-def table_of(function: MetricFunction, name: str, output: Tensor, y: Tensor) -> Tensor:
-    """(B, 2, L) numerators and denominators in float64."""
-    rows, found = len(output), function(output, y)
+def table_of(found: Any, name: str, rows: int) -> Tensor:
+    """(B, 2, L) numerators and denominators in float64, from what a function returned."""
     parts = found if isinstance(found, tuple) else (found,)
     shapes = [list(part.shape) if isinstance(part, Tensor) else None for part in parts]
     right = (
@@ -157,17 +157,15 @@ def warn_of_nan(tally: Mapping[str, NDArray[Any]]) -> None:
 
 
 def kept(table: Tensor) -> NDArray[Any]:
-    """What each sample adds (N, 2, L) as small as it can be stored: bytes for small whole numbers,
-    and (N,) values if all denominators are 1."""
+    """What each sample adds, as small as it can be stored: small whole numbers as bytes."""
     found = table.numpy()
-    if found.shape[2] == 1 and bool((found[:, 1] == 1).all()):
-        found = found[:, 0, 0]
-    if bool(((found >= 0) & (found <= 255) & (found == found.round())).all()):
-        return np.ascontiguousarray(found.astype(np.uint8))
-    return np.ascontiguousarray(found)
+    small = bool(((found >= 0) & (found <= 255) & (found == found.round())).all())
+    return found.astype(np.uint8) if small else found
 
 
-def restored(stored: NDArray[Any]) -> Floats:
-    """Return (N, 2, L) from what was stored."""
-    found = np.asarray(stored, np.float64)
-    return np.stack([found, np.ones_like(found)], 1)[..., None] if found.ndim == 1 else found
+def are_shares(stored: NDArray[Any]) -> bool:
+    """Whether a metric of such samples is a share: values are 0 or 1, or every numerator is between
+    0 and its denominator."""
+    if stored.ndim == 1:
+        return bool(np.isin(stored, (0, 1)).all())
+    return bool(((stored[:, 0] >= 0) & (stored[:, 0] <= stored[:, 1])).all())

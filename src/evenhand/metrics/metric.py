@@ -23,7 +23,19 @@ TAKEN = frozenset(
         *("precision", "recall", "specificity", "auc", "brier", "calibration_error", "rmse"),
         *("mae", "error", "shared_accuracy", "shared_loss", "round", "lr", "asked", "answered"),
         *("left_out", "void", "scores_after", "mean", "worst10", "best10", "worst", "std"),
-        *("worst_group", "method", "seed", "client", "group", "samples", "statistic", "label"),
+        *(
+            "worst_group",
+            "selection_gap",
+            "tpr_gap",
+            "fpr_gap",
+            "method",
+            "seed",
+            "client",
+            "group",
+            "samples",
+            "statistic",
+            "label",
+        ),
         *("value", "prediction", "score", "guess", "correct", "best", "better", "mse"),
     )
 )

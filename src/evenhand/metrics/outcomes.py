@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from evenhand import losses, tree
 from evenhand.data.samples import Batch, Part
-from evenhand.metrics.measuring import kept, metric_keys
+from evenhand.metrics.measuring import Measured, kept, metric_keys
 from evenhand.metrics.tallies import BLOCK, MOST_CELLS, regresses, scores
 from evenhand.model import Model
 from evenhand.targets import predictions
@@ -29,9 +30,9 @@ def sample_outcomes(
     that is right, for a regression the squared error, and for a user's own loss without classes
     that loss. "loss" is the loss, where it is not the value. A classifier adds "prediction" (the
     number of classes if there is none) and "score": with two classes the probability of class 1,
-    with more the confidence in the predicted one. A metric, such as "higher:top5", has the
-    numerators and denominators of samples, unless they are very many numbers (see
-    :func:`evenhand.metrics.measuring.kept`).
+    with more the confidence in the predicted one. A metric, such as "higher:top5", has what samples
+    add to it: (N,) values, or numerators and denominators (N, 2, L), unless these are more than
+    ``MOST_CELLS`` numbers.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -39,6 +40,7 @@ def sample_outcomes(
         personal: each client's own model to use instead, as in ``result.personal``.
     """
     names, samples = list(model.init()), part.samples(model.dtype, model.device)
+    metrics = [one for one in model.metrics if 2 * len(part.x) * one.entries <= MOST_CELLS]
     owned = [(params, torch.arange(len(part.x)))]
     if personal is not None:
         owned = list(
@@ -53,15 +55,13 @@ def sample_outcomes(
                     samples, index, torch.ones(len(index), dtype=model.dtype, device=model.device)
                 )
                 for name, values in _outcomes(
-                    model, model.output(chosen, batch.x), batch.y
+                    model, model.output(chosen, batch.x), batch.y, metrics
                 ).items():
                     found.setdefault(name, []).append(values.cpu())
     joined = {name: torch.cat(parts) for name, parts in found.items()}
     keys = {key for key, _ in metric_keys(joined).values()}
     stored = {
-        name: kept(values) if name in keys else values.numpy()
-        for name, values in joined.items()
-        if name not in keys or values.numel() <= MOST_CELLS
+        name: kept(values) if name in keys else values.numpy() for name, values in joined.items()
     }
     return stored or {"value": np.zeros(0)}
 
@@ -73,9 +73,13 @@ def sample_values(
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 
-def _outcomes(model: Model, output: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _outcomes(
+    model: Model, output: Tensor, y: Tensor, metrics: Sequence[Measured]
+) -> dict[str, Tensor]:
     loss = model.loss_function(output, y).double()
-    measured = {metric.key: metric(output, y) for metric in model.metrics}
+    measured = {
+        one.key: one(output, y)[:, 0, 0] if one.plain else one(output, y) for one in metrics
+    }
     if model.target.kind == "number":
         if model.loss_function is losses.mse or not regresses(model):
             return {"value": loss, **measured}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -32,6 +32,8 @@ from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
+# numbers that move with all merits
+PLACES = ("mean", "pooled", "worst10", "best10", "min", "max")
 ENOUGH = 400  # draws, for correlations
 
 
@@ -42,6 +44,17 @@ class Trials:
     intervals: Sequence[Mapping[str, Interval]]  # of each trial
     correlation: Mapping[str, Floats]  # (R, R) by number
     level: float
+
+    def moved(self, by: float) -> Trials:
+        """The same with every merit larger by a number; numbers of spread stay."""
+        intervals = [
+            {
+                name: Interval(*(end + by for end in found)) if name in PLACES else found
+                for name, found in trial.items()
+            }
+            for trial in self.intervals
+        ]
+        return replace(self, intervals=intervals)
 
     def combined(self, name: str, weight: Sequence[float]) -> tuple[Interval, float]:
         """The sum over trials with weights (R,), and the p-value for a sum of 0.
@@ -98,7 +111,8 @@ def trials(
             return mean_intervals(v, client, clients, *settings)
         if whole or fractions:
             return merit_intervals(v, client, clients, squared, *settings, d)
-        return accuracy_intervals(*effective_counts(v, client, clients), *settings)
+        right, samples = effective_counts(v, client, clients)
+        return accuracy_intervals(right, samples, *settings)
 
     one = [intervals(np.asarray(v, np.float64), d) for v, d in zip(values.T, apart, strict=True)]
     counts = np.bincount(client, minlength=clients).astype(np.float64)

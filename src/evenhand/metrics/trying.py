@@ -32,14 +32,15 @@ def measured(
 
 
 def _tried(model: Model, population: Population, name: str, metric: Metric) -> Measured:
-    entries = 1
+    entries, plain = 1, False
     for given in population.examples():
         few = given.first(FEW).to(model.dtype, model.device)
         with torch.no_grad():
             output = model.output(model.init(), few.x[:])
             try:
-                table = table_of(metric.function, name, output, few.y)
-                alone = table_of(metric.function, name, output[:1], few.y[:1])
+                found = metric.function(output, few.y)
+                table = table_of(found, name, len(output))
+                alone = table_of(metric.function(output[:1], few.y[:1]), name, 1)
             except MetricError:
                 raise
             except Exception as error:
@@ -59,5 +60,5 @@ def _tried(model: Model, population: Population, name: str, metric: Metric) -> M
         if known and not bool(table.isfinite().all()):
             bad = float(table[~table.isfinite()][0])
             raise MetricError(f"metric {name!r} returned {bad} for finite outputs")
-        entries = table.shape[2]
-    return Measured(name, metric, entries)
+        entries, plain = table.shape[2], not isinstance(found, tuple)
+    return Measured(name, metric, entries, plain)

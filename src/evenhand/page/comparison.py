@@ -131,7 +131,7 @@ def clients_by_method(findings: Findings) -> str:
             merit = float(found[place])
             counts = numbers.counts(study, merit, size) if study.same_data else ""
             below = f"<small>{counts}</small>" if counts else ""
-            mark = _sign(verdicts.get((name, label), ""), study.reference)
+            mark = sign(verdicts.get((name, label), ""), study.reference)
             row.append(
                 Cell(
                     f"{study.measure.show(merit)}{mark}{below}",
@@ -234,15 +234,16 @@ def _mark(findings: Findings, label: str, name: str) -> str:
     if difference is None:
         return ""
     verdict = "gains" if difference.better else "harmed" if difference.worse else ""
-    return _sign(verdict, findings.study.reference)
+    return sign(verdict, findings.study.reference)
 
 
-def _sign(verdict: str, reference: str | None) -> str:
+def sign(verdict: str, reference: str | None) -> str:
+    """A mark for a significant gain or loss."""
     if verdict not in ("gains", "harmed"):
         return ""
-    sign, word = ("▲", "better") if verdict == "gains" else ("▼", "worse")
+    arrow, word = ("▲", "better") if verdict == "gains" else ("▼", "worse")
     meaning = hidden(f" significantly {word} than {reference}")
-    return f'<span class="{word}" aria-hidden="true">{sign}</span>{meaning}'
+    return f'<span class="{word}" aria-hidden="true">{arrow}</span>{meaning}'
 
 
 def _ends(study: Study, name: str, interval: Interval) -> str:

@@ -15,6 +15,7 @@ from evenhand.files import as_cell, write_atomic
 from evenhand.page.comparison import FIRST, SHORT, TENTHS
 from evenhand.page.numbers import digits, written
 from evenhand.page.rates import rates
+from evenhand.studies.analysis.other_metrics import metric_tables
 from evenhand.studies.analysis.statistics import STATISTICS, across_clients
 from evenhand.studies.findings import Findings
 
@@ -34,8 +35,8 @@ LATEX = {
 
 
 def save_tables(studies: Sequence[Findings], directory: str | Path) -> list[Path]:
-    """Write methods.csv, methods.tex and, with groups, groups.csv; with several studies, each into
-    its own directory."""
+    """Write methods.csv, methods.tex and, with groups, groups.csv, with metrics, metrics.csv and
+    metric_gains.csv; with several studies, each into its own directory."""
     paths = []
     for number, findings in enumerate(studies, start=1):
         place = Path(directory)
@@ -46,6 +47,9 @@ def save_tables(studies: Sequence[Findings], directory: str | Path) -> list[Path
             found = {"methods.csv": _csv(methods), "methods.tex": latex(findings)}
         if groups := group_rows(findings):
             found["groups.csv"] = _csv(groups)
+        for name, rows in metric_tables(findings.metrics).items():
+            if rows:
+                found[f"{name}.csv"] = _csv(rows)
         for name, content in found.items():
             write_atomic(place / name, content.encode())
             paths.append(place / name)
@@ -146,7 +150,8 @@ def escaped(words: str) -> str:
 
 def _csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    columns = dict.fromkeys(key for row in rows for key in row)
+    writer = csv.DictWriter(text, list(columns), lineterminator="\n")
     writer.writeheader()
     for row in rows:
         writer.writerow(

@@ -10,6 +10,7 @@ from evenhand.page.comparison import clients_by_method, methods_compared
 from evenhand.page.ledger import ledger
 from evenhand.page.markup import hidden, table, text
 from evenhand.page.numbers import ends_words
+from evenhand.page.other_metrics import other_metrics
 from evenhand.page.panels.panel import Panel
 from evenhand.page.reproduce import reproduce
 from evenhand.studies.findings import Findings
@@ -79,6 +80,7 @@ def sections(
             "Who gains, who is harmed",
             drawn("verdicts", "gains") + clients_by_method(findings),
         ),
+        ("metrics", "Other metrics", other_metrics(findings)),
         ("groups", "Groups", drawn("members-group", "gaps-group", "local-gaps")),
         ("teams", "Teams of clients", drawn("members-team", "gaps-team")),
         (

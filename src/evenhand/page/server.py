@@ -10,8 +10,15 @@ from evenhand.studies.methods import NOTHING
 from evenhand.studies.runs.study import Study
 
 MOST_ROWS = 40  # of the table of clients
-SUMS = "nothing client by client: sums, and how many clients have which accuracy"
-SCORES = "its scores: counts of predictions by label and group, and losses"
+# without a classifier, and with one
+SUMS = (
+    "nothing client by client: sums",
+    "nothing client by client: sums, and how many clients have which accuracy",
+)
+SCORES = (
+    "its scores: losses by group",
+    "its scores: counts of predictions by label and group, and losses",
+)
 
 
 def heading(study: Study) -> str:
@@ -49,14 +56,23 @@ def learned(study: Study, prefix: str = "") -> str:
     caption = (
         "From each method's messages. A method works with secure sums if training needs only sums"
         " over clients. Without secure sums, messages reach the server one by one, so whoever runs"
-        " it could read them. With few clients, the numbers of samples may reveal which client has"
-        " which accuracy."
+        " it could read them."
     )
+    if _classifies(study):
+        caption += (
+            " With few clients, the numbers of samples may reveal which client has which accuracy."
+        )
     body = f'<p>{start}</p><div class="words-table">' + table(
         headings, list(rows.values()), caption, list(rows), identity=f"{prefix}server-table"
     )
     body += "</div>"
     return body + (_census(federations[-1]["clients"]) if federations else "")
+
+
+def _classifies(study: Study) -> bool:
+    """Whether the model is a classifier, as far as is known."""
+    tally = study.first.tally
+    return "correct" in tally or not tally
 
 
 def _row(study: Study, label: str) -> list[str]:
@@ -70,7 +86,7 @@ def _row(study: Study, label: str) -> list[str]:
     return [
         label,
         ", ".join(known["sees"]) or NOTHING,
-        SCORES if by_client else SUMS,
+        (SCORES if by_client else SUMS)[_classifies(study)],
         ", ".join(known["stays"]) or "-",
         fit,
     ]

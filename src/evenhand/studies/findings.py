@@ -14,12 +14,22 @@ from evenhand.errors import require_known
 from evenhand.metrics.local_gaps import LocalGaps
 from evenhand.metrics.uncertainty import Interval
 from evenhand.studies.analysis.answer import MOST, Answer, answer
-from evenhand.studies.analysis.comparison import Comparison, Difference, compare
+from evenhand.studies.analysis.comparison import (
+    Comparison,
+    compare,
+    comparison_rows,
+    difference_rows,
+)
 from evenhand.studies.analysis.evidence import Evidence
 from evenhand.studies.analysis.gaps import gaps
 from evenhand.studies.analysis.groups import GroupView, group_views
 from evenhand.studies.analysis.ledger import Entry, ledger
 from evenhand.studies.analysis.local import local_rows, local_views
+from evenhand.studies.analysis.other_metrics import (
+    MetricView,
+    metric_tables,
+    metric_views,
+)
 from evenhand.studies.analysis.sweeping import Sweep
 from evenhand.studies.analysis.words import sentences
 from evenhand.studies.runs.study import Study
@@ -30,6 +40,7 @@ from evenhand.studies.tables.brief import NARROW, show_brief
 from evenhand.studies.tables.groups import excluded_lines, show_groups
 from evenhand.studies.tables.local import show_local
 from evenhand.studies.tables.notebook import findings_html
+from evenhand.studies.tables.other_metrics import metrics_table, show_metrics
 from evenhand.studies.tables.sweeps import show_choice
 from evenhand.studies.tables.tuning import edge_warnings, show_tuning
 
@@ -72,6 +83,8 @@ class Findings:
     tuned: Tuned | None = None  # how the settings of each method were chosen
     # gaps between groups within clients, by method, then kind
     local: Mapping[str, Mapping[str, LocalGaps]] = field(default_factory=dict)
+    # metrics of the user or the task, by name
+    metrics: Mapping[str, MetricView] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         text = io.StringIO()
@@ -82,7 +95,8 @@ class Findings:
 
     def _repr_html_(self) -> str:  # for notebooks
         shown = self.study, self.comparison, self.entries, self.least, self.answer, self.sentences
-        return findings_html(*shown)
+        views = list(self.metrics.values())
+        return findings_html(*shown, [metrics_table(views, True)] if views else [])
 
     @property
     def headline(self) -> tuple[str, ...]:
@@ -104,6 +118,7 @@ class Findings:
             console.print(line, highlight=False, markup=False)
         console.print()
         show_brief(console, self.study, self.comparison, self.groups.get("group", {}))
+        show_metrics(console, self.metrics, self.study.kinds, verbose=False)
 
     def _show_all(self, console: Console) -> None:
         study, comparison = self.study, self.comparison
@@ -115,6 +130,7 @@ class Findings:
         tables.show_table(console, tables.comparison_table(study, comparison))
         if legend := tables.legend(study, comparison):
             console.print("\n".join(legend) + "\n", style="dim", highlight=False)
+        show_metrics(console, self.metrics, study.kinds, verbose=True)
         for by in study.kinds:
             tables.show_ledger(console, study, self.entries, by, self.least)
         bases = [label for label in (study.reference, study.alone) if label is not None]
@@ -161,32 +177,14 @@ class Findings:
 
     def tables(self) -> dict[str, list[Row]]:
         """Rows of tables, by name: comparison, differences, ledger, gaps and clients; with groups
-        also local_gaps, after a sweep also sweep, after tuning also tuning, and diverged if a
-        method diverged."""
+        also local_gaps, with metrics also metrics and metric_gains, after a sweep also sweep, after
+        tuning also tuning, and diverged if a method diverged."""
         study, comparison = self.study, self.comparison
         found: dict[str, list[Row]] = {
             "sweep": [] if self.sweep is None else self.sweep.rows(),
             "tuning": [] if self.tuned is None else self.tuned.rows(),
-            "comparison": [
-                {
-                    "method": label,
-                    "statistic": name,
-                    **interval._asdict(),
-                    "best": comparison.best.get(name) == label,
-                }
-                for label, row in comparison.rows.items()
-                for name, interval in row.items()
-            ],
-            "differences": [
-                {
-                    "method": label,
-                    "statistic": name,
-                    **one.interval._asdict(),
-                    **{key: getattr(one, key) for key in Difference._fields[1:]},
-                }
-                for label, row in comparison.differences.items()
-                for name, one in row.items()
-            ],
+            "comparison": comparison_rows(comparison),
+            "differences": difference_rows(comparison),
             "ledger": [
                 {
                     **entry._asdict(),
@@ -207,6 +205,7 @@ class Findings:
                 for label, kinds in self.local.items()
                 for row in local_rows(self.groups["group"][label].gaps, kinds)
             ],
+            **metric_tables(self.metrics),
             "diverged": [
                 {"method": one.label, "seed": seed, "round": one.round}
                 for one in study.diverged
@@ -277,6 +276,7 @@ def analyse(
         least,
         positive,
         local=local,
+        metrics=metric_views(study, comparison.over, level, least),
     )
 
 

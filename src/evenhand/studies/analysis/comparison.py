@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -131,6 +131,34 @@ def compare(
     )
 
 
+def comparison_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row per method and metric across clients."""
+    return [
+        {
+            "method": label,
+            "statistic": name,
+            **interval._asdict(),
+            "best": comparison.best.get(name) == label,
+        }
+        for label, row in comparison.rows.items()
+        for name, interval in row.items()
+    ]
+
+
+def difference_rows(comparison: Comparison) -> list[dict[str, Any]]:
+    """A row per method and metric across clients: the difference from the reference."""
+    return [
+        {
+            "method": label,
+            "statistic": name,
+            **one.interval._asdict(),
+            **{key: getattr(one, key) for key in Difference._fields[1:]},
+        }
+        for label, row in comparison.differences.items()
+        for name, one in row.items()
+    ]
+
+
 def columns(study: Study) -> dict[str, str]:
     """Headings of a table of methods, by statistic. With fewer than twenty clients, the worst 10 %
     are the worst client, so one column shows both."""
@@ -152,10 +180,8 @@ def _possible(study: Study, name: str, interval: Interval, change: bool = False)
     change of it."""
     if name in UNBOUNDED:
         bounds = (0.0, math.inf)
-    elif name in OF_SHARES or study.measure.percent:
-        bounds = (0.0, 1.0)
     else:
-        bounds = (-math.inf, 0.0)
+        bounds = (0.0, 1.0) if name in OF_SHARES else study.measure.range
     if change:
         bounds = (bounds[0] - bounds[1], bounds[1] - bounds[0])
     return Interval(interval.value, *np.clip([interval.low, interval.high], *bounds).tolist())

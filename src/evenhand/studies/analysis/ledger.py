@@ -129,8 +129,7 @@ def _gain_ends(
     none = np.full(len(gain), np.nan)
     if len(found) < len(seeds):
         return none, none, none
-    bounded = bool(study.measure.percent)
-    shares = not study.measure.whole
+    bounded, shares = study.measure.bounded, not study.measure.whole
     reach = reach_of(np.concatenate([values for _, values in found])) if shares else 1.0
     if study.same_data or len(seeds) == 1:
         cell, gains = found[0][0], np.stack([values for _, values in found], 1)

@@ -75,6 +75,9 @@ def across_clients(study: Study, label: str, seed: int, part: str = "test") -> d
         return numbers | ({} if part != "test" else study.everyone(label, seed))
     found = dict(trial.over_clients or {})
     known = {"pooled": float(study.merits(label, seed, "everyone", part)[0])}
+    if study.measure.key:  # of a metric, sums tell the mean alone
+        of_metric = np.asarray(found.get(study.measure.column, np.nan))
+        found, known["mean"] = {}, float(study.measure.merit(of_metric))
     if "mean" in found and part == "test":
         mean, std = found["mean"], found["std"]
         known |= {name: found[name] for name in ("mean", "worst10", "best10", "std")} | {

@@ -192,7 +192,7 @@ def one_sample(study: Study, name: str) -> float:
     samples, clients = max(1, int(study.sizes(by).sum())), max(1, study.clients)
     if name in ("worst10", "best10", "min", "max"):
         samples = max(1, samples * (tenth(clients) if name.endswith("10") else 1) // clients)
-    if study.measure.percent:
+    if study.measure.bounded:
         return _most_of_one(study) / samples
     errors = study.merits(study.labels[0], study.seeds[0], by)
     return float(np.nanmean(np.abs(errors))) / samples
@@ -220,8 +220,14 @@ def _drawn_anew(
     values = np.stack([one for one in found if one is not None], 1)
     assert client is not None  # see _refuse_unsampled
     counted = ~np.isnan(values).any(1)
-    return trials(
-        (-values if measure.squared else values)[counted],
+    values = -values if measure.squared else values
+    # minus a share is a share less one
+    less = 1.0 if measure.bounded and not measure.higher else 0.0
+    whole = measure.squared or measure.of_shares
+    if measure.bounded and not measure.percent:
+        whole = bool(np.isin(values[counted] + less, (0, 1)).all())
+    drawn = trials(
+        values[counted] + less,
         client[counted],
         len(study.names("client")),
         measure.squared,
@@ -229,9 +235,11 @@ def _drawn_anew(
         draws,
         level,
         seed,
-        whole=measure.squared or measure.of_shares,
+        whole=whole,
         fractions=not measure.whole,
+        shares=measure.bounded,
     )
+    return drawn.moved(-less) if less else drawn
 
 
 def _refuse_unsampled(study: Study, over: str, keys: Sequence[tuple[str, int]]) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 from evenhand.errors import RunError
 from evenhand.metrics import calibration, influence, rates
 from evenhand.metrics.influence import Judgement
+from evenhand.metrics.measuring import ratios
 from evenhand.studies.runs.trial import Floats, Ints, Trial
-from evenhand.studies.specs.measure import Measure
+from evenhand.studies.specs.measure import METRIC, Measure
 
 
 def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> Floats:
@@ -19,6 +20,8 @@ def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> F
     ``teams``: (n,) the code of each client's team, -1 for none.
     """
     column = _column(trial, measure, part)
+    if by == "team" and measure.kind == METRIC and "team" not in trial.score_columns["by"]:
+        return _of_teams(trial, measure, teams)
     if column is not None:
         if by == "team" and "team" not in trial.score_columns["by"]:
             return measure.merit(_team_means(trial, column, part, teams))
@@ -35,6 +38,10 @@ def merits(trial: Trial, measure: Measure, by: str, part: str, teams: Ints) -> F
 def of_everyone(trial: Trial, measure: Measure) -> Floats | None:
     """The merit over the samples of all clients, for measures that are no means over samples; NaN
     if unknown."""
+    if measure.kind == METRIC:
+        sums = trial.tally.get(measure.key)
+        value = np.asarray(np.nan) if sums is None else ratios(sums.sum((0, 1)))
+        return measure.merit(value)
     if measure.kind == "auc":
         scored = trial.tally.get("scored")
         return np.asarray(np.nan if scored is None else calibration.auc(scored.sum((0, 1))))
@@ -86,6 +93,13 @@ def sample_merits(trial: Trial, measure: Measure, cell: Ints, cells: int) -> Flo
     """
     if trial.values is None:
         return None
+    if measure.kind == METRIC:
+        stored = trial.outcomes.get(measure.key)
+        if stored is None:
+            return None
+        values, member = np.full(len(cell), np.nan), np.flatnonzero(cell >= 0)
+        values[member] = measure.merit(influence.ratio(stored[member], cell[member], cells))
+        return values
     if measure.kind in ("accuracy", "error"):
         return trial.values if measure.percent else -trial.values
     if measure.kind == "mae":
@@ -157,6 +171,14 @@ def _team_means(trial: Trial, column: str, part: str, teams: Ints) -> Floats:
     values, counts = (trial.column(name, "client", part) for name in (column, "count"))
     with np.errstate(invalid="ignore"):
         return _sums(np.where(counts > 0, values, 0.0) * counts, teams) / _sums(counts, teams)
+
+
+def _of_teams(trial: Trial, measure: Measure, teams: Ints) -> Floats:
+    """A metric's merit of each team, from the sums of its clients."""
+    sums = trial.tally[measure.key].sum(1)  # (n, 2, L)
+    found = np.zeros((int(teams.max(initial=-1)) + 1, *sums.shape[1:]))
+    np.add.at(found, teams[teams >= 0], sums[teams >= 0])
+    return measure.merit(ratios(found))
 
 
 def _sums(values: Floats, teams: Ints) -> Floats:

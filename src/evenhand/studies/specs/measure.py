@@ -17,6 +17,7 @@ CLASSIFIED = ("accuracy", "balanced_accuracy", "recall", "specificity", "precisi
 REGRESSED = ("error", "mae")
 OTHERS = ("accuracy", "loss")  # of models that predict levels, or several labels per sample
 MEASURES = (*CLASSIFIED, *REGRESSED)
+METRIC, HIGHER = "metric", "higher:"  # a metric of the user or the task; how the keys of some begin
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Measure:
     """The measure that methods are compared by, and how it is written. A *merit* is larger for a
     better model."""
 
-    kind: str  # one of MEASURES
+    kind: str  # one of MEASURES, or METRIC
     name: str
     unit: str
     scale: float  # from a merit to the written value
@@ -35,16 +36,36 @@ class Measure:
     part: str = "test"  # the split it is computed on
     squared: bool = False  # whether the column holds mean squares, written as their root
     positive: int | None = None  # the positive class of recall, specificity and precision
-    whole: bool = (
-        True  # whether a sample is right or wrong; False if a share of its labels is right
-    )
+    whole: bool = True  # whether samples are right or wrong; False for shares of their labels
     offered: tuple[str, ...] = CLASSIFIED  # the measures that these runs have
+    key: str = ""  # of a metric in tallies and outcomes
+    share: bool = False  # whether the values of a metric are shares, from 0 to 1
+    sampled: bool = False  # whether numerators and denominators of a metric's samples are known
 
     @property
     def has_sample_intervals(self) -> bool:
-        """Whether metrics across clients have intervals over samples, which are for shares and
-        squared errors."""
-        return bool(self.percent) or self.squared
+        """Whether metrics across clients have intervals over samples, which are for shares, squared
+        errors and metrics."""
+        return bool(self.percent) or self.squared or self.sampled
+
+    @property
+    def higher(self) -> bool:
+        """Whether larger values are better."""
+        return bool(self.percent) or self.key.startswith(HIGHER)
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a merit is a share, or minus one."""
+        return bool(self.percent) or self.share
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest possible merit."""
+        if self.key and not self.share:
+            return -math.inf, math.inf
+        if self.higher:
+            return 0.0, 1.0
+        return (-1.0 if self.share else -math.inf), 0.0
 
     @property
     def of_shares(self) -> bool:
@@ -68,7 +89,7 @@ class Measure:
 
     def merit(self, values: Floats) -> Floats:
         """Merits from a column of the scores."""
-        if self.percent:
+        if self.higher:
             return values
         return -np.sqrt(values) if self.squared else -values
 
@@ -120,6 +141,14 @@ LOSS = Measure(
 
 # by named loss of numbers, the column of scores with mean squared errors
 SQUARES = {"mse": "loss", "huber": "mse"}
+
+
+def metric_measure(name: str, key: str, part: str, share: bool, sampled: bool) -> Measure:
+    """A metric of the user or the task, whose sums are ``key`` in tallies."""
+    words = (name, "raises", "lowers") if key.startswith(HIGHER) else (name, "lowers", "raises")
+    return Measure(
+        METRIC, name, "", 1.0, 3, "", words, name, part, key=key, share=share, sampled=sampled
+    )
 
 
 def measure_of(

@@ -31,6 +31,7 @@ def findings_html(
     least: int,
     answer: Answer,
     sentences: Sequence[str],
+    more: Sequence[Table] = (),
 ) -> str:
     """The answer, how methods compare, who gains and who loses; other sentences are folded away."""
     lines = [f"<p><b>{escape(sentence)}</b></p>" for sentence in answer.sentences]
@@ -39,6 +40,7 @@ def findings_html(
     lines.append(table_html(tables.comparison_table(study, comparison)))
     legend = tables.legend(study, comparison)
     lines += [f"<p><small>{escape(line)}</small></p>" for line in legend]
+    lines += [table_html(table) for table in more]
     for by in study.kinds:
         if 0 < len(study.names(by)) <= MOST_ROWS:
             table = tables.ledger_table(study, entries, by, least)
