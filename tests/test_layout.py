@@ -28,6 +28,8 @@ ORDER = (
     "datasets",
     "models",
     "losses",
+    "label_checks",
+    "targets",
     "layers",
     "calls",
     "norms",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         algorithms,
         datasets,
         engines,
+        losses,
         metrics,
         models,
         schedules,
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
     from evenhand.studies.runs.trained import TrainedModel
     from evenhand.studies.runs.verifying import verify
     from evenhand.studies.specs.spec import Spec
+    from evenhand.targets import Target
     from evenhand.training.callbacks import Callback, Moment, RunInfo
     from evenhand.training.ending import Stopped
     from evenhand.training.fit import fit
@@ -180,6 +182,7 @@ _HOME = {
     "studies.runs.verifying": ["verify"],
     "training.callbacks": ["Callback", "Moment", "RunInfo"],
     "training.ending": ["Stopped"],
+    "targets": ["Target"],
     "training.result": ["Result"],
     "training.fit": ["fit"],
     "training.settings": ["Settings"],
@@ -192,6 +195,7 @@ _SUBMODULES = {
             "algorithms",
             "datasets",
             "engines",
+            "losses",
             "metrics",
             "models",
             "schedules",
@@ -293,6 +297,7 @@ __all__ = [
     "Stopped",
     "Study",
     "Survey",
+    "Target",
     "Task",
     "Thresholds",
     "TrainedModel",
@@ -318,6 +323,7 @@ __all__ = [
     "fit",
     "fit_many",
     "load",
+    "losses",
     "metrics",
     "models",
     "partitions",

@@ -1,13 +1,23 @@
-"""Losses with one value per sample, and checks that labels fit them.
+"""Losses with one value per sample.
 
 A loss is any function ``(output, target) -> (B,)``. The named ones are:
 
     cross_entropy  -log softmax(output)[y]                           (C outputs, labels 0..C-1)
+    focal          -(1 - p)^2 log p, p the probability of the label  (C outputs, or one per label)
     brier          sum over classes of (softmax(output) - onehot)^2  (one output: 2 (sigmoid - y)^2)
     hinge          max(0, 1 + max_{j != y} s_j - s_y)                (one output: max(0, 1 - y s),
                                                                      y in {-1, 1} or {0, 1})
     hinge_sum      hinge, but a client's loss is the sum over its samples
+    bce            -log sigmoid(+-output)                            (one output per 0/1 label)
+    dice           1 - (2 sum p t + 1) / (sum p + sum t + 1)         (masks)
+    ordinal        sum over k of bce(output_k, y > k)                (K - 1 outputs, labels 0..K-1)
     mse            squared error, averaged over the target's entries
+    huber          error^2 / 2 up to an error of 1, then |error| - 1/2, averaged in the same way
+
+A sample can have one label, or several: L labels of 0/1 (``bce``, ``focal``), or a class for every
+token or pixel (``cross_entropy``, ``focal``, ``dice``). Its loss is then the mean over its labels
+(for ``dice``, one value for the whole mask). Labels of IGNORED = -100 do not count; a sample whose
+labels are all ignored has a loss of 0.
 
 A client's loss is the mean over its samples. The exception is hinge_sum, where ``Model.loss`` is
 the sum: over a batch during local training, and over all data when a method compares clients. This
@@ -21,17 +31,44 @@ and TERM's level="sample" use means.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
+# the label of a token or pixel that does not count, as in torch and transformers
+IGNORED = -100
+SMOOTHING = 1.0  # added to both sides of the Dice coefficient, which is then defined without a mask
+
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Return (B,) losses of (B, C) logits and (B,) labels."""
-    return -output.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    """Return (B,) losses of (B, C) logits and (B,) labels.
+
+    With labels (B, *S) of tokens or pixels, logits are (B, C, *S) or (B, *S, C), and the loss is
+    the mean over a sample's labelled positions.
+    """
+    if target.ndim == 1:
+        return -output.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    return _mean(-_log_probability(output, target), target)
+
+
+def focal(output: Tensor, target: Tensor, gamma: float = 2.0) -> Tensor:
+    """Return cross-entropies that count less where the label's probability p is high: times
+    (1 - p)^gamma.
+
+    Takes outputs and labels as ``cross_entropy`` does, or as ``bce`` does.
+    """
+    if one_score_per_label(output, target):
+        score = output.reshape(target.shape)
+        log_p = F.logsigmoid(torch.where(target > 0, score, -score))
+    else:
+        log_p = _log_probability(output, target)
+    # 1 - p without cancellation near p = 1
+    return _mean(-((-torch.expm1(log_p)) ** gamma) * log_p, target)
 
 
 def brier(output: Tensor, target: Tensor) -> Tensor:
@@ -62,26 +99,115 @@ def hinge_sum(output: Tensor, target: Tensor) -> Tensor:
     return hinge(output, target)
 
 
+def bce(output: Tensor, target: Tensor) -> Tensor:
+    """Return (B,) binary cross-entropies of one logit per label, averaged over a sample's labels.
+
+    Labels are 0/1, or -1/1 if there is one per sample.
+    """
+    score, positive = output.reshape(target.shape), (target > 0).to(output.dtype)
+    return _mean(F.binary_cross_entropy_with_logits(score, positive, reduction="none"), target)
+
+
+def dice(output: Tensor, target: Tensor) -> Tensor:
+    """Return (B,) one minus the soft Dice coefficient of each mask, smoothed by 1.
+
+    Binary masks need one logit per pixel. With C classes, logits are as for ``cross_entropy``, and
+    the coefficients of all classes, with or without pixels in the sample, are averaged.
+    """
+    there = labelled(target).unsqueeze(-1)  # (B, *S, 1)
+    if one_score_per_label(output, target):
+        score, inside = output.reshape(target.shape).unsqueeze(-1), (target > 0).unsqueeze(-1)
+        p, missed = score.sigmoid(), (-score).sigmoid()
+    else:
+        score = _classes_last(output, target)
+        inside = _codes(target).unsqueeze(-1) == torch.arange(score.shape[-1], device=score.device)
+        p = score.softmax(-1)
+        missed = 1 - p
+    # P + T - 2 I as a sum of terms that are never negative
+    wrong = torch.where(inside, missed, p)
+    size = p + inside.to(p.dtype)
+    wrong, size = (
+        torch.where(there, values, torch.zeros_like(values)).flatten(1, -2).sum(1)
+        for values in (wrong, size)
+    )
+    return (wrong / (size + SMOOTHING)).mean(-1)
+
+
+def ordinal(output: Tensor, target: Tensor) -> Tensor:
+    """Return (B,) losses of K - 1 cumulative logits and levels 0..K-1.
+
+    Logit k is that of y > k; the loss is the sum of their binary cross-entropies.
+    """
+    steps = torch.arange(output.shape[-1], device=output.device)
+    above = (target.unsqueeze(-1) > steps).to(output.dtype)
+    return F.binary_cross_entropy_with_logits(output, above, reduction="none").sum(-1)
+
+
 def mse(output: Tensor, target: Tensor) -> Tensor:
     """Return squared errors, averaged over a target's entries if it has several."""
     error = (output.reshape(target.shape) - target) ** 2
     return error.flatten(1).mean(1) if error.ndim > 1 else error
 
 
+def huber(output: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
+    """Return squared errors (halved) up to ``delta`` and absolute ones beyond, averaged over a
+    target's entries."""
+    error = F.huber_loss(output.reshape(target.shape), target, reduction="none", delta=delta)
+    return error.flatten(1).mean(1) if error.ndim > 1 else error
+
+
 LOSSES: dict[str, LossFunction] = {
     "cross_entropy": cross_entropy,
+    "focal": focal,
     "brier": brier,
     "hinge": hinge,
     "hinge_sum": hinge_sum,
+    "bce": bce,
+    "dice": dice,
+    "ordinal": ordinal,
     "mse": mse,
+    "huber": huber,
 }
 SUMMED = (hinge_sum,)  # a client's loss is the sum over its samples, not the mean
-CLASSIFYING = (cross_entropy, brier, hinge, hinge_sum)
+CLASSIFYING = (cross_entropy, focal, brier, hinge, hinge_sum, bce)  # with one label per sample
+MASKED = (cross_entropy, focal, bce, dice)  # take several labels per sample
+REGRESSING = (mse, huber)
 
 
 def single_output(output: Tensor) -> bool:
     """Whether the output has one number per sample."""
     return output.ndim == 1 or (output.ndim == 2 and output.shape[1] == 1)
+
+
+def one_score_per_label(output: Tensor, target: Tensor) -> bool:
+    """Whether each label has one logit, rather than one for each class."""
+    return math.prod(output.shape[1:]) == math.prod(target.shape[1:])
+
+
+def class_axis(output: Sequence[int], target: Sequence[int]) -> int | None:
+    """Return the axis of the classes in an output of this shape for labels of this shape; None if
+    they do not match.
+
+    It is 1 for (B, C, *S) and -1 for (B, *S, C). If both match, as for 8 tokens in 8 classes, it is
+    -1 for sequences (B, T, C), as of transformers and recurrent layers, and 1 for images
+    (B, C, H, W), as of convolutions.
+    """
+    scores, positions = list(output[1:]), list(target[1:])
+    first, last = scores[1:] == positions, scores[:-1] == positions
+    if not scores or not (first or last):
+        return None
+    return -1 if last and (len(positions) < 2 or not first) else 1
+
+
+def labelled(target: Tensor) -> Tensor:
+    """Return which labels count: all that are not IGNORED."""
+    return (target if target.is_floating_point() else target.long()) != IGNORED
+
+
+def unwrapped(function: LossFunction) -> LossFunction:
+    """Return the loss inside a ``functools.partial``, such as one that sets ``gamma``."""
+    inner: LossFunction = getattr(function, "func", function)
+    return inner
 
 
 def resolve(loss: str | LossFunction) -> LossFunction:
@@ -96,55 +222,32 @@ def resolve(loss: str | LossFunction) -> LossFunction:
     return LOSSES[loss]
 
 
-def check(function: LossFunction, output: Tensor, y: Tensor) -> None:
-    """Raise a ValueError if a named loss cannot use such outputs and labels ``y`` (N, ...).
+def _classes_last(output: Tensor, target: Tensor) -> Tensor:
+    """Return (B, *S, C) logits."""
+    axis = class_axis(output.shape, target.shape)
+    if axis is None:
+        raise ValueError(
+            f"outputs {list(output.shape)} have no axis of classes beside labels"
+            f" {list(target.shape)}"
+        )
+    return output.movedim(axis, -1)
 
-    All labels are checked, not only those of the probe batch that produced ``output``.
-    """
-    width = list(output.shape)
-    if function is mse:
-        per_sample = output[0].numel()
-        if per_sample != y[0].numel():
-            raise ValueError(
-                f"mse: the module returns {per_sample} numbers per sample, but y has"
-                f" {y[0].numel()}; make them equal"
-            )
-        return
-    if function not in CLASSIFYING:
-        return  # a user's function knows its own labels
-    name = function.__name__
-    if y.ndim != 1:
-        raise ValueError(
-            f"{name} needs one label per sample, but labels in y have shape"
-            f" {list(y.shape[1:])}; for one-hot rows use y.argmax(1)"
-        )
-    if y.is_floating_point() and bool((y != y.round()).any()):
-        fraction = float(y[y != y.round()][0])
-        raise ValueError(
-            f"{name} needs class labels, but y has fractions such as {fraction:g}; for regression"
-            ' use loss="mse"'
-        )
-    if y.is_floating_point() and not (single_output(output) and function is not cross_entropy):
-        raise ValueError(
-            f"{name} needs integer labels, but y is {y.dtype}; convert it with y.astype('int64')"
-        )
-    low, high = int(y.min()), int(y.max())
-    if single_output(output) and function is not cross_entropy:
-        allowed = {0, 1} if function is brier else {-1, 0, 1}
-        if not set(y.tolist()) <= allowed or (low == -1 and bool((y == 0).any())):
-            raise ValueError(
-                f"{name} with one output needs labels 0/1{'' if function is brier else ' or -1/1'},"
-                f" found {low}..{high}"
-            )
-        return
-    if output.ndim != 2 or single_output(output):
-        raise ValueError(
-            f"{name} needs a module output of shape (batch, classes), got {width}; end the module"
-            " with one output per class"
-        )
-    if low < 0 or high >= output.shape[1]:
-        bad = low if low < 0 else high
-        raise ValueError(
-            f"label {bad} is out of range: the module has {output.shape[1]} outputs, so labels must"
-            f" be 0..{output.shape[1] - 1}; widen the module's last layer or renumber the labels"
-        )
+
+def _codes(target: Tensor) -> Tensor:
+    """Return labels as indices, 0 for ignored ones."""
+    return torch.where(labelled(target), target, torch.zeros_like(target)).long()
+
+
+def _log_probability(output: Tensor, target: Tensor) -> Tensor:
+    """Return (B, *S) the log-probability of each label."""
+    logits = _classes_last(output, target).log_softmax(-1)
+    return logits.gather(-1, _codes(target).unsqueeze(-1)).squeeze(-1)
+
+
+def _mean(values: Tensor, target: Tensor) -> Tensor:
+    """Average (B, *S) values over a sample's labels that count; 0 if there are none."""
+    if target.ndim == 1:
+        return values
+    there = labelled(target)
+    total = torch.where(there, values, torch.zeros_like(values)).flatten(1).sum(1)
+    return total / there.flatten(1).sum(1).clamp(min=1)

@@ -20,6 +20,7 @@ from evenhand.errors import require_choice
 from evenhand.layers.stacked import fast_layers
 from evenhand.norms import AFFINE, STATISTICS, Norms, NormTable, made_pure, norm_layers, real_rows
 from evenhand.probing import check_fit
+from evenhand.targets import Target
 from evenhand.tree import Tree
 from evenhand.unfit import refuse_unfit
 
@@ -77,14 +78,22 @@ class Model:
             )
         first = next(parameter for parameter in module.parameters() if parameter.requires_grad)
         self.dtype, self.device = first.dtype, first.device
-        # whether outputs are class scores, so that accuracy is defined; set by check()
-        self.classifies = False
-        self.classes = 0  # 2 for one output; 0 if unknown, or not a classifier; set by check()
+        self.target = Target()  # what it predicts; set by check()
         # whether training draws random numbers (dropout); set by check()
         self.stochastic = False
         self.precision = "fp32"  # of matrix products; see with_precision
         # what else is evaluated, see evenhand.metrics.measuring
         self.metrics: tuple[Any, ...] = ()
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it predicts one class per sample; False before check()."""
+        return self.target.kind == "class"
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of a classifier, 2 with one output; 0 for any other model."""
+        return self.target.classes if self.classifies else 0
 
     @property
     def size(self) -> int:
@@ -293,7 +302,7 @@ class Model:
     def check(self, population: Population) -> None:
         """Raise before training if the module, the loss and the data do not fit together.
 
-        Sets ``classifies``, ``classes`` and ``stochastic``.
+        Sets ``target`` and ``stochastic``.
         """
         check_fit(self, population)
 

@@ -7,13 +7,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from evenhand import losses, tree
+from evenhand import targets, tree
 from evenhand.calls import UnreadableOutput
 from evenhand.data.nested import Nested, shapes
 from evenhand.data.population import Population
 from evenhand.data.samples import Batch, Samples
 from evenhand.errors import first_line
+from evenhand.label_checks import check
 from evenhand.losses import LossFunction
+from evenhand.targets import Target
 from evenhand.tree import Tree
 
 
@@ -23,8 +25,7 @@ class Model(Protocol):
     dtype: torch.dtype
     device: torch.device
     loss_function: LossFunction
-    classifies: bool
-    classes: int
+    target: Target
     stochastic: bool
 
     def init(self) -> Tree: ...
@@ -89,7 +90,7 @@ def _probe(model: Model, samples: Samples, given: Samples) -> None:
         raise ValueError(
             f"the module must return a tensor with one row per sample, got {got} for {rows} samples"
         )
-    losses.check(model.loss_function, output, given.y)
+    check(model.loss_function, output, given.y)
     try:
         values = model.loss_function(output, batch.y)
     except Exception as error:
@@ -111,16 +112,7 @@ def _probe(model: Model, samples: Samples, given: Samples) -> None:
             "a sample's loss depends on the other samples in its batch; check that module and"
             f" loss treat samples independently ({form})"
         )
-    named = model.loss_function in losses.CLASSIFYING
-    scores = (
-        output.ndim == 2
-        and output.shape[1] > 1
-        and batch.y.ndim == 1
-        and not batch.y.is_floating_point()
-    )
-    model.classifies = named or (scores and model.loss_function is not losses.mse)
-    outputs = 2 if losses.single_output(output) else output.shape[1]
-    model.classes = outputs if model.classifies else 0
+    model.target = targets.find(model.loss_function, output, batch.y)
     if not values.requires_grad:
         raise ValueError(
             "the loss does not depend on the module's parameters, so nothing would be trained;"

@@ -249,7 +249,7 @@ def test_it_refuses_data_without_groups_and_regression() -> None:
     clients = [{"x": np.zeros((3, 1)), "y": np.zeros(3), "group": [0, 1, 1]}]
     model = Model(binary.weight(), "mse")
     model.check(eh.Federation.from_arrays(clients))
-    with pytest.raises(ValueError, match=r"FairFed .* needs a classifier; for regression"):
+    with pytest.raises(ValueError, match=r"FairFed .* needs one class per sample; for other"):
         eh.FairFed().check(model)
 
 

@@ -353,7 +353,7 @@ def test_it_refuses_data_without_groups_and_regression() -> None:
     clients = [{"x": np.zeros((3, 1)), "y": np.zeros(3), "group": [0, 1, 1]}]
     fed, model = eh.Federation.from_arrays(clients), Model(binary.weight(), "mse")
     model.check(fed)
-    with pytest.raises(ValueError, match=r"FedFB .* needs a classifier; for regression"):
+    with pytest.raises(ValueError, match=r"FedFB .* needs one class per sample; for other"):
         eh.FedFB().check(model)
     eh.FedFB("client_parity").check(model)  # compares losses only
 

@@ -404,7 +404,7 @@ def test_a_wrong_scope_regression_and_data_without_groups_are_refused_in_its_nam
     clients: list[dict[str, Any]] = [{"x": np.zeros((3, 1)), "y": np.zeros(3), "group": [0, 1, 1]}]
     model = Model(binary.weight(), "mse")
     model.check(eh.Federation.from_arrays(clients))
-    with pytest.raises(ValueError, match=r"^Reweighed .* needs a classifier; for regression"):
+    with pytest.raises(ValueError, match=r"^Reweighed .* needs one class per sample; for other"):
         eh.Reweighed(inner=eh.FairFed()).check(model)
     clients = [{"x": np.zeros((3, 3)), "y": np.array([0, 1, 1])}]
     with pytest.raises(ValueError, match=r"^Reweighed needs a group for every training sample"):

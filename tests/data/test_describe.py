@@ -33,6 +33,13 @@ def test_balance_counts_labels_and_groups_of_every_client() -> None:
     assert (names, counts.tolist()) == (("f", "m"), [[0, 1], [0, 0]])
 
 
+def test_samples_with_several_labels_have_no_label_shares() -> None:
+    fed = eh.Federation.from_arrays([{"x": np.zeros((3, 2)), "y": np.ones((3, 4), int)}] * 2)
+    assert fed.describe().columns.tolist() == ["client", "train"]
+    with pytest.raises(ValueError, match="samples with several labels cannot be counted by label"):
+        fed.balance()
+
+
 def test_describe_has_sizes_and_shares() -> None:
     table = federation().describe()
     assert table.to_dict("list") == {

@@ -18,6 +18,7 @@ from flwr.app import Message
 import evenhand as eh
 from evenhand.flower import records
 from evenhand.flower.evaluation_checks import check_evaluation
+from evenhand.flower.weighing import _fewer
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import client_sums
 from evenhand.metrics.tallies import tally
@@ -170,3 +171,37 @@ def test_a_model_that_has_diverged_may_have_any_loss() -> None:
     assert check_evaluation(Reply(told), task, model, "client 1")
     huge = Task({"model": eh.tree.scale(task.shared["model"], 1e30)})
     assert check_evaluation(Reply(told), huge, model, "client 1") == []
+
+
+SHARES: dict[str, tuple[float, list[str]]] = {
+    "as computed": (1.5, []),
+    "more than all labels": (3.1, ["share_correct"]),
+    "less than none": (-0.1, ["share_correct"]),
+    "NaN": (math.nan, ["share_correct"]),
+}
+
+
+@pytest.mark.parametrize("case", SHARES)
+def test_shares_of_right_labels_lie_between_none_and_all(case: str) -> None:
+    value, names = SHARES[case]
+    module, y = torch.nn.Linear(2, 2), torch.tensor([[0, 1], [1, 1], [0, 0]])
+    torch.nn.init.zeros_(module.weight)
+    torch.nn.init.zeros_(module.bias)  # label 0 is predicted
+    fed = eh.Federation(eh.Part(torch.zeros(3, 2), y, torch.tensor([0, 3])))
+    model = Model(module, "bce")
+    model.check(fed)
+    samples = fed.train.samples(model.dtype, model.device)
+    batch = eh.Batch(samples, torch.arange(3), torch.ones(3))
+    told = tally(model, model.init(), batch, 0, full=True)
+    assert told["share_correct"].tolist() == [1.5]
+    told["share_correct"] = torch.tensor([value], dtype=torch.float64)
+    found = check_evaluation(Reply(told), Task({"model": model.init()}), model, "node")
+    assert found == [f"node: its evaluation has values out of range: {name}" for name in names]
+
+
+def test_fewer_samples_keep_the_share_that_is_right() -> None:
+    told = {"count": torch.tensor([10.0]), "share_correct": torch.tensor([7.3])}
+    fewer = _fewer({**told, "loss": torch.tensor([5.0])}, 0.4)
+    assert fewer["count"].tolist() == [4]
+    assert fewer["share_correct"].tolist() == pytest.approx([4 * 0.73])
+    assert fewer["loss"].tolist() == pytest.approx([2])

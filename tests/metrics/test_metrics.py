@@ -10,7 +10,7 @@ import torch
 
 import evenhand as eh
 from evenhand.metrics import summary
-from evenhand.metrics.tallies import correct
+from evenhand.targets import Target
 from tests.support.federations import METHODS, network, ragged
 
 
@@ -34,6 +34,10 @@ def test_few_clients_have_one_at_each_end(count: int) -> None:
 def test_summary_leaves_out_clients_without_a_value() -> None:
     assert summary([0.5, math.nan])["mean"] == 0.5
     assert math.isnan(summary([])["mean"])
+
+
+def correct(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return Target("class", 2).right(output, y).bool()
 
 
 def test_correct_takes_the_largest_output_or_the_sign_of_a_single_one() -> None:

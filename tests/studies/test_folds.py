@@ -15,10 +15,11 @@ import evenhand as eh
 from evenhand.errors import SpecError
 from evenhand.metrics.together import gains_over_splits
 from evenhand.studies.findings import analyse
-from evenhand.studies.runs.folds import are_folds, fold_of, unfolded
+from evenhand.studies.runs.folds import are_folds, fold_of, rescaled, unfolded
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import Spec
 from tests.support.commands import invoke
+from tests.support.studies import make_study
 
 Call = Callable[..., tuple[int, str, str]]
 COLUMNS = ("--data", "ill.csv", "--client", "site", "--label", "ill", "--group", "sex")
@@ -362,3 +363,13 @@ def test_folds_that_were_still_improving_are_trained_longer_since_they_cannot_be
     found = json.loads(out)
     assert "still improving" in found["answer"][0]
     assert found["next"] == "evenhand compare three/spec.toml --rounds 40"
+
+
+def test_another_unit_leaves_a_loss_that_is_no_square_as_it_is() -> None:
+    trial = make_study(regression=True).first
+    columns = {**trial.score_columns, "mse": trial.score_columns["loss"]}
+    told = {"loss": np.ones((2, 1)), "squared": np.ones((2, 1)), "absolute": np.ones((2, 1))}
+    found = rescaled(dataclasses.replace(trial, score_columns=columns, tally=told), 10.0)
+    assert [float(found.tally[name][0, 0]) for name in told] == [1, 100, 10]
+    assert np.array_equal(found.score_columns["loss"], columns["loss"])
+    assert np.allclose(found.score_columns["mse"], 100 * columns["mse"])

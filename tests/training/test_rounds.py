@@ -48,12 +48,13 @@ def test_the_history_has_the_accuracy_of_the_worst_group() -> None:
         "correct": torch.tensor([[9.0, 1.0, 0.0], [8.0, 11.0, 0.0]]),
         "loss": torch.ones(2, 3),
     }
-    found = over_clients(each, classifies=True)
+    found = over_clients(each)
     assert found["worst_group"] == pytest.approx(12 / 20)  # of 17 / 20 and 12 / 20
     assert found["worst"] == pytest.approx(10 / 15)
     one = {key: values[:, :1] for key, values in each.items()}
-    assert "worst_group" not in over_clients(one, classifies=True)
-    assert set(over_clients(each, classifies=False)) == {"loss"}
+    assert "worst_group" not in over_clients(one)
+    each.pop("correct")
+    assert set(over_clients(each)) == {"loss"}
 
 
 # ---- three questions a round

@@ -85,7 +85,7 @@ def test_the_identity_is_the_one_of_earlier_checkpoints() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"loss": "huber"}, "unknown loss 'huber'"),
+        ({"loss": "quantile"}, "unknown loss 'quantile'"),
         ({"rounds": 0}, "rounds must be a whole number >= 1, got 0"),
         ({"local": 0.1}, "local must be a LocalSolver object"),
         ({"cohort": 10}, "cohort must be a Cohort object"),

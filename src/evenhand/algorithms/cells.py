@@ -29,8 +29,8 @@ def check_classifier(
     """Raise a ValueError unless the model is a classifier."""
     require(
         model.classifies,
-        "{} compares how often groups get the favourable label, so it needs a classifier; for"
-        " regression, use {}",
+        "{} compares how often groups get the favourable label, so it needs one class per sample;"
+        " for other tasks, use {}",
         method,
         instead,
     )

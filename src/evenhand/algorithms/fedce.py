@@ -24,7 +24,6 @@ from evenhand.data.population import Census
 from evenhand.data.samples import Batch
 from evenhand.errors import require, require_choice
 from evenhand.growth import grown, resettled
-from evenhand.losses import single_output
 from evenhand.messages import Asked, Entries, Entry, Replies, Reply, Survey, Task
 from evenhand.model import Model, mean
 from evenhand.tree import Tree
@@ -70,7 +69,7 @@ class FedCE(Algorithm, Reporting):
 
     def check(self, model: Model) -> None:
         require(
-            model.classifies,
+            model.target.kind != "number",
             "FedCE compares models by their accuracy, so it needs a classifier; for regression, use"
             " FedHEAL",
         )
@@ -163,8 +162,8 @@ class WithoutThem(Question):
             return moved.to(p.dtype)
 
         params = tree.map(without, task.shared["model"], memory["model"])
-        right = predicts(model.output(params, data.x), data.y)
-        return Reply(each={"accuracy": mean(right.double(), data)})
+        right = model.target.right(model.output(params, data.x), data.y)
+        return Reply(each={"accuracy": mean(right, data)})
 
     def answer_entries(self, asked: Asked) -> Entries:
         return {"accuracy": Entry(low=0.0, high=1.0)}
@@ -194,10 +193,3 @@ def cosines_to_others(rows: Tensor, weight: Tensor) -> Tensor:
 def added(sums: Tensor, ids: Tensor, values: Tensor) -> Tensor:
     """Return the clients' sums (n,) with the values (K,) of clients ``ids`` added."""
     return sums.index_put((ids,), sums[ids] + values)
-
-
-def predicts(output: Tensor, y: Tensor) -> Tensor:
-    """Return (B,) whether the predicted class is the label."""
-    if single_output(output):
-        return (output.reshape(len(output)) > 0) == (y > 0)
-    return output.argmax(1) == y

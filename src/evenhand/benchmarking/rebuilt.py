@@ -40,7 +40,7 @@ def study_of(records: Sequence[Record], by: str = "client") -> Study:
         for seed in record.seeds
     }
     spec = Spec(name=first.federation, rounds=first.rounds, seeds=first.seeds)
-    measure = measure_of("cross_entropy", 1.0, True, True, "")
+    measure = measure_of("cross_entropy", 1.0, True)
     return Study(first.federation, measure, trials, (spec,), ({"data": first.data},), (), True)
 
 

@@ -28,6 +28,8 @@ def balance(
     require_choice("by", by, ("label", "group"))
     if by == "label" and population.form.y_dtype.is_floating_point:
         raise ValueError('labels of a regression cannot be counted; use by="group"')
+    if by == "label" and population.form.y_shape:
+        raise ValueError('samples with several labels cannot be counted by label; use by="group"')
     if by == "group" and not population.groups:
         raise ValueError('these data have no groups; use by="label"')
     if by == "group":
@@ -62,7 +64,8 @@ def describe(
     train = parts["train"]
     regression = train.y.is_floating_point()
     for by in ("label", "group"):
-        if regression if by == "label" else not population.groups:
+        several = bool(population.form.y_shape)
+        if (regression or several) if by == "label" else not population.groups:
             continue
         names, counts = balance(population, list(parts.values()), by)
         share = counts / counts.sum(1, keepdim=True)

@@ -15,12 +15,12 @@ from evenhand import losses, tree
 from evenhand.messages import Reply, Task
 from evenhand.metrics.client_sums import CLIENT_METRIC, client_sums
 from evenhand.metrics.measuring import metric_keys
-from evenhand.metrics.tallies import BY_LABEL, COUNTS, PROBABLE
+from evenhand.metrics.tallies import BY_LABEL, COUNTS, PROBABLE, accuracy_of
 from evenhand.model import Model
 
 SOUND = 1e6  # a model with no parameter beyond this has not diverged
 LARGEST_LOSS = 1e6  # of a sample, for a sound classifier
-NOT_NEGATIVE_LOSSES = (*PROBABLE, losses.hinge, losses.hinge_sum, losses.mse)
+NOT_NEGATIVE_LOSSES = tuple(losses.LOSSES.values())
 CLOSE = {"rtol": 1e-6, "atol": 1e-9}  # sums over groups on another machine
 
 
@@ -59,6 +59,10 @@ def _counts(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple[s
             yield "confusion", "fewer samples than it reported"
         if not torch.equal(right, tally["correct"]):
             yield "correct", "a number that does not match its table of predictions"
+    if "share_correct" in tally:
+        right = tally["share_correct"]
+        if not bool(((right >= 0) & (right <= count + CLOSE["atol"])).all()):
+            yield "share_correct", "values out of range"
     if "score" in tally:
         score, scored = tally["score"], tally["scored"]
         if not bool(((score >= 0) & (score <= scored + CLOSE["atol"])).all()):
@@ -86,8 +90,8 @@ def _by_label(tally: Mapping[str, Tensor], labels_known: bool) -> Iterator[tuple
 
 def _losses(tally: Mapping[str, Tensor], model: Model, sound: bool) -> Iterator[tuple[str, str]]:
     """Faults in sums of real numbers."""
-    known = model.loss_function in NOT_NEGATIVE_LOSSES
-    for name in ("loss", "brier", "absolute"):
+    known, regression = model.loss_function in NOT_NEGATIVE_LOSSES, model.target.kind == "number"
+    for name in ("loss", "brier", "absolute", "squared"):
         if name not in tally:
             continue
         values, most = tally[name], tally["count"] * LARGEST_LOSS
@@ -96,7 +100,7 @@ def _losses(tally: Mapping[str, Tensor], model: Model, sound: bool) -> Iterator[
         elif (
             (bool((values < 0).any()) and (known or name != "loss"))
             or (name == "brier" and bool((values > 2 * tally["count"] + CLOSE["rtol"]).any()))
-            or (sound and known and model.classifies and bool((values > most).any()))
+            or (sound and known and not regression and bool((values > most).any()))
         ):
             yield name, "values out of range"
 
@@ -106,8 +110,9 @@ def _client_sums(tally: Mapping[str, Tensor], sound: bool) -> Iterator[tuple[str
     tally."""
     if "clients" not in tally:
         return
+    known = ("count", "loss", accuracy_of(tally))
     metrics = [key for key, _ in metric_keys(tally).values()]
-    plain = {name: tally[name] for name in ("count", "loss", "correct", *metrics) if name in tally}
+    plain = {name: tally[name] for name in (*known, *metrics) if name in tally}
     expected = client_sums(plain)
     for name in (name for name in expected if name in tally):
         if name == "client_accuracies":

@@ -20,7 +20,8 @@ from evenhand.tree import Tree
 Floats = NDArray[np.float64]
 
 # sums over samples in a tally that are not counts, by what they are means over
-MEANS = {"loss": "count", "brier": "count", "absolute": "count", "score": "scored"}
+OF_COUNT = ("loss", "share_correct", "brier", "absolute", "squared")
+MEANS = {**dict.fromkeys(OF_COUNT, "count"), "score": "scored"}
 
 
 class WeighedPopulation(Population):

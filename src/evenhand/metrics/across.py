@@ -94,6 +94,7 @@ def merit_intervals(
     draws: int = 1000,
     level: float = 0.95,
     seed: int = 0,
+    spread_of_shares: float | None = None,
 ) -> dict[str, Interval]:
     """Metrics across clients from the value (N,) and the client (N,) of each sample.
 
@@ -102,6 +103,9 @@ def merit_intervals(
             accuracy. True: they are squared errors, and its merit is minus the root of their mean.
             Their relative variance is estimated over all clients, with few samples shrunk towards
             that of normal errors.
+        spread_of_shares: for values that are shares, such as of a sample's pixels, their
+            :func:`evenhand.metrics.influence.relative_spread` d. A client's mean is then as
+            uncertain as the accuracy of 1/d times as many samples.
     """
     require(
         values.shape == client.shape and values.ndim == 1,
@@ -111,6 +115,10 @@ def merit_intervals(
     )
     samples = np.bincount(client, minlength=clients)
     total = np.bincount(client, weights=values, minlength=clients)
+    if spread_of_shares is not None:
+        require(bool(((values >= 0) & (values <= 1)).all()), "shares must be between 0 and 1")
+        kept, d = samples > 0, spread_of_shares
+        return _intervals(Accuracies(total[kept] / d, samples[kept] / d), over, draws, level, seed)
     if not squared:
         require(
             bool(np.isin(values, (0, 1)).all()),

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from evenhand.metrics.measuring import metric_keys
 from evenhand.metrics.scores import summaries
+from evenhand.metrics.tallies import accuracy_of
 from evenhand.tree import Tree
 
 CELLS = 1000  # of the histogram: half a cell is a twentieth of a point
@@ -37,8 +38,8 @@ def client_sums(tally: Tree) -> Tree:
     """The contribution of one client with this tally, (A, ...) by name."""
     count = tally["count"].sum()
     found = {"clients": torch.ones_like(count), "client_loss": tally["loss"].sum() / count}
-    if "correct" in tally:
-        accuracy = tally["correct"].sum() / count
+    if name := accuracy_of(tally):
+        accuracy = tally[name].sum() / count
         cell = torch.arange(CELLS + 1, device=count.device) == (accuracy * CELLS).round()
         found |= {
             "client_accuracy": accuracy,
@@ -56,8 +57,8 @@ def client_sums(tally: Tree) -> Tree:
 
 
 def from_client_sums(sums: Mapping[str, Tensor]) -> dict[str, float]:
-    """The mean loss and metrics over clients, and for classifiers mean, tails, spread of their
-    accuracies."""
+    """The mean loss and metrics over clients; mean, tails and spread of their accuracies, if they
+    have any."""
     clients = float(sums["clients"])
     found = {"loss": float(sums["client_loss"]) / clients}
     own = {name: sums[name] for name in sums if name.startswith(CLIENT_METRIC)}

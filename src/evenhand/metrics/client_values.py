@@ -26,7 +26,7 @@ class Clients(Protocol):
     """Clients, each with its own samples."""
 
     @property
-    def samples(self) -> Ints: ...  # (n,)
+    def samples(self) -> Ints | Floats: ...  # (n,)
 
     @property
     def merit(self) -> Floats: ...  # (n,) observed
@@ -65,8 +65,10 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class Accuracies:
-    right: Ints
-    samples: Ints
+    """Accuracies: binomial shares. Counts that are no whole numbers are as certain as such."""
+
+    right: Ints | Floats
+    samples: Ints | Floats
 
     @property
     def merit(self) -> Floats:
@@ -92,10 +94,9 @@ class Accuracies:
         from scipy.special import betaincinv
 
         wrong = self.samples - self.right
-        low = np.where(self.right > 0, betaincinv(np.maximum(self.right, 1), wrong + 1, miss), 0.0)
-        return low, np.where(
-            wrong > 0, betaincinv(self.right + 1, np.maximum(wrong, 1), 1 - miss), 1.0
-        )
+        some, others = (np.where(count > 0, count, 1) for count in (self.right, wrong))
+        low = np.where(self.right > 0, betaincinv(some, wrong + 1, miss), 0.0)
+        return low, np.where(wrong > 0, betaincinv(self.right + 1, others, 1 - miss), 1.0)
 
     def mean(self, level: float) -> Ends:
         return self._weighted(np.full(len(self.samples), 1 / len(self.samples)), level)
@@ -125,13 +126,14 @@ class Accuracies:
     def maybe_equal(self, miss: float, rng: np.random.Generator) -> bool:
         share = self.right.sum() / self.samples.sum()
 
-        def spread(right: Ints) -> Floats:
-            middle = right.sum(-1, keepdims=True) / self.samples.sum()
-            apart = (right / self.samples - middle) ** 2 * self.samples
+        def spread(rate: Floats) -> Floats:
+            middle = (rate @ self.samples)[..., None] / self.samples.sum()
+            apart = (rate - middle) ** 2 * self.samples
             return np.asarray(apart.sum(-1) / np.maximum(middle * (1 - middle), 1e-12)[..., 0])
 
-        equal = rng.binomial(self.samples, share, (1000, len(self.samples)))
-        return bool((spread(equal) >= spread(self.right) * (1 - 1e-9)).mean() >= miss)
+        whole = np.rint(self.samples).astype(np.int64)
+        equal = rng.binomial(whole, share, (1000, len(whole))) / whole
+        return bool((spread(equal) >= spread(self.merit) * (1 - 1e-9)).mean() >= miss)
 
 
 @dataclass(frozen=True)

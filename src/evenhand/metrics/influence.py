@@ -127,6 +127,28 @@ def effective_counts(values: Floats, client: Ints, clients: int) -> tuple[Ints, 
     return np.rint(np.clip(mean, 0, 1) * samples).astype(np.int64), samples.astype(np.int64)
 
 
+def relative_spread(values: Floats, client: Ints, clients: int) -> float:
+    """How much shares of one client's samples vary, relative to right and wrong samples with the
+    same mean: the pooled variance within clients over that of m(1 - m), in (0, 1].
+
+    It is 1 for values of 0 and 1, or if nothing is known: half a sample with 1 is added.
+    """
+    count, total, square = (
+        _sums(weights, client, clients) for weights in (np.ones(len(client)), values, values**2)
+    )
+    m = np.maximum(count, 1)
+    mean = total / m
+    within = np.maximum(square - m * mean**2, 0.0)
+    freedom = m - 1
+    # m(1 - m) of an observed mean is too small by the variance of this mean
+    most = mean * (1 - mean) + within / np.maximum(freedom, 1) / m
+    known = float(most.mean()) if clients else 0.0
+    if known <= 0:
+        return 1.0
+    found = (float(within.sum()) + known / 2) / (float(freedom @ most) + known / 2)
+    return min(1.0, found)
+
+
 def _over_classes(
     right: NDArray[np.bool_], of: Ints, label: Ints, cell: Ints, cells: int
 ) -> Floats:

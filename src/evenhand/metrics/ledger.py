@@ -30,6 +30,15 @@ class Judged(NamedTuple):
     p: Floats
 
 
+def reach_of(gains: Floats) -> float:
+    """How much a sample gains or loses if it does: the root mean square of gains that are not 0.
+
+    It is 1 for gains of -1, 0 and 1, and if there are no others to tell.
+    """
+    changed = gains[(gains != 0) & ~np.isnan(gains)]
+    return float(np.sqrt((changed**2).mean())) if len(changed) else 1.0
+
+
 @dataclass(frozen=True)
 class Gains:
     """Sums of the gains of samples in each of K cells (clients, groups or teams), with S seeds.
@@ -67,7 +76,7 @@ class Gains:
         )
         return Gains(self.count + other.count, self.total + other.total, self.square + other.square)
 
-    def judged(self, level: float = 0.95, bounded: bool = True) -> Judged:
+    def judged(self, level: float = 0.95, bounded: bool = True, reach: float = 1.0) -> Judged:
         """Mean gains with intervals over other samples and, with several seeds, over other seeds.
 
         The variance of a mean over m samples and S seeds is estimated as that of the samples' mean
@@ -79,6 +88,7 @@ class Gains:
             bounded: whether gains lie in [-1, 1]. Two pseudo-samples, one that gains and one that
                 loses, are then added, so that intervals of small cells keep their level even if no
                 sample gains or loses (Bonett and Price, 2012).
+            reach: how much these gain or lose, see :func:`reach_of`.
         """
         from scipy import stats
 
@@ -91,7 +101,7 @@ class Gains:
             for samples in (np.maximum(self.count, 1.0), m + added)
         )
         # means over seeds of the two added samples are smaller by the root of S
-        spread = np.maximum(0.0, (self.square + added / seeds) / (m + added) - centre**2)
+        spread = np.maximum(0.0, (self.square + reach**2 * added / seeds) / (m + added) - centre**2)
         of_samples = spread / (m + added if bounded else m - 1)
         of_seeds = (self.total / m).var(0, ddof=1) / seeds if seeds > 1 else np.zeros(len(m))
         uncertain = of_seeds**2 / max(1, seeds - 1) + (0.0 if bounded else of_samples**2 / (m - 1))

@@ -35,7 +35,7 @@ TAKEN = frozenset(
             "statistic",
             "label",
         ),
-        *("value", "prediction", "score", "guess", "correct", "best", "better"),
+        *("value", "prediction", "score", "guess", "correct", "best", "better", "mse"),
     )
 )
 

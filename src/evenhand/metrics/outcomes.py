@@ -10,12 +10,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from evenhand import tree
+from evenhand import losses, tree
 from evenhand.data.samples import Batch, Part
 from evenhand.losses import single_output
 from evenhand.metrics.measuring import Measured, kept, metric_keys
-from evenhand.metrics.tallies import BLOCK, MOST_CELLS, correct, predictions, scores
+from evenhand.metrics.tallies import BLOCK, MOST_CELLS, regresses, scores
 from evenhand.model import Model
+from evenhand.targets import predictions
 from evenhand.tree import Tree
 
 Outcomes = dict[str, NDArray[Any]]  # (N,) by name
@@ -26,12 +27,14 @@ def sample_outcomes(
 ) -> Outcomes:
     """Results of a model for each sample.
 
-    "value" is 1 or 0 for a correct or wrong class, and for a regression the loss. A classifier adds
-    "loss", "prediction" (the number of classes if there is none) and "score": with two classes the
-    probability of class 1, with more the confidence in the predicted one. A regression of one
-    number adds "prediction", in the scale of the labels it was trained on. A metric, such as
-    "higher:top5", has what samples add to it: (N,) values, or numerators and denominators
-    (N, 2, L), unless these are more than ``MOST_CELLS`` numbers.
+    "value" is 1 or 0 for a correct or wrong class or level, with several labels the share of them
+    that is right, for a regression the squared error, and for a user's own loss without classes
+    that loss. "loss" is the loss, where it is not the value. A classifier adds "prediction" (the
+    number of classes if there is none) and "score": with two classes the probability of class 1,
+    with more the confidence in the predicted one. A metric, such as "higher:top5", has what samples
+    add to it: (N,) values, or numerators and denominators (N, 2, L), unless these are more than
+    ``MOST_CELLS`` numbers. A regression of one number adds "prediction", in the scale of the labels
+    it was trained on.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -69,7 +72,7 @@ def sample_outcomes(
 def sample_values(
     model: Model, part: Part, params: Tree, personal: list[dict[str, Tensor]] | None = None
 ) -> NDArray[np.float64]:
-    """(N,) 1 or 0 for a correct or wrong class; for a regression, the loss."""
+    """(N,) the "value" of each sample, see :func:`sample_outcomes`."""
     return np.asarray(sample_outcomes(model, part, params, personal)["value"])
 
 
@@ -80,14 +83,17 @@ def _outcomes(
     measured = {
         one.key: one(output, y)[:, 0, 0] if one.plain else one(output, y) for one in metrics
     }
-    if not model.classifies:
-        if y.ndim != 1 or not single_output(output):
-            return {"value": loss, **measured}
-        # NumPy has no bfloat16
-        exact = torch.promote_types(output.dtype, torch.float32)
-        return {"value": loss, "prediction": output.reshape(len(y)).to(exact), **measured}
-    found = {"value": correct(output, y).double(), "loss": loss}
-    if y.ndim == 1 and output.ndim <= 2:
+    if model.target.kind == "number":
+        found = {"value": loss}
+        if model.loss_function is not losses.mse and regresses(model):
+            found = {"value": losses.mse(output, y).double(), "loss": loss}
+        if y.ndim == 1 and single_output(output):
+            # NumPy has no bfloat16
+            exact = torch.promote_types(output.dtype, torch.float32)
+            found["prediction"] = output.reshape(len(y)).to(exact)
+        return found | measured
+    found = {"value": model.target.right(output, y), "loss": loss}
+    if model.classifies:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())
     return found | measured

@@ -64,8 +64,8 @@ class Shares:
     sqrt(a + b + 1)).
     """
 
-    right: Ints
-    samples: Ints
+    right: Ints | Floats
+    samples: Ints | Floats
 
     @property
     def place(self) -> Floats:

@@ -13,7 +13,7 @@ from evenhand.data.population import Population
 from evenhand.metrics import calibration, rates, spread
 from evenhand.metrics.counts import Counts
 from evenhand.metrics.measuring import metric_keys, ratios
-from evenhand.metrics.tallies import Tally
+from evenhand.metrics.tallies import Tally, accuracy_of
 
 Row = dict[str, Any]
 Columns = dict[str, Any]  # equally long arrays or lists, by name
@@ -25,14 +25,15 @@ KEPT = ("count", "train_count", "loss")  # columns that are there even without a
 def score_columns(tally: Tally, population: Population) -> Columns:
     """Columns of a table with a row for each client, group and team, from all tallies.
 
-    A plain tally gives loss and, for a classifier, accuracy. A full one adds, for a classifier,
-    balanced accuracy, precision and recall (of class 1; with more classes, their mean over the
-    classes with samples, where a class that is never predicted has precision 0), specificity and
-    auc for two classes, brier and calibration_error where outputs are probabilities; for a
-    regression, rmse and mae. Each metric has a column. A column without any value is left out. A
-    client without samples has a count of 0 and NaN scores; a team pools the samples of its clients.
-    If only sums over clients are known, one row for everyone replaces the rows of clients and
-    teams.
+    A plain tally gives loss and, unless numbers are predicted, accuracy: with several labels per
+    sample, the mean share of them that is right. A full one adds, for a classifier, balanced
+    accuracy, precision and recall (of class 1; with more classes, their mean over the classes with
+    samples, where a class that is never predicted has precision 0), specificity and auc for two
+    classes, brier and calibration_error where outputs are probabilities; for a regression, rmse and
+    mae, and mse where the loss is another error. Each metric has a column. A column without any
+    value is left out. A client without samples has a count of 0 and NaN scores; a team pools the
+    samples of its clients. If only sums over clients are known, one row for everyone replaces the
+    rows of clients and teams.
     """
     by_client = len(tally["count"]) == population.clients
     levels = {name: _by_level(values, population, by_client) for name, values in tally.items()}
@@ -69,7 +70,7 @@ def score_columns(tally: Tally, population: Population) -> Columns:
         "team": teams + [""] * sum(sizes[1:]),
         "train_count": _train_counts(population, by_client),
         "count": score(lambda count: count, "count").astype(np.int64),
-        "accuracy": score(_mean, "correct", "count"),
+        "accuracy": score(_mean, accuracy_of(tally), "count"),
         "loss": score(_mean, "loss", "count"),
     }
     if "confusion" in tally:
@@ -87,7 +88,9 @@ def score_columns(tally: Tally, population: Population) -> Columns:
             lambda counts, sums, _: calibration.calibration_error(counts, sums), *needed
         )
     if "absolute" in tally:
-        columns["rmse"] = np.sqrt(columns["loss"])
+        if "squared" in tally:
+            columns["mse"] = score(_mean, "squared", "count")
+        columns["rmse"] = np.sqrt(columns["mse" if "squared" in tally else "loss"])
         columns["mae"] = score(_mean, "absolute", "count")
     for name, (key, _) in metric_keys(tally).items():
         columns[name] = score(ratios, key)
@@ -139,7 +142,7 @@ def summary(values: Sequence[float] | np.ndarray[Any, Any]) -> dict[str, float]:
 def summary_of(
     columns: Columns, tally: Mapping[str, Any], over_clients: Mapping[str, float] | None = None
 ) -> dict[str, float]:
-    """:func:`summary` of the clients' accuracy; without a classifier, of the first metric.
+    """:func:`summary` of the clients' accuracy; without one, of the first metric.
 
     Without metrics, it is that of the loss, whose worst are the largest.
 
@@ -149,7 +152,7 @@ def summary_of(
         over_clients: metrics over clients, if the server only saw sums.
     """
     metrics = metric_keys(tally)
-    classifies = "correct" in tally or "loss" not in tally
+    classifies = bool(accuracy_of(tally)) or "loss" not in tally
     name = "accuracy" if classifies else next(iter(metrics), "loss")
     if over_clients is not None:
         mean = {} if classifies else {"mean": over_clients.get(name, np.nan)}

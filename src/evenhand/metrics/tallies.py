@@ -1,8 +1,10 @@
 """Counts and sums per client and group. Tallies can be added; ratios are taken at the end.
 
-A plain tally has a number for each of count, correct (where the model classifies) and loss. With
-``by_label`` it also has, for two classes, the numbers in BY_LABEL: how many samples have label 1 or
-0, and how many of these are predicted as 1. A full tally adds, for C classes,
+A plain tally has a number for each of count, loss, and how much is predicted correctly: correct,
+the number of samples whose class or level is right, or with several labels per sample
+share_correct, the summed shares of labels that are right. With ``by_label`` it also has, for two
+classes, the numbers in BY_LABEL: how many samples have label 1 or 0, and how many of these are
+predicted as 1. A full tally adds, for C classes,
 
     brier      summed sum_c (p_c - 1[y = c])^2, where the loss makes probabilities of the outputs
     confusion  (C, C + 1) samples by label and prediction; the last prediction is none, see
@@ -10,17 +12,18 @@ A plain tally has a number for each of count, correct (where the model classifie
     scored     (2, BINS) samples by outcome and score, see :mod:`evenhand.metrics.calibration`
     score      (2, BINS) their summed scores
 
-and absolute, the summed absolute error, if the loss is the mean squared error. A metric, such as
-"higher:top5", has the sums (2, L) of its numerators and denominators. A table with more
-than MOST_CELLS cells over all clients and groups is summed over clients, so it is known by group
-but not by client. A table that has more cells by itself (10,000 words to predict) is omitted.
+and absolute, the summed absolute error, for a regression, with squared, the summed squared error,
+where the loss is another. A metric, such as "higher:top5", has the sums (2, L) of its numerators
+and denominators. A table with more than MOST_CELLS cells over all clients and groups is summed over
+clients, so it is known by group but not by client. A table that has more cells by itself (10,000
+words to predict) is omitted.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -34,13 +37,14 @@ from evenhand.messages import Replies
 from evenhand.metrics.calibration import BINS, EDGES
 from evenhand.metrics.measuring import Measured
 from evenhand.model import Model
+from evenhand.targets import predictions
 from evenhand.tree import Tree
 
 # whole numbers; the others are sums of real ones
 BY_LABEL = ("positives", "negatives", "true_positives", "false_positives")
 COUNTS = ("count", "correct", *BY_LABEL, "confusion", "scored")
 # what softmax or sigmoid makes of outputs trained with these is a probability
-PROBABLE = (losses.cross_entropy, losses.brier)
+PROBABLE = (losses.cross_entropy, losses.brier, losses.bce)
 MOST_CELLS = 1 << 25  # 256 MB
 BLOCK = 1024  # samples judged at once: fills a core, and stays small for deep networks
 # scores are summed as multiples of 1 / FINEST: the sums are then exact, whatever their order
@@ -83,8 +87,9 @@ def judge(
     metrics."""
     output, y = model.output(params, batch.x), batch.y
     found = {"count": Addend(torch.ones_like(batch.weight).double())}
-    if model.classifies:
-        found["correct"] = Addend(correct(output, y).double())
+    if model.target.kind != "number":
+        name = "share_correct" if model.target.shares else "correct"
+        found[name] = Addend(model.target.right(output, y))
     found["loss"] = Addend(model.loss_function(output, y).double())
     if by_label and not full and model.classifies and _two_classes(output, y):
         found |= _by_label(output, y)
@@ -92,9 +97,11 @@ def judge(
         found |= _tables(output.double(), y)
         if model.loss_function in PROBABLE:
             found["brier"] = Addend(losses.brier(output.double(), labels(output, y)))
-    if full and model.loss_function is losses.mse:
+    if full and regresses(model):
         error = (output.reshape(y.shape) - y).abs().double()
         found["absolute"] = Addend(error.flatten(1).mean(1) if error.ndim > 1 else error)
+        if model.loss_function is not losses.mse:
+            found["squared"] = Addend(losses.mse(output, y).double())
     for metric in metrics:
         found[metric.key] = Addend(metric(output, y), None, (2, metric.entries))
     return found
@@ -148,24 +155,14 @@ def dense(replies: Replies, clients: int) -> Tally:
     return found
 
 
-def correct(output: Tensor, y: Tensor) -> Tensor:
-    """(B,) whether the predicted class is the label; always False without a classifier.
-
-    The class of several outputs is the largest; a single output is a score that is positive for the
-    positive class. An output with a NaN is no prediction, and never correct.
-    """
-    if y.ndim != 1 or not (single_output(output) or output.ndim == 2):
-        return torch.zeros(len(y), dtype=torch.bool, device=y.device)
-    return predictions(output) == labels(output, y)
+def regresses(model: Model) -> bool:
+    """Whether the loss is one of the named ones for numbers, whose errors have a size."""
+    return losses.unwrapped(model.loss_function) in losses.REGRESSING
 
 
-def predictions(output: Tensor) -> Tensor:
-    """(B,) the predicted class; the number of classes for none."""
-    if single_output(output):
-        score = output.reshape(len(output))
-        return torch.where(score.isnan(), 2, (score > 0).long())
-    largest, place = output.max(-1)  # the first of several; a NaN is the largest of all
-    return torch.where(largest.isnan(), output.shape[1], place)
+def accuracy_of(tally: Mapping[str, Any]) -> str:
+    """The entry of a tally with what is right, over the count the accuracy; "" without one."""
+    return next((name for name in ("correct", "share_correct") if name in tally), "")
 
 
 def labels(output: Tensor, y: Tensor) -> Tensor:

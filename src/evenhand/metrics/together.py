@@ -123,6 +123,7 @@ def gains_over_splits(
     ratio: Floats,
     level: float = 0.95,
     bounded: bool = True,
+    reach: float = 1.0,
 ) -> Judged:
     """Mean gains of the same clients or groups over several splits, as in :func:`over_splits`.
 
@@ -131,6 +132,7 @@ def gains_over_splits(
         ratio: (K,) test samples over training samples of each cell.
         bounded: whether gains lie in [-1, 1]; two pseudo-samples are then added to each split, see
             :meth:`evenhand.metrics.ledger.Gains.judged`.
+        reach: how much these gain or lose.
     """
     require(len(gains) == len(cells) > 1, "gains over splits need at least two, got {}", len(gains))
     count, added = len(ratio), 2.0 if bounded else 0.0
@@ -143,7 +145,7 @@ def gains_over_splits(
         enough = m >= (1 if bounded else 2)
         m = np.where(enough, m, np.nan)
         centre = total / (m + added)
-        spread = np.maximum(0.0, (square + added) / (m + added) - centre**2)
+        spread = np.maximum(0.0, (square + added * reach**2) / (m + added) - centre**2)
         means.append(total / m)
         centres.append(centre)
         variances.append(spread / (m + added if bounded else m - 1))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from evenhand.errors import require
 from evenhand.metrics.across import OF_SHARES, accuracy_intervals, mean_intervals, merit_intervals
-from evenhand.metrics.influence import effective_counts
+from evenhand.metrics.influence import effective_counts, relative_spread
 from evenhand.metrics.spread import SPREAD, pooled
 from evenhand.metrics.uncertainty import LEAST_CHANCE, Interval, client_means
 
@@ -95,25 +95,30 @@ def trials(
     seed: int = 0,
     whole: bool = True,
     shares: bool = True,
+    fractions: bool = False,
 ) -> Trials:
     """Metrics across clients of R trials, from values (N, R) and clients (N,) of N samples.
 
     See :func:`merit_intervals`. ``whole``: False for values that are not 0 or 1 but whose mean is a
     share, see :mod:`evenhand.metrics.influence`. ``shares``: False for means of any numbers.
+    ``fractions``: whether values are shares themselves, such as of a sample's pixels.
     """
+    apart = [relative_spread(v, client, clients) if fractions else None for v in values.T]
 
-    def intervals(v: Floats) -> dict[str, Interval]:
+    def intervals(v: Floats, d: float | None) -> dict[str, Interval]:
         settings = (over, draws, level, seed)
         if not (shares or squared):
             return mean_intervals(v, client, clients, *settings)
-        if whole:
-            return merit_intervals(v, client, clients, squared, *settings)
+        if whole or fractions:
+            return merit_intervals(v, client, clients, squared, *settings, d)
         right, samples = effective_counts(v, client, clients)
         return accuracy_intervals(right, samples, *settings)
 
-    one = [intervals(np.asarray(v, np.float64)) for v in values.T]
+    one = [intervals(np.asarray(v, np.float64), d) for v, d in zip(values.T, apart, strict=True)]
     counts = np.bincount(client, minlength=clients).astype(np.float64)
     rng, reach = np.random.default_rng([seed, 15]), _reach(values, squared, shares)
+    if fractions:
+        reach = np.sqrt(np.array(apart, np.float64))
     # the last says how many samples a drawn client has
     columns = np.concatenate([values, counts[client, None]], 1)
     drawn: dict[str, list[Floats]] = {name: [] for name in (*SPREAD, "pooled")}

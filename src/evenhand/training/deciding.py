@@ -18,11 +18,11 @@ from evenhand.metrics.scores import Columns
 from evenhand.metrics.tallies import decided
 from evenhand.metrics.threshold_search import BY, find_thresholds, notion_of
 from evenhand.metrics.thresholds import Thresholds, codes_of
+from evenhand.targets import Target, predictions
 from evenhand.training.predicting import (
     Floats,
     Ints,
     as_features,
-    classes,
     filled,
     numbers,
     outputs,
@@ -50,6 +50,8 @@ class Trained(Protocol):
     def counts(self) -> Counts | None: ...
     @property
     def scored(self) -> Mapping[str, Any]: ...
+    @property
+    def target(self) -> Target | None: ...
     @property
     def judged_on(self) -> str: ...
     @property
@@ -170,27 +172,39 @@ class Deciding:
         """
         inputs = as_features(x)
         output = model_outputs(self, inputs, _owner(self, client, len(inputs)), module)
-        if "correct" not in self.tally:
+        target = target_of(self)
+        if target.kind == "number":
             return numbers(output, self.encoding)
+        if target.kind != "class":
+            return target.predict(output).numpy()
         by_group = self.decision is not None and self.decision.by == "group"
         return decide(output, self.decision, group if by_group else client, seed)
 
     def predict_proba(
         self: Trained, x: Any, *, client: ArrayLike | None = None, module: nn.Module | None = None
     ) -> Floats:
-        """(N, C) the probability of each class, whatever thresholds the result uses.
+        """(N, C) the probability of each class, whatever thresholds the result uses; of each level
+        or label, (N, ..., C) of each position.
 
         See :meth:`predict` for the arguments.
         """
-        require_classifier("predict_proba", self)
+        require_chances(self)
         inputs = as_features(x)
         owner = _owner(self, client, len(inputs))
-        return probabilities(model_outputs(self, inputs, owner, module))
+        return probabilities(model_outputs(self, inputs, owner, module), target_of(self))
 
 
-def require_classifier(what: str, given: Trained) -> None:
+def target_of(given: Trained) -> Target:
+    """What the model predicts; runs of earlier versions say only whether it is a class."""
+    if given.target is not None:
+        return given.target
+    return Target("class" if "correct" in given.tally else "number")
+
+
+def require_chances(given: Trained) -> None:
     """Raise for a regression."""
-    require("correct" in given.tally, "{} is for classifiers; this run is a regression", what)
+    kind = target_of(given).kind
+    require(kind != "number", "predict_proba is for classifiers; this run is a regression")
 
 
 def model_outputs(
@@ -229,7 +243,7 @@ def decide(
     ``of``: names or codes of the samples' groups or clients, for thresholds that differ by them.
     """
     if decision is None:
-        return classes(output)
+        return predictions(output).numpy()
     score = decided(output.double()).numpy()
     lost = int(np.isnan(score).sum())
     require(
@@ -240,6 +254,14 @@ def decide(
         len(score),
     )
     return decision.predict(score, of, seed)
+
+
+def _require_classes(given: Trained, what: str) -> None:
+    """Raise a ValueError unless one class is predicted for each sample."""
+    kind = target_of(given).kind
+    other = {"number": "is a regression", "ordinal": "predicts levels"}
+    does = other.get(kind, "predicts several labels per sample")
+    require(kind == "class", "{} for classifiers; this run {}", what, does)
 
 
 def _network(given: Trained, module: nn.Module | None) -> nn.Module:
@@ -254,7 +276,7 @@ def _histograms(given: Trained) -> tuple[str, NDArray[np.int64], NDArray[np.int6
     """What thresholds are found on, and the score histograms (n, A, 2, BINS) to find and judge
     them."""
     tally = given.tally
-    require("correct" in tally, "thresholds are for classifiers; this run is a regression")
+    _require_classes(given, "thresholds are")
     classes = tally["confusion"].shape[2] if "confusion" in tally else 0
     require(
         classes == 2,

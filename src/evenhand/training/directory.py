@@ -125,6 +125,8 @@ def write_run(result: Outcome, origin: Origin, directory: Path) -> None:
         table["device"],
         normalisation=settings.normalisation,
     )
+    if result.target is not None:
+        about["predicts"] = result.target.to_json()
     if not isinstance(settings.loss, str):
         about["classifies"] = "correct" in result.tally
     files.write_json(directory / ABOUT, {**about, **begun_at(directory)})

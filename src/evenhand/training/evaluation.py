@@ -29,7 +29,7 @@ from evenhand.metrics.metric import WORST
 from evenhand.metrics.outcomes import Outcomes, sample_outcomes
 from evenhand.metrics.round_gaps import round_gaps
 from evenhand.metrics.scores import Columns, Row, counts_of, score_columns, summaries
-from evenhand.metrics.tallies import Tally, dense
+from evenhand.metrics.tallies import Tally, accuracy_of, dense
 from evenhand.model import Model
 from evenhand.training.outcome import Floats
 from evenhand.training.result import Result
@@ -97,6 +97,7 @@ class Judge:
             weight_history=torch.stack(list(tracked.values())).numpy() if tracked else None,
             judged_on="test" if self.part == "test" else "training",
             scored=self.scored(state, rounds, tally, validated),
+            target=self.model.target,
         )
 
     def scored(
@@ -151,7 +152,7 @@ class Judge:
             return {"loss": math.nan}
         if not self.work.by_client:
             return {**from_client_sums(replies.total), **_gaps(replies)}
-        numbers = over_clients(replies.each, self.model.classifies)
+        numbers = over_clients(replies.each)
         return {name: float(value) for name, value in numbers.items()} | _gaps(replies)
 
     def tally(self, state: State, round: int, part: str | None = None) -> Tally:
@@ -290,24 +291,24 @@ def _split_off(tally: Tally) -> dict[str, float]:
     return {name: value for name, value in found.items() if name != "loss"}
 
 
-def over_clients(each: Tree, classifies: bool) -> dict[str, Floats]:
-    """Return loss, accuracy over clients, accuracy of the worst group, and each metric's mean over
-    clients and over the worst 10 % of them.
+def over_clients(each: Tree) -> dict[str, Floats]:
+    """Return the loss, each metric's mean over clients and over the worst 10 % of them and, where
+    there is one, accuracy over clients and of the worst group.
 
     ``each`` has the clients' tallies (..., K, A); the metrics are (...), one per run.
     """
-    sums = {
-        key: each[key].sum(-1).cpu().numpy() for key in ("count", "loss", "correct") if key in each
-    }
+    plain = ("count", "loss", "correct", "share_correct")
+    sums = {key: each[key].sum(-1).cpu().numpy() for key in plain if key in each}
     found: dict[str, Floats] = {"loss": (sums["loss"] / sums["count"]).mean(-1)}
     for name, (key, better) in metric_keys(each).items():
         values = ratios(each[key].sum(-3).cpu().numpy())  # (..., K)
         found[name] = spread.mean(values)
         found[name + WORST] = spread.worst(values) if better == "higher" else spread.best(values)
-    if not classifies:
+    right_of = accuracy_of(each)
+    if not right_of:
         return found
-    found |= summaries(sums["correct"] / sums["count"])
-    right, count = (each[key].sum(-2).cpu().numpy() for key in ("correct", "count"))  # (..., A)
+    found |= summaries(sums[right_of] / sums["count"])
+    right, count = (each[key].sum(-2).cpu().numpy() for key in (right_of, "count"))  # (..., A)
     if count.shape[-1] > 1:
         served = np.divide(right, count, out=np.ones(count.shape), where=count > 0)
         found["worst_group"] = served.min(-1)

@@ -16,6 +16,7 @@ from evenhand.metrics.outcomes import Outcomes
 from evenhand.metrics.scores import Columns, Row, rows_of, summary_of
 from evenhand.metrics.tallies import Tally
 from evenhand.metrics.thresholds import Thresholds
+from evenhand.targets import Target
 from evenhand.training.deciding import Deciding
 from evenhand.training.ending import Stopped
 
@@ -65,10 +66,12 @@ class Outcome(Deciding):
     restored: int | None = None
     # the thresholds of its predictions; None for 0.5
     decision: Thresholds | None = None
+    target: Target | None = None  # what the model predicts
 
     @property
     def values(self) -> Floats:
-        """(N,) of each evaluated sample: 1 or 0 for right or wrong, or its loss for regression."""
+        """(N,) of each evaluated sample: 1 or 0 for right or wrong, the share of its labels that
+        are right, or for a regression its squared error (its loss, if the loss is your own)."""
         return self.outcomes["value"]
 
     @cached_property

@@ -19,7 +19,8 @@ from evenhand.engines.threads import one_thread
 from evenhand.errors import first_line, require
 from evenhand.layers.stacked import fast_layers
 from evenhand.losses import single_output
-from evenhand.metrics.tallies import BLOCK, predictions
+from evenhand.metrics.tallies import BLOCK
+from evenhand.targets import Target
 
 if TYPE_CHECKING:
     from evenhand.data.tables.encoding import Encoding
@@ -29,15 +30,15 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def classes(output: Tensor) -> Ints:
-    """(N,) the predicted class of each sample; the number of classes for none."""
-    return predictions(output).numpy()
-
-
-def probabilities(output: Tensor) -> Floats:
-    """(N, C) the probability of each class. The outputs of a hinge loss are margins: their
-    probabilities only tell which class is more certain."""
+def probabilities(output: Tensor, target: Target) -> Floats:
+    """The probability of each class, label or level; see ``Target.probabilities``. The outputs of a
+    hinge loss are margins: their probabilities only tell which class is more certain."""
     exact = output.double()
+    if target.kind != "class":
+        found = target.probabilities(exact)
+        require(found is not None, "probabilities are for classifiers; this run is a regression")
+        assert found is not None
+        return found.numpy()
     if single_output(output):
         chance = exact.reshape(len(output)).sigmoid()
         return torch.stack([1 - chance, chance], 1).numpy()

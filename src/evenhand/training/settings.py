@@ -54,8 +54,8 @@ class Settings:
     """How a run is trained, whatever the method, the module and the data.
 
     Args:
-        loss: "cross_entropy", "brier", "hinge", "hinge_sum", "mse", or a function
-            ``(output, target) -> (B,)`` that returns one loss per sample.
+        loss: a name from ``evenhand.losses.LOSSES``, such as "cross_entropy", "bce", "dice" or
+            "mse", or a function ``(output, target) -> (B,)`` that returns one loss per sample.
         rounds: number of communication rounds.
         local: the local solver: ``LocalSGD``, ``LocalAdam`` or ``LocalAdamW``; by default SGD with
             lr 0.1, one epoch, batches of 32.

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from evenhand.metrics.ledger import Gains
+from evenhand.metrics.ledger import Gains, reach_of
 from evenhand.metrics.together import gains_over_splits
 from evenhand.metrics.uncertainty import Interval, holm
 from evenhand.studies.analysis.uncertain import split_ratio
@@ -129,11 +129,12 @@ def _gain_ends(
     none = np.full(len(gain), np.nan)
     if len(found) < len(seeds):
         return none, none, none
-    bounded = study.measure.bounded
+    bounded, shares = study.measure.bounded, not study.measure.whole
+    reach = reach_of(np.concatenate([values for _, values in found])) if shares else 1.0
     if study.same_data or len(seeds) == 1:
         cell, gains = found[0][0], np.stack([values for _, values in found], 1)
         member = (cell >= 0) & ~np.isnan(gains).any(1)
-        judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded)
+        judged = Gains.of(gains[member], cell[member], len(gain)).judged(level, bounded, reach)
     else:  # the same clients, groups or teams, with different samples for each seed
         counted = [(cell >= 0) & ~np.isnan(values) for cell, values in found]
         judged = gains_over_splits(
@@ -142,6 +143,7 @@ def _gain_ends(
             np.full(len(gain), split_ratio(study)),
             level,
             bounded,
+            reach,
         )
     # a difference of roots is the difference of squares over the sum of the roots
     scale = 1 / np.where(errors > 0, errors, np.nan) if study.measure.squared else 1.0

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
+from evenhand.metrics.influence import relative_spread
 from evenhand.metrics.spread import tenth
 from evenhand.metrics.together import (
     Estimate,
@@ -192,9 +193,18 @@ def one_sample(study: Study, name: str) -> float:
     if name in ("worst10", "best10", "min", "max"):
         samples = max(1, samples * (tenth(clients) if name.endswith("10") else 1) // clients)
     if study.measure.bounded:
-        return 1 / samples
+        return _most_of_one(study) / samples
     errors = study.merits(study.labels[0], study.seeds[0], by)
     return float(np.nanmean(np.abs(errors))) / samples
+
+
+def _most_of_one(study: Study) -> float:
+    """How much the share of one sample that is right may vary: 1 if it is right or wrong."""
+    key = study.labels[0], study.seeds[0]
+    values, client = study.sample_merits(*key), study.cells("client", key[1])
+    if study.measure.whole or values is None or client is None:
+        return 1.0
+    return math.sqrt(relative_spread(values, client, len(study.names("client"))))
 
 
 def _drawn_anew(
@@ -226,6 +236,7 @@ def _drawn_anew(
         level,
         seed,
         whole=whole,
+        fractions=not measure.whole,
         shares=measure.bounded,
     )
     return drawn.moved(-less) if less else drawn

@@ -14,6 +14,7 @@ from evenhand.errors import DataError, RunError, first_line
 from evenhand.metrics.scores import Columns
 from evenhand.metrics.thresholds import Thresholds
 from evenhand.reading import RESTORE, damaged, read_json, read_table, read_tensors, read_text
+from evenhand.targets import Target
 from evenhand.training.directory import ENCODING, THRESHOLDS
 from evenhand.training.manifest import Sealed
 
@@ -129,6 +130,7 @@ def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:
         "versions": dict,
         "server": dict,
         "federation": dict,
+        "predicts": dict,
     }
     for name, kind in kinds.items():
         if name in about and not isinstance(about[name], kind):
@@ -137,3 +139,18 @@ def read_about(path: Path, way_out: str = RESTORE) -> Mapping[str, Any]:
     if not (math.isfinite(scale) and scale > 0):
         raise damaged(path, f"label_scale is {scale}, not a positive number", way_out)
     return about
+
+
+def target_of(about: Mapping[str, Any]) -> Target | None:
+    """What the models of a run predict; None for runs of earlier versions."""
+    return Target.from_json(about["predicts"]) if "predicts" in about else None
+
+
+def kind_of(about: Mapping[str, Any]) -> str | None:
+    """What kind of thing the models of a run predict, see :mod:`evenhand.targets`; None if it is
+    unknown."""
+    target = target_of(about)
+    if target is not None:
+        return target.kind
+    # earlier versions said this of a user's own loss only
+    return {True: "class", False: "number"}.get(about.get("classifies", None))

@@ -22,10 +22,12 @@ from evenhand.metrics.counts import Counts
 from evenhand.metrics.scores import Columns
 from evenhand.reading import RESTORE, damaged, read_json
 from evenhand.studies.runs.contents import (
+    kind_of,
     read_about,
     read_arrays,
     read_columns,
     read_scores,
+    target_of,
 )
 from evenhand.studies.runs.sealing import (
     REWRITE,
@@ -190,11 +192,12 @@ class SavedRun:
     @property
     def measure(self) -> Measure:
         """The default measure of the run."""
+        own = "classifies" in self.about  # a user's loss, which may have the name of one of ours
         return measure_of(
-            self.spec.loss,
+            "" if own else self.spec.loss,
             self.about.get("label_scale", 1.0),
             self.about.get("judged_on", "test") == "test",
-            self.about.get("classifies"),
+            kind_of(self.about),
             self.about.get("label", ""),
         )
 
@@ -247,6 +250,7 @@ class SavedRun:
             *read_ending(found(saved.ENDING, read_json) or {}),
             run=self.begun,
             source=Source(self.directory, self.spec, self.about, self.way_out),
+            target=target_of(self.about),
         )
 
     def _check_lengths(self, folder: Path, outcomes: Mapping[str, Any], values: Any) -> None:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evenhand.metrics.tallies import accuracy_of
 from evenhand.studies.runs.trial import Floats, Trial
 
 # the mean loss of a classifier, or the squared error relative to always predicting the mean, above
@@ -74,7 +75,7 @@ def _losses(trial: Trial) -> Floats:
 
 
 def _limit(trial: Trial) -> float:
-    if trial.counts is not None:
+    if trial.counts is not None or accuracy_of(trial.tally):
         return ABSURD_LOSS
     label = trial.outcomes.get("label")
     if trial.guess is None or label is None or "rmse" not in trial.score_columns:

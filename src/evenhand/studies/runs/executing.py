@@ -113,6 +113,7 @@ class Ready(NamedTuple):
         model = self.model(first)
         about["model"] = sample_form(self.federation)
         about["engine"] = type(self.engine(model)).__name__.lower()
+        about["predicts"] = model.target.to_json()
         if callable(self.given.get("loss")):
             about["classifies"] = model.classifies
         return about

@@ -18,6 +18,7 @@ from evenhand.studies.specs.spec import Spec
 
 # columns in units of the label, and in their squares
 ERRORS, SQUARES = ("rmse", "mae", "absolute"), ("loss", "shared_loss")
+OWN_SQUARES = ("mse", "squared")  # where the loss is another error, which keeps its unit
 
 
 def fold_of(spec: Spec) -> tuple[int, int] | None:
@@ -86,8 +87,10 @@ def rescaled(trial: Trial, factor: float) -> Trial:
     if factor == 1:
         return trial
 
+    squares = OWN_SQUARES if "squared" in trial.tally else SQUARES
+
     def changed(columns: Mapping[str, Any]) -> dict[str, Any]:
-        power = {**dict.fromkeys(ERRORS, 1), **dict.fromkeys(SQUARES, 2)}
+        power = {**dict.fromkeys(ERRORS, 1), **dict.fromkeys(squares, 2)}
         return {
             name: values * factor ** power[name] if name in power else values
             for name, values in columns.items()

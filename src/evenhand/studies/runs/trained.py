@@ -17,7 +17,8 @@ from evenhand.studies.runs.new_rows import Rows
 from evenhand.studies.runs.trial import Trial
 from evenhand.studies.specs.building import build_network, sample_form
 from evenhand.studies.specs.spec import NODES
-from evenhand.training.deciding import decide, model_outputs, require_classifier
+from evenhand.targets import Target
+from evenhand.training.deciding import decide, model_outputs, require_chances, target_of
 from evenhand.training.directory import PYTHON
 from evenhand.training.predicting import (
     Floats,
@@ -95,13 +96,13 @@ class TrainedModel:
         """
         from evenhand.data.tables.anew import like_table
 
-        require_classifier("predict_proba", self.trial)
+        require_chances(self.trial)
         rows = Rows.of(self.trial, x)
         owner = self._owner(rows, client, shared)
         output = model_outputs(self.trial, rows.features, owner, self.network, self._output)
         require_scores(output)
-        chances = probabilities(output)
-        if rows.table is None:
+        chances = probabilities(output, self._target)
+        if rows.table is None or chances.ndim > 2:
             return chances
         names = map(str, self._named(chances.shape[1]))
         return like_table(x, dict(zip(names, chances.T, strict=True)))
@@ -121,7 +122,8 @@ class TrainedModel:
         owner = self._owner(rows, client, shared)
         output = model_outputs(self.trial, rows.features, owner, self.network, self._output)
         found = self._decided(rows, output, client, group, seed)
-        return Answer(found, probabilities(output) if self.classifies else None, owner, rows.table)
+        chances = probabilities(output, self._target) if self.classifies else None
+        return Answer(found, chances, owner, rows.table)
 
     def module(self, client: str | int | None = None) -> nn.Module:
         """The trained network, a copy on the CPU in evaluation mode; ``client`` asks for its own
@@ -130,14 +132,18 @@ class TrainedModel:
 
     @property
     def classifies(self) -> bool:
-        """Whether it predicts classes."""
-        return "correct" in self.trial.tally
+        """Whether it predicts one class or level for each row."""
+        return self._target.kind in ("class", "ordinal")
+
+    @property
+    def _target(self) -> Target:
+        return target_of(self.trial)
 
     @cached_property
     def labels(self) -> tuple[Any, ...]:
         """The labels in the order of :meth:`predict_proba`; () for a regression."""
         tally = self.trial.tally
-        count = tally["confusion"].shape[2] if "confusion" in tally else 0
+        count = tally["confusion"].shape[2] if "confusion" in tally else self._target.classes
         return self._named(count) if self.classifies else ()
 
     @property
@@ -164,8 +170,12 @@ class TrainedModel:
     def _decided(self, rows: Rows, output: Tensor, client: Any, group: Any, seed: Any) -> Any:
         """(N,) labels or numbers."""
         require_scores(output)
-        if not self.classifies:
+        target = self._target
+        if target.kind == "number":
             return numbers(output, self.trial.encoding)
+        if target.kind != "class":
+            found = target.predict(output).numpy()
+            return _array(self._named(target.classes))[found] if self.classifies else found
         decision = self.trial.decision
         of = None
         if decision is not None and not decision.common:

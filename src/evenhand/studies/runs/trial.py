@@ -21,6 +21,7 @@ from evenhand.reading import RESTORE, read_tensors
 from evenhand.studies.runs.contents import read_arrays, read_encoding, read_thresholds
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import Spec
+from evenhand.targets import Target
 from evenhand.training.by_row import by_row
 from evenhand.training.deciding import Deciding
 from evenhand.training.directory import MODEL, PERSONAL, SAMPLES, THRESHOLDS, VALUES
@@ -65,7 +66,8 @@ class Trial(Deciding):
     counts: Counts | None = field(default=None, repr=False)
     # (n, A, ...) the sums behind the scores, see metrics.tallies
     tally: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    # (N,) of each test sample: 1 or 0 for right or wrong, or its squared error
+    # (N,) of each test sample: 1 or 0 for right or wrong, a share of its labels, or its squared
+    # error
     values: Floats | None = field(default=None, repr=False)
     sample_client: Ints | None = field(
         default=None, repr=False
@@ -94,6 +96,7 @@ class Trial(Deciding):
     source: Source | None = field(default=None, repr=False)
     # the trials of a cross-validation that this one combines, a fold each
     folds: tuple[Trial, ...] = field(default=(), repr=False)
+    target: Target | None = None  # what the model predicts; None for runs of earlier versions
 
     @cached_property
     def decision(self) -> Thresholds | None:

@@ -15,6 +15,7 @@ Floats = NDArray[np.float64]
 
 CLASSIFIED = ("accuracy", "balanced_accuracy", "recall", "specificity", "precision", "auc", "loss")
 REGRESSED = ("error", "mae")
+OTHERS = ("accuracy", "loss")  # of models that predict levels, or several labels per sample
 MEASURES = (*CLASSIFIED, *REGRESSED)
 METRIC, HIGHER = "metric", "higher:"  # a metric of the user or the task; how the keys of some begin
 
@@ -35,6 +36,8 @@ class Measure:
     part: str = "test"  # the split it is computed on
     squared: bool = False  # whether the column holds mean squares, written as their root
     positive: int | None = None  # the positive class of recall, specificity and precision
+    whole: bool = True  # whether samples are right or wrong; False for shares of their labels
+    offered: tuple[str, ...] = CLASSIFIED  # the measures that these runs have
     key: str = ""  # of a metric in tallies and outcomes
     share: bool = False  # whether the values of a metric are shares, from 0 to 1
     sampled: bool = False  # whether numerators and denominators of a metric's samples are known
@@ -67,7 +70,7 @@ class Measure:
     @property
     def of_shares(self) -> bool:
         """Whether a client's merit is the share of (some of) its samples predicted correctly."""
-        return self.kind == "accuracy" or self.of_one_class
+        return (self.kind == "accuracy" and self.whole) or self.of_one_class
 
     @property
     def of_one_class(self) -> bool:
@@ -120,14 +123,24 @@ def error_measure(scale: float, label: str = "") -> Measure:
     in these units."""
     words = ("error", "lowers", "raises")
     unit, digits = f", in units of {label}" if label else "", _digits(scale)
-    return Measure("error", "error (RMSE)", unit, scale, digits, "", words, "loss", squared=True)
+    return Measure(
+        *("error", "error (RMSE)", unit, scale, digits, "", words, "loss"),
+        squared=True,
+        offered=REGRESSED,
+    )
 
 
 def _digits(scale: float) -> int:
     return max(0, 3 - math.floor(math.log10(scale))) if scale < 1000 else 0
 
 
-LOSS = Measure("loss", "loss", "", 1.0, 3, "", ("loss", "lowers", "raises"), "loss")
+LOSS = Measure(
+    *("loss", "loss", "", 1.0, 3, "", ("loss", "lowers", "raises"), "loss"), offered=("loss",)
+)
+
+
+# by named loss of numbers, the column of scores with mean squared errors
+SQUARES = {"mse": "loss", "huber": "mse"}
 
 
 def metric_measure(name: str, key: str, part: str, share: bool, sampled: bool) -> Measure:
@@ -142,19 +155,23 @@ def measure_of(
     loss: str,
     label_scale: float,
     tested: bool,
-    classifies: bool | None = None,
+    kind: str | None = None,
     label: str = "",
 ) -> Measure:
     """The default measure of a run with this loss: accuracy, or the error of a regression; on test
     data if there are any, else on training data.
 
-    ``classifies``: for a user's own loss, whether outputs are scores of classes; if not, the
-    measure is the loss itself. ``label``: what a regression predicts.
+    ``kind``: what models predict, see :mod:`evenhand.targets`; None if it is unknown. For numbers
+    with a user's own loss, the measure is the loss itself. ``label``: what a regression predicts.
     """
-    if classifies is False:
+    if loss in SQUARES:
+        measure = replace(error_measure(label_scale, label), column=SQUARES[loss])
+    elif kind == "number":
         measure = LOSS
     else:
-        measure = ACCURACY if loss != "mse" else error_measure(label_scale, label)
+        shares = kind in ("labels", "positions")
+        offered = CLASSIFIED if kind in ("class", None) else OTHERS
+        measure = replace(ACCURACY, whole=not shares, offered=offered)
     return measure if tested else replace(measure, part="training")
 
 
@@ -168,9 +185,9 @@ def chosen_measure(
     """
     if kind not in MEASURES:
         raise SpecError(f"there is no measure {kind!r}; choose one of {', '.join(MEASURES)}")
-    offered = REGRESSED if default.squared else ("loss",) if default.kind == "loss" else CLASSIFIED
-    if kind not in offered:
-        raise SpecError(f"these runs have no measure {kind!r}; choose one of {', '.join(offered)}")
+    if kind not in default.offered:
+        offered = ", ".join(default.offered)
+        raise SpecError(f"these runs have no measure {kind!r}; choose one of {offered}")
     if kind == default.kind:
         return default
     if kind == "mae":

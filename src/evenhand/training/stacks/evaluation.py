@@ -69,7 +69,7 @@ class Evaluations:
     def columns(self, replies: Replies, rows: Rows) -> Columns:
         """Return loss, accuracy and gaps between groups over the clients that have evaluated in
         some runs."""
-        numbers = over_clients(replies.each, self.model.classifies)
+        numbers = over_clients(replies.each)
         columns: Row = {name: values.tolist() for name, values in numbers.items()}
         for name, gaps in round_gaps(replies).items():
             # a gap that is unknown has no column
