@@ -27,6 +27,7 @@ from evenhand.studies.runs import directories
 from evenhand.studies.runs.sealing import renew_run
 from evenhand.studies.specs.spec import NODES, Spec, plain_name
 from evenhand.training import directory as saved
+from evenhand.training.about import about_run
 from evenhand.training.checkpoints import CHECKPOINT
 from evenhand.training.ending import read_ending
 from evenhand.training.provenance import PACKAGES, begun_at
@@ -101,7 +102,7 @@ class Directory:
         methods = {self.spec.methods[0].label: self.algorithm}
         packages = (*PACKAGES, "flwr")
         spec, text = self.spec, self.spec.to_toml()
-        about = saved.about_run(
+        about = about_run(
             text,
             population,
             methods,

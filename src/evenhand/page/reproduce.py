@@ -10,7 +10,7 @@ from evenhand.page.markup import table, text
 from evenhand.studies.runs.folds import unfolded
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import Spec
-from evenhand.training.directory import PYTHON
+from evenhand.training.about import PYTHON
 
 
 class Recipe(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from evenhand.metrics.tallies import accuracy_of
 from evenhand.page.markup import table, text
 from evenhand.studies.methods import NOTHING
 from evenhand.studies.runs.study import Study
@@ -72,7 +73,7 @@ def learned(study: Study, prefix: str = "") -> str:
 def _classifies(study: Study) -> bool:
     """Whether the model is a classifier, as far as is known."""
     tally = study.first.tally
-    return "correct" in tally or not tally
+    return bool(accuracy_of(tally)) or not tally
 
 
 def row_of(study: Study, label: str) -> list[str]:

@@ -19,8 +19,8 @@ from evenhand.studies.runs.comparing import GivenBySeed
 from evenhand.studies.runs.executing import Given
 from evenhand.studies.specs.parsing import parse_method, parse_table
 from evenhand.studies.specs.spec import Spec, plain_name
+from evenhand.training.about import PYTHON, run_table
 from evenhand.training.callbacks import Callback, require_callbacks
-from evenhand.training.directory import PYTHON, run_table
 from evenhand.training.settings import Settings
 from evenhand.training.stopping import EarlyStopping
 

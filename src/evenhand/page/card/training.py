@@ -14,7 +14,8 @@ from evenhand.page import numbers
 from evenhand.page.card.blocks import Block, Paragraph, Section, Table
 from evenhand.page.card.subject import Subject
 from evenhand.studies.analysis.writing import count_of
-from evenhand.training.directory import MODEL, PYTHON
+from evenhand.training.about import PYTHON
+from evenhand.training.directory import MODEL
 
 MOST_NAMES = 12
 

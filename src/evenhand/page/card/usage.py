@@ -10,8 +10,8 @@ from evenhand.page.card.blocks import Block, Code, Paragraph, Section
 from evenhand.page.card.subject import Subject
 from evenhand.page.reproduce import recipes
 from evenhand.studies.specs.spec import NODES
+from evenhand.training.about import PYTHON
 from evenhand.training.adapters import ADAPTER
-from evenhand.training.directory import PYTHON
 
 
 def load(subject: Subject) -> Section:

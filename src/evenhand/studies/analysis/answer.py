@@ -30,7 +30,7 @@ from evenhand.studies.analysis.writing import (
 from evenhand.studies.runs.merits import guessed
 from evenhand.studies.runs.study import Study
 from evenhand.studies.specs.spec import NODES
-from evenhand.training.directory import PYTHON
+from evenhand.training.about import PYTHON
 
 MOST = 3  # sentences in an answer
 FEW = 30  # test samples of a client; with fewer, one sample is more than 3 points

@@ -42,6 +42,7 @@ from evenhand.studies.specs.measure import Measure, measure_of
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
+from evenhand.training.about import PYTHON
 from evenhand.training.checkpoints import CHECKPOINT, HISTORY
 from evenhand.training.ending import read_ending
 from evenhand.training.manifest import MANIFEST, Owner, Sealed, renew
@@ -154,7 +155,7 @@ class SavedRun:
     def read(cls, directory: Path, begun: Path) -> SavedRun:
         """Read a run. ``begun``: the directory to resume if it is not finished."""
         resume = f"continue it with: evenhand resume {shlex.quote(str(begun))}"
-        if load_spec(begun).data.get("name") == saved.PYTHON:
+        if load_spec(begun).data.get("name") == PYTHON:
             resume = IN_PYTHON
         if begun != directory and not (directory / saved.SPEC).exists():
             raise RunError(f"{begun} is not finished: there is no {directory.name} yet; {resume}")
@@ -166,7 +167,7 @@ class SavedRun:
             check_seed(directory, spec)
         again = (
             f"train it again with: evenhand resume {shlex.quote(str(begun))}"
-            if spec.data.get("name") not in (saved.PYTHON, NODES)
+            if spec.data.get("name") not in (PYTHON, NODES)
             else RESTORE
         )
         run.way_out = REWRITE

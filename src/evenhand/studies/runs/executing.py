@@ -18,8 +18,9 @@ from evenhand.studies.runs.directories import claim_run, is_finished
 from evenhand.studies.specs.building import changed_local, sample_form
 from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.spec import NODES, Spec
+from evenhand.training.about import PYTHON, about_run
 from evenhand.training.callbacks import Callback, Hooks, own_copies, require_callbacks
-from evenhand.training.directory import PYTHON, about_run, write_method
+from evenhand.training.directory import write_method
 from evenhand.training.fit import Progress, train
 from evenhand.training.provenance import begun_engine, note_place
 from evenhand.training.settings import Settings

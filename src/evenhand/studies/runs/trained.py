@@ -18,8 +18,8 @@ from evenhand.studies.runs.trial import Trial
 from evenhand.studies.specs.building import build_network, sample_form
 from evenhand.studies.specs.spec import NODES
 from evenhand.targets import Target
+from evenhand.training.about import PYTHON
 from evenhand.training.deciding import decide, model_outputs, require_chances, target_of
-from evenhand.training.directory import PYTHON
 from evenhand.training.predicting import (
     Floats,
     Ints,

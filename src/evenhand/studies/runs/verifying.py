@@ -13,6 +13,7 @@ from evenhand.studies.runs.contents import find_again, read_about
 from evenhand.studies.runs.directories import TUNING, check_seed, load_spec, read_spec
 from evenhand.studies.specs.spec import NODES, Spec
 from evenhand.training import directory as saved
+from evenhand.training.about import PYTHON
 from evenhand.training.checkpoints import CHECKPOINT, FROM_THE_START
 from evenhand.training.manifest import MANIFEST, Manifest, Owner
 
@@ -204,6 +205,6 @@ def _again(spec: Spec | None, root: Path) -> str:
     name = spec.data.get("name") if spec else None
     if name == NODES:
         return "start the run's Flower app again with the same out"
-    if name == saved.PYTHON:
+    if name == PYTHON:
         return "make it again: repeat the call with resume=True"
     return f"make it again with: evenhand resume {shlex.quote(str(root))}"

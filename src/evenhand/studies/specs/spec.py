@@ -18,11 +18,9 @@ from evenhand.studies.specs import building
 from evenhand.studies.specs.building import built
 from evenhand.studies.specs.folding import check_folds
 from evenhand.studies.specs.keys import check_kinds, is_a
-from evenhand.studies.specs.method import Method
+from evenhand.studies.specs.method import FILE_NAME, Method, check_labels
 from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.suited import suitable_methods, suitable_model
-from evenhand.training.directory import RUN_FILES
-from evenhand.training.manifest import MANIFEST
 from evenhand.training.settings import Settings
 from evenhand.training.stopping import EarlyStopping
 
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from evenhand.local import LocalSolver
     from evenhand.training.callbacks import Callback
 
-FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # what a spec says in its own way, or cannot say: functions belong to Python
 NOT_PLAIN = {"local", "cohort", "device", "metrics", "output"}
 SETTINGS = {field.name for field in dataclasses.fields(Settings)} - NOT_PLAIN
@@ -268,20 +265,7 @@ class Spec:
                 "tune needs one split for all seeds, so that no test sample is tuned on; leave out"
                 " tune, or folds, resplit and select"
             )
-        labels = [method.label for method in self.methods]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise SpecError(
-                    f"labels must differ; {label!r} is used {labels.count(label)} times"
-                )
-        for label in (
-            method.label for method in self.methods if method.label != label_of(method.name)
-        ):
-            if not FILE_NAME.fullmatch(label) or label in (*RUN_FILES, MANIFEST):
-                raise SpecError(
-                    f"label must be a plain file name other than {', '.join(RUN_FILES)}, got"
-                    f" {label!r}"
-                )
+        check_labels(self.methods)
 
     def build_data(self) -> Federation:
         """The federation."""
