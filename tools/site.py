@@ -29,7 +29,16 @@ ORDER = {
     "": ["index", "tutorials", "how-to", "explanation", "reference", "results", "project"],
     "tutorials": ["first-fair-model", "own-csv", "own-method", "four-hospitals"],
     "how-to": [
-        *("recipes", "run", "compare", "tune-and-sweep", "report", "audit", "thresholds"),
+        *(
+            "recipes",
+            "model-recipes",
+            "run",
+            "compare",
+            "tune-and-sweep",
+            "report",
+            "audit",
+            "thresholds",
+        ),
         *("tables", "data-sets", "partitions", "models", "metrics", "transformers"),
         *(
             "local-solvers",

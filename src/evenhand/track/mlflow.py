@@ -123,7 +123,7 @@ def _client_class() -> Any:
         with _quiet():
             return import_module("mlflow.tracking").MlflowClient
     except ImportError:
-        raise missing("mlflow", "mlflow", "eh.track.MLflow") from None
+        raise missing("mlflow-skinny", "mlflow", "eh.track.MLflow") from None
 
 
 @contextmanager

@@ -167,7 +167,7 @@ def cleaned(name: str) -> str:
 
 def missing(package: str, extra: str, name: str) -> ImportError:
     """Return the error about a package that is not installed."""
-    return ImportError(f"{name} needs {package}: pip install 'evenhand[{extra}]'")
+    return ImportError(f"{name} needs {package}: pip install {package} (extra: evenhand[{extra}])")
 
 
 def _plain(value: Any) -> Plain | None:

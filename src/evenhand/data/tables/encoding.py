@@ -41,6 +41,8 @@ class Encoding:
         dropped: why rows were skipped, and how many.
         lost: clients without a usable row.
         missing: texts that the user declared to mean a missing value.
+        client: the column of the clients, or the condition on one; "" if a partition made them.
+        group: the columns of the groups.
         hints: possible problems of the table; they do not affect the encoding and are not saved.
     """
 
@@ -53,6 +55,8 @@ class Encoding:
     dropped: tuple[tuple[str, int], ...] = ()
     lost: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
+    client: str = ""
+    group: tuple[str, ...] = ()
     hints: tuple[str, ...] = field(default=(), compare=False)
 
     @cached_property
@@ -110,8 +114,9 @@ class Encoding:
         """Return plain dicts, lists, texts and numbers, for ``from_json``."""
         saved = {"format": 1, **_lists(asdict(self))}
         del saved["hints"]
-        if not self.missing:  # as earlier versions wrote and read it
-            del saved["missing"]
+        for name in ("missing", "client", "group"):
+            if not saved[name]:  # as earlier versions wrote and read it
+                del saved[name]
         return saved
 
     @classmethod

@@ -150,6 +150,8 @@ def from_frame(
         dropped=dropped,
         lost=lost,
         missing=empty,
+        client="" if client is None or partition is not None else str(client),
+        group=tuple(str(column).strip() for column in listed(group)),
         hints=hints,
     )
     if task == "regression":

@@ -17,6 +17,8 @@ from evenhand.training.predicting import Ints, as_features
 if TYPE_CHECKING:
     import pandas as pd
 
+    from evenhand.data.tables.encoding import Encoding
+
 MOST_NAMES = 10  # in a message
 
 
@@ -27,6 +29,7 @@ class Rows:
     features: Features  # (N, ...)
     table: pd.DataFrame | None
     spec: Spec | None
+    encoding: Encoding | None = None
 
     @classmethod
     def of(cls, trial: Trial, x: Any) -> Rows:
@@ -46,7 +49,7 @@ class Rows:
                 " takes it"
             )
         features = encoded(encoding, table)
-        return cls(features, without(table, encoding.missing), spec)
+        return cls(features, without(table, encoding.missing), spec, encoding)
 
     def codes(
         self,
@@ -107,7 +110,11 @@ class Rows:
     def _column(self, by: str) -> Any:
         """The column of clients or groups in the run's own table, if it is known."""
         data = {} if self.spec is None else self.spec.data
-        return data.get(by) if "partition" not in data or by == "group" else None
+        named = data.get(by) if "partition" not in data or by == "group" else None
+        if named is not None or self.encoding is None:
+            return named
+        # a run of a Python program: its table says it
+        return self.encoding.client or None if by == "client" else list(self.encoding.group) or None
 
     def _ways(self, by: str) -> str:
         column = self._column(by)
