@@ -187,7 +187,7 @@ def test_sparse_data_are_refused() -> None:
         ({"module": 3}, TypeError, 'module must be "linear", "mlp", a torch.nn.Module or a function'),
         ({"module": lambda a, b: None}, TypeError, "module must return a torch.nn.Module, got NoneType"),
         ({"module": torch.nn.Linear(3, 2)}, ValueError, "module"),
-        ({"loss": "huber"}, ValueError, "unknown loss 'huber'"),
+        ({"loss": "pinball"}, ValueError, "unknown loss 'pinball'"),
         ({"standardise": "yes"}, ValueError, "standardise must be True or False, got 'yes'"),
         ({"validation": 1.0}, ValueError, "validation must be in [0, 1)"),
         ({"random_state": -1}, ValueError, "random_state must be a whole number >= 0, got -1"),

@@ -24,8 +24,8 @@ def without_batchnorm(net: nn.Module, groups: int | None = None) -> nn.Module:
     it needs some training; the log says how many layers were replaced.
 
     >>> from torch import nn
-    >>> without_batchnorm(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))[1]
-    GroupNorm(4, 64, eps=1e-05, affine=True)
+    >>> without_batchnorm(nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64)))[1].num_groups
+    4
 
     Args:
         net: the network; it stays as it is.

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +12,7 @@ from evenhand.algorithms import ALGORITHMS, Averaged
 from evenhand.algorithms.naming import RESERVED, Table, imported, label_of
 from evenhand.errors import SpecError
 from evenhand.studies.specs.building import built, check_name
-from evenhand.training.directory import RUN_FILES
-from evenhand.training.manifest import MANIFEST
 
-FILE_NAME = re.compile(r"[\w][\w.=+ -]*")
 # methods with a former hyper-parameter that Averaged(inner) replaces, and its values
 WITH_OUTPUT, OUTPUTS = ("afl", "fafl", "fedminmax"), ("last", "average")
 
@@ -112,19 +108,3 @@ def build_algorithm(table: Any, own: bool = False) -> Algorithm:
         raise SpecError(f'method {name}: output must be "last" or "average", got {output!r}')
     algorithm: Algorithm = built(f"method {name}", kind, parameters)
     return Averaged(algorithm) if output == "average" else algorithm
-
-
-def check_labels(methods: Sequence[Method]) -> None:
-    """Raise if two methods have one label, or a label cannot be the name of a folder."""
-    labels = [method.label for method in methods]
-    for label in labels:
-        if labels.count(label) > 1:
-            raise SpecError(f"labels must differ; {label!r} is used {labels.count(label)} times")
-    for method in methods:
-        if method.label == label_of(method.name):
-            continue
-        if not FILE_NAME.fullmatch(method.label) or method.label in (*RUN_FILES, MANIFEST):
-            raise SpecError(
-                f"label must be a plain file name other than {', '.join(RUN_FILES)}, got"
-                f" {method.label!r}"
-            )

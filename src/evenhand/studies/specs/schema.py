@@ -26,7 +26,8 @@ from evenhand.models import MODELS
 from evenhand.schedules import SCHEDULES
 from evenhand.studies.specs.annotations import Schema, interval, limits, summary, told, typed
 from evenhand.studies.specs.keys import KINDS
-from evenhand.studies.specs.method import FILE_NAME, OUTPUTS, WITH_OUTPUT
+from evenhand.studies.specs.labels import FILE_NAME
+from evenhand.studies.specs.method import OUTPUTS, WITH_OUTPUT
 from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.spec import Spec
 from evenhand.studies.specs.tuning import Tuning

@@ -18,7 +18,8 @@ from evenhand.studies.specs import building
 from evenhand.studies.specs.building import built
 from evenhand.studies.specs.folding import check_folds
 from evenhand.studies.specs.keys import check_kinds, is_a
-from evenhand.studies.specs.method import FILE_NAME, Method, check_labels
+from evenhand.studies.specs.labels import FILE_NAME, check_labels
+from evenhand.studies.specs.method import Method
 from evenhand.studies.specs.selection import Selection
 from evenhand.studies.specs.suited import suitable_methods, suitable_model
 from evenhand.training.settings import Settings
