@@ -31,7 +31,7 @@ class RunInfo:
         algorithm: the method.
         federation: the clients.
         settings: how the run is trained.
-        classifies: whether the model predicts classes, which have an accuracy.
+        classifies: whether the model predicts classes, labels or levels, which have an accuracy.
         label: the method's name; in a comparison, its label there.
         folder: where the run belongs among others, such as "seed-0/qffl"; "" if it is alone.
         history: the rows of the rounds done earlier, if the run is resumed.
@@ -170,7 +170,7 @@ class Hooks:
         here = isinstance(population, Federation)
         apart = settings.normalisation == "local" or algorithm.personal
         keeps = here or not (apart or algorithm.memory(model.init()))
-        about = (settings, model.classifies, label, self.folder)
+        about = (settings, model.target.kind != "number", label, self.folder)
         better = {name: way for way, _, name in (one.key.partition(":") for one in model.metrics)}
         self.run = RunInfo(algorithm, population, *about, better=better, keeps=keeps)
         for callback in self.callbacks:
