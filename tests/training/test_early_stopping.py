@@ -100,6 +100,14 @@ def test_an_unknown_metric_is_refused_before_training() -> None:
         train(rounds=2, callbacks=[eh.EarlyStopping("wurst10")])
 
 
+def test_a_metric_with_the_name_of_its_column_is_refused_before_training() -> None:
+    def certainty(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return output.softmax(-1).amax(-1)
+
+    with pytest.raises(ValueError, match="writes a column 'val_loss' to the history; rename that"):
+        train(rounds=2, metrics={"val_loss": certainty}, callbacks=[eh.EarlyStopping("mean")])
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

@@ -100,6 +100,12 @@ class EarlyStopping(Callback):
             )
         own = [name for metric in run.better for name in (metric, metric + WORST)]
         require_known("metric", self.metric, (*METRICS, *own))
+        columns = [COLUMN.format(name) for name in (*METRICS, *own)]
+        taken = next((name for name in own if name in columns), None)
+        if taken is not None:
+            raise ValueError(
+                f"EarlyStopping writes a column {taken!r} to the history; rename that metric"
+            )
         if self.metric not in ("loss", *own) and not run.classifies:
             raise ValueError(
                 f'EarlyStopping("{self.metric}") needs a classifier; use EarlyStopping("loss")'
