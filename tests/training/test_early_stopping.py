@@ -254,7 +254,9 @@ def test_metrics_that_do_not_exist_are_refused() -> None:
         eh.fit(torch.nn.Linear(5, 1), numbers, eh.FedAvg(), loss="mse", rounds=1,
                callbacks=[eh.EarlyStopping()])  # fmt: skip
     classes = eh.datasets.digits(clients=3).with_validation(0.3)
-    with pytest.raises(eh.CallbackError, match=r'"tpr_gap" is not known for this run; watch loss'):
+    with pytest.raises(
+        ValueError, match=r'"tpr_gap"\) needs a classifier of two classes; watch "w'
+    ):
         eh.fit(torch.nn.Linear(64, 10), classes, eh.FedAvg(), rounds=1,
                callbacks=[eh.EarlyStopping("tpr_gap")])  # fmt: skip
 

@@ -158,6 +158,11 @@ def test_early_stopping_watches_what_the_history_has(task: str) -> None:
             assert metric not in columns
             with pytest.raises(ValueError, match="needs a classifier"):
                 train(metric, 2)
+    if "tpr_gap" in columns:
+        assert train("tpr_gap", 2).history["val_tpr_gap"].between(0, 1).all()
+    else:
+        with pytest.raises(ValueError, match="needs a classifier"):
+            train("tpr_gap", 2)
 
 
 @pytest.mark.parametrize(("task", "loss"), EVERY)

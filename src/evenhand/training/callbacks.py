@@ -38,6 +38,7 @@ class RunInfo:
         better: of the run's other metrics by name, whether "higher" or "lower" is better.
         keeps: whether ``Moment.keep`` can keep all that the model needs; clients of a real
             federation do not send their memories.
+        classes: the number of classes, if the model predicts one class per sample; else 0.
     """
 
     algorithm: Algorithm
@@ -49,6 +50,7 @@ class RunInfo:
     history: Sequence[Row] = ()
     better: Mapping[str, str] = field(default_factory=dict)
     keeps: bool = True
+    classes: int = 0
 
     @property
     def seed(self) -> int:
@@ -172,7 +174,9 @@ class Hooks:
         keeps = here or not (apart or algorithm.memory(model.init()))
         about = (settings, model.target.kind != "number", label, self.folder)
         better = {name: way for way, _, name in (one.key.partition(":") for one in model.metrics)}
-        self.run = RunInfo(algorithm, population, *about, better=better, keeps=keeps)
+        self.run = RunInfo(
+            algorithm, population, *about, better=better, keeps=keeps, classes=model.classes
+        )
         for callback in self.callbacks:
             callback.check(self.run)
 

@@ -110,6 +110,11 @@ class EarlyStopping(Callback):
             raise ValueError(
                 f'EarlyStopping("{self.metric}") needs a classifier; use EarlyStopping("loss")'
             )
+        if self.metric in GAPS and run.classes != 2:
+            raise ValueError(
+                f'EarlyStopping("{self.metric}") needs a classifier of two classes; watch'
+                ' "worst_group"'
+            )
         if self.metric in ("worst_group", *GAPS) and federation.groups < 2:
             raise ValueError(
                 f'EarlyStopping("{self.metric}") needs at least two groups; watch "worst10", the'
