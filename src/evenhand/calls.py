@@ -108,6 +108,9 @@ class Call:
 def _shown(returned: Any, output: OutputFunction | None) -> str:
     if output is not None:
         return f"output= must return a tensor, got {type(output(returned)).__name__}"
+    if isinstance(returned, Mapping) and "logits" in returned:
+        got = type(returned["logits"]).__name__
+        return f"the module must return a tensor in 'logits', got a {got}"
     if isinstance(returned, Mapping):
         return (
             f"the module returned a dict without 'logits' (it has {', '.join(map(str, returned))})"
@@ -117,6 +120,10 @@ def _shown(returned: Any, output: OutputFunction | None) -> str:
 
 
 def _hint(returned: Any) -> str:
-    key = next(iter(returned), "out") if isinstance(returned, Mapping) else None
-    example = "lambda o: o.last_hidden_state[:, 0]" if key is None else f"lambda o: o[{key!r}]"
+    example = "lambda o: o.last_hidden_state[:, 0]"
+    if isinstance(returned, Mapping):
+        key = next((name for name in returned if name != "logits"), "out")
+        example = f"lambda o: o[{key!r}]"
+    elif isinstance(returned, tuple | list):
+        example = "lambda o: o[0][0]"
     return f"pass output=, a function of what it returns, such as {example}"

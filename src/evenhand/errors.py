@@ -19,10 +19,11 @@ import os
 import re
 import resource
 import sysconfig
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from math import inf, nan
 from numbers import Integral, Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 HERE = str(Path(__file__).parent)
@@ -41,14 +42,20 @@ class EvenhandError(Exception):
     """Base class of this library's errors."""
 
 
+AGAIN = "resume them with resume=True"  # what to do after a callback has failed
+
+
 class CallbackError(EvenhandError):
     """A callback failed; the cause is chained.
 
     ``result`` is the :class:`evenhand.Result` of the rounds done, for a run without a directory or
-    with all its rounds done.
+    with all its rounds done. In ``fit_many``, ``number`` says which run it is, and ``earlier`` has
+    the results of the runs done before, by number.
     """
 
     result: Any = None
+    number: int = 0
+    earlier: Mapping[int, Any] = MappingProxyType({})
 
 
 class ClientError(EvenhandError):

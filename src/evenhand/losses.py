@@ -152,6 +152,7 @@ def mse(output: Tensor, target: Tensor) -> Tensor:
 def huber(output: Tensor, target: Tensor, delta: float = 1.0) -> Tensor:
     """Return squared errors (halved) up to ``delta`` and absolute ones beyond, averaged over a
     target's entries."""
+    target = target.to(output.dtype)
     error = F.huber_loss(output.reshape(target.shape), target, reduction="none", delta=delta)
     return error.flatten(1).mean(1) if error.ndim > 1 else error
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, dataclass, fields
 from typing import Any, ClassVar
 
-from evenhand.errors import brief, require, require_known, require_number, require_whole
+from evenhand.errors import brief, first_line, require, require_known, require_number, require_whole
 
 
 class Schedule(ABC):
@@ -124,7 +124,12 @@ class Custom(Schedule):
 
     def factor(self, place: int, total: int | None = None) -> float:
         """Return the factor in a round or step."""
-        value = self.function(place)
+        try:
+            value = self.function(place)
+        except Exception as error:
+            raise ValueError(
+                f"{self!r} fails at {place} with {type(error).__name__}: {first_line(error)}"
+            ) from error
         require_number(f"the value of {self!r} at {place}", value, "[0, inf)")
         return float(value)
 

@@ -72,6 +72,12 @@ def test_output_takes_what_it_is_told() -> None:
             {},
             r"dict without 'logits' \(it has out\); pass output=.*o\['out'\]",
         ),
+        (
+            lambda z: {"logits": None, "hidden": z},
+            {},
+            r"must return a tensor in 'logits', got a NoneType; pass output=.*o\['hidden'\]",
+        ),
+        (lambda z: ((z, None),), {}, r"got a tuple of tuple; pass output=.*lambda o: o\[0\]\[0\]"),
         (lambda z: None, {}, "must return a tensor, got a NoneType; pass output="),
         (lambda z: z, {"output": lambda o: None}, "output= must return a tensor, got NoneType"),
         (lambda z: z, {"output": "logits"}, "output must be a function"),

@@ -57,6 +57,14 @@ def test_huber_is_torchs_averaged_over_the_entries_of_a_target() -> None:
     )
 
 
+@pytest.mark.parametrize("loss", [losses.mse, losses.huber])
+def test_regression_takes_whole_numbers(loss: losses.LossFunction) -> None:
+    output, y = drawn(6, 2).float().requires_grad_(), classes(5, 6, 2)
+    (found,) = torch.autograd.grad(loss(output, y).sum(), output)
+    (expected,) = torch.autograd.grad(loss(output, y.float()).sum(), output)
+    assert torch.equal(found, expected)
+
+
 LAYOUTS: dict[str, tuple[Tensor, Tensor, int]] = {  # outputs, labels, axis of the classes
     "pixels, classes first": (drawn(4, 3, 5, 6), classes(3, 4, 5, 6), 1),
     "pixels, classes last": (drawn(4, 5, 6, 3), classes(3, 4, 5, 6), -1),

@@ -64,16 +64,22 @@ def test_the_number_of_groups_divides_the_channels(asked: int, channels: int, go
 
 
 def test_the_log_says_what_was_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "evenhand")
     net = cnn()
     eh.models.without_batchnorm(net)
     assert caplog.messages == ["replaced 2 BatchNorm layers by GroupNorm (groups of 4 channels)"]
     caplog.clear()
     net.train()(torch.ones(3, 1, 8, 8, dtype=torch.float64))
     eh.models.without_batchnorm(net)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert "running statistics are lost" in record.getMessage()
+    eh.models.without_batchnorm(nn.BatchNorm2d(8))
+    eh.models.without_batchnorm(nn.Linear(2, 2))
+    assert caplog.messages == [
+        "replaced 2 BatchNorm layers by GroupNorm (groups of 4 channels); their running statistics"
+        " are lost, so train the network again",
+        "replaced 1 BatchNorm layer by GroupNorm (groups of 8 channels)",
+        "the network has no BatchNorm layers; nothing was replaced",
+    ]
+    # without any setting of the user's
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
 
 
 def test_the_result_trains() -> None:

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import evenhand as eh
-from evenhand.track.tracker import Tracker, numbers_in, scores_in
+from evenhand.track.tracker import Tracker, numbers_in, scores_in, settings_in
 from tests.support.federations import network, ragged
+from tests.support.own_metrics import METRICS
 
 SETTINGS: dict[str, Any] = {
     "local": eh.LocalSGD(lr=0.25, steps=2, batch_size=16),
@@ -284,6 +285,14 @@ def test_tracking_changes_nothing(tmp_path: Path) -> None:
     plain = train(eh.Callback())
     assert repr(tracked.history_rows) == repr(plain.history_rows)
     assert repr(tracked.score_rows) == repr(plain.score_rows)
+
+
+def test_metrics_are_tracked_by_name() -> None:
+    settings = eh.Settings(metrics=METRICS)
+    run = eh.RunInfo(eh.FedAvg(), ragged(), settings, True, "fedavg")
+    assert settings_in(run)["metrics"] == ", ".join(METRICS)
+    plain = eh.RunInfo(eh.FedAvg(), ragged(), eh.Settings(), True, "fedavg")
+    assert "metrics" not in settings_in(plain)
 
 
 def test_a_tracker_of_your_own() -> None:

@@ -3,6 +3,8 @@ remains of a run if it fails."""
 
 from __future__ import annotations
 
+import re
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -379,3 +381,51 @@ def test_ctrl_c_in_a_callback_ends_the_run_at_once() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         train(rounds=2, callbacks=[Interrupts()])
+
+
+def test_results_of_earlier_runs_survive_a_failure() -> None:
+    class Second(eh.Callback):
+        def on_round_end(self, moment: eh.Moment) -> None:
+            if moment.run.seed == 4 and moment.round == 2:
+                raise KeyError("accuracy")
+
+    # runs of one method are trained together, so the failing one is not the second of the list
+    methods = [eh.FedAvg(), eh.AFL(), eh.FedAvg()]
+    runs = [eh.Run(method, seed=seed) for method, seed in zip(methods, (3, 5, 4), strict=True)]
+    options = {key: value for key, value in SETTINGS.items() if key != "seed"}
+    with pytest.raises(eh.CallbackError, match="Second failed in on_round_end") as caught:
+        eh.fit_many(network(), ragged(), runs, rounds=3, callbacks=[Second()], **options)
+    assert caught.value.number == 2
+    assert caught.value.earlier.keys() == {0}
+    same(caught.value.earlier[0], train(rounds=3))
+    same(caught.value.result, train(rounds=2, seed=4))
+    assert caught.value.result.module() is not None
+
+
+def test_a_comparison_without_a_directory_keeps_what_is_done_when_a_callback_fails() -> None:
+    class Second(eh.Callback):
+        def __init__(self, hook: str) -> None:
+            self.hook = hook
+
+        def on_run_start(self, run: eh.RunInfo) -> None:
+            self.fails = run.label == "afl"
+
+        def on_round_end(self, moment: eh.Moment) -> None:
+            if self.fails and self.hook == "on_round_end":
+                raise KeyError("accuracy")
+
+        def on_run_end(self, result: eh.Result) -> None:
+            if self.fails and self.hook == "on_run_end":
+                raise KeyError("accuracy")
+
+    options: dict[str, Any] = {"rounds": 2, "seeds": 1, "references": ["fedavg"]}
+    asked = network(), ragged(), ["fedavg", "afl"]
+    whole = eh.compare(*asked, **options)
+    for hook in ("on_round_end", "on_run_end"):
+        with pytest.raises(eh.CallbackError) as caught:
+            eh.compare(*asked, callbacks=[Second(hook)], **options)
+        said = re.search(r"saved: resume them with resume=True and out='(.+)'$", str(caught.value))
+        assert said, str(caught.value)
+        found = eh.compare(*asked, out=said[1], resume=True, **options)
+        assert str(found) == str(whole)
+        shutil.rmtree(Path(said[1]).parent)

@@ -100,6 +100,14 @@ def test_an_unknown_metric_is_refused_before_training() -> None:
         train(rounds=2, callbacks=[eh.EarlyStopping("wurst10")])
 
 
+def test_a_metric_with_the_name_of_its_column_is_refused_before_training() -> None:
+    def certainty(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return output.softmax(-1).amax(-1)
+
+    with pytest.raises(ValueError, match="writes a column 'val_loss' to the history; rename that"):
+        train(rounds=2, metrics={"val_loss": certainty}, callbacks=[eh.EarlyStopping("mean")])
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -246,7 +254,9 @@ def test_metrics_that_do_not_exist_are_refused() -> None:
         eh.fit(torch.nn.Linear(5, 1), numbers, eh.FedAvg(), loss="mse", rounds=1,
                callbacks=[eh.EarlyStopping()])  # fmt: skip
     classes = eh.datasets.digits(clients=3).with_validation(0.3)
-    with pytest.raises(eh.CallbackError, match=r'"tpr_gap" is not known for this run; watch loss'):
+    with pytest.raises(
+        ValueError, match=r'"tpr_gap"\) needs a classifier of two classes; watch "w'
+    ):
         eh.fit(torch.nn.Linear(64, 10), classes, eh.FedAvg(), rounds=1,
                callbacks=[eh.EarlyStopping("tpr_gap")])  # fmt: skip
 

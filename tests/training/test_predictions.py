@@ -122,6 +122,46 @@ def test_predictions_that_cannot_be_kept_are_refused_before_training(tmp_path: P
         eh.Settings(keep_predictions="yes")  # type: ignore[arg-type]
 
 
+def test_levels_are_kept_by_row(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [{"x": rng.normal(size=(n, 2)), "y": rng.integers(0, 4, n)} for n in (5, 3)]
+    fed = eh.Federation.from_arrays(rows)
+    result = eh.fit(
+        torch.nn.Linear(2, 3),
+        fed,
+        eh.FedAvg(),
+        rounds=1,
+        loss="ordinal",
+        out=tmp_path / "x",
+        keep_predictions=True,
+    )
+    kept = pd.read_csv(tmp_path / "x" / "predictions.csv")
+    assert kept.columns.tolist() == ["row", "client", "label", "prediction"]
+    assert kept["prediction"].tolist() == result.predict(fed.train.x).tolist()
+    assert kept["label"].tolist() == fed.train.y.tolist()
+    right = (kept["prediction"] == kept["label"]).groupby(kept["client"]).mean()
+    assert right.tolist() == result.scores["accuracy"].tolist()
+
+
+def test_several_numbers_for_one_label_cannot_be_kept(tmp_path: Path) -> None:
+    def quantiles(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        error = y[:, None] - output
+        return torch.maximum(0.9 * error, -0.1 * error).sum(1)
+
+    fed = eh.Federation.from_arrays([{"x": np.eye(2), "y": np.zeros(2)}])
+    with pytest.raises(ValueError, match=r"for one prediction per sample; the module returns 3 nu"):
+        eh.fit(
+            torch.nn.Linear(2, 3),
+            fed,
+            eh.FedAvg(),
+            rounds=1,
+            loss=quantiles,
+            keep_predictions=True,
+            out=tmp_path / "x",
+        )
+    assert not (tmp_path / "x").exists()
+
+
 def test_runs_of_earlier_versions_have_predictions_without_rows(tmp_path: Path) -> None:
     result = fitted(tmp_path / "old")
     path = tmp_path / "old" / "samples.safetensors"

@@ -100,6 +100,11 @@ def test_a_schedule_that_stops_training_is_refused_before_it_starts() -> None:
         eh.fit(network(), ragged(), eh.FineTuned(), rounds=3, local=local)
 
 
+def test_a_schedule_that_fails_is_named() -> None:
+    with pytest.raises(ValueError, match="<lambda> fails at 2 with IndexError: list index out of"):
+        eh.Settings(rounds=4, local=eh.LocalSGD(LR, schedule=lambda round: [1, 0.5][round]))
+
+
 @pytest.mark.parametrize("name", TORCH)
 def test_schedules_come_back_from_their_tables(name: str) -> None:
     schedule = TORCH[name][0]

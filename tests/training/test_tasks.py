@@ -139,6 +139,32 @@ def network(task: str) -> nn.Module:
 LOCAL = eh.LocalSGD(lr=0.2, epochs=1, batch_size=10)
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_early_stopping_watches_what_the_history_has(task: str) -> None:
+    fed, found = federation(task).with_validation(0.3), TASKS[task]
+
+    def train(metric: str, rounds: int) -> eh.Result:
+        stop = [eh.EarlyStopping(metric, patience=rounds)]
+        kept = {"loss": found.losses[0], "local": LOCAL, "callbacks": stop}
+        return eh.fit(network(task), fed, eh.FedAvg(), rounds=rounds, **kept)
+
+    columns = train("loss", 1).history.columns
+    for metric in ("worst10", "worst_group"):
+        if found.measure == "accuracy":
+            assert metric in columns
+            watched = train(metric, 2).history[f"val_{metric}"]
+            assert watched.between(0, 1).all()
+        else:
+            assert metric not in columns
+            with pytest.raises(ValueError, match="needs a classifier"):
+                train(metric, 2)
+    if "tpr_gap" in columns:
+        assert train("tpr_gap", 2).history["val_tpr_gap"].between(0, 1).all()
+    else:
+        with pytest.raises(ValueError, match="needs a classifier"):
+            train("tpr_gap", 2)
+
+
 @pytest.mark.parametrize(("task", "loss"), EVERY)
 def test_both_engines_train_and_score_alike(task: str, loss: str) -> None:
     fed, found = federation(task), TASKS[task]

@@ -33,8 +33,8 @@ def sample_outcomes(
     number of classes if there is none) and "score": with two classes the probability of class 1,
     with more the confidence in the predicted one. A metric, such as "higher:top5", has what samples
     add to it: (N,) values, or numerators and denominators (N, 2, L), unless these are more than
-    ``MOST_CELLS`` numbers. A regression of one number adds "prediction", in the scale of the labels
-    it was trained on.
+    ``MOST_CELLS`` numbers. Levels add "prediction", and so does a regression of one number, in
+    the scale of the labels it was trained on.
 
     Args:
         params: the model that all clients use; constants may be among its entries, as in
@@ -93,6 +93,8 @@ def _outcomes(
             found["prediction"] = output.reshape(len(y)).to(exact)
         return found | measured
     found = {"value": model.target.right(output, y), "loss": loss}
+    if model.target.kind == "ordinal":
+        found["prediction"] = model.target.predict(output).int()
     if model.classifies:
         found["prediction"] = predictions(output).int()
         found["score"] = scores(output.double())

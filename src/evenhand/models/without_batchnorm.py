@@ -75,14 +75,19 @@ def _group_norm(layer: _BatchNorm, groups: int | None) -> nn.GroupNorm:
 
 
 def _report(old: list[_BatchNorm], new: list[nn.GroupNorm]) -> None:
-    """Log what was replaced; a warning if statistics of earlier training are lost."""
+    """Log what was replaced, and whether statistics of earlier training are lost.
+
+    These are warnings because Python shows no other logs unless it is told to.
+    """
+    if not new:
+        log.warning("the network has no BatchNorm layers; nothing was replaced")
+        return
     sizes = sorted({norm.num_channels // norm.num_groups for norm in new})
-    groups = f" (groups of {', '.join(map(str, sizes))} channels)" if sizes else ""
-    text = f"replaced {len(new)} BatchNorm layers by GroupNorm{groups}"
+    layers = f"{len(new)} BatchNorm layer{'s' if len(new) > 1 else ''}"
+    channels = ", ".join(map(str, sizes))
+    text = f"replaced {layers} by GroupNorm (groups of {channels} channels)"
     trained = any(
         layer.running_mean is not None and bool(torch.any(layer.running_mean != 0)) for layer in old
     )
-    if trained:
-        log.warning("%s; their running statistics are lost, so train the network again", text)
-    else:
-        log.info("%s", text)
+    lost = "; their running statistics are lost, so train the network again" if trained else ""
+    log.warning("%s%s", text, lost)

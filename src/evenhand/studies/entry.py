@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from evenhand.engines import processes
-from evenhand.errors import require_whole
+from evenhand.errors import AGAIN, CallbackError, require_whole
 from evenhand.files import write_tables
 from evenhand.studies.findings import Findings, conclude
 from evenhand.studies.given import Data, Folded, Methods, Model, Request, by_fold, request
@@ -30,6 +30,8 @@ from evenhand.training.manifest import renew
 from evenhand.training.places import alone, new_place
 from evenhand.training.provenance import ElsewhereWarning
 from evenhand.training.settings import Options, takes_settings
+
+UNNAMED = "run"  # the directory of a comparison without one
 
 # called after every round with the number of rounds done and the total
 Counter = Callable[[int, int], None]
@@ -97,7 +99,7 @@ def compare(
     The other keywords are the fields of :class:`evenhand.Settings`.
     """
     data = by_fold(federation, folds)
-    asked = request(model, data, methods, Path(out or "run").resolve().name, options)
+    asked = request(model, data, methods, Path(out or UNNAMED).resolve().name, options)
     spec = replace(_with_seeds(asked.spec, seeds, resplit, validation, folds), select={})
     if tune:
         given = {"rule": tune} if isinstance(tune, str) else tune
@@ -153,7 +155,7 @@ def sweep(
     The other arguments are those of :func:`evenhand.compare`; FedAvg is always among the
     references.
     """
-    asked = request(model, federation, methods, Path(out or "run").resolve().name, options)
+    asked = request(model, federation, methods, Path(out or UNNAMED).resolve().name, options)
     spec = _with_seeds(asked.spec, seeds, resplit, validation)
     given = {"rule": rule, "tolerance": tolerance}
     select = (
@@ -253,7 +255,7 @@ def _carry_out(
 
 @contextmanager
 def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
-    """The directory to work in; a temporary one without ``out``."""
+    """The directory to work in; without ``out`` a temporary one, kept if a callback fails."""
     if out is not None:
         path = Path(out)
         remedy = "resume it with resume=True, or use another directory"
@@ -262,11 +264,20 @@ def _place(out: str | Path | None, resume: bool) -> Iterator[Path]:
         return
     if resume:
         raise ValueError("resume needs out, the directory of the results")
-    made = processes.from_first(lambda: tempfile.mkdtemp(prefix="evenhand-"), "a directory")
+    made = Path(processes.from_first(lambda: tempfile.mkdtemp(prefix="evenhand-"), "a directory"))
+    place, kept = made / UNNAMED, False
+    place.mkdir(exist_ok=True)
     try:
-        yield Path(made)
+        yield place
+    except CallbackError as error:
+        kept = True
+        saved = "" if str(error).endswith(AGAIN) else f"; the runs done are saved: {AGAIN}"
+        failed = CallbackError(f"{error}{saved} and out='{place}'")
+        failed.result = error.result
+        raise failed from error.__cause__
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        if not kept:
+            shutil.rmtree(made, ignore_errors=True)
 
 
 def _watching(planned: Planned, progress: Counter | None) -> Callable[..., Progress]:

@@ -173,4 +173,6 @@ def missing(package: str, extra: str, name: str) -> ImportError:
 def _plain(value: Any) -> Plain | None:
     if value is None or isinstance(value, Plain):
         return value
+    if isinstance(value, Mapping):  # of metrics by name
+        return ", ".join(value) or None
     return str(getattr(value, "__name__", type(value).__name__))

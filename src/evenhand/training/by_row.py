@@ -77,7 +77,7 @@ def by_row(
             " samples stayed with nodes, or they have several labels each"
         )
     label, prediction = samples["label"], outcomes["prediction"]
-    if "score" in outcomes:
+    if "score" in outcomes or np.issubdtype(prediction.dtype, np.integer):  # classes or levels
         label, prediction = _named(label, labels), _named(_as_labels(prediction, label), labels)
     elif encoding is not None:
         label, prediction = own_unit(label, encoding, exact=True), own_unit(prediction, encoding)

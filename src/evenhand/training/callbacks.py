@@ -31,13 +31,14 @@ class RunInfo:
         algorithm: the method.
         federation: the clients.
         settings: how the run is trained.
-        classifies: whether the model predicts classes, which have an accuracy.
+        classifies: whether the model predicts classes, labels or levels, which have an accuracy.
         label: the method's name; in a comparison, its label there.
         folder: where the run belongs among others, such as "seed-0/qffl"; "" if it is alone.
         history: the rows of the rounds done earlier, if the run is resumed.
         better: of the run's other metrics by name, whether "higher" or "lower" is better.
         keeps: whether ``Moment.keep`` can keep all that the model needs; clients of a real
             federation do not send their memories.
+        classes: the number of classes, if the model predicts one class per sample; else 0.
     """
 
     algorithm: Algorithm
@@ -49,6 +50,7 @@ class RunInfo:
     history: Sequence[Row] = ()
     better: Mapping[str, str] = field(default_factory=dict)
     keeps: bool = True
+    classes: int = 0
 
     @property
     def seed(self) -> int:
@@ -170,9 +172,11 @@ class Hooks:
         here = isinstance(population, Federation)
         apart = settings.normalisation == "local" or algorithm.personal
         keeps = here or not (apart or algorithm.memory(model.init()))
-        about = (settings, model.classifies, label, self.folder)
+        about = (settings, model.target.kind != "number", label, self.folder)
         better = {name: way for way, _, name in (one.key.partition(":") for one in model.metrics)}
-        self.run = RunInfo(algorithm, population, *about, better=better, keeps=keeps)
+        self.run = RunInfo(
+            algorithm, population, *about, better=better, keeps=keeps, classes=model.classes
+        )
         for callback in self.callbacks:
             callback.check(self.run)
 

@@ -15,7 +15,7 @@ from evenhand.algorithm import Algorithm
 from evenhand.data.population import Population
 from evenhand.engines import Engine, choose, processes
 from evenhand.engines.auto import ENGINES
-from evenhand.errors import CallbackError
+from evenhand.errors import AGAIN, CallbackError
 from evenhand.metrics.scores import Row
 from evenhand.model import Model
 from evenhand.training.callbacks import Callback, Hooks
@@ -170,7 +170,7 @@ def train(
         trained = rounds.run()
     except CallbackError as error:
         if store is not None:
-            text = f"{error}; the rounds done are saved: resume them with resume=True"
+            text = f"{error}; the rounds done are saved: {AGAIN}"
             raise CallbackError(text) from error.__cause__
         stopped = Stopped(server.done, settings.rounds, str(error))
         server.ending = server.ending._replace(stopped=stopped)

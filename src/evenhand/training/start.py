@@ -18,6 +18,7 @@ from evenhand.data.earlier import WEAKER
 from evenhand.data.federation import Federation
 from evenhand.data.population import Census, Population
 from evenhand.errors import require, require_kind
+from evenhand.losses import single_output
 from evenhand.metrics.metric import named_metrics
 from evenhand.metrics.trying import measured
 from evenhand.model import Model
@@ -51,7 +52,7 @@ def prepare(
     model.check(population)
     model.metrics = measured(model, population, named_metrics(settings.metrics))
     algorithm.check(model)
-    check_kept(population, settings)
+    check_kept(model, population, settings)
     if algorithm.local_work().last is not None:
         why = ", in which all clients train once more after the last one"
         settings.local.require_rates(settings.rounds + 1, why)
@@ -62,8 +63,8 @@ def prepare(
     return Prepared(model, census, algorithm.init(model.init(), census), algorithm)
 
 
-def check_kept(population: Population, settings: Settings) -> None:
-    """Raise if predictions are to be kept and cannot be."""
+def check_kept(model: Model, population: Population, settings: Settings) -> None:
+    """Raise if predictions are to be kept and cannot be; ``model`` has been checked."""
     if not settings.keep_predictions:
         return
     require(
@@ -73,6 +74,15 @@ def check_kept(population: Population, settings: Settings) -> None:
     )
     shape = list(population.form.y_shape)
     require(not shape, "keep_predictions is for one label per sample; here it has shape {}", shape)
+    if model.target.kind == "number":
+        few = next(iter(population.examples())).first(1).to(model.dtype, model.device)
+        with torch.no_grad():
+            output = model.output(model.init(), few.x[:])
+        require(
+            single_output(output),
+            "keep_predictions is for one prediction per sample; the module returns {} numbers",
+            output[0].numel(),
+        )
 
 
 def require_out(out: str | Path | None, resume: bool, settings: Settings) -> None:

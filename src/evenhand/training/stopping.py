@@ -100,9 +100,20 @@ class EarlyStopping(Callback):
             )
         own = [name for metric in run.better for name in (metric, metric + WORST)]
         require_known("metric", self.metric, (*METRICS, *own))
+        columns = [COLUMN.format(name) for name in (*METRICS, *own)]
+        taken = next((name for name in own if name in columns), None)
+        if taken is not None:
+            raise ValueError(
+                f"EarlyStopping writes a column {taken!r} to the history; rename that metric"
+            )
         if self.metric not in ("loss", *own) and not run.classifies:
             raise ValueError(
                 f'EarlyStopping("{self.metric}") needs a classifier; use EarlyStopping("loss")'
+            )
+        if self.metric in GAPS and run.classes != 2:
+            raise ValueError(
+                f'EarlyStopping("{self.metric}") needs a classifier of two classes; watch'
+                ' "worst_group"'
             )
         if self.metric in ("worst_group", *GAPS) and federation.groups < 2:
             raise ValueError(

@@ -11,7 +11,7 @@ from torch import nn
 
 from evenhand.data.federation import Federation
 from evenhand.engines import processes
-from evenhand.errors import ClientError, first_line
+from evenhand.errors import CallbackError, ClientError, first_line
 from evenhand.metrics.scores import Row
 from evenhand.training.callbacks import Callback, Hooks, own_copies, require_callbacks
 from evenhand.training.fit import train
@@ -66,21 +66,30 @@ def fit_many(
         raise TypeError("fit_many takes no seed; set it in each run, as in Run(FedAvg(), seed=1)")
     settings = Settings.of(settings, options)
     with alone(*(run.out for run in runs if isinstance(run, Run) and run.out is not None)):
-        results = dict(
-            fit_each(
-                module,
-                federation,
-                runs,
-                settings,
-                resume=resume,
-                progress=progress,
-                callbacks=callbacks,
-            )
+        results: dict[int, Result] = {}
+        each = fit_each(
+            module,
+            federation,
+            runs,
+            settings,
+            resume=resume,
+            progress=progress,
+            callbacks=callbacks,
         )
-        return [
-            results[number].recorded(run.origin(module, federation, settings), run.out)
-            for number, run in enumerate(runs)
-        ]
+
+        def recorded(number: int, result: Result) -> Result:
+            run = runs[number]
+            return result.recorded(run.origin(module, federation, settings), run.out)
+
+        try:
+            for number, result in each:
+                results[number] = recorded(number, result)
+        except CallbackError as error:
+            if error.result is not None:
+                error.result = recorded(error.number, error.result)
+            error.earlier = results
+            raise
+        return [results[number] for number in range(len(runs))]
 
 
 def fit_each(
@@ -159,9 +168,8 @@ def _one_after_another(
             progress([number], done)
 
         progress([entry.number], len(entry.start.history))
-        yield (
-            entry.number,
-            train(
+        try:
+            result = train(
                 entry.run.module or plan.module,
                 plan.federation,
                 entry.run.algorithm,
@@ -170,5 +178,8 @@ def _one_after_another(
                 resume=entry.store is not None,
                 progress=after,
                 hooks=Hooks(own_copies(callbacks), folder=f"run-{entry.number}"),
-            ),
-        )
+            )
+        except CallbackError as error:
+            error.number = entry.number
+            raise
+        yield entry.number, result
