@@ -46,7 +46,7 @@ def test_predictions_of_a_file_are_audited_with_the_runs_own_accuracy(
     out = str(tmp_path / "predictions.csv")
     assert invoke("predict", run, str(tested), "--method", "ditto", "--out", out)[0] == 0
     found = pd.read_csv(out)
-    assert found["prediction"].astype(str).tolist() == own["prediction"].tolist()
+    assert found["prediction"].tolist() == own["prediction"].tolist()
     assert found["probability"].tolist() == pytest.approx(own["probability"].tolist(), abs=1e-12)
 
     roles = ("--client", "site", "--label", "ill", "--prediction", "prediction", "--group", "sex")
@@ -226,7 +226,7 @@ def test_kept_predictions_are_the_runs_own(place: Path, run: str) -> None:
         assert kept.columns.tolist() == own.columns.tolist()
         assert kept["row"].tolist() == own["row"].tolist()
         assert kept["client"].tolist() == own["client"].tolist()
-        assert kept["prediction"].astype(str).tolist() == own["prediction"].tolist()
+        assert kept["prediction"].tolist() == own["prediction"].tolist()
         assert kept["probability"].tolist() == own["probability"].tolist()
     assert eh.verify(run).whole
     path.write_text("gone")

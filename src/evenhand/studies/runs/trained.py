@@ -19,6 +19,7 @@ from evenhand.studies.specs.building import build_network, sample_form
 from evenhand.studies.specs.spec import NODES
 from evenhand.targets import Target
 from evenhand.training.about import PYTHON
+from evenhand.training.by_row import value_array, values_of
 from evenhand.training.deciding import decide, model_outputs, require_chances, target_of
 from evenhand.training.predicting import (
     Floats,
@@ -165,7 +166,7 @@ class TrainedModel:
         label = self.trial.outcomes.get("label")
         if not names and count == 2 and label is not None and np.min(label, initial=0) < 0:
             return (-1, 1)
-        return (*_values(names), *range(len(names), count))
+        return (*values_of(names), *range(len(names), count))
 
     def _decided(self, rows: Rows, output: Tensor, client: Any, group: Any, seed: Any) -> Any:
         """(N,) labels or numbers."""
@@ -175,7 +176,7 @@ class TrainedModel:
             return numbers(output, self.trial.encoding)
         if target.kind != "class":
             found = target.predict(output).numpy()
-            return _array(self._named(target.classes))[found] if self.classifies else found
+            return value_array(self._named(target.classes))[found] if self.classifies else found
         decision = self.trial.decision
         of = None
         if decision is not None and not decision.common:
@@ -183,7 +184,7 @@ class TrainedModel:
             of = rows.codes(decision.by, given, decision.names, decision.by + "s with a threshold")
         codes = decide(output, decision, of, seed)
         width = 1 if output.ndim == 1 else output.shape[1]
-        return _array(self._named(max(width, 2)))[codes]
+        return value_array(self._named(max(width, 2)))[codes]
 
     def _owner(self, rows: Rows, client: Any, shared: bool) -> Ints | None:
         """(N,) the client whose own model predicts for each row, -1 for the shared model; None if
@@ -238,19 +239,3 @@ def rebuilt(trial: Trial) -> nn.Module:
         )
         form = sample_form(spec.build_data())
     return build_network(spec.model, form, spec.seed, spec.data)
-
-
-def _values(names: Sequence[str]) -> list[Any]:
-    """Names of labels as the values they stand for: 0 and 1 instead of "0" and "1"."""
-    from evenhand.data.tables.values import numbers_of, text_of
-
-    if set(names) <= {"True", "False"}:
-        return [name == "True" for name in names]
-    found = [int(n) if n.is_integer() else n for n in numbers_of(names).tolist()]
-    same = all(text_of(value) == name for value, name in zip(found, names, strict=True))
-    return found if same else list(names)
-
-
-def _array(values: Sequence[Any]) -> Any:
-    kinds = {type(value) for value in values}
-    return np.array(values, dtype=kinds.pop() if kinds in ({int}, {bool}, {float}) else object)
