@@ -179,7 +179,7 @@ def test_a_client_is_named_for_personal_models(place: Path, run: str, tmp_path: 
         (
             {"site": None},
             ("--method", "localonly", "--shared"),
-            "localonly has no shared model: every client trained alone",
+            "localonly has no shared model, only one for each client",
         ),
         ({"age": "old"}, ("--method", "fedavg"), "column 'age': 'old' in rows 1, 2, 3 and 237 mo"),
         ({}, ("--method", "ditto", "--client-column", "sight"), "--client-column: there is no col"),

@@ -195,7 +195,7 @@ def test_the_shared_model_predicts_for_new_clients_if_asked(ill: eh.Study) -> No
     both = model.predict_proba(half, shared=True)["1"]
     assert both[:50].tolist() == pytest.approx(own[:50].tolist(), abs=1e-12)
     assert both[50:].tolist() == pytest.approx(found[50:].tolist(), abs=1e-12)
-    with pytest.raises(ValueError, match="localonly has no shared model: every client trained al"):
+    with pytest.raises(ValueError, match="localonly has no shared model, only one for each client"):
         ill.model("localonly").predict(strangers, shared=True)
 
 

@@ -14,7 +14,6 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from evenhand import losses
-from evenhand.errors import require
 from evenhand.sklearn.base import FairEstimator
 from evenhand.sklearn.inputs import Floats, Ints
 
@@ -78,11 +77,12 @@ class FairClassifier(ClassifierMixin, FairEstimator):  # type: ignore[misc]
             only = self.classes_.tolist()[0]
             raise ValueError(f"y has one class only, {only!r}; a classifier needs two or more")
         loss = losses.unwrapped(losses.resolve(self._loss if self.loss is None else self.loss))
-        require(
-            loss is not losses.ordinal,
-            'loss "ordinal" predicts ordered levels, and FairClassifier classes; use loss'
-            ' "cross_entropy", or train levels with eh.fit',
-        )
+        others = {losses.ordinal: "ordered levels", **dict.fromkeys(losses.REGRESSING, "numbers")}
+        if loss in others:
+            raise ValueError(
+                f"loss {loss.__name__!r} predicts {others[loss]}, and FairClassifier classes; use"
+                " another, such as 'cross_entropy'"
+            )
         two = len(self.classes_) == 2
         return codes, 1 if two and loss is losses.bce else len(self.classes_)
 

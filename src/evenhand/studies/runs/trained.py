@@ -20,7 +20,13 @@ from evenhand.studies.specs.spec import NODES
 from evenhand.targets import Target
 from evenhand.training.about import PYTHON
 from evenhand.training.by_row import value_array, values_of
-from evenhand.training.deciding import decide, model_outputs, require_chances, target_of
+from evenhand.training.deciding import (
+    decide,
+    has_shared_model,
+    model_outputs,
+    require_chances,
+    target_of,
+)
 from evenhand.training.predicting import (
     Floats,
     Ints,
@@ -192,10 +198,10 @@ class TrainedModel:
         trial = self.trial
         if trial.personal is None:
             return None
-        there = any(name.startswith("shared_") for name in trial.score_columns)
+        there = has_shared_model(trial)
         require(
             there or not shared,
-            "{} has no shared model: every client trained alone; leave out shared (--shared)",
+            "{} has no shared model, only one for each client; leave out shared (--shared)",
             trial.method.label,
         )
         way = ", or take the shared model: shared=True (--shared)" if there else ""
