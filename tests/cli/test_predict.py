@@ -167,9 +167,13 @@ def test_a_client_is_named_for_personal_models(place: Path, run: str, tmp_path: 
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({}, (), "say which method: fedavg, ditto, localonly"),
+        ({}, (), "choose a method of run: fedavg, ditto, localonly"),
         ({}, ("--method", "ditt"), "unknown method 'ditt'; did you mean 'ditto'?"),
-        ({}, ("--method", "ditto", "--seed", "3"), "ditto was not trained with seed 3; there are"),
+        (
+            {},
+            ("--method", "ditto", "--seed", "3"),
+            "ditto was not trained with seed 3; choose from 0",
+        ),
         (
             {"site": "Moon"},
             ("--method", "ditto"),

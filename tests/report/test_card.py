@@ -272,7 +272,7 @@ def test_folds_are_one_result(tmp_path: Path) -> None:
         eh.read_table(PATIENTS)
     )
     assert "## How to load" in markdown(subject)
-    with pytest.raises(eh.RunError, match="a cross-validation has a model per fold"):
+    with pytest.raises(ValueError, match="this is a cross-validation with 2 models of fedavg"):
         eh.export(directory, tmp_path / "m.pt2")
 
 

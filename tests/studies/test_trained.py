@@ -303,11 +303,11 @@ def test_groups_of_conditions_are_found_in_any_table(place: Path) -> None:
 
 def test_a_method_and_a_seed_are_chosen(place: Path, ill: eh.Study, stages: eh.Study) -> None:
     assert stages.model().trial.method.label == "fedavg"
-    with pytest.raises(ValueError, match="say which method: fedavg, ditto, localonly"):
+    with pytest.raises(ValueError, match="choose a method of ill: fedavg, ditto, localonly"):
         ill.model()
     with pytest.raises(ValueError, match="unknown method 'dito'; did you mean 'ditto'"):
         ill.model("dito")
-    with pytest.raises(ValueError, match=r"ditto was not trained with seed 7; there are \(0,\)"):
+    with pytest.raises(ValueError, match=r"ditto was not trained with seed 7; choose from 0"):
         ill.model("ditto", seed=7)
     several = train(
         place / "visits.csv",

@@ -16,7 +16,7 @@ from evenhand.page.card.training import data, method, purpose, settings, summary
 from evenhand.page.card.usage import again, load
 from evenhand.page.plain import plain_page
 from evenhand.studies.analysis.writing import count_of
-from evenhand.studies.exporting import chosen, study_of
+from evenhand.studies.exporting import study_of
 from evenhand.studies.findings import Findings, analyse, conclude
 from evenhand.studies.runs.directories import load_spec
 from evenhand.studies.runs.study import Study
@@ -83,7 +83,7 @@ def subject_of(
 ) -> Subject:
     """Read and analyse a run, and choose a method that has results."""
     study = study_of(run)
-    label = chosen(study, method)
+    label = study.chosen(method).method.label
     if isinstance(run, Findings):
         findings = run
     elif isinstance(run, Study):

@@ -11,7 +11,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from evenhand.calls import OutputFunction
-from evenhand.errors import require
+from evenhand.errors import require, require_kind
 from evenhand.models import MODELS
 from evenhand.studies.runs.new_rows import Rows
 from evenhand.studies.runs.trial import Trial
@@ -216,8 +216,11 @@ def trained_model(
     if trial.folds:
         raise ValueError(
             f"this is a cross-validation with {len(trial.folds)} models of {trial.method.label},"
-            " one for each fold; train it once on one split to get a model to use"
+            " one for each fold; train it once on one split to get a model to use, or give the"
+            f" directory of a fold, such as {trial.folds[0].folder.parent}"
         )
+    if module is not None:
+        require_kind("module", module, nn.Module, "torch.nn.Linear(4, 2)")
     return TrainedModel(trial, rebuilt(trial) if module is None else module, output)
 
 
