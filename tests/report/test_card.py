@@ -221,8 +221,10 @@ def test_the_code_of_the_card_runs(
     python, command = (block for block in section.blocks if isinstance(block, Code))
     names: dict[str, Any] = {}
     exec(python.text, names)
-    assert names["outputs"].shape == (len(eh.read_table(PATIENTS)), 2)
-    own = names["trial"].personal[0]
+    table, trial = eh.read_table(PATIENTS), ditto.trial
+    expected = eh.load(run).model("ditto").predict(table, client="Eastgate")
+    assert names["predictions"].tolist() == expected.tolist()
+    own = trial.personal[0]
     assert all((value == own[key]).all() for key, value in names["network"].state_dict().items())
     assert command.text.startswith(f"evenhand export {run} --method ditto --client Eastgate")
     python = load(exact()).blocks[0]
@@ -241,7 +243,7 @@ def test_a_run_of_a_python_program_has_a_card(tmp_path: Path) -> None:
     assert rows(data(subject))["data"] == ["samples of a Python program"]
     text = markdown(subject)
     assert "A Python program trained its own model" in text
-    assert 'trial = study.trial("fedfv")\nnetwork = trial.module(module=...)' in text
+    assert 'model = run.model("fedfv", module=...)  # the network that was trained\n' in text
     assert "evenhand export" not in text
 
 
@@ -271,7 +273,7 @@ def test_folds_are_one_result(tmp_path: Path) -> None:
     assert int(rows(data(subject))["test samples"][0].replace(",", "")) == len(
         eh.read_table(PATIENTS)
     )
-    assert "## How to load" in markdown(subject)
+    assert f'run = eh.load("{directory / "seed-0"}")' in markdown(subject)
     with pytest.raises(ValueError, match="this is a cross-validation with 2 models of fedavg"):
         eh.export(directory, tmp_path / "m.pt2")
 
