@@ -247,6 +247,30 @@ def test_a_run_of_a_python_program_has_a_card(tmp_path: Path) -> None:
     assert "evenhand export" not in text
 
 
+def test_a_run_that_stopped_early_has_the_rounds_it_trained(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    asked = (
+        "run",
+        "--data",
+        str(PATIENTS),
+        *ROLES,
+        "-a",
+        "fedavg",
+        "--rounds",
+        "30",
+        "--no-report",
+    )
+    stop = ("--stop-early", "worst10:2", "-q", "--out", str(directory))
+    assert invoke(*asked, *stop)[0] == 0
+    subject = subject_of(directory)
+    stopped = subject.trial.stopped
+    assert stopped is not None
+    assert stopped.round < 30
+    assert subject.rounds == f"{stopped.round} rounds"
+    assert rows(settings(subject))["rounds"] == [str(stopped.round)]
+    assert "after 30 rounds" not in markdown(subject)
+
+
 def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ("run", "--data", str(PATIENTS), *ROLES, "--split", "val=0.3,test=0.3", "-a", "fedavg")

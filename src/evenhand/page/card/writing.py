@@ -115,7 +115,7 @@ def html(subject: Subject) -> str:
         count_of(study.clients, "client"),
         count_of(len(study.names("group")), "group") if len(study.names("group")) > 1 else "",
         count_of(study.samples, f"{study.measure.part} sample"),
-        count_of(subject.spec.rounds, "round"),
+        subject.rounds,
         count_of(len(study.seeds), "training run") if not study.folds else f"{study.folds} folds",
     ]
     made = [make(subject) for make in SECTIONS]
