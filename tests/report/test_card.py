@@ -271,6 +271,22 @@ def test_a_run_that_stopped_early_has_the_rounds_it_trained(tmp_path: Path) -> N
     assert "after 30 rounds" not in markdown(subject)
 
 
+def test_metrics_of_ones_own_are_on_the_card(tmp_path: Path) -> None:
+    def far(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (output.argmax(1) - y).abs().double()
+
+    fed, module = eh.datasets.digits(clients=3, seed=0), torch.nn.Linear(64, 10)
+    metrics = {"far": eh.Metric(far, better="lower")}
+    result = eh.fit(module, fed, eh.FedAvg(), rounds=2, metrics=metrics, out=tmp_path / "run")
+    subject = subject_of(tmp_path / "run")
+    text = markdown(subject)
+    mean = result.scores.query("by == 'client'")["far"].mean()
+    line = next(line for line in text.splitlines() if line.startswith("| far | lower |"))
+    assert float(line.split("|")[3].split()[0]) == pytest.approx(mean, abs=0.005)
+    assert "[" in line
+    assert "Other metrics" in html(subject)
+
+
 def test_thresholds_in_use_are_on_the_card(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     asked = ("run", "--data", str(PATIENTS), *ROLES, "--split", "val=0.3,test=0.3", "-a", "fedavg")

@@ -10,6 +10,7 @@ from evenhand.files import write_atomic
 from evenhand.page.card import blocks
 from evenhand.page.card.caution import limits, privacy
 from evenhand.page.card.metadata import front_matter
+from evenhand.page.card.metrics import other_metrics
 from evenhand.page.card.results import by_client, by_group, compared, overall, thresholds
 from evenhand.page.card.subject import Subject
 from evenhand.page.card.training import data, method, purpose, settings, summary
@@ -22,7 +23,7 @@ from evenhand.studies.runs.directories import load_spec
 from evenhand.studies.runs.study import Study
 
 SECTIONS = (
-    *(purpose, overall, by_client, by_group, compared, thresholds),
+    *(purpose, overall, by_client, by_group, other_metrics, compared, thresholds),
     *(data, method, settings, privacy, limits, load, again),
 )
 MARKDOWN, HTML = "README.md", "card.html"
