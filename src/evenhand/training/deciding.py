@@ -168,9 +168,10 @@ class Deciding:
 
         Args:
             x: (N, ...) the features: an array, or a dict or tuple of arrays for several inputs.
-            group: (N,) names or codes of the samples' groups, for thresholds that differ by group.
-            client: (N,) names or codes of their clients, for thresholds that differ by client and
-                for methods that give each client a model of its own.
+            group: (N,) names or codes of the samples' groups, or one for all, for thresholds that
+                differ by group.
+            client: (N,) names or codes of their clients, or one for all, for thresholds that differ
+                by client and for methods that give each client a model of its own.
             module: the network, for a result that was read from a directory.
             seed: of the random numbers of randomised thresholds; None draws new ones.
         """

@@ -75,6 +75,11 @@ def as_features(x: Any) -> Features:
     if isinstance(x, Mapping | tuple):
         inputs = {name: as_features(entry) for name, entry in inputs_of(x).items()}
         return Nested(inputs, isinstance(x, Mapping))
+    if hasattr(x, "columns"):
+        raise TypeError(
+            f"x must be an array or a tensor, got {type(x).__name__}; encode a table first:"
+            " result.encoding.transform(table)"
+        )
     try:
         return torch.as_tensor(x).detach()
     except (TypeError, ValueError, RuntimeError) as error:
