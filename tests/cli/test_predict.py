@@ -177,8 +177,8 @@ def test_a_client_is_named_for_personal_models(place: Path, run: str, tmp_path: 
         (
             {"site": "Moon"},
             ("--method", "ditto"),
-            "row 1: client 'Moon' is not known; the clients with a model are East, North, West:"
-            " name one of them, or take the shared model: shared=True (--shared)",
+            "row 1: client 'Moon' is not known; the clients with a model are East, North, West;"
+            " name one of them, or use the shared model with shared=True (--shared)",
         ),
         (
             {"site": None},

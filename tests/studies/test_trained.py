@@ -211,10 +211,14 @@ def test_the_shared_model_predicts_for_new_clients_if_asked(ill: eh.Study) -> No
         (
             TABLE.assign(site=["Moon", *TABLE["site"][1:]]),
             None,
-            "row 1: client 'Moon' is not known; the clients with a model are East, North, West:"
-            r" name one of them, or take the shared model: shared=True \(--shared\)",
+            "row 1: client 'Moon' is not known; the clients with a model are East, North, West;"
+            r" name one of them, or use the shared model with shared=True \(--shared\)",
         ),
-        (TABLE.assign(site=["East", None, *TABLE["site"][2:]]), None, "row 2: there is no client;"),
+        (
+            TABLE.assign(site=["East", None, *TABLE["site"][2:]]),
+            None,
+            "row 2: the client is missing;",
+        ),
         (TABLE, "Moon", "row 1: client 'Moon' is not known"),
         (TABLE, ["East"], "x has 240 rows, but 1 names were given for them"),
         (TABLE.drop(columns=["age", "pay"]), None, "the table has no columns 'age', 'pay'; the"),

@@ -204,7 +204,7 @@ class TrainedModel:
             "{} has no shared model, only one for each client; leave out shared (--shared)",
             trial.method.label,
         )
-        way = ", or take the shared model: shared=True (--shared)" if there else ""
+        way = ", or use the shared model with shared=True (--shared)" if there else ""
         known = trial.names("client")
         return rows.codes("client", client, known, "clients with a model", shared, way)
 
